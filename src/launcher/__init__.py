@@ -1,0 +1,1 @@
+"""``rdzv-run``, the launcher, and the ``rdzv`` tools around it."""

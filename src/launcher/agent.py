@@ -1,0 +1,109 @@
+"""torch's elastic agent with a monitor, an exit barrier that says whom it waits for, and rejoining."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import DistNetworkError, DistStoreError
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+from launcher.monitor import WorkerMonitor
+from rdzv_plugins.errors import EndpointLost
+from rdzv_plugins.host.create import HostedHandler
+
+logger = logging.getLogger(__name__)
+
+_BARRIER = "torchelastic/agent/terminal_state"
+"""torch's key (agent/server/api.py): plain torchrun nodes of the same job use it too."""
+_SLICE_S = 1.0
+_REPORT_EVERY_S = 10.0
+
+
+class Agent(LocalElasticAgent):  # type: ignore[misc]
+    """Used by the main thread only."""
+
+    def __init__(self, *, handler: HostedHandler, monitor: WorkerMonitor, **torch_arguments: Any) -> None:
+        super().__init__(**torch_arguments)
+        self._handler = handler
+        self._monitor = monitor
+        self._rejoin = False
+
+    @property
+    def restarts_used(self) -> int:
+        """How many of --max-restarts this node has used."""
+        return int(self._worker_group.spec.max_restarts - self._remaining_restarts)
+
+    @property
+    def worker_group(self) -> WorkerGroup:
+        """The workers of the current round."""
+        return self._worker_group
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        started: dict[int, Any] = super()._start_workers(worker_group)
+        self._monitor.watch(started)
+        return started
+
+    def _shutdown(self, *arguments: Any, **options: Any) -> None:
+        self._monitor.ignore_exits()
+        super()._shutdown(*arguments, **options)
+
+    def kill_workers(self) -> None:
+        """Last resort, when stopping them was interrupted: nothing that we started stays behind."""
+        if self._pcontext is not None:
+            self._pcontext.close(signal.SIGKILL, 5)
+
+    def _invoke_run(self, *arguments: Any, **options: Any) -> RunResult:
+        result = super()._invoke_run(*arguments, **options)
+        while self._rejoin:  # this node was done, but another has to run again: so does this one
+            self._rejoin = False
+            result = super()._invoke_run(*arguments, **options)
+        return result
+
+    def _exit_barrier(self) -> None:
+        """Wait for the workers of all nodes, up to the time-out. Unlike torch's, a failure elsewhere ends it."""
+        group = self._worker_group
+        nodes, timeout, start = group.group_world_size, self._exit_barrier_timeout, time.monotonic()
+        self._in_exit_barrier = True
+        try:
+            self._store.set(f"{_BARRIER}/node/{group.group_rank}", "")
+            if self._store.add(f"{_BARRIER}/num_members", 1) == nodes:
+                self._store.set(f"{_BARRIER}/last_member", "")
+            next_report = start + _REPORT_EVERY_S
+            while not self._all_done():
+                if self._handler.must_rejoin():
+                    logger.info("another node restarts its workers: this node's workers run again")
+                    self._rejoin = True
+                    return
+                now = time.monotonic()
+                if now >= min(next_report, start + timeout):
+                    missing = [r for r in range(nodes) if not self._store.check([f"{_BARRIER}/node/{r}"])]
+                    names = ", ".join(map(str, missing)) or "unknown (plain torchrun nodes do not say)"
+                    if now >= start + timeout:
+                        logger.warning(
+                            "workers of node rank %s were not done %g s after this node's; leaving without them",
+                            names,
+                            timeout,
+                        )
+                        return
+                    logger.info("this node is done; waiting for node rank %s (%.0f s)", names, now - start)
+                    next_report = now + _REPORT_EVERY_S
+        except (DistNetworkError, EndpointLost) as error:
+            logger.warning("this node is done, but could not wait for the others: %s", error)
+        finally:
+            self._in_exit_barrier = False
+
+    def _all_done(self) -> bool:
+        """True once the last node is in; waits up to a second for it. Raises what ended the job elsewhere."""
+        try:
+            self._store.wait([f"{_BARRIER}/last_member"], timedelta(seconds=_SLICE_S))
+            return True
+        except DistNetworkError:
+            raise
+        except DistStoreError:
+            self._handler.raise_if_ended()
+            return False

@@ -1,0 +1,1 @@
+"""Benchmarks: every figure beside its reference, from the same run."""

@@ -1,0 +1,2 @@
+def run(*, repeats: int, as_json: bool) -> int:
+    raise NotImplementedError

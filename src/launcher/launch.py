@@ -1,0 +1,226 @@
+"""One launch: request, handler, torch's agent, exit code.
+
+torch's ``launch_agent`` does the same, but hides what has to be set here: the exit barrier's
+time-out, the signals, how the end is told. What torch's ``LaunchConfig`` holds is handed on to
+``WorkerSpec`` and the agent by name, so a setting that a later torch adds is passed on too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch.distributed.elastic import events, metrics
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
+from torch.distributed.launcher.api import LaunchConfig
+from torch.distributed.run import config_from_args
+
+from launcher import signals
+from launcher.agent import Agent
+from launcher.monitor import WorkerMonitor
+from launcher.request import build_request, check_meeting_point
+from launcher.summary import describe, failure_summary
+from launcher.worker_logs import WorkerLogs
+from rdzv_plugins.errors import PeerFailed, UsageError
+from rdzv_plugins.host import PluginHost, create_handler
+from rdzv_plugins.host.create import HostedHandler, prepare
+from rdzv_plugins.interfaces import Capability, Failure, Outcome, Request
+
+logger = logging.getLogger(__name__)
+
+_REPORT_TIMEOUT_S = 5.0
+
+
+def launch(args: argparse.Namespace) -> int:
+    """Run the job of parsed ``args`` on this node; returns the exit code. Raises ``RdzvError`` if it cannot."""
+    request = build_request(args)
+    host = PluginHost.load(disabled=args.rdzv_no_plugin or (), strict=args.rdzv_strict)
+    request = host.resolve_request(request)
+    entry = host.catalog.find(request.backend)
+    check_meeting_point(request, vars(args))
+    request = prepare(entry, request)
+    config, entrypoint, arguments = _torch_config(args, request)
+    host.report_problems()
+    if request.node_rank is not None and Capability.NODE_RANK not in entry.backend.capabilities:
+        logger.warning(
+            "--node-rank=%d is ignored: backend %r assigns the ranks itself", request.node_rank, request.backend
+        )
+    signals.install(config.signals_to_handle)
+    try:
+        handler = create_handler(host, entry, request)
+        return Launch(request, handler, config, entrypoint, arguments, args.exit_barrier_timeout).run()
+    except SignalException as stop:  # before there were workers
+        logger.warning("%s: stopped", stop)
+        return 128 + int(stop.sigval)
+
+
+class Launch:
+    """One agent's life, from its handler to its exit code."""
+
+    def __init__(
+        self,
+        request: Request,
+        handler: HostedHandler,
+        config: LaunchConfig,
+        entrypoint: Callable[..., Any] | str,
+        arguments: list[str],
+        exit_barrier_timeout: float,
+    ) -> None:
+        self._handler = handler
+        self._config = config
+        self._farewell = ""
+        self._name = entrypoint if isinstance(entrypoint, str) else request.entrypoint[0]
+        self._monitor = WorkerMonitor(self._note_failure)
+        capture = self._monitor if isinstance(entrypoint, str) else None
+        logs = WorkerLogs(config.logs_specs, capture, handler.worker_env)
+        spec = WorkerSpec(
+            **_by_name(WorkerSpec, config)
+            | {
+                "local_world_size": config.nproc_per_node,
+                "entrypoint": entrypoint,
+                "args": tuple(arguments),
+                "rdzv_handler": handler,
+            }
+        )
+        self._agent = Agent(
+            handler=handler,
+            monitor=self._monitor,
+            **_by_name(LocalElasticAgent, config)
+            | {"spec": spec, "logs_specs": logs, "exit_barrier_timeout": exit_barrier_timeout},
+        )
+
+    def run(self) -> int:
+        """Run the agent to its end, tell the other nodes how it ended, and return the exit code."""
+        outcome = Outcome("lost", "its agent had an error")
+        try:
+            metrics.initialize_metrics(metrics.MetricsConfig(self._config.metrics_cfg))
+            # torch's record() copies the first worker's error file to where a scheduler asked for it
+            result: RunResult | None = record(self._run_agent)()
+            outcome = Outcome("done")
+            return 0 if result is not None else self._spare()
+        except ChildFailedError as error:
+            failure = self._first_failure(error)
+            outcome = Outcome("failed", describe(failure), failure)
+            self._summarise(failure, {rank: own.exitcode for rank, own in error.failures.items()})
+            return failure.process_exit_code
+        except PeerFailed as error:
+            outcome = Outcome("lost", str(error))
+            self._summarise(error.failure, {})
+            return error.exit_code
+        except SignalException as stop:
+            signals.ignore_all()
+            outcome = Outcome("lost", f"its agent got {stop.sigval.name}")
+            logger.warning("got %s: the workers of this node were stopped", stop.sigval.name)
+            return 128 + int(stop.sigval)
+        except Exception as error:
+            outcome = Outcome("lost", f"its agent ended: {error}")
+            self._record_event(self._agent.get_event_failed())
+            raise
+        finally:
+            signals.ignore_all()
+            self._agent.kill_workers()
+            self._monitor.close()
+            self._handler.leave(outcome)
+            self._handler.shutdown()
+            if self._farewell:  # below everything that torch and the workers still printed
+                print(f"rdzv-run: {self._farewell}", file=sys.stderr)
+
+    def _run_agent(self) -> RunResult | None:
+        result: RunResult | None = self._agent.run()
+        if result is not None:
+            self._record_event(self._agent.get_event_succeeded())
+            if result.is_failed():
+                raise ChildFailedError(name=self._name, failures=result.failures)
+        return result
+
+    def _spare(self) -> int:
+        logger.info("this node was not needed in the round and ends")
+        return 0
+
+    def _record_event(self, event: events.Event) -> None:
+        events.record(event, self._config.event_log_handler)
+
+    def _note_failure(self, local_rank: int, pid: int, exit_code: int, stderr: tuple[str, ...]) -> None:
+        """Called by the monitor the moment the first worker of a round has failed."""
+        failure = self._failure(local_rank, pid, exit_code, stderr)
+        logger.error("%s", describe(failure))
+        try:
+            self._handler.note_failure(failure)
+        except Exception as error:  # the endpoint may be gone with the node that failed: then this is our own view
+            logger.debug("could not record the failure: %s", error)
+
+    def _failure(self, local_rank: int, pid: int, exit_code: int, stderr: tuple[str, ...]) -> Failure:
+        group = self._agent.worker_group
+        return Failure(
+            node_rank=group.group_rank if group.group_rank is not None else -1,
+            host=socket.gethostname(),
+            global_rank=group.workers[local_rank].global_rank,
+            local_rank=local_rank,
+            pid=pid,
+            exit_code=exit_code,
+            stderr=stderr,
+        )
+
+    def _first_failure(self, error: ChildFailedError) -> Failure:
+        """The first failure of the round over all nodes; this node's own when the others cannot be asked."""
+        _, own = error.get_first_failure()
+        mine = self._failure(own.local_rank, own.pid, own.exitcode, self._monitor.tail(own.local_rank))
+        try:
+            if not self._monitor.wait_report(_REPORT_TIMEOUT_S):
+                self._handler.note_failure(mine)
+            return self._handler.first_failure() or mine
+        except Exception as problem:  # the store may have gone with the failed node
+            logger.debug("could not ask for the first failure: %s", problem)
+            return mine
+
+    def _summarise(self, first: Failure, here: dict[int, int]) -> None:
+        group, config = self._agent.worker_group, self._config
+        logs = str(config.logs_specs.root_log_dir)
+        hint = "" if config.max_restarts else " (--max-restarts=N restarts all workers)"
+        self._farewell = failure_summary(
+            first,
+            here,
+            node_rank=group.group_rank,
+            restarts=f"restarts used on this node: {self._agent.restarts_used} of {config.max_restarts}{hint}",
+            log_dir=logs if _has_logs(logs) else "",
+        )
+
+
+def _has_logs(directory: str) -> bool:
+    return any(name.endswith(".log") for _, _, names in os.walk(directory) for name in names)
+
+
+def _torch_config(
+    args: argparse.Namespace, request: Request
+) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str]]:
+    """torch's own reading of the flags that concern the workers. Raises ``UsageError``."""
+    if "OMP_NUM_THREADS" not in os.environ and request.nproc_per_node > 1:
+        os.environ["OMP_NUM_THREADS"] = "1"  # torchrun's default too, which says so in a banner
+        logger.info("OMP_NUM_THREADS=1 for each worker (torchrun's default); set it to use more threads")
+    plain = argparse.Namespace(**vars(args))
+    plain.nproc_per_node = str(request.nproc_per_node)
+    plain.nnodes = f"{request.min_nodes}:{request.max_nodes}"
+    # the rendezvous is ours: torch must neither parse nor warn about these
+    plain.rdzv_backend, plain.rdzv_endpoint, plain.rdzv_conf, plain.node_rank = "c10d", request.endpoint or "-", "", 0
+    plain.rdzv_id, plain.local_addr = request.run_id, request.local_addr
+    try:
+        config, entrypoint, arguments = config_from_args(plain)
+    except (ValueError, AssertionError, OSError) as error:
+        raise UsageError(str(error)) from error
+    return config, entrypoint, list(arguments)
+
+
+def _by_name(target: type, config: LaunchConfig) -> dict[str, Any]:
+    """The fields of ``config`` that ``target``'s constructor takes under the same name."""
+    accepted = inspect.signature(target).parameters
+    return {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name in accepted}

@@ -1,0 +1,150 @@
+"""From parsed arguments to one frozen ``Request``; a contradictory one is refused here, before anything starts."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import uuid
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from launcher.devices import local_world_size
+from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.options import parse_conf
+
+DEFAULT_MASTER_PORT = 29500
+_GIVEN = {
+    "rdzv_backend": "backend",
+    "rdzv_id": "run_id",
+    "rdzv_endpoint": "endpoint",
+    "master_addr": "endpoint",
+    "node_rank": "node_rank",
+    "local_addr": "local_addr",
+}
+"""Argument to the ``Request`` field that it decides."""
+
+
+def build_request(args: argparse.Namespace) -> Request:
+    """The request of one node. Raises ``UsageError`` with what contradicts what."""
+    given = frozenset(field for arg, field in _GIVEN.items() if getattr(args, arg) not in (None, ""))
+    min_nodes, max_nodes = _node_range(args.nnodes)
+    conf = parse_conf(args.rdzv_conf)
+    for port, what in ((args.master_port, "--master-port"),):
+        if port is not None:
+            check_port(port, what=what)
+    if args.max_restarts < 0:
+        raise UsageError(f"--max-restarts={args.max_restarts} is negative", remedy="0 means: never restart.")
+    if args.monitor_interval <= 0:
+        raise UsageError(f"--monitor-interval={args.monitor_interval:g} must be more than 0 seconds")
+    if args.exit_barrier_timeout <= 0:
+        raise UsageError(f"--exit-barrier-timeout={args.exit_barrier_timeout:g} must be more than 0 seconds")
+    if args.no_python and args.module:
+        raise UsageError("--no-python and --module exclude each other", remedy="Keep one of them.")
+    if args.node_rank is not None and args.node_rank < 0:
+        raise UsageError(f"--node-rank={args.node_rank} is negative")
+    request = Request(
+        backend=_backend(args),
+        run_id=args.rdzv_id or "none",
+        endpoint=_endpoint(args),
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
+        nproc_per_node=local_world_size(args.nproc_per_node),
+        node_rank=args.node_rank,
+        local_addr=args.local_addr,
+        role=args.role,
+        max_restarts=args.max_restarts,
+        conf=MappingProxyType(conf),
+        entrypoint=(args.training_script, *args.training_script_args),
+        given=given,
+    )
+    return _standalone(request, forced=args.standalone)
+
+
+def check_meeting_point(request: Request, arguments: Mapping[str, object]) -> None:
+    """Refuse several nodes without a place to meet. After plug-ins had their say: Slurm may know the place."""
+    if request.max_nodes > 1 and not request.endpoint:
+        also = " (--master-port alone does not say on which machine)" if arguments.get("master_port") else ""
+        raise UsageError(
+            f"--nnodes asks for {request.max_nodes} nodes, but there is no endpoint where they could meet{also}",
+            remedy="Give --rdzv-endpoint=HOST:PORT or --master-addr=HOST --master-port=PORT, the same on every node.",
+        )
+
+
+def _node_range(text: str) -> tuple[int, int]:
+    low, colon, high = text.partition(":")
+    try:
+        min_nodes, max_nodes = int(low), int(high if colon else low)
+    except ValueError:
+        raise UsageError(
+            f"--nnodes={text} is not N or MIN:MAX", remedy="For example --nnodes=4 or --nnodes=2:4."
+        ) from None
+    if min_nodes < 1:
+        raise UsageError(f"--nnodes={text}: at least one node is needed")
+    if min_nodes > max_nodes:
+        raise UsageError(
+            f"--nnodes={text}: the minimum {min_nodes} is above the maximum {max_nodes}",
+            remedy=f"Did you mean --nnodes={max_nodes}:{min_nodes}?",
+        )
+    return min_nodes, max_nodes
+
+
+def _backend(args: argparse.Namespace) -> str:
+    tiered = str(args.enable_tiered_parallel_tcpstore).strip().lower()
+    if tiered not in ("true", "false", "1", "0"):
+        raise UsageError(
+            f"--enable-tiered-parallel-tcpstore={args.enable_tiered_parallel_tcpstore} is neither true nor false"
+        )
+    if tiered in ("true", "1"):
+        if args.rdzv_backend not in (None, "parallel", "parallel-epoll", "tiered", "tiered-proxy"):
+            raise UsageError(
+                f"--enable-tiered-parallel-tcpstore=true contradicts --rdzv-backend={args.rdzv_backend}",
+                remedy="Leave one of them out.",
+            )
+        return "tiered"
+    return args.rdzv_backend or "static"
+
+
+def _endpoint(args: argparse.Namespace) -> str:
+    """--rdzv-endpoint, or --master-addr and --master-port; both only if they say the same."""
+    if not args.master_addr:
+        if args.master_port is not None and not args.rdzv_endpoint and _node_range(args.nnodes)[1] == 1:
+            return str(Endpoint("127.0.0.1", args.master_port))
+        return str(args.rdzv_endpoint)
+    port = DEFAULT_MASTER_PORT if args.master_port is None else args.master_port
+    # torchrun takes --master-addr with or without brackets: it never carries a port
+    master = parse_endpoint(_bracketed(args.master_addr), port, what="--master-addr")
+    if args.rdzv_endpoint:
+        endpoint = parse_endpoint(args.rdzv_endpoint, port)
+        if endpoint.host != master.host or (args.master_port is not None and endpoint.port != master.port):
+            raise UsageError(
+                f"--rdzv-endpoint={args.rdzv_endpoint} contradicts --master-addr={args.master_addr}"
+                + (f" --master-port={args.master_port}" if args.master_port is not None else ""),
+                remedy="Give only one of them.",
+            )
+        return str(args.rdzv_endpoint)
+    return str(master)
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if address.count(":") > 1 and not address.startswith("[") else address
+
+
+def _standalone(request: Request, *, forced: bool) -> Request:
+    """As torchrun has it: --standalone, or one static node without an address, needs no endpoint and no id."""
+    alone = request.backend == "static" and request.max_nodes == 1 and not request.endpoint
+    if not forced and not alone:
+        return request
+    if forced and request.max_nodes > 1:
+        raise UsageError(
+            f"--standalone is for one node, --nnodes asks for {request.max_nodes}", remedy="Leave one of them out."
+        )
+    return dataclasses.replace(
+        request,
+        backend="c10d",
+        endpoint="localhost:0",
+        run_id=str(uuid.uuid4()),
+        node_rank=None,
+        given=request.given | {"backend", "endpoint", "run_id"},
+    )

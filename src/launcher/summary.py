@@ -1,0 +1,56 @@
+"""The last thing on the screen after a failure: who failed first, how, and the last lines it wrote."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+
+from rdzv_plugins.interfaces import Failure
+
+_HINTS = {
+    signal.SIGKILL: "Often the kernel's out-of-memory killer: see dmesg, or the memory limit of the job.",
+    signal.SIGSEGV: "A crash in native code: run that rank with python -X faulthandler.",
+    signal.SIGBUS: "Often a full /dev/shm: give the container more shared memory.",
+}
+
+
+def describe_exit(exit_code: int) -> str:
+    """``exit code 3`` or ``signal 9 (SIGKILL)``."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = "unknown"
+    return f"signal {-exit_code} ({name})"
+
+
+def describe(failure: Failure) -> str:
+    """One line: rank, node, how it ended."""
+    return (
+        f"rank {failure.global_rank} (node {failure.node_rank} on {failure.host}, local rank {failure.local_rank}, "
+        f"pid {failure.pid}) ended with {describe_exit(failure.exit_code)}"
+    )
+
+
+def failure_summary(
+    first: Failure, here: Mapping[int, int], *, node_rank: int, restarts: str, log_dir: str = ""
+) -> str:
+    """The whole text. ``here`` maps this node's failed global ranks to their exit codes."""
+    lines = ["the job failed.", f"  first failure: {describe(first)}"]
+    hint = _HINTS.get(signal.Signals(-first.exit_code)) if -first.exit_code in set(signal.Signals) else None
+    if hint:
+        lines.append(f"  {hint}")
+    if first.stderr:
+        lines.append("  the last lines of its stderr:")
+        lines += [f"  | {line}" for line in first.stderr]
+    else:
+        lines.append("  it wrote nothing to stderr.")
+    others = {rank: code for rank, code in sorted(here.items()) if rank != first.global_rank}
+    if others:
+        ends = ", ".join(f"rank {rank}: {describe_exit(code)}" for rank, code in others.items())
+        lines.append(f"  after it, on this node ({node_rank}): {ends}")
+    lines.append(f"  {restarts}")
+    if log_dir:
+        lines.append(f"  logs: {log_dir}")
+    return "\n".join(lines)

@@ -1,0 +1,47 @@
+"""``rdzv``: the tools around the launcher. Each sub-command imports only what it needs, so lists are instant."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from launcher.cli import debug_wanted, report, setup_logging
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the ``rdzv`` command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="rdzv", description="Tools around rdzv-run.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    backends = commands.add_parser("backends", help="list the installed rendezvous backends, and plug-ins that failed")
+    backends.add_argument("--json", action="store_true", help="print the list as JSON")
+    bench = commands.add_parser("bench", help="measure, beside torchrun in the same run")
+    bench.add_argument("what", choices=["launch"], help="launch: from the command to the worker's first line")
+    bench.add_argument("--repeats", type=int, default=7, help="runs of each launcher (default 7)")
+    bench.add_argument("--json", action="store_true", help="print the figures as JSON")
+    args = parser.parse_args(argv)
+    setup_logging("rdzv", verbose=debug_wanted())
+    try:
+        return _backends(args) if args.command == "backends" else _bench(args)
+    except Exception as error:
+        return report("rdzv", error, verbose=debug_wanted())
+
+
+def _backends(args: argparse.Namespace) -> int:
+    from rdzv_plugins.host import PluginHost
+    from rdzv_plugins.host.report import as_data, as_text
+
+    data = as_data(PluginHost.load())
+    print(json.dumps(data, indent=2) if args.json else as_text(data))
+    return 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from launcher.bench.launch import run
+
+    return run(repeats=args.repeats, as_json=args.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

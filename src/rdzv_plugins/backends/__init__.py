@@ -1,0 +1,1 @@
+"""The backends that ship with the project: each independent, found like a stranger's."""

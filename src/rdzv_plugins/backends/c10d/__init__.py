@@ -1,0 +1,72 @@
+"""``c10d``: torch's dynamic rendezvous on a TCPStore that one of the nodes serves.
+
+Features: min:max nodes, restarts, late joiners; nodes may be plain torchrun of the same torch version.
+Endpoint: ``HOST[:PORT]``, port 29400 when left out, 0 for any (one node only). With ``store_type=file``
+it is the path of a file that all nodes share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rdzv_plugins.elastic.settings import DynamicSettings
+from rdzv_plugins.endpoints import parse_endpoint
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.hookspecs import hookimpl
+from rdzv_plugins.interfaces import Backend, Capability, Request
+from rdzv_plugins.options import option
+
+if TYPE_CHECKING:
+    from rdzv_plugins.backends.c10d.backend import C10dBackend
+
+DEFAULT_PORT = 29400
+
+
+@dataclass(frozen=True)
+class C10dOptions(DynamicSettings):
+    """torch's keys for its c10d backend, and ours for the workers' store."""
+
+    is_host: bool | None = option(
+        None, help="Whether this node serves the control store; unset: if the endpoint is an address of it."
+    )
+    store_type: Literal["tcp", "file"] = option("tcp", help="tcp, or a file on a file system that all nodes share.")
+
+
+def validate(request: Request) -> None:
+    """Refuse an endpoint that cannot work, before anything starts."""
+    if request.options.store_type == "file":
+        return
+    if not request.endpoint:
+        if request.max_nodes > 1:
+            raise UsageError(
+                f"--nnodes asks for {request.max_nodes} nodes, but there is no endpoint where they could meet",
+                remedy="Give --rdzv-endpoint=HOST:PORT, the same on every node.",
+            )
+        return
+    endpoint = parse_endpoint(request.endpoint, DEFAULT_PORT)
+    if endpoint.port == 0 and request.max_nodes > 1:
+        raise UsageError(
+            "--rdzv-endpoint: port 0 is for one node only: the others could not find it",
+            remedy="Choose a port, the same on every node.",
+        )
+
+
+def create(request: Request) -> C10dBackend:
+    """This node's view of the shared state. Blocks until the store is reached."""
+    from rdzv_plugins.backends.c10d.backend import open_backend
+
+    return open_backend(request, DEFAULT_PORT)
+
+
+@hookimpl
+def rdzv_register_backends() -> Backend:
+    """The hook through which it is found."""
+    return Backend(
+        name="c10d",
+        summary="torch's dynamic rendezvous (min:max nodes) on a TCPStore served by the endpoint's node",
+        create=create,
+        capabilities=frozenset({Capability.ELASTIC, Capability.TORCHRUN_PEERS}),
+        options=C10dOptions,
+        validate=validate,
+    )

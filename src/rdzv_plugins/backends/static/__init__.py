@@ -1,0 +1,95 @@
+"""``static``: a fixed number of nodes, each with its given rank; node rank 0 serves the control store.
+
+Features: given node ranks, restarts agreed between all nodes, an agent that is started again takes its
+old place, a failure ends the job everywhere with its cause. Endpoint: ``HOST:PORT`` of node rank 0.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rdzv_plugins.endpoints import parse_endpoint
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.hookspecs import hookimpl
+from rdzv_plugins.interfaces import Backend, Capability, Request
+from rdzv_plugins.options import WorkerStoreOptions, option
+
+if TYPE_CHECKING:
+    from rdzv_plugins.backends.static.handler import StaticHandler
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StaticOptions(WorkerStoreOptions):
+    """torch's ``rank`` and ``timeout``, and ours."""
+
+    rank: int | None = option(None, help="This node's rank, where --node-rank cannot be given.", minimum=0)
+    timeout: float = option(900, help="Time within which all nodes have to join a round.", unit="s", minimum=1)
+    read_timeout: float = option(60, help="Limit of one read of the control store.", unit="s", minimum=1)
+    linger: float = option(
+        5, help="At the end, how long node rank 0 waits for the others to leave.", unit="s", minimum=0
+    )
+
+
+def node_rank(request: Request) -> int:
+    """This node's rank: given, or 0 where there is only one. Raises ``UsageError``."""
+    given, conf = request.node_rank, request.options.rank
+    if given is not None and conf is not None and given != conf:
+        raise UsageError(f"--node-rank={given} contradicts --rdzv-conf rank={conf}", remedy="Give only one of them.")
+    rank = given if given is not None else conf
+    if rank is None:
+        if request.max_nodes > 1:
+            raise UsageError(
+                f"backend 'static' needs to know which of the {request.max_nodes} nodes this one is",
+                remedy="Give --node-rank=0 on the node that serves the endpoint, 1, 2, ... on the others.",
+            )
+        rank = 0
+    if not 0 <= rank < request.max_nodes:
+        raise UsageError(
+            f"--node-rank={rank} is out of range for {request.max_nodes} node(s)",
+            remedy=f"Node ranks go from 0 to {request.max_nodes - 1}.",
+        )
+    return rank
+
+
+def validate(request: Request) -> None:
+    """Refuse a contradictory request before anything starts."""
+    if not request.endpoint:
+        raise UsageError("backend 'static' needs the address of node rank 0", remedy="Give --rdzv-endpoint=HOST:PORT.")
+    endpoint = parse_endpoint(request.endpoint, None)
+    node_rank(request)
+    if endpoint.port == 0 and request.max_nodes > 1:
+        raise UsageError(
+            "--rdzv-endpoint: port 0 is for one node only: the others could not find it",
+            remedy="Choose a port, the same on every node.",
+        )
+    if request.min_nodes != request.max_nodes:
+        logger.warning(
+            "backend 'static' is not elastic: it waits for all %d nodes of --nnodes=%d:%d",
+            request.max_nodes,
+            request.min_nodes,
+            request.max_nodes,
+        )
+
+
+def create(request: Request) -> StaticHandler:
+    """This node's handler. Does not block: node rank 0 is reached in the first round."""
+    from rdzv_plugins.backends.static.handler import StaticHandler
+
+    return StaticHandler(request, node_rank(request))
+
+
+@hookimpl
+def rdzv_register_backends() -> Backend:
+    """The hook through which it is found."""
+    return Backend(
+        name="static",
+        summary="a fixed number of nodes with given ranks; node rank 0 serves the control store",
+        create=create,
+        capabilities=frozenset({Capability.NODE_RANK, Capability.NODE_REPLACEMENT}),
+        options=StaticOptions,
+        validate=validate,
+    )

@@ -1,0 +1,118 @@
+"""How static nodes agree on a round: the keys in the control store, and who writes which.
+
+torch's static agents agree on nothing: each restarts by itself, into a store that still holds the old
+round's keys. Here a round is a number that all nodes count up together::
+
+    round              the newest round that any node has asked for
+    over/<r>           round r is over: written by the first node that asks for r+1
+    node/<r>/<rank>    node <rank> has arrived in round r: who it is and how it was started (JSON)
+    go/<r>             written by node rank 0 when all have arrived: the members and the workers'
+                       store of round r; or by a failing node, instead: how the job ended
+
+Every node writes its own arrival and waits for ``go``; node rank 0 waits for the arrivals. So a round
+costs each node a constant number of requests, and nobody polls: waits are answered by the server.
+A write carries its round in its key, so a late one changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import DistNetworkError, DistStoreError, Store
+
+from rdzv_plugins.interfaces import Outcome
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One node's entry into a round."""
+
+    incarnation: str
+    """Unique to one agent process."""
+    host: str
+    pid: int
+    nnodes: int
+    nproc: int
+
+    def __str__(self) -> str:
+        return f"{self.host} (pid {self.pid})"
+
+
+@dataclass(frozen=True)
+class Go:
+    """A complete round: who is in it, and where its workers' store is. Or the end of the job."""
+
+    members: tuple[str, ...] = ()
+    """Incarnations by node rank."""
+    master_addr: str = ""
+    master_port: int = 0
+    ended: Outcome | None = None
+
+
+class Rounds:
+    """The keys above, in a store that is already under the run's prefix. As thread-safe as the store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def latest(self) -> int:
+        """The newest round asked for, 0 before the first."""
+        return int(self.store.add("round", 0))
+
+    def is_settled(self, round_: int) -> bool:
+        """True once ``go`` of that round is written: nobody can join it any more."""
+        return bool(self.store.check([f"go/{round_}"]))
+
+    def open(self, round_: int) -> int:
+        """Ask for ``round_``, tell those still in the one before, and return the newest round."""
+        newest = int(self.store.compare_set("round", str(round_ - 1), str(round_)))
+        self.store.set(f"over/{round_ - 1}", "")
+        return newest
+
+    def arrive(self, round_: int, rank: int, arrival: Arrival) -> Arrival | None:
+        """Enter; returns an earlier entry of the same rank by another process, which is replaced."""
+        key, text = f"node/{round_}/{rank}", json.dumps(asdict(arrival))
+        held = json.loads(self.store.compare_set(key, "", text))
+        if held["incarnation"] == arrival.incarnation:
+            return None
+        self.store.set(key, text)
+        return Arrival(**held)
+
+    def wait_arrivals(self, round_: int, nodes: int, timeout: float) -> list[Arrival] | None:
+        """All arrivals in order of rank, or None if some are missing after ``timeout`` seconds."""
+        keys = [f"node/{round_}/{rank}" for rank in range(nodes)]
+        if not self._wait(keys, timeout):
+            return None
+        return [Arrival(**json.loads(text)) for text in self.store.multi_get(keys)]
+
+    def missing(self, round_: int, nodes: int) -> list[int]:
+        """Ranks that have not arrived. One request per node: for messages only."""
+        return [rank for rank in range(nodes) if not self.store.check([f"node/{round_}/{rank}"])]
+
+    def settle(self, round_: int, go: Go) -> Go:
+        """Write ``go`` unless there is one; returns the one that holds."""
+        return _parse_go(self.store.compare_set(f"go/{round_}", "", json.dumps(asdict(go))))
+
+    def wait_go(self, round_: int, timeout: float) -> Go | None:
+        """The round's ``go``, or None after ``timeout`` seconds."""
+        return _parse_go(self.store.get(f"go/{round_}")) if self._wait([f"go/{round_}"], timeout) else None
+
+    def _wait(self, keys: list[str], timeout: float) -> bool:
+        try:
+            self.store.wait(keys, timedelta(seconds=timeout))
+        except DistNetworkError:
+            raise
+        except DistStoreError:
+            return False
+        return True
+
+
+def _parse_go(text: bytes) -> Go:
+    from rdzv_plugins.kvstore.job_record import parse_outcome
+
+    data: dict[str, Any] = json.loads(text)
+    ended = parse_outcome(json.dumps(data["ended"])) if data["ended"] else None
+    return Go(tuple(data["members"]), data["master_addr"], data["master_port"], ended)

@@ -1,0 +1,1 @@
+"""Elastic rendezvous engines. Today: torch's dynamic rendezvous, on any state backend."""

@@ -1,0 +1,193 @@
+"""torch's dynamic rendezvous on any state backend, with a fresh worker store every round and ends that are told.
+
+torch (2.13) creates the workers' store once and hands it out again after every restart, old keys
+included. ``FreshDynamicHandler`` makes it forget the store before each round, so that rank 0 serves a
+new one, published under the round's prefix, and whoever still speaks to the old one is cut off.
+What it touches of torch's insides is in this file, and tests/launcher/test_stale_keys.py fails if it
+stops working.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import DistError, PrefixStore, Store, TCPStore
+from torch.distributed.elastic.rendezvous import api
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
+
+from rdzv_plugins import errors
+from rdzv_plugins.elastic.ended import ended_error
+from rdzv_plugins.elastic.envelope import share_store
+from rdzv_plugins.elastic.settings import DynamicSettings
+from rdzv_plugins.elastic.torch_errors import as_torch
+from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, Request
+from rdzv_plugins.kvstore.job_record import JobRecord, Watch, parse_outcome
+from rdzv_plugins.kvstore.torch_store import serve
+
+logger = logging.getLogger(__name__)
+
+
+def dynamic_handler(backend: RendezvousBackend, request: Request, settings: DynamicSettings) -> FreshDynamicHandler:
+    """A handler for this node. Blocks until the control store is reached, at most the join time-out."""
+    store: Store | None = getattr(backend, "store", None)
+    hosts = bool(getattr(backend, "hosts_store", False))
+    address: str | None = request.local_addr or getattr(backend, "local_addr", None)
+    if store is None:
+        backend, store, hosts, learnt = share_store(backend, request, settings)
+        address = address or learnt
+    handler: FreshDynamicHandler = FreshDynamicHandler.from_backend(
+        run_id=request.run_id,
+        store=store,
+        backend=backend,
+        min_nodes=request.min_nodes,
+        max_nodes=request.max_nodes,
+        local_addr=address,
+        timeout=RendezvousTimeout(
+            join=timedelta(seconds=settings.join_seconds),
+            last_call=timedelta(seconds=settings.last_call_timeout),
+            close=timedelta(seconds=settings.close_timeout),
+            heartbeat=timedelta(seconds=settings.heartbeat_timeout),
+        ),
+        keep_alive_interval=settings.keep_alive_interval,
+        keep_alive_max_attempt=settings.keep_alive_max_attempt,
+    )
+    handler.prepare(request, settings, store, hosts)
+    return handler
+
+
+class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
+    """See the module. Use ``dynamic_handler`` to make one. As thread-safe as torch's own."""
+
+    def prepare(self, request: Request, settings: DynamicSettings, store: Store, hosts_store: bool) -> None:
+        """What torch's class method cannot pass on. Called once."""
+        self._request = request
+        self._options = settings
+        self._hosts_store = hosts_store
+        self._control = PrefixStore(f"rdzv_plugins.{request.run_id}", store)
+        self._record_ = JobRecord(self._control)
+        self._watch: Watch | None = None
+        self._problem: Exception | None = None
+        self._nodes = 1
+        self._left = False
+
+    @property
+    def use_agent_store(self) -> bool:
+        # torch's opt-out (TORCH_DISABLE_SHARE_RDZV_TCP_STORE) has its fresh store by other means
+        return bool(super().use_agent_store)
+
+    def next_rendezvous(self) -> api.RendezvousInfo:
+        self._shared_tcp_store_server = None  # closes last round's server, if it was ours
+        self._bootstrap_store_info = None
+        if self._watch is None:
+            self._watch = Watch(self._control, "end", self._on_end, self._on_lost)
+        try:
+            info = super().next_rendezvous()
+        except (api.RendezvousError, DistError) as error:
+            raise self._explain(error) from error
+        self._nodes = info.world_size
+        return info
+
+    def num_nodes_waiting(self) -> int:
+        self.raise_if_ended()
+        try:
+            return int(super().num_nodes_waiting())
+        except api.RendezvousError as error:
+            raise self._explain(error) from error
+
+    def note_failure(self, failure: Failure) -> None:
+        self._record_.note_failure(self._state_holder.state.round, failure)
+
+    def first_failure(self) -> Failure | None:
+        return self._record_.first_failure(self._state_holder.state.round)
+
+    def must_rejoin(self) -> bool:
+        return False  # as in torch: a node that is done does not run again
+
+    def raise_if_ended(self) -> None:
+        if self._problem is not None:
+            raise self._problem
+
+    def leave(self, outcome: Outcome) -> None:
+        """Tell the others. A ``lost`` node only says so if it takes the control store with it."""
+        self._left = True
+        if self._watch is not None:
+            self._watch.stop()
+        try:
+            if outcome.end != "lost" or self._hosts_store:
+                self._record_.end(outcome)
+            if outcome.end == "lost":
+                self._stop_heartbeats()
+            else:
+                super().shutdown()
+            self._record_.mark_left()
+            if self._hosts_store:
+                self._record_.wait_left(self._nodes, self._options.linger)
+        except DistError as error:
+            logger.debug("could not tell the other nodes how this one ended: %s", error)
+
+    def shutdown(self) -> bool:
+        if self._watch is not None:
+            self._watch.stop()
+        self._shared_tcp_store_server = None
+        return True if self._left else bool(super().shutdown())
+
+    def _create_tcp_store_server(self, master_addr: str, master_port: int) -> TCPStore:
+        what = f"the workers' store of node {self._this_node.addr}"
+        try:
+            return serve(master_addr, self._options.worker_ports, timeout=self._options.read_timeout, what=what)
+        except errors.RendezvousFailed as error:
+            raise as_torch(error) from None
+
+    def _on_end(self, value: bytes) -> None:
+        outcome = parse_outcome(value)
+        if outcome.end == "done":
+            return  # torch's exit barrier waits for the nodes that still work
+        self._problem = as_torch(ended_error(outcome, self._request))
+
+    def _on_lost(self, error: Exception) -> None:
+        self._problem = as_torch(self._lost(error))
+
+    def _lost(self, error: BaseException) -> errors.EndpointLost:
+        where = self._request.endpoint or "the shared control store"
+        return errors.EndpointLost(
+            f"lost the rendezvous of run {self._request.run_id!r} at {where}: {_first_line(error)}",
+            remedy="The agent that hosts it has ended, or its machine cannot be reached. Its own output says why.",
+        )
+
+    def _explain(self, error: Exception) -> Exception:
+        """torch's error, with what it leaves out: who is there, who ended the job, which key nobody wrote."""
+        if isinstance(error, errors.RdzvError):
+            return error
+        state = self._state_holder.state
+        there = ", ".join(sorted(f"{node.addr} (pid {node.pid})" for node in state.participants)) or "nobody"
+        run = self._request.run_id
+        if isinstance(error, api.RendezvousTimeoutError):
+            wanted = self._request.min_nodes
+            return as_torch(
+                errors.RendezvousTimeout(
+                    f"round {state.round} of run {run!r} did not complete within {self._options.join_seconds:g} s: "
+                    f"{len(state.participants)} of {wanted} nodes joined at {self._request.endpoint}: {there}",
+                    remedy="Start the missing nodes with the same --rdzv-endpoint, --rdzv-id and --nnodes.",
+                )
+            )
+        if isinstance(error, api.RendezvousClosedError):
+            outcome = self._record_.ended()
+            return as_torch(ended_error(outcome or Outcome("done", "it was closed by a node"), self._request))
+        if isinstance(error, api.RendezvousConnectionError):
+            return as_torch(self._lost(error.__cause__ or error))
+        if isinstance(error, DistError):
+            return as_torch(
+                errors.RendezvousFailed(
+                    f"round {state.round} of run {run!r}: rank 0 published no worker store within "
+                    f"{self._options.read_timeout:g} s ({_first_line(error)}). Nodes of the round: {there}",
+                    remedy="If rank 0 is a plain torchrun node: it publishes only once, so a mixed job cannot be "
+                    "restarted. Start every node with rdzv-run.",
+                )
+            )
+        return error
+
+
+def _first_line(error: BaseException) -> Any:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

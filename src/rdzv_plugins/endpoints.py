@@ -1,0 +1,74 @@
+"""One parser for ``host:port``, so that every backend refuses the same mistakes in the same words."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from rdzv_plugins.errors import UsageError
+
+_HOST = re.compile(r"[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A host (name, IPv4 or IPv6 address without brackets) and a port (0: any free one)."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """True for localhost and loopback addresses: only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_endpoint(text: str, default_port: int | None, *, what: str = "--rdzv-endpoint") -> Endpoint:
+    """Split ``host``, ``host:port`` or ``[v6]:port``.
+
+    ``default_port`` None makes the port obligatory. Raises ``UsageError`` for an IPv6 address
+    without brackets, a bad host or a port out of range.
+    """
+    text = text.strip()
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or not _is_ipv6(host) or (rest and not rest.startswith(":")):
+            raise UsageError(f"{what}: {text!r} is not an IPv6 address in brackets", remedy="Write [ADDRESS]:PORT.")
+        port_text = rest[1:] if rest else ""
+    elif text.count(":") > 1:
+        raise UsageError(
+            f"{what}: {text!r} is ambiguous: an IPv6 address needs brackets",
+            remedy=f"Write [{text}]:PORT, or [ADDRESS]:PORT if the last part was meant as the port.",
+        )
+    else:
+        host, _, port_text = text.partition(":")
+        if not _HOST.fullmatch(host):
+            raise UsageError(f"{what}: {text!r} has no valid host name or address", remedy="Write HOST:PORT.")
+    if not port_text:
+        if default_port is None:
+            raise UsageError(f"{what}: {text!r} has no port", remedy=f"Write {text}:PORT.")
+        return Endpoint(host, default_port)
+    return Endpoint(host, check_port(port_text, what=what))
+
+
+def check_port(port: str | int, *, what: str) -> int:
+    """``port`` as a number from 0 to 65535. Raises ``UsageError``."""
+    if not str(port).isdecimal() or int(port) > 65535:
+        raise UsageError(f"{what}: port {port} is out of range", remedy="Ports go from 0 to 65535.")
+    return int(port)
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False

@@ -1,0 +1,54 @@
+"""The whole contract between the framework and its plug-ins: one hook required, the others optional.
+
+A plug-in is a module named by an entry point of group ``rdzv_plugins``. It marks its functions with
+``rdzv_plugins.hookimpl``. A hook may take any subset of the arguments, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from rdzv_plugins.interfaces import Backend, Outcome, RendezvousInfo, Request
+
+PROJECT = "rdzv_plugins"
+"""Name of the pluggy project and of the entry-point group."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def rdzv_register_backends() -> Backend | Iterable[Backend]:  # type: ignore[empty-body]
+    """Return the backend or backends of this plug-in. Called once; must not import torch."""
+
+
+@hookspec
+def rdzv_resolve_request(request: Request) -> Mapping[str, Any] | None:
+    """Return ``Request`` fields that the surroundings know (Slurm, Kubernetes): node_rank, endpoint, run_id, ...
+
+    Fields that the user gave win over any plug-in; among plug-ins the first to answer wins.
+    """
+
+
+@hookspec
+def rdzv_before_join(request: Request) -> None:
+    """Called before every round. Raise ``errors.JoinVetoed`` to keep this node out (a health check)."""
+
+
+@hookspec
+def rdzv_after_join(request: Request, info: RendezvousInfo) -> None:
+    """Called after every completed round, before the workers start."""
+
+
+@hookspec
+def rdzv_worker_env(request: Request, env: Mapping[str, str]) -> Mapping[str, str] | None:
+    """Return variables to add to one worker's environment. ``env`` has RANK, LOCAL_RANK, MASTER_ADDR, ..."""
+
+
+@hookspec
+def rdzv_shutdown(request: Request, outcome: Outcome) -> None:
+    """Called once when this node's part in the job has ended, whatever way."""

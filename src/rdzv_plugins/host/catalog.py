@@ -1,0 +1,90 @@
+"""Names and aliases to backends, and for every name that leads nowhere the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdzv_plugins.errors import BrokenPlugin, NameConflict, NotAvailableYet, UnknownBackend
+from rdzv_plugins.host.discovery import PluginRecord, normalise
+from rdzv_plugins.interfaces import Backend
+from rdzv_plugins.options import did_you_mean
+
+PLANNED = {
+    "parallel": "parallel",
+    "parallel-epoll": "parallel",
+    "tiered": "tiered",
+    "tiered-proxy": "tiered",
+    "etcd": "etcd",
+    "etcd-v2": "etcd",
+}
+"""Names that torchrun and torch_npu_run users know and that a later release provides."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A backend and the plug-in that provides it."""
+
+    backend: Backend
+    record: PluginRecord
+
+
+class Catalog:
+    """Read-only view of the usable backends."""
+
+    def __init__(self, records: list[PluginRecord]) -> None:
+        self._records = records
+        self._claims: dict[str, list[Entry]] = {}
+        for record in records:
+            for backend in record.backends:
+                for name in dict.fromkeys((backend.name, *backend.aliases)):
+                    self._claims.setdefault(normalise(name), []).append(Entry(backend, record))
+
+    def entries(self) -> list[Entry]:
+        """Every backend, in the order of the plug-ins."""
+        return [Entry(backend, record) for record in self._records for backend in record.backends]
+
+    def conflicts(self) -> list[str]:
+        """One line for every name that two plug-ins claim."""
+        return [_conflict(name, claims) for name, claims in sorted(self._claims.items()) if len(claims) > 1]
+
+    def find(self, name: str) -> Entry:
+        """The backend called ``name``, or known by that alias (case, ``-`` and ``_`` do not matter).
+
+        Raises ``NameConflict``, ``BrokenPlugin``, ``NotAvailableYet`` or ``UnknownBackend``.
+        """
+        key = normalise(name)
+        claims = self._claims.get(key, [])
+        if len(claims) > 1:
+            raise NameConflict(
+                _conflict(key, claims),
+                remedy="Uninstall one, or switch one off with --rdzv-no-plugin NAME-OF-ITS-DISTRIBUTION.",
+            )
+        if claims:
+            return claims[0]
+        for record in self._records:
+            if normalise(record.name) != key:
+                continue
+            if record.error:
+                raise BrokenPlugin(
+                    f"backend {name!r} cannot be used: {record.label} {record.error}", remedy=record.remedy
+                ) from record.cause
+            if record.disabled:
+                raise UnknownBackend(
+                    f"backend {name!r} is switched off: {record.label}",
+                    remedy="Take it out of RDZV_DISABLE_PLUGINS and --rdzv-no-plugin.",
+                )
+        names = sorted(self._claims)
+        if key in PLANNED:
+            raise NotAvailableYet(
+                f"backend {name!r} is not available yet: {PLANNED[key]!r} comes with a later release of rdzv-plugins",
+                remedy=f"Available now: {', '.join(names)}. For elastic jobs use --rdzv-backend=c10d.",
+            )
+        raise UnknownBackend(
+            f"there is no rendezvous backend {name!r}{did_you_mean(key, names)}",
+            remedy=f"Available: {', '.join(names) or 'none'}. See: rdzv backends",
+        )
+
+
+def _conflict(name: str, claims: list[Entry]) -> str:
+    owners = " and ".join(f"{e.record.distribution} {e.record.version} ({e.record.value})" for e in claims)
+    return f"backend name {name!r} is claimed by {owners}"

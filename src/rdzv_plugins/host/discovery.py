@@ -1,0 +1,129 @@
+"""Loads the entry points of group ``rdzv_plugins`` one by one, so that one broken plug-in harms nobody else."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from importlib.metadata import Distribution, EntryPoint, entry_points
+from typing import Any
+
+from rdzv_plugins.hookspecs import PROJECT
+from rdzv_plugins.interfaces import Backend
+
+ENTRY_POINT_GROUP = PROJECT
+SLOW_IMPORT_S = 0.5
+"""Seconds of import above which a plug-in is reported as slow."""
+
+
+@dataclass
+class PluginRecord:
+    """One entry point: where it comes from, and what became of it."""
+
+    name: str
+    """Name of the entry point."""
+    value: str
+    """Its ``module`` or ``module:attribute``."""
+    distribution: str
+    version: str
+    plugin: Any = None
+    backends: tuple[Backend, ...] = ()
+    error: str = ""
+    """Why it is not used, in one line; empty when it is."""
+    cause: BaseException | None = None
+    remedy: str = ""
+    disabled: bool = False
+    import_seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    """What deserves a word though it works: a slow import, an import of torch."""
+
+    @property
+    def id(self) -> str:
+        """Unique over all distributions."""
+        return f"{self.distribution}:{self.name}"
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        return f"plug-in {self.name!r} of {self.distribution} {self.version} (entry point {self.name} = {self.value})"
+
+    def fail(self, error: str, *, cause: BaseException | None = None, remedy: str = "") -> None:
+        """Mark the plug-in as unusable. Only the first reason is kept."""
+        if not self.error:
+            self.error, self.cause, self.remedy = error, cause, remedy
+        self.plugin, self.backends = None, ()
+
+
+def normalise(name: str) -> str:
+    """A distribution or plug-in name in the form in which names are compared."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def disabled_by_environment() -> frozenset[str]:
+    """The names in ``RDZV_DISABLE_PLUGINS``."""
+    names = os.environ.get("RDZV_DISABLE_PLUGINS", "").split(",")
+    return frozenset(name.strip() for name in names if name.strip())
+
+
+def discover(disabled: Collection[str] = ()) -> list[PluginRecord]:
+    """Load every plug-in that is installed and not in ``disabled`` (names of entry points or distributions).
+
+    Never raises for what a plug-in does: a failure is in its record.
+    """
+    off = {normalise(name) for name in disabled}
+    records: dict[tuple[str, str, str], PluginRecord] = {}
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        dist = entry.dist
+        record = PluginRecord(
+            name=entry.name,
+            value=entry.value,
+            distribution=dist.metadata["Name"] if dist else "unknown distribution",
+            version=dist.version if dist else "?",
+        )
+        # The same distribution found twice on sys.path is one plug-in, as it is for import.
+        key = (normalise(record.distribution), entry.name, entry.value)
+        if key in records:
+            continue
+        records[key] = record
+        if {normalise(entry.name), normalise(record.distribution)} & off:
+            record.disabled = True
+        else:
+            _load(entry, dist, record)
+    return sorted(records.values(), key=lambda r: (r.distribution != "rdzv-plugins", r.distribution, r.name))
+
+
+def _load(entry: EntryPoint, dist: Distribution | None, record: PluginRecord) -> None:
+    had_torch = "torch" in sys.modules
+    start = time.perf_counter()
+    try:
+        record.plugin = entry.load()
+    except ImportError as error:
+        own = entry.module.partition(".")[0]
+        missing = (error.name or "").partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and missing and missing != own:
+            record.fail(
+                f"needs module {missing!r}, which is not installed", cause=error, remedy=install_hint(missing, dist)
+            )
+        else:
+            record.fail(f"cannot be imported: {error}", cause=error)
+    except (Exception, SystemExit) as error:  # a plug-in may do anything at import: report it, go on
+        record.fail(f"raised {type(error).__name__} at import: {error}", cause=error)
+    record.import_seconds = time.perf_counter() - start
+    if record.import_seconds > SLOW_IMPORT_S:
+        record.notes.append(f"took {record.import_seconds:.1f} s to import")
+    if not had_torch and "torch" in sys.modules:
+        record.notes.append("imports torch when it is loaded")
+
+
+def install_hint(module: str, dist: Distribution | None) -> str:
+    """The command that installs ``module``: through an extra of ``dist`` if it names one."""
+    for requirement in (dist.requires if dist else None) or []:
+        name = re.match(r"[A-Za-z0-9._-]+", requirement)
+        extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)['\"]", requirement)
+        if name and normalise(name.group()) == normalise(module):
+            target = f"'{dist.metadata['Name']}[{extra.group(1)}]'" if extra and dist else name.group()
+            return f"Install it: pip install {target}"
+    return f"Install it: pip install {module}"

@@ -1,0 +1,134 @@
+"""The plug-ins of this process: one typed method per hook, so that no caller touches pluggy."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from rdzv_plugins.errors import BrokenPlugin, PluginError, RdzvError
+from rdzv_plugins.host.catalog import Catalog
+from rdzv_plugins.host.discovery import PluginRecord, disabled_by_environment, discover, normalise
+from rdzv_plugins.host.validation import new_manager, validate
+from rdzv_plugins.interfaces import Outcome, RendezvousInfo, Request
+
+logger = logging.getLogger(__name__)
+
+
+class PluginHost:
+    """All plug-ins that are installed, loaded once. Not thread-safe; use it from the agent's main thread."""
+
+    def __init__(self, records: list[PluginRecord]) -> None:
+        self.records = records
+        self._manager = new_manager()
+        for record in records:
+            if record.plugin is not None:
+                self._manager.register(record.plugin, name=record.id)
+        self.catalog = Catalog(records)
+
+    @classmethod
+    def load(cls, *, disabled: Collection[str] = (), strict: bool = False) -> PluginHost:
+        """Discover and check every plug-in, less those in ``disabled`` and ``RDZV_DISABLE_PLUGINS``.
+
+        ``strict`` raises ``BrokenPlugin`` if any of them failed; otherwise failures stay in ``records``.
+        """
+        off = frozenset(disabled) | disabled_by_environment()
+        records = discover(off)
+        for record in records:
+            if record.plugin is not None:
+                validate(record)
+        _warn_unknown(off, records)
+        host = cls(records)
+        failed = [f"{record.label} {record.error}" for record in host.failed] + host.catalog.conflicts()
+        if strict and failed:
+            raise BrokenPlugin(
+                "--rdzv-strict: " + "; ".join(failed),
+                remedy="Repair or uninstall them, or switch them off with --rdzv-no-plugin NAME.",
+            )
+        return host
+
+    @property
+    def failed(self) -> list[PluginRecord]:
+        """The plug-ins that cannot be used."""
+        return [record for record in self.records if record.error]
+
+    def report_problems(self) -> None:
+        """Log, once and in one line each, what is wrong with plug-ins that this launch does not need."""
+        for record in self.records:
+            off = f"RDZV_DISABLE_PLUGINS={record.name} silences this."
+            if record.error:
+                logger.warning("ignoring %s: it %s. %s", record.label, record.error, off)
+            for note in record.notes:
+                logger.warning("%s %s. %s", record.label, note, off)
+        for conflict in self.catalog.conflicts():
+            logger.warning("%s", conflict)
+
+    def resolve_request(self, request: Request) -> Request:
+        """Let plug-ins fill in fields that the user did not give.
+
+        Raises ``BrokenPlugin`` if one answers with a field that ``Request`` does not have.
+        """
+        fields = {f.name for f in dataclasses.fields(Request)} - {"given", "options"}
+        for record, answer in self._answers("rdzv_resolve_request", request=request):
+            wrong = set(answer) - fields
+            if wrong:
+                raise BrokenPlugin(f"{record.label} resolved unknown request fields: {', '.join(sorted(wrong))}")
+            new = {name: value for name, value in answer.items() if name not in request.given}
+            if new:
+                logger.info("%s filled in %s", record.label, ", ".join(f"{k}={v}" for k, v in new.items()))
+                request = dataclasses.replace(request, **new, given=request.given | set(new))
+        return request
+
+    def before_join(self, request: Request) -> None:
+        """Run every health check. Raises ``JoinVetoed`` if one refuses."""
+        self._answers("rdzv_before_join", request=request)
+
+    def after_join(self, request: Request, info: RendezvousInfo) -> None:
+        """Tell plug-ins that a round is complete."""
+        self._answers("rdzv_after_join", request=request, info=info)
+
+    def worker_env(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:
+        """Variables that plug-ins add to one worker's environment; the first plug-in to set one wins."""
+        extra: dict[str, str] = {}
+        for _, answer in self._answers("rdzv_worker_env", request=request, env=env):
+            for name, value in answer.items():
+                extra.setdefault(name, str(value))
+        return extra
+
+    def shutdown(self, request: Request, outcome: Outcome) -> None:
+        """Tell plug-ins how it ended. A plug-in that fails here is logged, the others are still told."""
+        self._answers("rdzv_shutdown", swallow=True, request=request, outcome=outcome)
+
+    def _answers(self, hook: str, *, swallow: bool = False, **arguments: Any) -> list[tuple[PluginRecord, Any]]:
+        """Call a hook plug-in by plug-in, so that an error can be put down to the one that raised it.
+
+        Own errors (``RdzvError``) pass through; anything else becomes ``PluginError`` with the plug-in's name.
+        """
+        answers = []
+        for record in self.records:
+            if record.plugin is None:
+                continue
+            others = [r.plugin for r in self.records if r.plugin is not None and r is not record]
+            call: Callable[..., list[Any]] = self._manager.subset_hook_caller(hook, others)
+            try:
+                answers += [(record, answer) for answer in call(**arguments)]
+            except RdzvError:
+                if not swallow:
+                    raise
+                logger.warning("%s failed in %s", record.label, hook, exc_info=True)
+            except Exception as error:
+                if not swallow:
+                    raise PluginError(
+                        f"{record.label} raised {type(error).__name__} in {hook}: {error}",
+                        remedy=f"Switch it off with --rdzv-no-plugin {record.name}, or repair it.",
+                    ) from error
+                logger.warning("%s failed in %s: %s", record.label, hook, error)
+        return answers
+
+
+def _warn_unknown(disabled: Collection[str], records: list[PluginRecord]) -> None:
+    known = {normalise(name) for record in records for name in (record.name, record.distribution)}
+    for name in disabled:
+        if normalise(name) not in known:
+            logger.warning("cannot switch off plug-in %r: nothing of that name is installed", name)

@@ -1,0 +1,74 @@
+"""Checks one plug-in against the contract before it may join the others."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import pluggy
+
+from rdzv_plugins import hookspecs
+from rdzv_plugins.hookspecs import PROJECT
+from rdzv_plugins.host.discovery import PluginRecord
+from rdzv_plugins.interfaces import Backend
+from rdzv_plugins.options import did_you_mean
+
+HOOK_NAMES = tuple(name for name in dir(hookspecs) if name.startswith("rdzv_"))
+
+
+def new_manager() -> pluggy.PluginManager:
+    """An empty pluggy manager that knows our hooks."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(hookspecs)
+    return manager
+
+
+def validate(record: PluginRecord) -> None:
+    """Fill in ``record.backends``, or mark the record as failed and say why."""
+    # A manager of its own: a plug-in that fails half-way through leaves nothing behind.
+    manager = new_manager()
+    try:
+        manager.register(record.plugin, name=record.id)
+        _check_hook_names(manager, record)
+        if not record.error:
+            _collect_backends(manager, record)
+    except pluggy.PluginValidationError as error:
+        # pluggy's text is three lines, the last of which says what is wrong
+        record.fail("has a wrong hook signature: " + str(error).strip().splitlines()[-1].strip(), cause=error)
+    except (Exception, SystemExit) as error:  # reported, not propagated: it must not stop other backends
+        record.fail(f"raised {type(error).__name__} in rdzv_register_backends: {error}", cause=error)
+
+
+def _check_hook_names(manager: pluggy.PluginManager, record: PluginRecord) -> None:
+    callers = manager.get_hookcallers(record.plugin) or []
+    for caller in callers:
+        if not caller.has_spec():
+            record.fail(
+                f"implements {caller.name!r}, which is not a hook{did_you_mean(caller.name, HOOK_NAMES)}",
+                remedy=f"The hooks are: {', '.join(HOOK_NAMES)}.",
+            )
+            return
+    if not callers:
+        unmarked = [name for name in HOOK_NAMES if inspect.isroutine(getattr(record.plugin, name, None))]
+        hint = f": {unmarked[0]} lacks the @hookimpl mark" if unmarked else ""
+        record.fail(f"implements no hook{hint}", remedy="Mark its hook functions with @rdzv_plugins.hookimpl.")
+
+
+def _collect_backends(manager: pluggy.PluginManager, record: PluginRecord) -> None:
+    backends: list[Backend] = []
+    for result in manager.hook.rdzv_register_backends():
+        items: list[Any] = list(result) if _is_collection(result) else [result]
+        for item in items:
+            if not isinstance(item, Backend):
+                record.fail(
+                    f"returned {type(item).__name__} from rdzv_register_backends",
+                    remedy="The hook returns a rdzv_plugins.Backend or a list of them.",
+                )
+                return
+            backends.append(item)
+    record.backends = tuple(backends)
+
+
+def _is_collection(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes)

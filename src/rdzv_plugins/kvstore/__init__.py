@@ -1,0 +1,1 @@
+"""Key-value stores: serving one, reaching one, and what a job keeps in it."""

@@ -1,0 +1,83 @@
+"""torch's TCPStore, served and reached our way: bind first and publish after, and errors that say why."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from datetime import timedelta
+
+from torch.distributed import DistError, TCPStore
+
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.kvstore.reach import bind, wait_reachable
+from rdzv_plugins.options import PortRange
+
+
+def serve(host: str, ports: PortRange, *, timeout: float, what: str) -> TCPStore:
+    """Serve a TCPStore from this process until the returned object is dropped; ``.port`` is its port.
+
+    ``host`` is the address that peers dial: a loopback address is served on loopback only, any other
+    on all interfaces, as torch does. ``timeout`` (seconds) is the store's own. Raises ``AddressInUse``.
+    """
+    listener = bind(host, ports, what)
+    address, port = listener.getsockname()[:2]
+    own = {"::": "127.0.0.1", "0.0.0.0": "127.0.0.1"}.get(address, address)
+    return TCPStore(
+        own,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=timeout),
+        master_listen_fd=listener.detach(),
+        use_libuv=os.environ.get("USE_LIBUV", "1") == "1",
+    )
+
+
+def connect(endpoint: Endpoint, *, join_timeout: float, timeout: float, who: str) -> tuple[TCPStore, str]:
+    """A client of the TCPStore at ``endpoint``, and the address of this machine on the way there.
+
+    Tries for ``join_timeout`` seconds; ``timeout`` (seconds) is that of later reads.
+    Raises ``EndpointUnreachable``, also when something answers that is not a store.
+    """
+    deadline = time.monotonic() + join_timeout
+    address = wait_reachable(endpoint, join_timeout, who, _greet)
+    remaining = max(1.0, deadline - time.monotonic())
+    try:
+        store = TCPStore(
+            endpoint.host, endpoint.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=remaining)
+        )
+    except DistError as error:
+        raise EndpointUnreachable(
+            f"{endpoint} accepts connections, but does not answer as a torch TCPStore: {error}",
+            remedy="Is another program using that port? Choose another one, the same on every node.",
+        ) from error
+    store.set_timeout(timedelta(seconds=timeout))
+    return store, address
+
+
+def _greet(connection: socket.socket) -> str:
+    """The first two requests of every TCPStore client: VALIDATE, then PING, which the server echoes.
+
+    torch's own client waits for that echo without a limit, so it is asked for here first. Layout:
+    ``QueryType`` in torch/csrc/distributed/c10d/TCPStoreBackend.hpp (torch 2.13), host byte order.
+    """
+    nonce = os.getpid()
+    connection.sendall(struct.pack("=BI", 0, 0x3C85F7CE) + struct.pack("=BI", 13, nonce))
+    try:
+        answer = connection.recv(4, socket.MSG_WAITALL)
+    except TimeoutError:
+        return "something accepts connections there, but does not answer as a torch TCPStore"
+    except ConnectionError:
+        answer = b""
+    if not answer:  # it hung up: a store that is just ending, or starting
+        return "something accepts connections there and hangs up"
+    if answer != struct.pack("=I", nonce):
+        host, port = connection.getpeername()[:2]
+        raise EndpointUnreachable(
+            f"{Endpoint(host, port)} is not a torch TCPStore: it answered {answer!r}",
+            remedy="Another program uses that port. Choose another port, the same on every node.",
+        )
+    return ""

@@ -1,0 +1,203 @@
+"""--rdzv-conf: from text to a backend's options dataclass, with errors that name key, backend and what is accepted.
+
+A backend declares its options as a frozen dataclass, one field per key::
+
+    @dataclass(frozen=True)
+    class MyOptions:
+        read_timeout: float = option(60.0, help="Limit of one read.", unit="s", minimum=0.1)
+
+Field types: ``bool``, ``int``, ``float``, ``str``, ``Literal[...]``, ``PortRange``, each also ``| None``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from rdzv_plugins.errors import OptionError, UsageError
+
+_TRUE = ("1", "true", "t", "yes", "y")
+_FALSE = ("0", "false", "f", "no", "n")
+
+T = TypeVar("T")
+
+
+def option(
+    default: Any,
+    *,
+    help: str,
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> Any:
+    """A dataclass field that is an option: its default, one line of help, its unit and its range (inclusive)."""
+    return dataclasses.field(
+        default=default, metadata={"help": help, "unit": unit, "minimum": minimum, "maximum": maximum}
+    )
+
+
+@dataclass(frozen=True)
+class PortRange:
+    """Ports ``first`` to ``last`` inclusive; 0-0 leaves the choice to the kernel."""
+
+    first: int = 0
+    last: int = 0
+
+    def __iter__(self) -> typing.Iterator[int]:
+        return iter(range(self.first, self.last + 1))
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+    @staticmethod
+    def parse(text: str) -> PortRange:
+        """``0``, ``29501`` or ``29501-29510``. Raises ValueError."""
+        first, _, last = text.partition("-")
+        ports = PortRange(int(first), int(last or first))
+        if not 0 <= ports.first <= ports.last <= 65535:
+            raise ValueError("not a port range")
+        return ports
+
+
+@dataclass(frozen=True)
+class WorkerStoreOptions:
+    """Options of every backend whose workers get their store from rank 0's agent."""
+
+    store: Literal["torch"] = option(
+        "torch", help="Server of the workers' store: torch's TCPStore. ('parallel' comes with the native store.)"
+    )
+    worker_ports: PortRange = option(
+        PortRange(), help="Port or range (29501-29510) on which rank 0's node serves the workers' store; 0: any."
+    )
+
+
+@dataclass(frozen=True)
+class OptionInfo:
+    """One accepted key, for lists and documents."""
+
+    name: str
+    type: str
+    default: str | None
+    unit: str
+    help: str
+
+
+def parse_conf(text: str) -> dict[str, str]:
+    """Split ``k=v,k=v`` as torchrun does. Raises ``UsageError`` for half a pair, or a key with two values."""
+    conf: dict[str, str] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        key, sign, value = (part.strip() for part in pair.partition("="))
+        if not key or not sign or not value:
+            raise UsageError(
+                f"--rdzv-conf: {pair!r} is not of the form key=value",
+                remedy="Write --rdzv-conf=key1=value1,key2=value2",
+            )
+        if conf.get(key, value) != value:
+            raise UsageError(
+                f"--rdzv-conf gives {key!r} twice: {conf[key]!r} and {value!r}", remedy="Keep one of them."
+            )
+        conf[key] = value
+    return conf
+
+
+def parse_options(cls: type[T], conf: Mapping[str, Any], backend: str) -> T:
+    """Fill the options dataclass ``cls`` from ``conf``. Values are text, or already of the field's type.
+
+    Raises ``OptionError`` naming the key, the backend and what is accepted.
+    """
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    values = {}
+    for key, raw in conf.items():
+        if key not in fields:
+            raise OptionError(
+                f"--rdzv-conf: backend {backend!r} has no option {key!r}{did_you_mean(key, fields)}",
+                remedy=f"It accepts: {', '.join(sorted(fields))}." if fields else "It has no options.",
+            )
+        values[key] = _convert(key, raw, hints[key], fields[key].metadata, backend)
+    return cls(**values)
+
+
+def describe_options(cls: type | None) -> list[OptionInfo]:
+    """The accepted keys of an options dataclass, in order of declaration; empty for None."""
+    if cls is None:
+        return []
+    hints = typing.get_type_hints(cls)
+    return [
+        OptionInfo(
+            name=f.name,
+            type=_accepted(hints[f.name], f.metadata),
+            default=None if f.default is None else str(f.default),
+            unit=f.metadata.get("unit", ""),
+            help=f.metadata.get("help", ""),
+        )
+        for f in dataclasses.fields(cls)
+    ]
+
+
+def did_you_mean(word: str, known: typing.Iterable[str]) -> str:
+    """``"; did you mean 'x'?"``, or nothing when no known word is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _convert(key: str, raw: Any, hint: Any, metadata: Mapping[str, Any], backend: str) -> Any:
+    kind = _strip_none(hint)
+    try:
+        value = _parse(raw, kind)
+        low, high = metadata.get("minimum"), metadata.get("maximum")
+        if (low is not None and value < low) or (high is not None and value > high):
+            raise ValueError("out of range")
+    except (ValueError, TypeError):
+        raise OptionError(
+            f"--rdzv-conf: {key}={raw} is not accepted by backend {backend!r}",
+            remedy=f"{key} takes {_accepted(hint, metadata)}.",
+        ) from None
+    return value
+
+
+def _parse(raw: Any, kind: Any) -> Any:
+    if typing.get_origin(kind) is Literal:
+        choices = {str(choice): choice for choice in typing.get_args(kind)}
+        if str(raw) not in choices:
+            raise ValueError(raw)
+        return choices[str(raw)]
+    if kind is bool:
+        text = str(raw).lower()
+        if text not in _TRUE + _FALSE:
+            raise ValueError(raw)
+        return text in _TRUE
+    if kind is PortRange:
+        return raw if isinstance(raw, PortRange) else PortRange.parse(str(raw))
+    value = kind(raw)
+    if kind is float and not abs(value) < float("inf"):
+        raise ValueError(raw)
+    return value
+
+
+def _strip_none(hint: Any) -> Any:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return next(arg for arg in typing.get_args(hint) if arg is not type(None))
+    return hint
+
+
+def _accepted(hint: Any, metadata: Mapping[str, Any]) -> str:
+    """Words for what a field takes: ``a number of seconds, at least 0.1``."""
+    kind = _strip_none(hint)
+    if typing.get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, typing.get_args(kind)))
+    words = {bool: "true or false", int: "a whole number", float: "a number", PortRange: "a port or a range of ports"}
+    text = words.get(kind, "text")
+    if metadata.get("unit"):
+        text += f" ({metadata['unit']})"
+    low, high = metadata.get("minimum"), metadata.get("maximum")
+    if low is not None and high is not None:
+        return f"{text} from {low:g} to {high:g}"
+    if low is not None:
+        return f"{text}, at least {low:g}"
+    return f"{text}, at most {high:g}" if high is not None else text

@@ -1,0 +1,64 @@
+"""See the package. Imported by torch, in every process that imports torch's elastic package: keep it light."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
+PREFIX = "rdzv-plugins"
+_GROUP = "rdzv_plugins"
+_LAUNCHER_TIMEOUT = 900
+"""torch's LaunchConfig adds ``timeout=900`` (a number, where the user's values are text) to every job."""
+
+Creator = Callable[[Any], Any]
+
+
+def register() -> Creator:
+    """Called by torch. Registers ``rdzv-plugins.<entry point>`` for all; returns the creator for the bare name."""
+    from torch.distributed.elastic.rendezvous.api import rendezvous_handler_registry
+
+    for name in sorted({entry.name for entry in entry_points(group=_GROUP)}):
+        rendezvous_handler_registry.register(f"{PREFIX}.{name}", create)
+    return create
+
+
+def create(params: Any) -> Any:
+    """A handler from torch's ``RendezvousParameters``. Raises our errors, which say what to do."""
+    from rdzv_plugins.errors import UnknownBackend
+    from rdzv_plugins.host import PluginHost, create_handler
+    from rdzv_plugins.host.create import prepare
+
+    name = params.backend.partition(".")[2]
+    host = PluginHost.load()
+    if not name:
+        raise UnknownBackend(
+            f"--rdzv-backend={PREFIX} names no backend",
+            remedy="Write --rdzv-backend=rdzv-plugins.NAME. See: rdzv backends",
+        )
+    entry = host.catalog.find(name)
+    request = prepare(entry, host.resolve_request(request_from(params)))
+    return create_handler(host, entry, request)
+
+
+def request_from(params: Any) -> Any:
+    """A ``Request`` from torch's ``RendezvousParameters``; what torch does not pass on stays unknown."""
+    from rdzv_plugins.interfaces import Request
+
+    conf = dict(params.config)
+    if conf.get("timeout") == _LAUNCHER_TIMEOUT and not isinstance(conf["timeout"], str):
+        del conf["timeout"]
+    rank = os.environ.get("PET_NODE_RANK", "")  # torch keeps --node-rank to itself
+    return Request(
+        backend=params.backend,
+        run_id=params.run_id,
+        endpoint=params.endpoint,
+        min_nodes=params.min_nodes,
+        max_nodes=params.max_nodes,
+        nproc_per_node=0,
+        node_rank=int(rank) if rank.isdecimal() and "rank" not in conf else None,
+        local_addr=params.local_addr,
+        conf=conf,
+        given=frozenset({"backend", "run_id", "endpoint"}),
+    )
