@@ -11,6 +11,7 @@ from typing import Any
 from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import SignalException
 
 from launcher.monitor import WorkerMonitor
 from rdzv_plugins.errors import EndpointLost
@@ -50,7 +51,11 @@ class Agent(LocalElasticAgent):  # type: ignore[misc]
 
     def _shutdown(self, *arguments: Any, **options: Any) -> None:
         self._monitor.ignore_exits()
-        super()._shutdown(*arguments, **options)
+        try:
+            super()._shutdown(*arguments, **options)
+        except SignalException:  # a second signal: whoever sends it does not want to wait
+            self.kill_workers()
+            raise
 
     def kill_workers(self) -> None:
         """Last resort, when stopping them was interrupted: nothing that we started stays behind."""

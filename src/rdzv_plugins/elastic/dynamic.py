@@ -22,9 +22,11 @@ from rdzv_plugins.elastic.ended import ended_error
 from rdzv_plugins.elastic.envelope import share_store
 from rdzv_plugins.elastic.settings import DynamicSettings
 from rdzv_plugins.elastic.torch_errors import as_torch
+from rdzv_plugins.elastic.waiting import Waiting
 from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, Request
-from rdzv_plugins.kvstore.job_record import JobRecord, Watch, parse_outcome
+from rdzv_plugins.kvstore.job_record import JobRecord, parse_outcome
 from rdzv_plugins.kvstore.torch_store import serve
+from rdzv_plugins.kvstore.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +67,11 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         self._request = request
         self._options = settings
         self._hosts_store = hosts_store
-        self._control = PrefixStore(f"rdzv_plugins.{request.run_id}", store)
-        self._record_ = JobRecord(self._control)
+        prefix = f"rdzv_plugins.{request.run_id}"
+        self._record_ = JobRecord(PrefixStore(prefix, store))
         self._watch: Watch | None = None
+        if isinstance(store, TCPStore):
+            self._watch = Watch(store.host, store.port, f"{prefix}/end", self._on_end, self._on_lost)
         self._problem: Exception | None = None
         self._nodes = 1
         self._left = False
@@ -80,12 +84,11 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
     def next_rendezvous(self) -> api.RendezvousInfo:
         self._shared_tcp_store_server = None  # closes last round's server, if it was ours
         self._bootstrap_store_info = None
-        if self._watch is None:
-            self._watch = Watch(self._control, "end", self._on_end, self._on_lost)
-        try:
-            info = super().next_rendezvous()
-        except (api.RendezvousError, DistError) as error:
-            raise self._explain(error) from error
+        with Waiting(self._facts) as waiting:
+            try:
+                info = super().next_rendezvous()
+            except (api.RendezvousError, DistError) as error:
+                raise self._explain(error, waiting.last) from error
         self._nodes = info.world_size
         return info
 
@@ -156,19 +159,26 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
             remedy="The agent that hosts it has ended, or its machine cannot be reached. Its own output says why.",
         )
 
-    def _explain(self, error: Exception) -> Exception:
+    def _facts(self) -> str:
+        """Who is there, as far as this node knows."""
+        state, request = self._state_holder.state, self._request
+        there = ", ".join(sorted(f"{node.addr} (pid {node.pid})" for node in state.participants)) or "nobody"
+        wanted = f"{request.min_nodes}" + (f":{request.max_nodes}" if request.max_nodes != request.min_nodes else "")
+        late = f", {len(state.wait_list)} waiting for the next round" if state.wait_list else ""
+        return (
+            f"{len(state.participants)} of {wanted} nodes are in round {state.round} at {request.endpoint} "
+            f"({there}){late}"
+        )
+
+    def _explain(self, error: Exception, facts: str = "") -> Exception:
         """torch's error, with what it leaves out: who is there, who ended the job, which key nobody wrote."""
         if isinstance(error, errors.RdzvError):
             return error
-        state = self._state_holder.state
-        there = ", ".join(sorted(f"{node.addr} (pid {node.pid})" for node in state.participants)) or "nobody"
         run = self._request.run_id
         if isinstance(error, api.RendezvousTimeoutError):
-            wanted = self._request.min_nodes
             return as_torch(
                 errors.RendezvousTimeout(
-                    f"round {state.round} of run {run!r} did not complete within {self._options.join_seconds:g} s: "
-                    f"{len(state.participants)} of {wanted} nodes joined at {self._request.endpoint}: {there}",
+                    f"run {run!r}: {facts}, after {self._options.join_seconds:g} s",
                     remedy="Start the missing nodes with the same --rdzv-endpoint, --rdzv-id and --nnodes.",
                 )
             )
@@ -180,8 +190,8 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         if isinstance(error, DistError):
             return as_torch(
                 errors.RendezvousFailed(
-                    f"round {state.round} of run {run!r}: rank 0 published no worker store within "
-                    f"{self._options.read_timeout:g} s ({_first_line(error)}). Nodes of the round: {there}",
+                    f"run {run!r}: rank 0 published no worker store within {self._options.read_timeout:g} s "
+                    f"({_first_line(error)}); {facts}",
                     remedy="If rank 0 is a plain torchrun node: it publishes only once, so a mixed job cannot be "
                     "restarted. Start every node with rdzv-run.",
                 )

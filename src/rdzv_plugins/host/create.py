@@ -113,13 +113,17 @@ class HostedHandler:
         return self._inner.use_agent_store
 
     def next_rendezvous(self) -> RendezvousInfo:
-        self._host.before_join(self._request)
+        request = self._request
+        level = logging.INFO if request.max_nodes > 1 else logging.DEBUG
+        self._host.before_join(request)
+        logger.log(level, "run %s: joining at %s by %s", request.run_id, request.endpoint, request.backend)
         info = self._inner.next_rendezvous()
-        self._host.after_join(self._request, info)
+        self._host.after_join(request, info)
         where = info.bootstrap_store_info
-        logger.info(
+        logger.log(
+            level,
             "run %s: this is node %d of %d%s",
-            self._request.run_id,
+            request.run_id,
             info.rank,
             info.world_size,
             f"; the workers' store is at {where.master_addr} port {where.master_port}" if where else "",

@@ -8,20 +8,13 @@ write to a store must not be able to run code on its readers.
 from __future__ import annotations
 
 import json
-import logging
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict
-from datetime import timedelta
 
-from torch.distributed import DistError, DistNetworkError, Store
+from torch.distributed import Store
 
 from rdzv_plugins.interfaces import Failure, Outcome
 
-logger = logging.getLogger(__name__)
-
-_WATCH_SLICE_S = 300.0
 _LINGER_STEP_S = 0.05
 
 
@@ -62,42 +55,6 @@ class JobRecord:
     def _read(self, key: str) -> bytes:
         # check first: get() of a missing key would block
         return self._store.get(key) if self._store.check([key]) else b""
-
-
-class Watch:
-    """A thread that waits for one key and then calls back, once: pushed by the server, never polled.
-
-    It has a connection of its own, because a blocked wait keeps a store object busy.
-    ``on_value`` gets the value, ``on_lost`` the error when the server goes away; both run on the
-    thread. ``stop`` makes it silent; the thread ends with the process.
-    """
-
-    def __init__(
-        self, store: Store, key: str, on_value: Callable[[bytes], None], on_lost: Callable[[Exception], None]
-    ) -> None:
-        self._stopped = threading.Event()
-        self._key, self._on_value, self._on_lost = key, on_value, on_lost
-        self._store = store.clone()
-        threading.Thread(target=self._run, name=f"rdzv-watch-{key}", daemon=True).start()
-
-    def stop(self) -> None:
-        """No call-back after this returns, save one that is already running."""
-        self._stopped.set()
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._store.wait([self._key], timedelta(seconds=_WATCH_SLICE_S))
-                value = self._store.get(self._key)
-            except DistNetworkError as error:
-                if not self._stopped.is_set():
-                    self._on_lost(error)
-                return
-            except DistError:  # the slice is over
-                continue
-            if not self._stopped.is_set():
-                self._on_value(value)
-            return
 
 
 def parse_outcome(text: bytes | str) -> Outcome:

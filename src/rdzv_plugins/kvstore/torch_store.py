@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import time
 from datetime import timedelta
 
@@ -12,6 +11,7 @@ from torch.distributed import DistError, TCPStore
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.kvstore import wire
 from rdzv_plugins.kvstore.reach import bind, wait_reachable
 from rdzv_plugins.options import PortRange
 
@@ -59,25 +59,17 @@ def connect(endpoint: Endpoint, *, join_timeout: float, timeout: float, who: str
 
 
 def _greet(connection: socket.socket) -> str:
-    """The first two requests of every TCPStore client: VALIDATE, then PING, which the server echoes.
-
-    torch's own client waits for that echo without a limit, so it is asked for here first. Layout:
-    ``QueryType`` in torch/csrc/distributed/c10d/TCPStoreBackend.hpp (torch 2.13), host byte order.
-    """
-    nonce = os.getpid()
-    connection.sendall(struct.pack("=BI", 0, 0x3C85F7CE) + struct.pack("=BI", 13, nonce))
+    """Ask first whether this is a store: torch's own client waits for the answer without a limit."""
     try:
-        answer = connection.recv(4, socket.MSG_WAITALL)
+        wire.greet(connection)
     except TimeoutError:
         return "something accepts connections there, but does not answer as a torch TCPStore"
-    except ConnectionError:
-        answer = b""
-    if not answer:  # it hung up: a store that is just ending, or starting
+    except ConnectionError:  # a store that is just ending, or starting
         return "something accepts connections there and hangs up"
-    if answer != struct.pack("=I", nonce):
+    except wire.NotAStore as error:
         host, port = connection.getpeername()[:2]
         raise EndpointUnreachable(
-            f"{Endpoint(host, port)} is not a torch TCPStore: it answered {answer!r}",
+            f"{Endpoint(host, port)} is not a torch TCPStore: it answered {error.args[0]!r}",
             remedy="Another program uses that port. Choose another port, the same on every node.",
-        )
+        ) from None
     return ""

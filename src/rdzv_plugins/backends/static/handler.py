@@ -8,6 +8,7 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Callable
 
 from torch.distributed import DistError, PrefixStore, TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
@@ -18,9 +19,10 @@ from rdzv_plugins.elastic.ended import ended_error
 from rdzv_plugins.elastic.torch_errors import as_torch
 from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.interfaces import Failure, Outcome, Request
-from rdzv_plugins.kvstore.job_record import JobRecord, Watch
+from rdzv_plugins.kvstore.job_record import JobRecord
 from rdzv_plugins.kvstore.reach import is_own_address
 from rdzv_plugins.kvstore.torch_store import connect, serve
+from rdzv_plugins.kvstore.watch import Watch
 from rdzv_plugins.options import PortRange
 
 logger = logging.getLogger(__name__)
@@ -43,7 +45,8 @@ class StaticHandler:
             uuid.uuid4().hex, socket.gethostname(), os.getpid(), request.max_nodes, request.nproc_per_node
         )
         self._round = 0
-        self._server: TCPStore | None = None
+        self._prefix = f"rdzv_plugins.static.{request.run_id}"
+        self._control: TCPStore | None = None
         self._worker_store: TCPStore | None = None
         self._rounds: Rounds | None = None
         self._record: JobRecord | None = None
@@ -111,7 +114,7 @@ class StaticHandler:
         self._stop_watches()
         if self._record is None:
             return
-        serves = self._server is not None
+        serves = self._rank == 0
         try:
             if outcome.end == "failed" or (outcome.end == "lost" and serves):
                 self._record.end(outcome)
@@ -149,9 +152,9 @@ class StaticHandler:
             )
         self._round = round_
         self._restart = False
-        self._watch = Watch(rounds.store, f"over/{round_}", self._on_over, self._on_lost)
+        self._watch = self._watch_key(f"over/{round_}", self._on_over)
         if self._end_watch is None:
-            self._end_watch = Watch(rounds.store, "end", self._on_end, self._on_lost)
+            self._end_watch = self._watch_key("end", self._on_end)
         return go
 
     def _lead(self, round_: int, deadline: float) -> Go:
@@ -201,14 +204,15 @@ class StaticHandler:
                 logger.warning(
                     "this is node rank 0, but %s is not an address of this machine (%s)", self._endpoint, self._me.host
                 )
-            store = self._server = serve(self._endpoint.host, ports, timeout=options.read_timeout, what=what)
+            store = serve(self._endpoint.host, ports, timeout=options.read_timeout, what=what)
             store.set(_HELLO, hello)
         else:
             store, _ = connect(
                 self._endpoint, join_timeout=options.timeout, timeout=options.read_timeout, who="node rank 0"
             )
             self._compare(store)
-        prefixed = PrefixStore(f"rdzv_plugins.static.{run}", store)
+        self._control = store
+        prefixed = PrefixStore(self._prefix, store)
         self._record = JobRecord(prefixed)
         self._rounds = Rounds(prefixed)
 
@@ -240,6 +244,11 @@ class StaticHandler:
     def _rounds_(self) -> Rounds:
         assert self._rounds is not None, "used before the first round"
         return self._rounds
+
+    def _watch_key(self, key: str, on_value: Callable[[bytes], None]) -> Watch:
+        store = self._control
+        assert store is not None, "used before the first round"
+        return Watch(store.host, store.port, f"{self._prefix}/{key}", on_value, self._on_lost)
 
     def _on_over(self, _: bytes) -> None:
         self._restart = True

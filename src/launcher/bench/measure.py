@@ -1,0 +1,69 @@
+"""What every benchmark needs: readings of a process, a median with its spread, and what it ran on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def summarise(samples: Sequence[float]) -> dict[str, object]:
+    """Median, smallest, largest, and the samples themselves in the order in which they were taken."""
+    return {
+        "median": statistics.median(samples),
+        "min": min(samples),
+        "max": max(samples),
+        "samples": [round(sample, 4) for sample in samples],
+    }
+
+
+def manifest() -> dict[str, object]:
+    """The machine and the versions behind a figure. Does not import torch."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "rdzv-plugins": version("rdzv-plugins"),
+        "load": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+    }
+
+
+def peak_memory(pid: int) -> float | None:
+    """Largest resident memory of one process so far, in MiB, its children left out. None once it has ended.
+
+    ``ru_maxrss`` does not tell: it is the largest over the process and every child that it waited for.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return None  # a zombie has no memory
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of one process so far, user and system, its children left out; 0 once it has gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()

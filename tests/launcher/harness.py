@@ -1,0 +1,189 @@
+"""Real agents as real processes, their output, and the certainty that none of them outlives a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from rdzv_plugins.kvstore.reach import port_holder
+
+WORKERS = Path(__file__).parent / "workers"
+BIN = Path(sys.executable).parent
+MARK = "RDZV_TEST_MARK"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Agent:
+    """One launcher process; its output goes to a file, so that nothing ever blocks on a full pipe."""
+
+    def __init__(self, command: Sequence[str], output: Path, env: dict[str, str], stderr: IO[bytes] | None) -> None:
+        self.output = output
+        errors = subprocess.STDOUT if stderr is None else stderr
+        with output.open("wb") as file:
+            self.process = subprocess.Popen(
+                command, stdout=file, stderr=errors, stdin=subprocess.DEVNULL, env=env, cwd=output.parent
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def wait(self, timeout: float = 120) -> int:
+        """The exit code."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"agent {self.pid} still runs after {timeout} s:\n{self.text}") from None
+
+    def wait_for(self, pattern: str, timeout: float = 90) -> re.Match[str]:
+        """Until its output matches."""
+        return wait_until(lambda: re.search(pattern, self.text), timeout, lambda: f"no {pattern!r} in:\n{self.text}")
+
+    def reports(self) -> list[dict[str, Any]]:
+        """What report.py printed: one dictionary per worker and round."""
+        return [json.loads(line) for line in re.findall(r"^\{.*\}$", self.text, re.MULTILINE)]
+
+
+def wait_until(condition: Callable[[], Any], timeout: float, what: Callable[[], str]) -> Any:
+    """Poll for a state of the outside world that nobody can notify us of; fails with ``what()``."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {timeout} s: {what()}")
+        time.sleep(0.05)
+    return value
+
+
+class Cluster:
+    """Starts agents that carry a mark in their environment, and finds everything that carries it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.mark = uuid.uuid4().hex
+        self.port = free_port()
+        self.agents: list[Agent] = []
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "RDZV_", "TORCHELASTIC_"))}
+        self.env = clean | {MARK: self.mark, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @staticmethod
+    def script(name: str) -> Path:
+        """The path of one of our worker scripts."""
+        return WORKERS / name
+
+    def wait_listening(self) -> None:
+        """Until somebody listens at the endpoint."""
+
+        def listening() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+        wait_until(listening, 60, lambda: f"nobody listens at {self.endpoint}")
+
+    def listens(self, agent: Agent) -> bool:
+        """True for the agent that serves the endpoint."""
+        return f"pid {agent.pid} " in port_holder(self.port)
+
+    def start(
+        self, command: Sequence[object], *, before: Sequence[str] = (), stderr: IO[bytes] | None = None, **env: str
+    ) -> Agent:
+        """Run any launcher command of the environment under test."""
+        name, *rest = map(str, command)
+        output = self.directory / f"agent{len(self.agents)}.log"
+        agent = Agent([*before, str(BIN / name), *rest], output, self.env | env, stderr)
+        self.agents.append(agent)
+        return agent
+
+    def run(
+        self,
+        script: str,
+        *args: object,
+        backend: str | None = None,
+        nnodes: object = 1,
+        nproc: int = 1,
+        rank: int | None = None,
+        restarts: int = 0,
+        conf: str = "",
+        options: Sequence[object] = (),
+        **env: str,
+    ) -> Agent:
+        """An rdzv-run agent on one of our worker scripts."""
+        command: list[object] = ["rdzv-run", f"--nnodes={nnodes}", f"--nproc-per-node={nproc}"]
+        if backend is not None:
+            command += [f"--rdzv-backend={backend}", f"--rdzv-endpoint={self.endpoint}"]
+        if rank is not None:
+            command.append(f"--node-rank={rank}")
+        if conf:
+            command.append(f"--rdzv-conf={conf}")
+        return self.start([*command, f"--max-restarts={restarts}", *options, WORKERS / script, *args], **env)
+
+    def pair(self, script: str, *args: object, backend: str, **options: Any) -> list[Agent]:
+        """Two nodes of the same job."""
+        ranks = (0, 1) if backend == "static" else (None, None)
+        return [self.run(script, *args, backend=backend, nnodes=2, rank=rank, **options) for rank in ranks]
+
+    def processes(self) -> dict[int, str]:
+        """Everything alive that we started, workers and their children too: pid to command line."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdecimal():
+                continue
+            try:
+                marked = f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes().split(b"\0")
+                if marked and (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+        return found
+
+    def workers(self, agent: Agent, script: str) -> list[int]:
+        """Pids of an agent's workers."""
+        children = Path(f"/proc/{agent.pid}/task").glob("*/children")
+        pids = [int(pid) for file in children for pid in file.read_text().split()]
+        alive = self.processes()
+        return sorted(pid for pid in pids if script in alive.get(pid, ""))
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL, if it is still there."""
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def close(self) -> None:
+        for pid in self.processes():
+            self.kill(pid)
+        for agent in self.agents:
+            agent.process.wait(30)
+
+
+def new_cluster(directory: Path) -> Iterator[Cluster]:
+    cluster = Cluster(directory)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+        shutil.rmtree(directory / "checkpoints", ignore_errors=True)

@@ -1,0 +1,130 @@
+"""How a job ends: exit codes, who failed first, signals, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import socket
+
+import pytest
+from harness import Agent, Cluster
+
+BACKENDS = ["static", "c10d"]
+
+
+def last_lines(agent: Agent) -> str:
+    """The summary: from ``the job failed`` to the end of the output."""
+    return agent.text.rpartition("rdzv-run: the job failed.")[2]
+
+
+@pytest.mark.parametrize(("code", "expected"), [(3, 3), (-9, 137), (-11, 139)])
+def test_exit_code_is_the_workers_own(cluster: Cluster, code: int, expected: int) -> None:
+    mode = ("fail", code) if code > 0 else ("kill", -code)
+    agent = cluster.run("plain.py", *mode)
+    assert agent.wait() == expected
+    summary = last_lines(agent)
+    how = f"exit code {code}" if code > 0 else f"signal {-code} ({signal.Signals(-code).name})"
+    assert f"rank 0 (node 0 on {socket.gethostname()}, local rank 0" in summary
+    assert how in summary
+    assert "Traceback" not in agent.text
+
+
+def test_summary_has_the_last_lines_of_stderr_and_is_last_on_the_screen(cluster: Cluster) -> None:
+    agent = cluster.run("plain.py", "fail", 4)
+    assert agent.wait() == 4
+    summary = last_lines(agent)
+    assert "  | stderr line 29\n" in summary
+    assert "stderr line 9\n" not in summary, "only the last lines are repeated"
+    assert agent.text.count("stderr line 9\n") == 1, "and all of them were passed on"
+    assert summary.rstrip().endswith("restarts used on this node: 0 of 0 (--max-restarts=N restarts all workers)")
+
+
+@pytest.mark.parametrize("logs", ["--redirects=3", "--tee=3", "--local-ranks-filter=1"])
+def test_summary_has_stderr_also_when_it_goes_elsewhere(cluster: Cluster, logs: str) -> None:
+    agent = cluster.run("plain.py", "fail", 4, options=[logs, f"--log-dir={cluster.directory}/logs"])
+    assert agent.wait() == 4
+    assert "  | stderr line 29\n" in last_lines(agent)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_node_names_the_first_failure(cluster: Cluster, backend: str) -> None:
+    agents = cluster.pair("report.py", "fail", 3, 7, backend=backend, nproc=2)
+    assert [agent.wait() for agent in agents] == [7, 7], agents[0].text + agents[1].text
+    for agent in agents:
+        assert "first failure: rank 3 (node 1 on " in last_lines(agent)
+        assert "ended with exit code 7" in last_lines(agent)
+        assert "  | rank 3 says its last words" in last_lines(agent)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_failed_node_ends_the_job_on_nodes_whose_workers_never_notice(cluster: Cluster, backend: str) -> None:
+    script = "apart.py"  # its workers have no connection to each other
+    agents = cluster.pair(script, backend=backend)
+    assert [agent.wait(60) for agent in agents] == [9, 9]
+    survivor = next(agent for agent in agents if "I go on" in agent.text)
+    assert "first failure: rank 1 (node 1" in last_lines(survivor)
+    assert cluster.processes() == {}
+
+
+def test_nohup_survives_a_hang_up(cluster: Cluster) -> None:
+    agent = cluster.start(
+        ["rdzv-run", "--nproc-per-node=1", cluster.script("plain.py"), "sleep"], before=["/usr/bin/nohup"]
+    )
+    agent.wait_for("ready")
+    (worker,) = cluster.workers(agent, "plain.py")
+    os.kill(agent.pid, signal.SIGHUP)
+    os.kill(worker, signal.SIGHUP)
+    os.kill(agent.pid, signal.SIGTERM)  # handled after the hang-up: had that counted, the code would be 129
+    assert agent.wait() == 143
+    assert "got SIGTERM" in agent.text
+    assert "SIGHUP 1>" in agent.text or "Handlers.SIG_IGN" in agent.text
+
+
+def test_hang_up_without_nohup_stops_the_job(cluster: Cluster) -> None:
+    agent = cluster.run("plain.py", "sleep")
+    agent.wait_for("ready")
+    os.kill(agent.pid, signal.SIGHUP)
+    assert agent.wait() == 129
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_reaches_the_workers_and_nothing_is_left(cluster: Cluster, number: signal.Signals) -> None:
+    agent = cluster.run("plain.py", "children", nproc=2)
+    agent.wait_for("ready(.|\n)*ready")
+    assert len(cluster.processes()) == 5, "agent, two workers, a child each"
+    os.kill(agent.pid, number)
+    assert agent.wait() == 128 + number
+    assert cluster.processes() == {}
+    assert "Traceback" not in re.sub(r"(?s)Traceback.*?KeyboardInterrupt", "", agent.text)
+
+
+def test_second_signal_kills_workers_that_do_not_stop(cluster: Cluster) -> None:
+    agent = cluster.run("plain.py", "stubborn")
+    agent.wait_for("ready")
+    os.kill(agent.pid, signal.SIGTERM)
+    agent.wait_for("closing signal SIGTERM")
+    os.kill(agent.pid, signal.SIGTERM)
+    assert agent.wait(20) == 143
+    assert cluster.processes() == {}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_signal_while_waiting_for_other_nodes(cluster: Cluster, backend: str) -> None:
+    agent = cluster.run("plain.py", "sleep", backend=backend, nnodes=2, rank=0)
+    cluster.wait_listening()
+    os.kill(agent.pid, signal.SIGTERM)
+    assert agent.wait(30) == 143
+    assert "Traceback" not in agent.text
+    assert cluster.processes() == {}
+
+
+def test_stderr_stays_a_terminal(cluster: Cluster) -> None:
+    reader, writer = pty.openpty()
+    with open(writer, "wb") as terminal:
+        agent = cluster.start(["rdzv-run", cluster.script("plain.py"), "tty"], stderr=terminal)
+        assert agent.wait() == 0
+    assert "stderr is a terminal: True" in agent.text
+    assert b"to stderr\r\n" in os.read(reader, 65536)
+    os.close(reader)

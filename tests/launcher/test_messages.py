@@ -1,0 +1,182 @@
+"""What the user reads when nodes do not find each other: one message, the right exit code, no traceback."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from harness import Agent, Cluster
+
+BACKENDS = ["static", "c10d"]
+
+
+def error_of(agent: Agent, code: int) -> str:
+    """The error message, after checking exit code and form."""
+    assert agent.wait(90) == code, agent.text
+    assert "Traceback" not in agent.text
+    assert agent.text.count("rdzv-run: error: ") == 1, agent.text
+    return agent.text.partition("rdzv-run: error: ")[2]
+
+
+@contextmanager
+def server(port: int, answer: bytes | None) -> Iterator[None]:
+    """A program that is not a store: answers every connection with ``answer``, or (None) with silence."""
+    listener = socket.create_server(("127.0.0.1", port))
+    held = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            held.append(connection)
+            if answer is not None:
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+        for connection in held:
+            connection.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nobody_listens(cluster: Cluster, backend: str) -> None:
+    conf = "timeout=2" + (",is_host=false" if backend == "c10d" else "")
+    message = error_of(cluster.run("plain.py", "sleep", backend=backend, nnodes=2, rank=1, conf=conf), 68)
+    assert f"at {cluster.endpoint} could not be reached within 2 s: connection refused" in message
+
+
+def test_name_does_not_resolve(cluster: Cluster) -> None:
+    command = ["rdzv-run", "--nnodes=2", "--node-rank=1", "--rdzv-endpoint=no-such-host.invalid:29500"]
+    agent = cluster.start([*command, "--rdzv-conf=timeout=1", cluster.script("plain.py"), "sleep"])
+    assert "the name does not resolve" in error_of(agent, 68)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_port_belongs_to_another_program(cluster: Cluster, backend: str) -> None:
+    with server(cluster.port, b"HTTP/1.1 400 Bad Request\r\n\r\n"):
+        conf = "is_host=false" if backend == "c10d" else ""
+        message = error_of(cluster.run("plain.py", "sleep", backend=backend, nnodes=2, rank=1, conf=conf), 68)
+    assert f"{cluster.endpoint} is not a torch TCPStore: it answered b'HTTP'" in message
+
+
+def test_something_that_never_answers_is_not_waited_for_without_end(cluster: Cluster) -> None:
+    with server(cluster.port, None):
+        message = error_of(cluster.run("plain.py", "sleep", backend="static", nnodes=2, rank=1, conf="timeout=2"), 68)
+    assert "does not answer as a torch TCPStore" in message
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_port_in_use_names_the_process_that_holds_it(cluster: Cluster, backend: str) -> None:
+    with server(cluster.port, b""):
+        conf = "is_host=true" if backend == "c10d" else ""
+        message = error_of(cluster.run("plain.py", "sleep", backend=backend, nnodes=2, rank=0, conf=conf), 68)
+    assert f"cannot listen on port {cluster.port}" in message
+    assert f"in use by pid {os.getpid()} (" in message
+
+
+def test_static_timeout_names_the_missing_node_ranks(cluster: Cluster) -> None:
+    agents = [
+        cluster.run("plain.py", "sleep", backend="static", nnodes=4, rank=rank, conf="timeout=6") for rank in (0, 2)
+    ]
+    # the other node's own time is up at the same moment, unless it hears first that node 0 has given up
+    codes = [agent.wait(90) for agent in agents]
+    assert codes[0] == 75
+    assert codes[1] in (75, 76)
+    for agent, code in zip(agents, codes, strict=True):
+        message = error_of(agent, code)
+        assert re.search(r"2 of 4 nodes are in round 1 at \S+; missing: node rank 1, 3, after 6 s", message)
+
+
+def test_c10d_timeout_names_who_is_there(cluster: Cluster) -> None:
+    agent = cluster.run("plain.py", "sleep", backend="c10d", nnodes=2, conf="timeout=3")
+    assert re.search(rf"1 of 2 nodes are in round 0 at \S+ \(127.0.0.1 \(pid {agent.pid}\)\)", error_of(agent, 75))
+
+
+def test_static_refuses_another_run_by_name(cluster: Cluster) -> None:
+    host = cluster.run("plain.py", "sleep", backend="static", nnodes=2, rank=0, options=["--rdzv-id=mine"])
+    cluster.wait_listening()
+    stranger = cluster.run("plain.py", "sleep", backend="static", nnodes=2, rank=1, options=["--rdzv-id=other"])
+    assert f"serves run 'mine' (node rank 0 on {socket.gethostname()} (pid {host.pid})), not 'other'" in error_of(
+        stranger, 76
+    )
+
+
+def test_static_refuses_another_number_of_nodes(cluster: Cluster) -> None:
+    cluster.run("plain.py", "sleep", backend="static", nnodes=2, rank=0)
+    cluster.wait_listening()
+    stranger = cluster.run("plain.py", "sleep", backend="static", nnodes=3, rank=1)
+    message = error_of(stranger, 78)
+    assert "this node was started with --nnodes=3" in message
+    assert "with --nnodes=2" in message
+
+
+def test_two_agents_with_one_node_rank_are_told(cluster: Cluster) -> None:
+    first = cluster.run("plain.py", "sleep", backend="static", nnodes=3, rank=1)
+    second = cluster.run("plain.py", "sleep", backend="static", nnodes=3, rank=1)
+    host = cluster.run("plain.py", "sleep", backend="static", nnodes=3, rank=0)
+    host.wait_for("missing: node rank 2")
+    cluster.run("plain.py", "sleep", backend="static", nnodes=3, rank=2)
+    replaced = next(
+        agent for agent in (first, second) if "node rank 1 of round 1 was" not in agent.text
+    )  # the other one has said that it replaces it
+    assert "node rank 1 of run 'none' was taken by another agent in round 1" in error_of(replaced, 78)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_loss_of_the_host_is_named(cluster: Cluster, backend: str) -> None:
+    agents = cluster.pair("apart_forever.py", backend=backend)
+    for agent in agents:
+        agent.wait_for("I go on")
+    host = next(agent for agent in agents if cluster.listens(agent))
+    (other,) = (agent for agent in agents if agent is not host)
+    for pid in (host.pid, *cluster.workers(host, "apart_forever.py")):
+        cluster.kill(pid)
+    message = error_of(other, 68)
+    assert re.search(rf"lost .*at {cluster.endpoint}", message)
+    assert cluster.processes() == {}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_host_that_is_stopped_says_so(cluster: Cluster, backend: str) -> None:
+    agents = cluster.pair("apart_forever.py", backend=backend)
+    for agent in agents:
+        agent.wait_for("I go on")
+    host = next(agent for agent in agents if cluster.listens(agent))
+    (other,) = (agent for agent in agents if agent is not host)
+    os.kill(host.pid, signal.SIGTERM)
+    assert host.wait() == 143
+    assert "has ended: its agent got SIGTERM" in error_of(other, 76)
+
+
+def test_npu_without_torch_npu_says_how_to_install_it(cluster: Cluster) -> None:
+    agent = cluster.start(["rdzv-run", "--nproc-per-node=npu", cluster.script("plain.py"), "sleep"])
+    message = error_of(agent, 69)
+    assert "needs torch_npu" in message
+    assert "pip install torch_npu" in message
+
+
+def test_verbose_shows_the_traceback(cluster: Cluster) -> None:
+    agent = cluster.start(["rdzv-run", "-v", "--nnodes=3:2", cluster.script("plain.py"), "sleep"])
+    assert agent.wait() == 2
+    assert "Traceback" in agent.text
+    assert "the minimum 3 is above the maximum 2" in agent.text
+
+
+def test_script_that_does_not_exist(cluster: Cluster) -> None:
+    agent = cluster.start(["rdzv-run", "no-such-script.py"])
+    assert agent.wait() == 2
+    assert "No such file or directory" in agent.text.rpartition("the last lines of its stderr:")[2]

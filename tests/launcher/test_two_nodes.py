@@ -1,0 +1,125 @@
+"""Two agents by two workers over gloo: ranks, sizes, addresses; restarts; joining; ends."""
+
+from __future__ import annotations
+
+import pytest
+from harness import WORKERS, Agent, Cluster
+
+BACKENDS = ["static", "c10d"]
+
+
+def check_world(agents: list[Agent], nodes: int, nproc: int) -> list[dict[str, str]]:
+    """All ranks, sizes and addresses of the last round are right; returns its reports by rank."""
+    reports = [r for agent in agents for r in agent.reports()[-nproc:]]
+    world = nodes * nproc
+    reports.sort(key=lambda r: int(r["RANK"]))
+    assert [r["RANK"] for r in reports] == [str(rank) for rank in range(world)]
+    assert {r["SUM"] for r in reports} == {sum(range(world))}
+    for report in reports:
+        rank = int(report["RANK"])
+        assert report["WORLD_SIZE"] == report["ROLE_WORLD_SIZE"] == str(world)
+        assert report["LOCAL_WORLD_SIZE"] == str(nproc)
+        assert report["LOCAL_RANK"] == str(rank % nproc)
+        assert report["GROUP_RANK"] == str(rank // nproc)
+        assert report["GROUP_WORLD_SIZE"] == str(nodes)
+        assert report["ROLE_RANK"] == str(rank)
+        assert report["MASTER_ADDR"] == "127.0.0.1"
+    assert len({r["MASTER_PORT"] for r in reports}) == 1
+    return reports
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_agents_by_two_workers(cluster: Cluster, backend: str) -> None:
+    agents = cluster.pair("report.py", backend=backend, nproc=2, options=["--rdzv-id=job7"])
+    assert [agent.wait() for agent in agents] == [0, 0]
+    reports = check_world(agents, 2, 2)
+    assert {r["TORCHELASTIC_RUN_ID"] for r in reports} == {"job7"}
+    assert cluster.processes() == {}
+
+
+def test_static_honours_node_rank(cluster: Cluster) -> None:
+    second = cluster.run("report.py", backend="static", nnodes=2, rank=1)
+    first = cluster.run("report.py", backend="static", nnodes=2, rank=0)
+    assert [first.wait(), second.wait()] == [0, 0]
+    assert [r["RANK"] for r in first.reports()] == ["0"]
+    assert [r["RANK"] for r in second.reports()] == ["1"]
+
+
+def test_c10d_warns_once_on_every_node_that_node_rank_is_ignored(cluster: Cluster) -> None:
+    agents = [cluster.run("report.py", backend="c10d", nnodes=2, rank=rank) for rank in (0, 1)]
+    assert [agent.wait() for agent in agents] == [0, 0]
+    for rank, agent in enumerate(agents):
+        assert agent.text.count(f"--node-rank={rank} is ignored") == 1
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_c10d_with_a_plain_torchrun_node(cluster: Cluster, ours_first: bool) -> None:
+    def ours() -> Agent:
+        return cluster.run("report.py", backend="c10d", nnodes=2, nproc=2)
+
+    def plain() -> Agent:
+        backend = ["--rdzv-backend=c10d", f"--rdzv-endpoint={cluster.endpoint}"]
+        return cluster.start(["torchrun", "--nnodes=2", "--nproc-per-node=2", *backend, WORKERS / "report.py"])
+
+    first = ours() if ours_first else plain()
+    agents = [first, plain() if ours_first else ours()]
+    assert [agent.wait() for agent in agents] == [0, 0], agents[0].text + agents[1].text
+    reports = [r for agent in agents for r in agent.reports()]
+    assert sorted(r["RANK"] for r in reports) == ["0", "1", "2", "3"]
+    assert {r["SUM"] for r in reports} == {6.0}
+    assert len({(r["MASTER_ADDR"], r["MASTER_PORT"]) for r in reports}) == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_crash_restarts_all_nodes_in_one_fresh_round(cluster: Cluster, backend: str) -> None:
+    agents = cluster.pair("report.py", "crash", 1, 3, backend=backend, nproc=2, restarts=1)
+    assert [agent.wait() for agent in agents] == [0, 0], agents[0].text + agents[1].text
+    reports = check_world(agents, 2, 2)
+    ports = {r["MASTER_PORT"] for agent in agents for r in agent.reports()}
+    assert len(ports) == 2, "each round has a store of its own"
+    assert len({r["MASTER_PORT"] for r in reports}) == 1
+
+
+def test_a_third_node_joins_and_everyone_restarts_at_three(cluster: Cluster) -> None:
+    go_on = cluster.directory / "go-on"
+    conf = "last_call_timeout=1"
+    agents = [cluster.run("report.py", "wait", go_on, backend="c10d", nnodes="2:3", conf=conf) for _ in range(2)]
+    for agent in agents:
+        agent.wait_for(r'"WORLD_SIZE": "2"')
+    third = cluster.run("report.py", "wait", go_on, backend="c10d", nnodes="2:3", conf=conf)
+    for agent in [*agents, third]:
+        agent.wait_for(r'"WORLD_SIZE": "3"')
+    go_on.touch()
+    assert [agent.wait() for agent in [*agents, third]] == [0, 0, 0]
+    check_world([*agents, third], 3, 1)
+
+
+def test_static_agent_started_again_takes_its_old_place(cluster: Cluster) -> None:
+    go_on = cluster.directory / "go-on"
+    first, second = cluster.pair("report.py", "wait", go_on, backend="static", restarts=3)
+    for agent in (first, second):
+        agent.wait_for(r'"WORLD_SIZE": "2"')
+    for pid in (second.pid, *cluster.workers(second, "report.py")):
+        cluster.kill(pid)
+    again = cluster.run("report.py", "wait", go_on, backend="static", nnodes=2, rank=1, restarts=3)
+    report = again.wait_for(r'\{"RANK": "(\d)"')
+    assert report.group(1) == "1"
+    go_on.touch()
+    assert [first.wait(), again.wait()] == [0, 0], first.text + again.text
+    assert {r["MASTER_PORT"] for r in again.reports()} == {first.reports()[-1]["MASTER_PORT"]}
+
+
+def test_static_node_that_is_done_runs_again_with_the_one_that_is_not(cluster: Cluster) -> None:
+    agents = cluster.pair("uneven.py", backend="static", restarts=1)
+    assert [agent.wait() for agent in agents] == [0, 0], agents[0].text + agents[1].text
+    assert [agent.text.count("joined") for agent in agents] == [2, 2]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_worker_ports_confine_the_workers_store(cluster: Cluster, backend: str) -> None:
+    from harness import free_port
+
+    port = free_port()
+    agents = cluster.pair("report.py", "crash", 0, 3, backend=backend, restarts=1, conf=f"worker_ports={port}")
+    assert [agent.wait() for agent in agents] == [0, 0], agents[0].text + agents[1].text
+    assert {r["MASTER_PORT"] for agent in agents for r in agent.reports()} == {str(port)}

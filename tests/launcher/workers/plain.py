@@ -1,0 +1,31 @@
+"""No torch: for what concerns the launcher alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+mode, *args = sys.argv[1:]
+print(f"started rank {os.environ['RANK']}", flush=True)
+if mode == "env":
+    print(f"{args[0]}={os.environ.get(args[0], 'unset')}", flush=True)
+elif mode == "fail":
+    for number in range(30):
+        print(f"stderr line {number}", file=sys.stderr)
+    sys.exit(int(args[0]))
+elif mode == "kill":
+    os.kill(os.getpid(), int(args[0]))
+elif mode == "tty":
+    print(f"stderr is a terminal: {sys.stderr.isatty()}", flush=True)
+    print("to stderr", file=sys.stderr, flush=True)
+else:
+    if mode == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if mode == "sleep":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("worker got SIGTERM"))
+    if mode == "children":
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    print(f"handlers: SIGHUP {signal.getsignal(signal.SIGHUP)!r}", flush=True)
+    print("ready", flush=True)
+    time.sleep(600)

@@ -1,0 +1,41 @@
+"""Joins the gloo group, adds up the ranks, and says in one line of JSON what it was given.
+
+Modes: ``ok``; ``crash RANK CODE`` fails in the first round only; ``fail RANK CODE`` fails in every
+round; ``wait PATH`` runs until PATH exists.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+mode, *args = sys.argv[1:] or ["ok"]
+dist.init_process_group("gloo")
+total = torch.tensor([float(os.environ["RANK"])])
+dist.all_reduce(total)
+names = (
+    "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME "
+    "MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_RUN_ID"
+)
+report = {name: os.environ[name] for name in names.split()} | {"SUM": total.item(), "PID": os.getpid()}
+sys.stdout.write(json.dumps(report) + "\n")
+sys.stdout.flush()
+dist.barrier()
+rank = int(os.environ["RANK"])
+if mode in ("crash", "fail") and rank == int(args[0]):
+    marker = Path("crashed")
+    if mode == "fail" or not marker.exists():
+        marker.touch()
+        print(f"rank {rank} says its last words", file=sys.stderr, flush=True)
+        if int(args[1]) < 0:
+            os.kill(os.getpid(), -int(args[1]))
+        sys.exit(int(args[1]))
+if mode == "wait":
+    while not Path(args[0]).exists():
+        time.sleep(0.05)
+dist.barrier()
+dist.destroy_process_group()

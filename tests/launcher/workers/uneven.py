@@ -1,0 +1,23 @@
+"""Rank 0 is done at once; rank 1 fails afterwards, in the first round only."""
+
+import os
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+print("joined", flush=True)
+dist.barrier()
+marker = Path("failed-once")
+if os.environ["RANK"] == "1" and not marker.exists():
+    marker.touch()
+    store = dist.distributed_c10d._get_default_store()
+    print("rank 0 is about to end", flush=True)
+    pid = int(store.get("pid"))
+    while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+        pass
+    sys.exit(5)
+if os.environ["RANK"] == "0":
+    dist.distributed_c10d._get_default_store().set("pid", str(os.getpid()))
+os._exit(0)
