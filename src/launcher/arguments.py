@@ -61,9 +61,19 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse ``argv`` (without the program's name). Exits with 2 as argparse does; raises ``UsageError``."""
+    """Parse ``argv`` (without the program's name). Exits with 2 as argparse does; raises ``UsageError``.
+
+    ``given`` in the result names the destinations that the user set, by flag or variable.
+    """
     try:
         parser = build_parser()
     except ValueError as error:  # torch converts PET_* values of flags (0 or 1) while it builds the parser
         raise UsageError(f"a PET_* variable has a value that its flag does not take: {error}") from error
-    return parser.parse_args(list(argv))
+    args = parser.parse_args(list(argv))
+    # again without defaults: what is set now was given, on the command line or by PET_*
+    for action in parser._actions:
+        if f"PET_{action.dest.upper()}" not in os.environ:
+            action.default = argparse.SUPPRESS
+    parser._defaults.clear()
+    args.given = frozenset(vars(parser.parse_args(list(argv))))
+    return args

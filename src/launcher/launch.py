@@ -43,9 +43,8 @@ _REPORT_TIMEOUT_S = 5.0
 
 def launch(args: argparse.Namespace) -> int:
     """Run the job of parsed ``args`` on this node; returns the exit code. Raises ``RdzvError`` if it cannot."""
-    request = build_request(args)
     host = PluginHost.load(disabled=args.rdzv_no_plugin or (), strict=args.rdzv_strict)
-    request = host.resolve_request(request)
+    request = build_request(args, host.resolve_request)
     entry = host.catalog.find(request.backend)
     check_meeting_point(request, vars(args))
     request = prepare(entry, request)
@@ -212,6 +211,7 @@ def _torch_config(
     plain.nnodes = f"{request.min_nodes}:{request.max_nodes}"
     # the rendezvous is ours: torch must neither parse nor warn about these
     plain.rdzv_backend, plain.rdzv_endpoint, plain.rdzv_conf, plain.node_rank = "c10d", request.endpoint or "-", "", 0
+    plain.role, plain.max_restarts = request.role, request.max_restarts
     plain.rdzv_id, plain.local_addr = request.run_id, request.local_addr
     try:
         config, entrypoint, arguments = config_from_args(plain)

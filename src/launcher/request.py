@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from launcher.devices import local_world_size
@@ -16,24 +16,32 @@ from rdzv_plugins.options import parse_conf
 
 DEFAULT_MASTER_PORT = 29500
 _GIVEN = {
-    "rdzv_backend": "backend",
-    "rdzv_id": "run_id",
-    "rdzv_endpoint": "endpoint",
-    "master_addr": "endpoint",
-    "node_rank": "node_rank",
-    "local_addr": "local_addr",
+    "nnodes": ("min_nodes", "max_nodes"),
+    "nproc_per_node": ("nproc_per_node",),
+    "rdzv_backend": ("backend",),
+    "enable_tiered_parallel_tcpstore": ("backend",),
+    "rdzv_id": ("run_id",),
+    "rdzv_endpoint": ("endpoint",),
+    "master_addr": ("endpoint",),
+    "rdzv_conf": ("conf",),
+    "node_rank": ("node_rank",),
+    "local_addr": ("local_addr",),
+    "role": ("role",),
+    "max_restarts": ("max_restarts",),
 }
 """Argument to the ``Request`` field that it decides."""
 
 
-def build_request(args: argparse.Namespace) -> Request:
-    """The request of one node. Raises ``UsageError`` with what contradicts what."""
-    given = frozenset(field for arg, field in _GIVEN.items() if getattr(args, arg) not in (None, ""))
+def build_request(args: argparse.Namespace, resolve: Callable[[Request], Request] = lambda request: request) -> Request:
+    """The request of one node, after ``resolve`` (the plug-ins) filled in what was not given.
+
+    Raises ``UsageError`` with what contradicts what.
+    """
+    given = frozenset(field for arg, fields in _GIVEN.items() if arg in args.given for field in fields) | {"entrypoint"}
     min_nodes, max_nodes = _node_range(args.nnodes)
     conf = parse_conf(args.rdzv_conf)
-    for port, what in ((args.master_port, "--master-port"),):
-        if port is not None:
-            check_port(port, what=what)
+    if args.master_port is not None:
+        check_port(args.master_port, what="--master-port")
     if args.max_restarts < 0:
         raise UsageError(f"--max-restarts={args.max_restarts} is negative", remedy="0 means: never restart.")
     if args.monitor_interval <= 0:
@@ -59,6 +67,8 @@ def build_request(args: argparse.Namespace) -> Request:
         entrypoint=(args.training_script, *args.training_script_args),
         given=given,
     )
+    if not args.standalone:
+        request = resolve(request)
     return _standalone(request, forced=args.standalone)
 
 
@@ -109,9 +119,17 @@ def _backend(args: argparse.Namespace) -> str:
 def _endpoint(args: argparse.Namespace) -> str:
     """--rdzv-endpoint, or --master-addr and --master-port; both only if they say the same."""
     if not args.master_addr:
-        if args.master_port is not None and not args.rdzv_endpoint and _node_range(args.nnodes)[1] == 1:
-            return str(Endpoint("127.0.0.1", args.master_port))
-        return str(args.rdzv_endpoint)
+        if args.master_port is None:
+            return str(args.rdzv_endpoint)
+        if not args.rdzv_endpoint:
+            return str(Endpoint("127.0.0.1", args.master_port)) if _node_range(args.nnodes)[1] == 1 else ""
+        endpoint = parse_endpoint(args.rdzv_endpoint, args.master_port)
+        if endpoint.port != args.master_port:
+            raise UsageError(
+                f"--rdzv-endpoint={args.rdzv_endpoint} contradicts --master-port={args.master_port}",
+                remedy="Give only one of them.",
+            )
+        return str(endpoint)
     port = DEFAULT_MASTER_PORT if args.master_port is None else args.master_port
     # torchrun takes --master-addr with or without brackets: it never carries a port
     master = parse_endpoint(_bracketed(args.master_addr), port, what="--master-addr")
@@ -132,17 +150,25 @@ def _bracketed(address: str) -> str:
 
 
 def _standalone(request: Request, *, forced: bool) -> Request:
-    """As torchrun has it: --standalone, or one static node without an address, needs no endpoint and no id."""
+    """As torchrun has it: --standalone, or one static node without an address, needs no endpoint and no id.
+
+    Both mean c10d, but static is kept where it was asked for by name.
+    """
     alone = request.backend == "static" and request.max_nodes == 1 and not request.endpoint
     if not forced and not alone:
         return request
+    if not forced and request.node_rank:
+        raise UsageError(
+            f"--node-rank={request.node_rank} is out of range for 1 node(s)",
+            remedy="With one node it is 0, or left out.",
+        )
     if forced and request.max_nodes > 1:
         raise UsageError(
             f"--standalone is for one node, --nnodes asks for {request.max_nodes}", remedy="Leave one of them out."
         )
     return dataclasses.replace(
         request,
-        backend="c10d",
+        backend="static" if alone and "backend" in request.given else "c10d",
         endpoint="localhost:0",
         run_id=str(uuid.uuid4()),
         node_rank=None,

@@ -1,19 +1,23 @@
 """Rendezvous backends for distributed PyTorch, as plug-ins. Importing this package does not import torch."""
 
-from rdzv_plugins.hookspecs import hookimpl
-from rdzv_plugins.interfaces import (
-    Backend,
-    Capability,
-    Failure,
-    JobAware,
-    Outcome,
-    RendezvousBackend,
-    RendezvousHandler,
-    RendezvousInfo,
-    Request,
-    StoreAddress,
-)
-from rdzv_plugins.options import option
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rdzv_plugins.hookspecs import hookimpl
+    from rdzv_plugins.interfaces import (
+        Backend,
+        Capability,
+        Failure,
+        JobAware,
+        Outcome,
+        RendezvousBackend,
+        RendezvousHandler,
+        RendezvousInfo,
+        Request,
+        StoreAddress,
+    )
+    from rdzv_plugins.options import option
 
 __all__ = [
     "Backend",
@@ -29,3 +33,14 @@ __all__ = [
     "hookimpl",
     "option",
 ]
+
+_ELSEWHERE = {"hookimpl": "hookspecs", "option": "options"}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: torch imports this package, for our entry point, in processes that need none of it.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'interfaces')}"), name)
+    globals()[name] = value
+    return value

@@ -44,14 +44,14 @@ def parse_endpoint(text: str, default_port: int | None, *, what: str = "--rdzv-e
         if not bracket or not _is_ipv6(host) or (rest and not rest.startswith(":")):
             raise UsageError(f"{what}: {text!r} is not an IPv6 address in brackets", remedy="Write [ADDRESS]:PORT.")
         port_text = rest[1:] if rest else ""
-    elif text.count(":") > 1:
+    elif text.count(":") > 1 and "/" not in text:
         raise UsageError(
             f"{what}: {text!r} is ambiguous: an IPv6 address needs brackets",
             remedy=f"Write [{text}]:PORT, or [ADDRESS]:PORT if the last part was meant as the port.",
         )
     else:
         host, _, port_text = text.partition(":")
-        if not _HOST.fullmatch(host):
+        if "/" in text or not _HOST.fullmatch(host):
             raise UsageError(f"{what}: {text!r} has no valid host name or address", remedy="Write HOST:PORT.")
     if not port_text:
         if default_port is None:

@@ -120,6 +120,12 @@ def parse_options(cls: type[T], conf: Mapping[str, Any], backend: str) -> T:
                 remedy=f"It accepts: {', '.join(sorted(fields))}." if fields else "It has no options.",
             )
         values[key] = _convert(key, raw, hints[key], fields[key].metadata, backend)
+    missing = [name for name, f in fields.items() if _default(f) is dataclasses.MISSING and name not in values]
+    if missing:
+        raise OptionError(
+            f"--rdzv-conf: backend {backend!r} needs option {', '.join(map(repr, missing))}",
+            remedy=f"Give --rdzv-conf={missing[0]}=VALUE.",
+        )
     return cls(**values)
 
 
@@ -132,12 +138,23 @@ def describe_options(cls: type | None) -> list[OptionInfo]:
         OptionInfo(
             name=f.name,
             type=_accepted(hints[f.name], f.metadata),
-            default=None if f.default is None else str(f.default),
+            default=_default_text(_default(f)),
             unit=f.metadata.get("unit", ""),
             help=f.metadata.get("help", ""),
         )
         for f in dataclasses.fields(cls)
     ]
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
+
+
+def _default_text(default: Any) -> str | None:
+    if default is dataclasses.MISSING:
+        return "REQUIRED"
+    return None if default is None else str(default)
 
 
 def did_you_mean(word: str, known: typing.Iterable[str]) -> str:

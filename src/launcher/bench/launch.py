@@ -1,6 +1,6 @@
 """``rdzv bench launch``: how long until the first worker speaks, and what the agent costs, beside torchrun.
 
-The worker imports nothing but sys, so what shows is the launcher's own time. It prints one line and
+The worker does not import torch, so what shows is the launcher's own time. It prints one line and
 then waits for the end of its standard input, which it has from the agent and the agent from here: so
 the agent is alive while it is looked at, and nothing is left behind if this process is killed.
 """
@@ -24,8 +24,12 @@ from launcher.bench.measure import cpu_seconds, manifest, peak_memory, summarise
 from rdzv_plugins.errors import RdzvError, UsageError
 
 LAUNCHERS = ("rdzv-run", "torchrun")
-_WORKER = "import sys\nprint('worker started', flush=True)\nsys.stdin.buffer.read()\n"
 _MARK = b"worker started\n"
+_WORKER = f"""\
+import os, sys
+os.write(1, {_MARK!r})  # print() under python -u writes the line's end apart, and two workers share this pipe
+sys.stdin.buffer.read()
+"""
 _LIMIT_S = 120.0
 _SAMPLE_EVERY_S = 0.002
 _CAPTION = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rdzv_plugins.errors import BrokenPlugin, NameConflict, NotAvailableYet, UnknownBackend
+from rdzv_plugins.errors import BrokenPlugin, MissingDependency, NameConflict, NotAvailableYet, UnknownBackend
 from rdzv_plugins.host.discovery import PluginRecord, normalise
 from rdzv_plugins.interfaces import Backend
 from rdzv_plugins.options import did_you_mean
@@ -36,8 +36,8 @@ class Catalog:
         self._claims: dict[str, list[Entry]] = {}
         for record in records:
             for backend in record.backends:
-                for name in dict.fromkeys((backend.name, *backend.aliases)):
-                    self._claims.setdefault(normalise(name), []).append(Entry(backend, record))
+                for name in dict.fromkeys(map(normalise, (backend.name, *backend.aliases))):
+                    self._claims.setdefault(name, []).append(Entry(backend, record))
 
     def entries(self) -> list[Entry]:
         """Every backend, in the order of the plug-ins."""
@@ -50,7 +50,7 @@ class Catalog:
     def find(self, name: str) -> Entry:
         """The backend called ``name``, or known by that alias (case, ``-`` and ``_`` do not matter).
 
-        Raises ``NameConflict``, ``BrokenPlugin``, ``NotAvailableYet`` or ``UnknownBackend``.
+        Raises ``NameConflict``, ``BrokenPlugin``, ``MissingDependency``, ``NotAvailableYet`` or ``UnknownBackend``.
         """
         key = normalise(name)
         claims = self._claims.get(key, [])
@@ -65,7 +65,9 @@ class Catalog:
             if normalise(record.name) != key:
                 continue
             if record.error:
-                raise BrokenPlugin(
+                missing = isinstance(record.cause, ModuleNotFoundError) and record.remedy
+                kind = MissingDependency if missing else BrokenPlugin
+                raise kind(
                     f"backend {name!r} cannot be used: {record.label} {record.error}", remedy=record.remedy
                 ) from record.cause
             if record.disabled:

@@ -71,7 +71,7 @@ def create_handler(host: PluginHost, entry: Entry, request: Request) -> HostedHa
         handler = _dynamic(created, request)
     else:
         raise BrokenPlugin(
-            f"{entry.record.label} created a {type(created).__name__}",
+            f"{entry.record.label} created an object of type {type(created).__name__}",
             remedy="create() returns a RendezvousHandler or a RendezvousBackend.",
         )
     return HostedHandler(handler, host, request)

@@ -53,7 +53,7 @@ class PluginRecord:
     def fail(self, error: str, *, cause: BaseException | None = None, remedy: str = "") -> None:
         """Mark the plug-in as unusable. Only the first reason is kept."""
         if not self.error:
-            self.error, self.cause, self.remedy = error, cause, remedy
+            self.error, self.cause, self.remedy = " ".join(error.split()), cause, remedy
         self.plugin, self.backends = None, ()
 
 
@@ -80,8 +80,8 @@ def discover(disabled: Collection[str] = ()) -> list[PluginRecord]:
         record = PluginRecord(
             name=entry.name,
             value=entry.value,
-            distribution=dist.metadata["Name"] if dist else "unknown distribution",
-            version=dist.version if dist else "?",
+            distribution=(dist and dist.metadata["Name"]) or "unknown distribution",  # an install cut short has neither
+            version=(dist and dist.version) or "?",
         )
         # The same distribution found twice on sys.path is one plug-in, as it is for import.
         key = (normalise(record.distribution), entry.name, entry.value)
@@ -100,6 +100,8 @@ def _load(entry: EntryPoint, dist: Distribution | None, record: PluginRecord) ->
     start = time.perf_counter()
     try:
         record.plugin = entry.load()
+        if record.plugin is None:
+            record.fail("leads to None")
     except ImportError as error:
         own = entry.module.partition(".")[0]
         missing = (error.name or "").partition(".")[0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import types
+import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -23,8 +25,13 @@ class PluginHost:
         self.records = records
         self._manager = new_manager()
         for record in records:
-            if record.plugin is not None:
-                self._manager.register(record.plugin, name=record.id)
+            if record.plugin is None:
+                continue
+            first = next((r for r in records if r.plugin is record.plugin), record)
+            if first is not record:
+                record.fail(f"leads to the same module as {first.label}")
+                continue
+            self._manager.register(record.plugin, name=record.id)
         self.catalog = Catalog(records)
 
     @classmethod
@@ -58,7 +65,8 @@ class PluginHost:
         for record in self.records:
             off = f"RDZV_DISABLE_PLUGINS={record.name} silences this."
             if record.error:
-                logger.warning("ignoring %s: it %s. %s", record.label, record.error, off)
+                error = record.error if record.error.endswith((".", "?")) else f"{record.error}."
+                logger.warning("ignoring %s: it %s %s", record.label, error, off)
             for note in record.notes:
                 logger.warning("%s %s. %s", record.label, note, off)
         for conflict in self.catalog.conflicts():
@@ -71,9 +79,13 @@ class PluginHost:
         """
         fields = {f.name for f in dataclasses.fields(Request)} - {"given", "options"}
         for record, answer in self._answers("rdzv_resolve_request", request=request):
+            _check_mapping(record, "rdzv_resolve_request", answer)
             wrong = set(answer) - fields
             if wrong:
                 raise BrokenPlugin(f"{record.label} resolved unknown request fields: {', '.join(sorted(wrong))}")
+            for name, value in answer.items():
+                if not isinstance(value, _field_type(name)):
+                    raise BrokenPlugin(f"{record.label} resolved {name}={value!r}, a {type(value).__name__}")
             new = {name: value for name, value in answer.items() if name not in request.given}
             if new:
                 logger.info("%s filled in %s", record.label, ", ".join(f"{k}={v}" for k, v in new.items()))
@@ -91,7 +103,8 @@ class PluginHost:
     def worker_env(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:
         """Variables that plug-ins add to one worker's environment; the first plug-in to set one wins."""
         extra: dict[str, str] = {}
-        for _, answer in self._answers("rdzv_worker_env", request=request, env=env):
+        for record, answer in self._answers("rdzv_worker_env", request=request, env=env):
+            _check_mapping(record, "rdzv_worker_env", answer)
             for name, value in answer.items():
                 extra.setdefault(name, str(value))
         return extra
@@ -125,6 +138,21 @@ class PluginHost:
                     ) from error
                 logger.warning("%s failed in %s: %s", record.label, hook, error)
         return answers
+
+
+def _check_mapping(record: PluginRecord, hook: str, answer: object) -> None:
+    if not isinstance(answer, Mapping):
+        raise BrokenPlugin(
+            f"{record.label} returned {type(answer).__name__} from {hook}",
+            remedy="The hook returns a mapping, or None.",
+        )
+
+
+def _field_type(name: str) -> Any:
+    """What ``isinstance`` takes for a field of ``Request``."""
+    hint = typing.get_type_hints(Request)[name]
+    origin = typing.get_origin(hint)
+    return hint if origin in (None, types.UnionType) else origin
 
 
 def _warn_unknown(disabled: Collection[str], records: list[PluginRecord]) -> None:

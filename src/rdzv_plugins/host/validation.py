@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pluggy
@@ -11,8 +11,8 @@ import pluggy
 from rdzv_plugins import hookspecs
 from rdzv_plugins.hookspecs import PROJECT
 from rdzv_plugins.host.discovery import PluginRecord
-from rdzv_plugins.interfaces import Backend
-from rdzv_plugins.options import did_you_mean
+from rdzv_plugins.interfaces import Backend, Capability
+from rdzv_plugins.options import describe_options, did_you_mean
 
 HOOK_NAMES = tuple(name for name in dir(hookspecs) if name.startswith("rdzv_"))
 
@@ -57,18 +57,52 @@ def _check_hook_names(manager: pluggy.PluginManager, record: PluginRecord) -> No
 
 def _collect_backends(manager: pluggy.PluginManager, record: PluginRecord) -> None:
     backends: list[Backend] = []
-    for result in manager.hook.rdzv_register_backends():
+    hook = manager.hook.rdzv_register_backends
+    results = hook()
+    if hook.get_hookimpls() and not results:  # pluggy leaves out None
+        results = [None]
+    for result in results:
         items: list[Any] = list(result) if _is_collection(result) else [result]
         for item in items:
             if not isinstance(item, Backend):
                 record.fail(
-                    f"returned {type(item).__name__} from rdzv_register_backends",
+                    f"returned {'None' if item is None else type(item).__name__} from rdzv_register_backends",
                     remedy="The hook returns a rdzv_plugins.Backend or a list of them.",
                 )
+                return
+            wrong = _wrong_field(item)
+            if wrong:
+                record.fail(f"made a Backend whose {wrong}")
                 return
             backends.append(item)
     record.backends = tuple(backends)
 
 
 def _is_collection(value: Any) -> bool:
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes)
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+
+
+def _wrong_field(backend: Backend) -> str:
+    """The first field of the wrong type, in words; empty when there is none."""
+    if not isinstance(backend.name, str) or not backend.name:
+        return f"name is {backend.name!r}, not text"
+    checks = {
+        "summary": (isinstance(backend.summary, str), "text"),
+        "create": (callable(backend.create), "a function"),
+        "aliases": (_all_are(backend.aliases, str), "a tuple of texts"),
+        "capabilities": (_all_are(backend.capabilities, Capability), "a set of rdzv_plugins.Capability"),
+        "validate": (backend.validate is None or callable(backend.validate), "a function"),
+        "install": (isinstance(backend.install, str), "text"),
+    }
+    for field, (good, wanted) in checks.items():
+        if not good:
+            return f"{field} is {getattr(backend, field)!r}, not {wanted}"
+    try:
+        describe_options(backend.options)
+    except (TypeError, NameError) as error:
+        return f"options {backend.options!r} cannot be read: {error}"
+    return ""
+
+
+def _all_are(values: Any, kind: type) -> bool:
+    return _is_collection(values) and all(isinstance(value, kind) for value in values)

@@ -12,6 +12,11 @@ _GROUP = "rdzv_plugins"
 _LAUNCHER_TIMEOUT = 900
 """torch's LaunchConfig adds ``timeout=900`` (a number, where the user's values are text) to every job."""
 
+_FIXED = frozenset(
+    {"backend", "run_id", "min_nodes", "max_nodes", "nproc_per_node", "role", "max_restarts", "conf", "entrypoint"}
+)
+"""What plug-ins cannot fill in here: torchrun has decided it and acts on it."""
+
 Creator = Callable[[Any], Any]
 
 
@@ -60,5 +65,5 @@ def request_from(params: Any) -> Any:
         node_rank=int(rank) if rank.isdecimal() and "rank" not in conf else None,
         local_addr=params.local_addr,
         conf=conf,
-        given=frozenset({"backend", "run_id", "endpoint"}),
+        given=_FIXED | ({"endpoint"} if params.endpoint else set()) | ({"local_addr"} if params.local_addr else set()),
     )

@@ -1,5 +1,6 @@
 """Two gloo ranks, rank 1 late, a restart forced after every success until ROUNDS have succeeded.
 
+LIMIT is gloo's time-out in seconds.
 Every round's end is appended to the log given: ``ok`` or the error of init_process_group. A rank that
 starts before its peer meets whatever an earlier round has left in the store.
 """
@@ -13,12 +14,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-log, rounds = Path(sys.argv[1]), int(sys.argv[2])
+log, rounds, limit = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 rank = int(os.environ["RANK"])
 if rank == 1:
     time.sleep(1.5)  # this is the scenario, not synchronisation: the peer starts first
 try:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=limit))
     dist.all_reduce(torch.ones(1))
     dist.barrier()
 except Exception as error:

@@ -134,7 +134,7 @@ class StaticHandler:
         newest = rounds.latest()
         if newest >= round_:  # others are ahead: they asked for a restart, or this agent replaces one
             round_ = newest + 1 if rounds.is_settled(newest) else newest
-        round_ = max(round_, rounds.open(round_))
+        round_ = max(round_, rounds.open(round_, f"node rank {self._rank} ({self._me})"))
         replaced = rounds.arrive(round_, self._rank, self._me)
         if replaced is not None:
             logger.warning("node rank %d of round %d was %s, now it is %s", self._rank, round_, replaced, self._me)
@@ -250,7 +250,8 @@ class StaticHandler:
         assert store is not None, "used before the first round"
         return Watch(store.host, store.port, f"{self._prefix}/{key}", on_value, self._on_lost)
 
-    def _on_over(self, _: bytes) -> None:
+    def _on_over(self, by: bytes) -> None:
+        logger.info("%s has asked for a new round: this node's workers restart too", by.decode())
         self._restart = True
 
     def _on_end(self, _: bytes) -> None:

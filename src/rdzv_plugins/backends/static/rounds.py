@@ -4,7 +4,7 @@ torch's static agents agree on nothing: each restarts by itself, into a store th
 round's keys. Here a round is a number that all nodes count up together::
 
     round              the newest round that any node has asked for
-    over/<r>           round r is over: written by the first node that asks for r+1
+    over/<r>           round r is over: who was first to ask for r+1
     node/<r>/<rank>    node <rank> has arrived in round r: who it is and how it was started (JSON)
     go/<r>             written by node rank 0 when all have arrived: the members and the workers'
                        store of round r; or by a failing node, instead: how the job ended
@@ -66,10 +66,10 @@ class Rounds:
         """True once ``go`` of that round is written: nobody can join it any more."""
         return bool(self.store.check([f"go/{round_}"]))
 
-    def open(self, round_: int) -> int:
-        """Ask for ``round_``, tell those still in the one before, and return the newest round."""
+    def open(self, round_: int, by: str) -> int:
+        """Ask for ``round_``, tell those still in the one before ``by`` whom, and return the newest round."""
         newest = int(self.store.compare_set("round", str(round_ - 1), str(round_)))
-        self.store.set(f"over/{round_ - 1}", "")
+        self.store.compare_set(f"over/{round_ - 1}", "", by)
         return newest
 
     def arrive(self, round_: int, rank: int, arrival: Arrival) -> Arrival | None:

@@ -1,0 +1,1 @@
+import rdzv_absent_client  # noqa: F401

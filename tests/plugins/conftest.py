@@ -1,0 +1,146 @@
+"""Temporary environments into which plug-ins are really installed, beside this project and torch."""
+
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+import time
+import venv
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 90
+
+
+class Result(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Environment:
+    """A virtual environment that also sees the packages of the one that runs the tests."""
+
+    def __init__(self, root):
+        self.root = root
+        self.python = str(root / "bin" / "python")
+        self._warm = None
+        venv.create(root, with_pip=False, symlinks=True)
+        purelib = sysconfig.get_path("purelib", vars={"base": str(root), "platbase": str(root)})
+        beside = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+        Path(purelib, "beside.pth").write_text(beside)
+
+    def install(self, *sources):
+        """One call of pip for all. It builds in copies: the checkout stays clean."""
+        copies = [shutil.copytree(source, self.root / "src" / source.name) for source in sources]
+        pip = ["-m", "pip", "--disable-pip-version-check", "--quiet", "--no-cache-dir", "install"]
+        self.run(*pip, "--no-index", "--no-deps", "--no-build-isolation", *map(str, copies)).check_returncode()
+
+    def variables(self, **variables):
+        """The environment of a process: this one's, less what would lead the launcher, and ``variables``."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "RDZV_", "TOY_", "TORCHELASTIC_"))}
+        return kept | {"OMP_NUM_THREADS": "1"} | variables
+
+    def run(self, *arguments, cwd=None, **variables):
+        """``python ARGUMENTS`` to its end."""
+        return subprocess.run(
+            [self.python, *map(str, arguments)],
+            cwd=cwd,
+            env=self.variables(**variables),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+
+    def rdzv_run(self, *arguments, **variables):
+        """``rdzv-run ARGUMENTS`` to its end, in a fork of a process that has imported torch already."""
+        if self._warm is None:
+            self._warm = subprocess.Popen(
+                [self.python, str(HERE / "warm_cli.py")],
+                env=self.variables(),
+                cwd=self.root,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        files = [self.root / "stdout", self.root / "stderr"]
+        for file in files:
+            file.write_text("")
+        print(json.dumps([list(arguments), variables, *map(str, files)]), file=self._warm.stdin, flush=True)
+        return Result(int(self._warm.stdout.readline()), *(file.read_text() for file in files))
+
+    def close(self):
+        if self._warm is not None:
+            self._warm.communicate(timeout=TIMEOUT_S)  # the end of its input ends it
+
+
+@pytest.fixture(scope="session")
+def bad_env(tmp_path_factory):
+    """Every kind of bad plug-in, all at once."""
+    env = Environment(tmp_path_factory.mktemp("bad") / "env")
+    env.install(*sorted((HERE / "bad").iterdir()))
+    yield env
+    env.close()
+
+
+@pytest.fixture(scope="session")
+def toy_env(tmp_path_factory):
+    """Two well-made third-party plug-ins."""
+    env = Environment(tmp_path_factory.mktemp("toy") / "env")
+    env.install(HERE / "toy", HERE / "toy_hooks")
+    yield env
+    env.close()
+
+
+@pytest.fixture
+def agents(toy_env, tmp_path):
+    """Starts agents side by side in ``toy_env``; ``finish`` waits for all. None outlives the test."""
+    fleet = Fleet(toy_env, tmp_path)
+    yield fleet
+    fleet.stop()
+
+
+class Fleet:
+    def __init__(self, env, directory):
+        self._env = env
+        self._directory = directory
+        self._processes = []
+
+    def start(self, *arguments, **variables):
+        """``python ARGUMENTS``, in the test's directory."""
+        stderr = self._directory / f"agent{len(self._processes)}.stderr"
+        with open(stderr, "w") as file:
+            process = subprocess.Popen(
+                [self._env.python, *map(str, arguments)],
+                cwd=self._directory,
+                env=self._env.variables(**variables),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=file,
+            )
+        self._processes.append((process, stderr))
+
+    def finish(self):
+        """(exit code, stderr) of each, in the order of their start; the code is None if it has not ended in time."""
+        deadline = time.monotonic() + TIMEOUT_S
+        for process, _ in self._processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                break
+        return [(process.poll(), stderr.read_text()) for process, stderr in self._processes]
+
+    def stop(self):
+        for process, _ in self._processes:
+            process.terminate()  # an agent stops its workers
+        for process, _ in self._processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

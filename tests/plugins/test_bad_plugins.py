@@ -1,0 +1,280 @@
+"""Every kind of bad plug-in, really installed, all at once: each is named with its cause, none harms the others."""
+
+import json
+import re
+
+import pytest
+
+AT_IMPORT = {
+    "import_error": "cannot be imported: cannot import name 'a_name_of_another_version'",
+    "raises_at_import": "raised RuntimeError at import: the licence server said no",
+    "exits_at_import": "raised SystemExit at import: this backend wants to be alone",
+    "missing_dependency": "needs module 'rdzv_absent_client', which is not installed",
+}
+AGAINST_THE_CONTRACT = {
+    "wrong_signature": "has a wrong hook signature: Argument(s) {'registry'}",
+    "misspelt_hook": "implements 'rdzv_register_backend', which is not a hook; did you mean 'rdzv_register_backends'?",
+    "unmarked_hook": "implements no hook: rdzv_register_backends lacks the @hookimpl mark",
+    "no_hooks": "implements no hook",
+    "wrong_return": "returned dict from rdzv_register_backends",
+    "returns_none": "returned None",
+}
+FAILED = AT_IMPORT | AGAINST_THE_CONTRACT
+WORKER = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
+
+
+def distribution(kind):
+    return "rdzv-bad-" + kind.replace("_", "-")
+
+
+@pytest.fixture(scope="module")
+def listed(bad_env):
+    """What ``rdzv backends --json`` says."""
+    result = bad_env.run("-m", "launcher.tools", "backends", "--json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def launched(bad_env, tmp_path_factory):
+    """One launch of ``c10d`` with a worker, through the real command."""
+    script = tmp_path_factory.mktemp("launched") / "worker.py"
+    script.write_text(WORKER)
+    return bad_env.run("-m", "launcher.cli", "--rdzv-backend=c10d", "--nproc-per-node=2", script)
+
+
+@pytest.mark.parametrize("kind", FAILED)
+def test_list_names_distribution_entry_point_and_cause(listed, kind):
+    (failure,) = [failure for failure in listed["failed"] if failure["plugin"] == kind]
+    assert failure["distribution"] == distribution(kind)
+    assert failure["version"] == "1.0"
+    assert failure["entry_point"] == f"{kind} = rdzv_bad_{kind}"
+    assert failure["error"].startswith(FAILED[kind])
+
+
+def test_list_has_the_built_in_backends_and_the_working_ones(listed):
+    backends = {backend["name"]: backend["distribution"] for backend in listed["backends"]}
+    assert backends["c10d"] == backends["static"] == "rdzv-plugins"
+    assert backends["slow_import"] == "rdzv-bad-slow-import"
+
+
+def test_list_calls_nothing_else_failed(listed):
+    assert {failure["plugin"] for failure in listed["failed"]} == set(FAILED)
+
+
+def test_list_gives_the_command_that_installs_a_missing_dependency(listed):
+    (failure,) = [failure for failure in listed["failed"] if failure["plugin"] == "missing_dependency"]
+    assert "pip install 'rdzv-bad-missing-dependency[client]'" in failure["remedy"]
+
+
+def test_list_says_how_long_a_slow_import_took(listed):
+    (slow,) = [backend for backend in listed["backends"] if backend["name"] == "slow_import"]
+    (note,) = slow["notes"]
+    seconds = re.fullmatch(r"took (\d\.\d) s to import", note)
+    assert seconds
+    assert float(seconds[1]) >= 0.5
+
+
+def test_list_names_both_owners_of_a_name(listed):
+    (conflict,) = listed["conflicts"]
+    assert "'twin'" in conflict
+    assert "rdzv-bad-twin-one 1.0" in conflict
+    assert "rdzv-bad-twin-two 1.0" in conflict
+
+
+def test_text_list_shows_the_same(bad_env, listed):
+    result = bad_env.run("-m", "launcher.tools", "backends")
+    assert result.returncode == 0
+    for failure in listed["failed"]:
+        assert f"FAILED {failure['plugin']}  ({failure['distribution']} 1.0)" in result.stdout
+        assert failure["error"] in result.stdout
+        assert failure["entry_point"] in result.stdout
+    assert "\nstatic  (rdzv-plugins " in result.stdout
+    assert f"CONFLICT {listed['conflicts'][0]}" in result.stdout
+    assert "note: took 0." in result.stdout
+
+
+def test_launch_that_selects_none_of_them_runs(launched):
+    assert launched.returncode == 0, launched.stderr
+    assert sorted(launched.stdout.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+
+
+@pytest.mark.parametrize("kind", FAILED)
+def test_launch_reports_each_failure_once_in_one_line(launched, kind):
+    (line,) = [line for line in launched.stderr.splitlines() if distribution(kind) in line]
+    assert f"ignoring plug-in '{kind}'" in line
+    assert FAILED[kind] in line
+    assert line.endswith(f"RDZV_DISABLE_PLUGINS={kind} silences this.")
+
+
+def test_launch_reports_the_slow_import_with_its_seconds(launched):
+    (line,) = [line for line in launched.stderr.splitlines() if "rdzv-bad-slow-import" in line]
+    assert re.search(r"took \d\.\d s to import", line)
+
+
+def test_launch_shows_no_traceback(launched):
+    assert "Traceback" not in launched.stderr
+
+
+@pytest.mark.parametrize("kind", FAILED)
+def test_selecting_a_broken_one_says_why_and_nothing_else(bad_env, kind):
+    result = bad_env.rdzv_run(f"--rdzv-backend={kind}", "never.py")
+    assert result.returncode == 69
+    message = result.stderr.splitlines()[0]
+    assert message.startswith("rdzv-run: error: ")
+    assert distribution(kind) in message
+    assert f"{kind} = rdzv_bad_{kind}" in message
+    assert FAILED[kind] in message
+
+    assert result.stderr.count("rdzv-run: error: ") == 1
+    assert all(line.startswith("rdzv-run: ") for line in result.stderr.splitlines()), result.stderr
+
+
+def test_selecting_one_whose_dependency_is_missing_gives_the_command(bad_env):
+    result = bad_env.rdzv_run("--rdzv-backend=missing_dependency", "never.py")
+    assert result.stderr.splitlines()[1] == "rdzv-run: Install it: pip install 'rdzv-bad-missing-dependency[client]'"
+
+
+def test_dependency_that_is_missing_on_use_gives_the_backends_own_command(bad_env):
+    result = bad_env.rdzv_run("--rdzv-backend=missing_dep_at_create", "never.py")
+    assert result.returncode == 69
+    assert result.stderr.splitlines()[-2:] == [
+        "rdzv-run: error: backend 'missing_dep_at_create' needs module 'rdzv_absent_client', which is not installed",
+        "rdzv-run: Install it: apt-get install absent-client",
+    ]
+    assert "Traceback" not in result.stderr
+
+
+def test_create_that_makes_no_handler_is_named(bad_env):
+    result = bad_env.rdzv_run("--rdzv-backend=bad_create", "never.py")
+    assert result.returncode == 69
+    message, remedy = result.stderr.splitlines()[-2:]
+    assert message.startswith("rdzv-run: error: plug-in 'bad_create' of rdzv-bad-bad-create 1.0")
+    assert message.endswith("int")
+    assert "RendezvousHandler or a RendezvousBackend" in remedy
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        ("import_error", "ImportError: cannot import name"),
+        ("missing_dependency", "ModuleNotFoundError: No module named 'rdzv_absent_client'"),
+        ("missing_dep_at_create", "ModuleNotFoundError: No module named 'rdzv_absent_client'"),
+        ("raises_at_import", "RuntimeError: the licence server said no"),
+        ("wrong_signature", "PluginValidationError"),
+    ],
+)
+def test_debugging_shows_the_real_cause_chained(bad_env, kind, cause):
+    result = bad_env.rdzv_run(f"--rdzv-backend={kind}", "never.py", RDZV_DEBUG="1")
+    assert result.returncode == 69
+    before, chained, after = result.stderr.partition("The above exception was the direct cause")
+    assert cause in before
+    assert chained
+    assert "rdzv_plugins.errors." in after
+
+
+def test_verbose_flag_shows_tracebacks_too(bad_env):
+    result = bad_env.rdzv_run("-v", "--rdzv-backend=import_error", "never.py")
+    assert "Traceback" in result.stderr
+
+
+def test_slow_one_works_and_torchs_own_handler_is_accepted_as_it_is(bad_env, tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    result = bad_env.rdzv_run("--rdzv-backend=slow_import", str(script))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "rank 0 of 1\n"
+
+
+@pytest.mark.parametrize("spelling", ["Slow-Import", "SLOW_IMPORT", "slow.import"])
+def test_case_and_separators_of_a_name_do_not_matter(bad_env, tmp_path, spelling):
+    result = bad_env.rdzv_run(f"--rdzv-backend={spelling}", "--rdzv-conf=x=1", "never.py")
+    assert "backend 'slow_import' has no option 'x'" in result.stderr
+
+
+def test_strict_stops_and_names_all(bad_env):
+    result = bad_env.rdzv_run("--rdzv-strict", "--rdzv-backend=c10d", "never.py")
+    assert result.returncode == 69
+    message = result.stderr.splitlines()[0]
+    assert message.startswith("rdzv-run: error: --rdzv-strict: ")
+    assert [kind for kind in FAILED if distribution(kind) not in message] == []
+    assert "'twin'" in message
+    assert "Traceback" not in result.stderr
+
+
+def test_strict_can_be_set_by_environment(bad_env):
+    result = bad_env.rdzv_run("--rdzv-backend=c10d", "never.py", PET_RDZV_STRICT="1")
+    assert result.returncode == 69
+
+
+def test_strict_passes_when_all_bad_ones_are_switched_off(bad_env, tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    off = ",".join([*FAILED, "twin"])
+    result = bad_env.rdzv_run("--rdzv-strict", "--rdzv-backend=c10d", str(script), RDZV_DISABLE_PLUGINS=off)
+    assert result.returncode == 0, result.stderr
+
+
+def test_variable_switches_off_by_entry_point_and_by_distribution(bad_env, listed):
+    off = "import_error, RDZV_bad.wrong-signature"
+    result = bad_env.run("-m", "launcher.tools", "backends", "--json", RDZV_DISABLE_PLUGINS=off)
+    after = json.loads(result.stdout)
+    assert sorted(after["disabled"]) == [
+        "import_error (rdzv-bad-import-error)",
+        "wrong_signature (rdzv-bad-wrong-signature)",
+    ]
+    gone = {failure["plugin"] for failure in listed["failed"]} - {failure["plugin"] for failure in after["failed"]}
+    assert gone == {"import_error", "wrong_signature"}
+
+
+def test_flag_switches_off_and_may_be_repeated(bad_env):
+    flags = ["--rdzv-no-plugin=raises_at_import", "--rdzv_no_plugin", "rdzv-bad-misspelt-hook"]
+    result = bad_env.rdzv_run("--rdzv-strict", *flags, "never.py", RDZV_DISABLE_PLUGINS="no_hooks")
+    named = {kind for kind in FAILED if distribution(kind) in result.stderr}
+    assert named == set(FAILED) - {"raises_at_import", "misspelt_hook", "no_hooks"}
+
+
+def test_selecting_one_that_is_switched_off_says_so(bad_env):
+    result = bad_env.rdzv_run("--rdzv-no-plugin=bad_create", "--rdzv-backend=bad_create", "never.py")
+    assert result.returncode == 2
+    assert "rdzv-run: error: backend 'bad_create' is switched off" in result.stderr
+    assert "--rdzv-no-plugin" in result.stderr.splitlines()[1]
+
+
+def test_switching_off_what_is_not_installed_is_mentioned(bad_env):
+    result = bad_env.run("-m", "launcher.tools", "backends", RDZV_DISABLE_PLUGINS="no_such_plugin")
+    assert result.returncode == 0
+    assert "'no_such_plugin'" in result.stderr
+
+
+def test_selecting_a_name_with_two_owners_names_both(bad_env):
+    result = bad_env.rdzv_run("--rdzv-backend=twin", "never.py")
+    assert result.returncode == 69
+    message, remedy = result.stderr.splitlines()
+    assert "rdzv-bad-twin-one 1.0" in message
+    assert "rdzv-bad-twin-two 1.0" in message
+    assert "--rdzv-no-plugin" in remedy
+
+
+@pytest.mark.parametrize(("off", "left"), [("rdzv-bad-twin-one", "two"), ("rdzv-bad-twin-two", "one")])
+def test_switching_off_one_owner_resolves_the_conflict(bad_env, off, left):
+    result = bad_env.rdzv_run(f"--rdzv-no-plugin={off}", "--rdzv-backend=twin", "never.py")
+    assert f"plug-in 'twin' of rdzv-bad-twin-{left} 1.0" in result.stderr.splitlines()[-2]
+    assert "is claimed by" not in result.stderr
+
+
+def test_unknown_name_gets_the_nearest_and_the_list(bad_env):
+    result = bad_env.rdzv_run("--rdzv-backend=c10", "never.py")
+    assert result.returncode == 2
+    message, remedy = result.stderr.splitlines()
+    assert message == "rdzv-run: error: there is no rendezvous backend 'c10'; did you mean 'c10d'?"
+    listed = remedy.partition("Available: ")[2].partition(".")[0]
+    assert {"c10d", "static", "twin"} <= set(listed.split(", "))
+
+
+def test_torchrun_that_selects_a_broken_one_says_why(bad_env):
+    result = bad_env.run("-m", "torch.distributed.run", "--rdzv-backend=rdzv-plugins.import_error", "never.py")
+    assert result.returncode != 0
+    assert "plug-in 'import_error' of rdzv-bad-import-error 1.0" in result.stderr
+    assert FAILED["import_error"] in result.stderr

@@ -1,0 +1,156 @@
+"""Names and aliases lead to backends; for every name that leads nowhere the catalog says why."""
+
+import dataclasses
+
+import pytest
+
+from rdzv_plugins import Backend, Request
+from rdzv_plugins.errors import (
+    BrokenPlugin,
+    MissingDependency,
+    NameConflict,
+    NotAvailableYet,
+    OptionError,
+    UnknownBackend,
+    UsageError,
+)
+from rdzv_plugins.host import Catalog, PluginHost, PluginRecord, create_handler
+from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.host.create import prepare
+
+REQUEST = Request("toy", "run", "", 1, 1, 1)
+
+
+def record(name, *backends, distribution=None, **state):
+    found = PluginRecord(name, f"{name}_module", distribution or f"dist-{name}", "1.0", backends=backends)
+    return dataclasses.replace(found, **state)
+
+
+def backend(name, *aliases, create=print, **fields):
+    return Backend(name=name, aliases=aliases, summary=f"the {name}", create=create, **fields)
+
+
+def refusal(kind, records, name):
+    with pytest.raises(kind) as caught:
+        Catalog(records).find(name)
+    return caught.value
+
+
+TOY = record("toy", backend("toy-file", "flat_file"))
+
+
+@pytest.mark.parametrize("name", ["toy-file", "toy_file", "Toy.File", "flat-file", "FLAT_FILE"])
+def test_name_and_alias_are_found_whatever_their_case_and_separators(name):
+    assert Catalog([record("other", backend("other")), TOY]).find(name).record is TOY
+
+
+def test_alias_that_differs_from_the_name_in_separators_only_is_no_conflict():
+    catalog = Catalog([record("toy", backend("toy-file", "toy_file"))])
+    assert catalog.conflicts() == []
+    assert catalog.find("toy_file").backend.name == "toy-file"
+
+
+def test_entries_are_in_the_order_of_the_plugins():
+    catalog = Catalog([record("b", backend("b1"), backend("b2")), record("a", backend("a"))])
+    assert [entry.backend.name for entry in catalog.entries()] == ["b1", "b2", "a"]
+
+
+@pytest.mark.parametrize("second", [backend("Same"), backend("else", "same")])
+def test_two_owners_of_a_name_are_both_named(second):
+    records = [record("one", backend("same")), record("two", second)]
+    message = str(refusal(NameConflict, records, "same"))
+    assert "dist-one 1.0 (one_module)" in message
+    assert "dist-two 1.0 (two_module)" in message
+    assert Catalog(records).conflicts() == [message]
+
+
+def test_conflict_leaves_the_other_names_alone():
+    records = [record("one", backend("same", "first")), record("two", backend("same"))]
+    assert Catalog(records).find("first").record.name == "one"
+
+
+def test_unknown_name_gets_the_nearest_and_the_list():
+    error = refusal(UnknownBackend, [TOY, record("static", backend("static"))], "statics")
+    assert str(error) == "there is no rendezvous backend 'statics'; did you mean 'static'?"
+    assert "toy-file" in error.remedy
+
+
+def test_unknown_name_far_from_all_gets_no_guess():
+    assert "did you mean" not in str(refusal(UnknownBackend, [TOY], "zzz"))
+
+
+@pytest.mark.parametrize("name", ["parallel", "parallel_epoll", "tiered", "Tiered-Proxy", "etcd", "etcd-v2"])
+def test_planned_name_is_not_available_yet(name):
+    error = refusal(NotAvailableYet, [TOY], name)
+    assert f"'{name}' is not available yet" in str(error)
+    assert "toy-file" in error.remedy
+
+
+def test_planned_name_that_a_plugin_provides_is_found():
+    assert Catalog([record("etcd", backend("etcd"))]).find("etcd").backend.name == "etcd"
+
+
+def test_broken_plugin_is_named_with_its_cause_chained():
+    cause = ValueError("why")
+    broken = record("toy", error="raised ValueError at import: why", cause=cause, remedy="Repair it.")
+    error = refusal(BrokenPlugin, [broken], "Toy")
+    assert "plug-in 'toy' of dist-toy 1.0 (entry point toy = toy_module) raised ValueError at import: why" in str(error)
+    assert error.remedy == "Repair it."
+    assert error.__cause__ is cause
+
+
+def test_plugin_whose_dependency_is_missing_is_told_apart():
+    cause = ModuleNotFoundError("No module named 'client'", name="client")
+    broken = record("toy", error="needs module 'client'", cause=cause, remedy="Install it: pip install client")
+    error = refusal(MissingDependency, [broken], "toy")
+    assert error.remedy == "Install it: pip install client"
+    assert error.__cause__ is cause
+
+
+def test_plugin_that_is_switched_off_is_told_apart():
+    assert "is switched off" in str(refusal(UnknownBackend, [record("toy", disabled=True)], "toy"))
+
+
+def test_working_backend_wins_over_a_broken_plugin_of_that_name():
+    records = [record("toy", error="failed", distribution="broken"), record("other", backend("toy"))]
+    assert Catalog(records).find("toy").record.name == "other"
+
+
+def test_preparing_refuses_every_option_of_a_backend_that_has_none():
+    with pytest.raises(OptionError, match="backend 'toy' has no option 'key'"):
+        prepare(Entry(backend("toy"), TOY), dataclasses.replace(REQUEST, conf={"key": "1"}))
+
+
+def test_preparing_passes_on_what_the_backend_refuses_on_purpose():
+    def validate(request):
+        raise UsageError("no")
+
+    with pytest.raises(UsageError, match=r"^no$"):
+        prepare(Entry(backend("toy", validate=validate), TOY), REQUEST)
+
+
+def test_error_in_a_backends_check_is_put_down_to_its_plugin():
+    def validate(request):
+        raise KeyError("slot")
+
+    with pytest.raises(BrokenPlugin, match=r"plug-in 'toy' of dist-toy 1.0 .* raised KeyError while checking"):
+        prepare(Entry(backend("toy", validate=validate), TOY), REQUEST)
+
+
+def test_error_in_a_backends_creation_is_put_down_to_its_plugin():
+    def create(request):
+        raise KeyError("slot")
+
+    with pytest.raises(BrokenPlugin, match=r"plug-in 'toy' of dist-toy 1.0 .* raised KeyError when it was") as caught:
+        create_handler(PluginHost([]), Entry(backend("toy", create=create), TOY), REQUEST)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_module_that_is_missing_at_creation_gets_the_install_command():
+    def create(request):
+        import rdzv_absent_client  # noqa: F401
+
+    with pytest.raises(MissingDependency) as caught:
+        create_handler(PluginHost([]), Entry(backend("toy", create=create), TOY), REQUEST)
+    assert caught.value.remedy == "Install it: pip install rdzv_absent_client"
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)

@@ -1,0 +1,20 @@
+"""Lists are instant: what does without torch does not import it."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from launcher.tools import main; main(['backends'])",
+        "from launcher.tools import main; main(['backends', '--json'])",
+        "import rdzv_plugins, rdzv_plugins.host, rdzv_plugins.torch_bridge, launcher.cli",
+        "from rdzv_plugins.host import PluginHost; PluginHost.load().catalog.find('c10d').backend.options()",
+    ],
+)
+def test_statement_imports_no_torch(statement):
+    check = "import sys; loaded = sorted(m for m in sys.modules if m.partition('.')[0] == 'torch'); assert not loaded"
+    subprocess.run([sys.executable, "-c", f"{statement}\n{check}, loaded"], check=True, stdout=subprocess.DEVNULL)

@@ -1,0 +1,149 @@
+"""--rdzv-conf: from text to a backend's options, with errors that name key, backend and what is accepted."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from rdzv_plugins import option
+from rdzv_plugins.errors import OptionError, UsageError
+from rdzv_plugins.options import PortRange, describe_options, parse_conf, parse_options
+
+
+@dataclass(frozen=True)
+class Options:
+    flag: bool = option(False, help="A switch.")
+    count: int = option(3, help="A number of things.", minimum=1, maximum=9)
+    patience: float = option(60, help="How long to wait.", unit="s", minimum=0.1)
+    name: str = option("x", help="A name.")
+    mode: Literal["fast", "safe"] = option("safe", help="The mode.")
+    ports: PortRange = option(PortRange(), help="Where to listen.")
+    limit: int | None = option(None, help="A limit, or none.")
+
+
+@dataclass(frozen=True)
+class None_:
+    """No options at all."""
+
+
+def parse(**conf):
+    return parse_options(Options, conf, "toy")
+
+
+def refusal(**conf):
+    with pytest.raises(OptionError) as caught:
+        parse(**conf)
+    return str(caught.value), caught.value.remedy
+
+
+def test_conf_is_split_into_pairs():
+    assert parse_conf("a=1, b = two ,c=x=y") == {"a": "1", "b": "two", "c": "x=y"}
+
+
+def test_empty_conf_has_no_pairs():
+    assert parse_conf("") == parse_conf(" , ") == {}
+
+
+@pytest.mark.parametrize("text", ["a", "a=", "=1", "a=1,b"])
+def test_half_a_pair_is_refused(text):
+    with pytest.raises(UsageError, match="not of the form key=value"):
+        parse_conf(text)
+
+
+def test_key_with_two_values_is_refused_with_both():
+    with pytest.raises(UsageError, match="'a' twice: '1' and '2'"):
+        parse_conf("a=1,b=3,a=2")
+
+
+def test_key_given_twice_with_one_value_is_accepted():
+    assert parse_conf("a=1,a=1") == {"a": "1"}
+
+
+def test_defaults_hold_when_nothing_is_given():
+    assert parse() == Options()
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ({"flag": "True"}, True),
+        ({"flag": "yes"}, True),
+        ({"flag": "0"}, False),
+        ({"flag": False}, False),
+        ({"count": "9"}, 9),
+        ({"patience": "0.1"}, 0.1),
+        ({"name": "a b"}, "a b"),
+        ({"mode": "fast"}, "fast"),
+        ({"ports": "29501"}, PortRange(29501, 29501)),
+        ({"ports": "29501-29510"}, PortRange(29501, 29510)),
+        ({"limit": "7"}, 7),
+    ],
+)
+def test_text_becomes_the_fields_type(conf, expected):
+    (key,) = conf
+    value = getattr(parse(**conf), key)
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "accepted"),
+    [
+        ("flag", "maybe", "true or false"),
+        ("count", "many", "a whole number from 1 to 9"),
+        ("count", "1.5", "a whole number from 1 to 9"),
+        ("count", "0", "from 1 to 9"),
+        ("count", "10", "from 1 to 9"),
+        ("patience", "long", "a number (s), at least 0.1"),
+        ("patience", "0.09", "at least 0.1"),
+        ("patience", "nan", "at least 0.1"),
+        ("patience", "inf", "at least 0.1"),
+        ("mode", "slow", "one of fast, safe"),
+        ("ports", "70000", "a port or a range of ports"),
+        ("ports", "5-4", "a port or a range of ports"),
+        ("limit", "none", "a whole number"),
+    ],
+)
+def test_wrong_value_names_key_backend_and_what_is_accepted(key, value, accepted):
+    message, remedy = refusal(**{key: value})
+    assert f"{key}={value} " in message
+    assert "'toy'" in message
+    assert remedy.startswith(f"{key} takes ")
+    assert accepted in remedy
+
+
+def test_unknown_key_gets_the_nearest_and_the_list():
+    message, remedy = refusal(patient="1")
+    assert message == "--rdzv-conf: backend 'toy' has no option 'patient'; did you mean 'patience'?"
+    assert remedy == "It accepts: count, flag, limit, mode, name, patience, ports."
+
+
+def test_backend_without_options_says_so():
+    with pytest.raises(OptionError) as caught:
+        parse_options(None_, {"key": "1"}, "toy")
+    assert caught.value.remedy == "It has no options."
+
+
+def test_port_range_yields_every_port_and_prints_as_it_is_written():
+    ports = PortRange.parse("29501-29503")
+    assert list(ports) == [29501, 29502, 29503]
+    assert str(ports) == "29501-29503"
+    assert str(PortRange.parse("0")) == "0"
+
+
+def test_description_has_every_field_in_order_with_its_text():
+    infos = describe_options(Options)
+    assert [info.name for info in infos] == ["flag", "count", "patience", "name", "mode", "ports", "limit"]
+    patience = infos[2]
+    assert (patience.default, patience.unit, patience.help) == ("60", "s", "How long to wait.")
+    assert patience.type == "a number (s), at least 0.1"
+    assert infos[6].default is None
+
+
+def test_described_defaults_can_be_given_back():
+    defaults = {info.name: info.default for info in describe_options(Options) if info.default is not None}
+    assert parse(**defaults) == Options()
+
+
+def test_backend_without_options_has_an_empty_description():
+    assert describe_options(None) == []

@@ -1,0 +1,200 @@
+"""From the command line to one frozen ``Request``; a contradictory one is refused before anything starts."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from launcher.arguments import parse_arguments
+from launcher.request import build_request, check_meeting_point
+from rdzv_plugins.errors import MissingDependency, NotAvailableYet, UsageError
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.host.create import prepare
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch):
+    for name in os.environ:
+        if name.startswith(("PET_", "RDZV_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="module")
+def host():
+    return PluginHost.load()
+
+
+@pytest.fixture
+def checked(host):
+    """argv to prepared request: all that the launcher does before it starts anything."""
+
+    def check(*argv):
+        args = parse_arguments([*argv, "train.py", "--lr=0.1"])
+        request = build_request(args)
+        entry = host.catalog.find(request.backend)
+        check_meeting_point(request, vars(args))
+        return prepare(entry, request)
+
+    return check
+
+
+MEET = ("--nnodes=2", "--rdzv-endpoint=10.0.0.1:29500")
+
+REFUSED = {
+    "several nodes, no endpoint": (["--nnodes=2"], "2 nodes, but there is no endpoint"),
+    "up to several nodes, no endpoint": (["--nnodes=1:2", "--rdzv-backend=c10d"], "2 nodes, but there is no endpoint"),
+    "several nodes, only a port": (["--nnodes=2", "--master-port=1"], "--master-port alone does not say"),
+    "two addresses": ([*MEET, "--master-addr=10.0.0.2"], "contradicts --master-addr=10.0.0.2"),
+    "two ports": ([*MEET, "--master-addr=10.0.0.1", "--master-port=1"], "contradicts .* --master-port=1"),
+    "endpoint and another port": ([*MEET, "--master-port=1", "--node-rank=0"], "contradicts --master-port=1"),
+    "min above max": (["--nnodes=3:2"], "minimum 3 is above the maximum 2"),
+    "no nodes": (["--nnodes=0"], "at least one node"),
+    "nodes in words": (["--nnodes=two"], "--nnodes=two is not N or MIN:MAX"),
+    "half a range": (["--nnodes=2:"], "is not N or MIN:MAX"),
+    "no workers": (["--nproc-per-node=0"], "at least one worker"),
+    "negative workers": (["--nproc-per-node=-1"], "at least one worker"),
+    "unknown workers": (["--nproc-per-node=many"], "--nproc-per-node=many"),
+    "port out of range": (["--master-port=65536"], "--master-port: port 65536 is out of range"),
+    "negative port": (["--master-port=-1"], "--master-port: port -1 is out of range"),
+    "endpoint's port out of range": (["--rdzv-endpoint=h:70000"], "port 70000 is out of range"),
+    "endpoint without port": (["--rdzv-endpoint=h"], "'h' has no port"),
+    "port 0 for several": (["--nnodes=2", "--rdzv-endpoint=h:0", "--node-rank=0"], "port 0 is for one node only"),
+    "port 0 for several, c10d": (
+        ["--nnodes=2", "--rdzv-endpoint=h:0", "--rdzv-backend=c10d"],
+        "port 0 is for one node only",
+    ),
+    "bare IPv6": (["--rdzv-endpoint=fe80::1:29500"], "an IPv6 address needs brackets"),
+    "bare IPv6, c10d": (["--rdzv-backend=c10d", "--rdzv-endpoint=::1"], "an IPv6 address needs brackets"),
+    "bad address": (["--master-addr=my node"], "--master-addr: 'my node' has no valid host name"),
+    "negative node rank": ([*MEET, "--node-rank=-1"], "--node-rank=-1 is negative"),
+    "node rank too high": ([*MEET, "--node-rank=2"], "--node-rank=2 is out of range for 2 node"),
+    "node rank too high for one": (["--node-rank=1"], "--node-rank=1 is out of range for 1 node"),
+    "no node rank": ([*MEET], "which of the 2 nodes this one is"),
+    "two node ranks": ([*MEET, "--node-rank=0", "--rdzv-conf=rank=1"], "--node-rank=0 contradicts .*rank=1"),
+    "standalone for two": (["--standalone", "--nnodes=2"], "--standalone is for one node"),
+    "tiered and c10d": (
+        ["--enable_tiered_parallel_tcpstore=true", "--rdzv_backend=c10d"],
+        "--enable-tiered-parallel-tcpstore=true contradicts --rdzv-backend=c10d",
+    ),
+    "tiered in other words": (["--enable_tiered_parallel_tcpstore=on"], "neither true nor false"),
+    "negative restarts": (["--max-restarts=-1"], "--max-restarts=-1 is negative"),
+    "no interval": (["--monitor-interval=0"], "--monitor-interval=0 must be more than 0"),
+    "no exit barrier": (["--exit-barrier-timeout=0"], "--exit-barrier-timeout=0 must be more than 0"),
+    "binary and module": (["--no-python", "-m"], "--no-python and --module exclude each other"),
+    "half a conf pair": (["--rdzv-conf=timeout"], "'timeout' is not of the form key=value"),
+    "unknown conf key": (["--rdzv-backend=c10d", "--rdzv-conf=time=1"], "backend 'c10d' has no option 'time'"),
+    "conf out of range": (["--rdzv-conf=timeout=0"], "timeout=0 is not accepted"),
+    "unknown backend": (["--rdzv-backend=statik"], "no rendezvous backend 'statik'; did you mean 'static'"),
+}
+
+
+@pytest.mark.parametrize(("argv", "message"), REFUSED.values(), ids=REFUSED)
+def test_contradiction_is_refused(checked, argv, message):
+    with pytest.raises(UsageError, match=message):
+        checked(*argv)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--rdzv_backend=parallel"],
+        ["--rdzv_backend=parallel-epoll"],
+        ["--rdzv-backend=tiered"],
+        ["--rdzv-backend=etcd"],
+        ["--enable_tiered_parallel_tcpstore=true"],
+        ["--enable_tiered_parallel_tcpstore", "True", "--rdzv_backend=parallel"],
+    ],
+)
+def test_backend_of_a_later_release_is_not_available_yet(checked, argv):
+    with pytest.raises(NotAvailableYet, match="not available yet"):
+        checked(*argv)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("PET_NNODES", "4:2", "minimum 4 is above the maximum 2"),
+        ("PET_MASTER_PORT", "99999", "port 99999 is out of range"),
+        ("PET_STANDALONE", "yes", "PET_"),
+        ("PET_RDZV_STRICT", "on", "PET_"),
+    ],
+)
+def test_variable_is_refused_like_the_flag(checked, monkeypatch, variable, value, message):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UsageError, match=message):
+        checked()
+
+
+def test_variable_of_the_wrong_type_ends_as_argparse_does(checked, monkeypatch, capsys):
+    monkeypatch.setenv("PET_NODE_RANK", "first")
+    with pytest.raises(SystemExit) as end:
+        checked()
+    assert end.value.code == 2
+    assert "invalid int value: 'first'" in capsys.readouterr().err
+
+
+def test_npu_without_torch_npu_says_how_to_install_it(checked):
+    with pytest.raises(MissingDependency, match="torch_npu") as caught:
+        checked("--nproc_per_node=npu")
+    assert "pip install torch_npu" in caught.value.remedy
+
+
+def test_request_has_what_was_given(checked):
+    request = checked(*MEET, "--node-rank=1", "--nproc-per-node=3", "--rdzv-id=job", "--rdzv-conf=timeout=5")
+    assert (request.backend, request.run_id, request.endpoint) == ("static", "job", "10.0.0.1:29500")
+    assert (request.min_nodes, request.max_nodes, request.nproc_per_node, request.node_rank) == (2, 2, 3, 1)
+    assert request.options.timeout == 5
+    assert request.entrypoint == ("train.py", "--lr=0.1")
+    assert {"run_id", "endpoint", "node_rank"} <= request.given
+    assert "backend" not in request.given
+
+
+def test_master_address_and_port_are_the_endpoint(checked):
+    assert checked("--nnodes=2", "--node-rank=0", "--master-addr=h", "--master-port=1").endpoint == "h:1"
+
+
+@pytest.mark.parametrize(("address", "endpoint"), [("h", "h:29500"), ("::1", "[::1]:29500"), ("[::1]", "[::1]:29500")])
+def test_master_address_alone_has_torchruns_port(checked, address, endpoint):
+    assert checked("--nnodes=2", "--node-rank=0", f"--master-addr={address}").endpoint == endpoint
+
+
+def test_endpoint_and_the_same_address_are_no_contradiction(checked):
+    assert checked(*MEET, "--node-rank=0", "--master-addr=10.0.0.1", "--master-port=29500")
+
+
+def test_static_asked_for_by_name_is_kept_on_one_node(checked):
+    request = checked("--rdzv-backend=static")
+    assert (request.backend, request.endpoint) == ("static", "localhost:0")
+
+
+@pytest.mark.parametrize("argv", [[], ["--standalone"]])
+def test_one_node_without_an_address_needs_no_endpoint(checked, argv):
+    request = checked(*argv)
+    assert (request.backend, request.endpoint) == ("c10d", "localhost:0")
+
+
+def test_two_standalone_jobs_have_ids_of_their_own(checked):
+    assert checked("--standalone").run_id != checked("--standalone").run_id
+
+
+def test_range_of_nodes_is_kept(checked):
+    request = checked("--rdzv-backend=c10d", "--rdzv-endpoint=h", "--nnodes=2:4")
+    assert (request.min_nodes, request.max_nodes) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("argv", "variables", "message"),
+    [
+        (["--nnodes=2", "never.py"], {}, "rdzv-run: error: --nnodes asks for 2 nodes"),
+        (["never.py"], {"PET_STANDALONE": "yes"}, "rdzv-run: error: a PET_* variable"),
+        (["--rdzv-backend=c10d", "--rdzv-conf=time=1", "never.py"], {}, "rdzv-run: error: --rdzv-conf: backend"),
+    ],
+)
+def test_command_ends_with_one_message_and_exit_code_2(argv, variables, message):
+    command = [sys.executable, "-m", "launcher.cli", *argv]
+    result = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 2
+    assert result.stderr.startswith(message)
+    assert len(result.stderr.splitlines()) <= 2
+    assert "Traceback" not in result.stderr
