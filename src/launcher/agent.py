@@ -8,7 +8,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import DistNetworkError, DistStoreError
+from torch.distributed import DistNetworkError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -109,6 +109,6 @@ class Agent(LocalElasticAgent):  # type: ignore[misc]
             return True
         except DistNetworkError:
             raise
-        except DistStoreError:
+        except RuntimeError:  # not yet: TCPStore says so by DistStoreError, FileStore by its base class
             self._handler.raise_if_ended()
             return False

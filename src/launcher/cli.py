@@ -68,7 +68,7 @@ def _frugal_import() -> Iterator[None]:
     that torch has looked up (1.7 MB that nobody reads again) makes room for our own modules.
     """
     thresholds = gc.get_threshold()
-    gc.set_threshold(20_000, 50, 50)
+    gc.set_threshold(5000, 20, 20)
     try:
         yield
     finally:

@@ -34,7 +34,7 @@ from launcher.worker_logs import WorkerLogs
 from rdzv_plugins.errors import PeerFailed, UsageError
 from rdzv_plugins.host import PluginHost, create_handler
 from rdzv_plugins.host.create import HostedHandler, prepare
-from rdzv_plugins.interfaces import Capability, Failure, Outcome, Request
+from rdzv_plugins.interfaces import Failure, Outcome, Request
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +50,6 @@ def launch(args: argparse.Namespace) -> int:
     request = prepare(entry, request)
     config, entrypoint, arguments = _torch_config(args, request)
     host.report_problems()
-    if request.node_rank is not None and Capability.NODE_RANK not in entry.backend.capabilities:
-        logger.warning(
-            "--node-rank=%d is ignored: backend %r assigns the ranks itself", request.node_rank, request.backend
-        )
     signals.install(config.signals_to_handle)
     try:
         handler = create_handler(host, entry, request)
@@ -100,7 +96,7 @@ class Launch:
 
     def run(self) -> int:
         """Run the agent to its end, tell the other nodes how it ended, and return the exit code."""
-        outcome = Outcome("lost", "its agent had an error")
+        outcome = Outcome("lost", f"{self._who()} had an error")
         try:
             metrics.initialize_metrics(metrics.MetricsConfig(self._config.metrics_cfg))
             # torch's record() copies the first worker's error file to where a scheduler asked for it
@@ -118,11 +114,11 @@ class Launch:
             return error.exit_code
         except SignalException as stop:
             signals.ignore_all()
-            outcome = Outcome("lost", f"its agent got {stop.sigval.name}")
+            outcome = Outcome("lost", f"{self._who()} got {stop.sigval.name}")
             logger.warning("got %s: the workers of this node were stopped", stop.sigval.name)
             return 128 + int(stop.sigval)
         except Exception as error:
-            outcome = Outcome("lost", f"its agent ended: {error}")
+            outcome = Outcome("lost", f"{self._who()} ended: {error}")
             self._record_event(self._agent.get_event_failed())
             raise
         finally:
@@ -141,6 +137,10 @@ class Launch:
             if result.is_failed():
                 raise ChildFailedError(name=self._name, failures=result.failures)
         return result
+
+    def _who(self) -> str:
+        rank = self._agent.worker_group.group_rank
+        return f"the agent on {socket.gethostname()} (pid {os.getpid()}{'' if rank is None else f', node {rank}'})"
 
     def _spare(self) -> int:
         logger.info("this node was not needed in the round and ends")

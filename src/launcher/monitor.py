@@ -76,6 +76,8 @@ class WorkerMonitor:
                     return
                 self._pidfds[fd] = (local_rank, pid)
                 self._selector.register(fd, selectors.EVENT_READ)
+            # the workers have opened their pipes: without a name they cannot be left behind
+            self._remove_directory()
         self._wake()
 
     def ignore_exits(self) -> None:
@@ -107,8 +109,12 @@ class WorkerMonitor:
             self._closed = True
         self._wake()
         self._thread.join()
+        self._remove_directory()
+
+    def _remove_directory(self) -> None:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
 
     def _wake(self) -> None:
         os.write(self._wake_w, b"x")

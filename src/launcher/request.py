@@ -113,7 +113,8 @@ def _backend(args: argparse.Namespace) -> str:
                 remedy="Leave one of them out.",
             )
         return "tiered"
-    return args.rdzv_backend or "static"
+    # the name under which plain torchrun knows it: PET_RDZV_BACKEND may be set for both launchers
+    return (args.rdzv_backend or "static").removeprefix("rdzv-plugins.")
 
 
 def _endpoint(args: argparse.Namespace) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -24,6 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     setup_logging("rdzv", verbose=debug_wanted())
     try:
         return _backends(args) if args.command == "backends" else _bench(args)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Exception as error:
         return report("rdzv", error, verbose=debug_wanted())
 
@@ -33,7 +37,7 @@ def _backends(args: argparse.Namespace) -> int:
     from rdzv_plugins.host.report import as_data, as_text
 
     data = as_data(PluginHost.load())
-    print(json.dumps(data, indent=2) if args.json else as_text(data))
+    print(json.dumps(data, indent=2) if args.json else as_text(data), flush=True)
     return 0
 
 

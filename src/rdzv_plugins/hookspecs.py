@@ -1,5 +1,6 @@
-"""The whole contract between the framework and its plug-ins: one hook required, the others optional.
+"""The whole contract between the framework and its plug-ins.
 
+A backend needs the first hook only; the others are optional, and a plug-in may also have just those.
 A plug-in is a module named by an entry point of group ``rdzv_plugins``. It marks its functions with
 ``rdzv_plugins.hookimpl``. A hook may take any subset of the arguments, by name.
 """

@@ -97,10 +97,10 @@ class RendezvousHandler(Protocol):
 class RendezvousBackend(Protocol):
     """One state blob with compare-and-swap: the easy way to a backend of your own.
 
-    The framework runs torch's dynamic (min:max) rendezvous on it. Two optional attributes:
-    ``store``, a ``torch.distributed.Store`` shared by all nodes (without it the first node hosts
-    one and its address travels beside the state), and ``hosts_store`` (bool), true on the node in
-    whose process that store is served.
+    The framework runs torch's dynamic (min:max) rendezvous on it. Optional attributes: ``store``, a
+    ``torch.distributed.Store`` shared by all nodes (without it the first node hosts one and its
+    address travels beside the state); ``hosts_store`` (bool), true on the node in whose process that
+    store is served; ``local_addr``, the address under which peers reach this node.
     """
 
     @property

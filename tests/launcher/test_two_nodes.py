@@ -115,6 +115,14 @@ def test_static_node_that_is_done_runs_again_with_the_one_that_is_not(cluster: C
     assert [agent.text.count("joined") for agent in agents] == [2, 2]
 
 
+def test_c10d_on_a_shared_file(cluster: Cluster) -> None:
+    backend = ["--rdzv-backend=c10d", f"--rdzv-endpoint={cluster.directory}/state", "--rdzv-conf=store_type=file"]
+    command = ["rdzv-run", "--nnodes=2", *backend, "--local-addr=127.0.0.1", cluster.script("report.py")]
+    agents = [cluster.start([*command, "late", "2"]) for _ in range(2)]
+    assert [agent.wait() for agent in agents] == [0, 0], agents[0].text + agents[1].text
+    check_world(agents, 2, 1)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_worker_ports_confine_the_workers_store(cluster: Cluster, backend: str) -> None:
     from harness import free_port

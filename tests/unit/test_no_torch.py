@@ -18,3 +18,10 @@ import pytest
 def test_statement_imports_no_torch(statement):
     check = "import sys; loaded = sorted(m for m in sys.modules if m.partition('.')[0] == 'torch'); assert not loaded"
     subprocess.run([sys.executable, "-c", f"{statement}\n{check}, loaded"], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_list_may_be_cut_short_by_its_reader():
+    command = f"{sys.executable} -m launcher.tools backends | head -1"
+    ended = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0
+    assert ended.stderr == ""

@@ -224,17 +224,22 @@ def _open(stream: IO[bytes] | None) -> IO[bytes]:
 
 
 def _as_text(about: dict[str, object], repeats: int, results: list[dict[str, Any]]) -> str:
-    lines = [", ".join(f"{name} {value}" for name, value in about.items()), ""]
+    lines = [", ".join(f"{name} {value}" for name, value in about.items())]
+    if sys.dont_write_bytecode:
+        lines.append(
+            "PYTHONDONTWRITEBYTECODE is set: Python modules that pip did not compile are compiled at every start."
+        )
+    lines.append("")
     for result in results:
         lines.append(f"{result['name']:34}" + "".join(f"{launcher:>24}" for launcher in LAUNCHERS) + f"{'ratio':>8}")
         for row, (title, unit) in _ROWS.items():
             figure = result["figures"][row]
-            digits = 0 if unit == "MiB" else 2
+            digits = 1 if unit == "MiB" else 2
             cells = [
                 "{median:.{d}f} ({min:.{d}f}..{max:.{d}f})".format(d=digits, **figure[launcher])
                 for launcher in LAUNCHERS
             ]
-            ratio = "-" if figure["ratio"] is None else f"{figure['ratio']:.2f}"
+            ratio = "-" if figure["ratio"] is None else f"{figure['ratio']:.3f}"
             lines.append(f"  {title:26}{unit:>6}" + "".join(f"{cell:>24}" for cell in cells) + f"{ratio:>8}")
         lines.append("")
     return "\n".join([*lines, _CAPTION.format(repeats=repeats)])

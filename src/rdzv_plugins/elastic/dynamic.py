@@ -25,6 +25,7 @@ from rdzv_plugins.elastic.torch_errors import as_torch
 from rdzv_plugins.elastic.waiting import Waiting
 from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, Request
 from rdzv_plugins.kvstore.job_record import JobRecord, parse_outcome
+from rdzv_plugins.kvstore.reach import default_address
 from rdzv_plugins.kvstore.torch_store import serve
 from rdzv_plugins.kvstore.watch import Watch
 
@@ -35,17 +36,16 @@ def dynamic_handler(backend: RendezvousBackend, request: Request, settings: Dyna
     """A handler for this node. Blocks until the control store is reached, at most the join time-out."""
     store: Store | None = getattr(backend, "store", None)
     hosts = bool(getattr(backend, "hosts_store", False))
-    address: str | None = request.local_addr or getattr(backend, "local_addr", None)
+    address: str | None = getattr(backend, "local_addr", None)
     if store is None:
-        backend, store, hosts, learnt = share_store(backend, request, settings)
-        address = address or learnt
+        backend, store, hosts, address = share_store(backend, request, settings)
     handler: FreshDynamicHandler = FreshDynamicHandler.from_backend(
         run_id=request.run_id,
         store=store,
         backend=backend,
         min_nodes=request.min_nodes,
         max_nodes=request.max_nodes,
-        local_addr=address,
+        local_addr=request.local_addr or address or default_address(),
         timeout=RendezvousTimeout(
             join=timedelta(seconds=settings.join_seconds),
             last_call=timedelta(seconds=settings.last_call_timeout),
@@ -70,7 +70,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         prefix = f"rdzv_plugins.{request.run_id}"
         self._record_ = JobRecord(PrefixStore(prefix, store))
         self._watch: Watch | None = None
-        if isinstance(store, TCPStore):
+        if request.max_nodes > 1 and isinstance(store, TCPStore):
             self._watch = Watch(store.host, store.port, f"{prefix}/end", self._on_end, self._on_lost)
         self._problem: Exception | None = None
         self._nodes = 1
@@ -193,7 +193,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
                     f"run {run!r}: rank 0 published no worker store within {self._options.read_timeout:g} s "
                     f"({_first_line(error)}); {facts}",
                     remedy="If rank 0 is a plain torchrun node: it publishes only once, so a mixed job cannot be "
-                    "restarted. Start every node with rdzv-run.",
+                    "restarted. Start every node with rdzv-run, or see docs/how-to/coming-from-torchrun.md.",
                 )
             )
         return error

@@ -12,6 +12,7 @@ from rdzv_plugins.host.discovery import install_hint
 from rdzv_plugins.host.manager import PluginHost
 from rdzv_plugins.interfaces import (
     Backend,
+    Capability,
     Failure,
     JobAware,
     Outcome,
@@ -42,7 +43,24 @@ def prepare(entry: Entry, request: Request) -> Request:
         raise
     except Exception as error:
         raise _blame(entry, "while checking the request", error) from error
+    _warn_undeclared(entry.backend, request)
     return request
+
+
+def _warn_undeclared(backend: Backend, request: Request) -> None:
+    """Say what was asked for and will not be had."""
+    if request.node_rank is not None and Capability.NODE_RANK not in backend.capabilities:
+        logger.warning(
+            "--node-rank=%d is ignored: backend %r assigns the ranks itself", request.node_rank, backend.name
+        )
+    if request.min_nodes != request.max_nodes and Capability.ELASTIC not in backend.capabilities:
+        logger.warning(
+            "backend %r is not elastic: it waits for all %d nodes of --nnodes=%d:%d",
+            backend.name,
+            request.max_nodes,
+            request.min_nodes,
+            request.max_nodes,
+        )
 
 
 def create_handler(host: PluginHost, entry: Entry, request: Request) -> HostedHandler:

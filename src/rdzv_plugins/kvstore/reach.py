@@ -82,6 +82,8 @@ def _try_connect(endpoint: Endpoint, timeout: float, greet: Greeting | None) -> 
 def _remedy(reason: str) -> str:
     if "resolve" in reason:
         return "Check the name, or give an IP address."
+    if "accepts" in reason:
+        return "Another program may use that port: check what listens there."
     if "refused" in reason:
         return "Is that node's agent running, with the same endpoint? Its own output says why not."
     return "Check the address, the route and the firewall between the nodes."

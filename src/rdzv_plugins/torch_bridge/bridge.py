@@ -31,7 +31,7 @@ def register() -> Creator:
 
 def create(params: Any) -> Any:
     """A handler from torch's ``RendezvousParameters``. Raises our errors, which say what to do."""
-    from rdzv_plugins.errors import UnknownBackend
+    from rdzv_plugins.errors import RdzvError, UnknownBackend
     from rdzv_plugins.host import PluginHost, create_handler
     from rdzv_plugins.host.create import prepare
 
@@ -42,9 +42,13 @@ def create(params: Any) -> Any:
             f"--rdzv-backend={PREFIX} names no backend",
             remedy="Write --rdzv-backend=rdzv-plugins.NAME. See: rdzv backends",
         )
-    entry = host.catalog.find(name)
-    request = prepare(entry, host.resolve_request(request_from(params)))
-    return create_handler(host, entry, request)
+    try:
+        entry = host.catalog.find(name)
+        request = prepare(entry, host.resolve_request(request_from(params)))
+        return create_handler(host, entry, request)
+    except RdzvError as error:
+        error.args = (" ".join(filter(None, (str(error), error.remedy))),)  # torch prints nothing but the text
+        raise
 
 
 def request_from(params: Any) -> Any:
@@ -54,7 +58,9 @@ def request_from(params: Any) -> Any:
     conf = dict(params.config)
     if conf.get("timeout") == _LAUNCHER_TIMEOUT and not isinstance(conf["timeout"], str):
         del conf["timeout"]
-    rank = os.environ.get("PET_NODE_RANK", "")  # torch keeps --node-rank to itself
+    text = os.environ.get("PET_NODE_RANK", "")  # torch keeps --node-rank to itself
+    rank = int(text) if text.isdecimal() and "rank" not in conf else None
+    given = {"endpoint": params.endpoint, "local_addr": params.local_addr, "node_rank": rank}
     return Request(
         backend=params.backend,
         run_id=params.run_id,
@@ -62,8 +68,8 @@ def request_from(params: Any) -> Any:
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,
         nproc_per_node=0,
-        node_rank=int(rank) if rank.isdecimal() and "rank" not in conf else None,
+        node_rank=rank,
         local_addr=params.local_addr,
         conf=conf,
-        given=_FIXED | ({"endpoint"} if params.endpoint else set()) | ({"local_addr"} if params.local_addr else set()),
+        given=_FIXED | {name for name, value in given.items() if value not in (None, "")},
     )

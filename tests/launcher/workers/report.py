@@ -1,7 +1,7 @@
 """Joins the gloo group, adds up the ranks, and says in one line of JSON what it was given.
 
 Modes: ``ok``; ``crash RANK CODE`` fails in the first round only; ``fail RANK CODE`` fails in every
-round; ``wait PATH`` runs until PATH exists.
+round; ``wait PATH`` runs until PATH exists; ``late SECONDS`` lets rank 1 end that much later.
 """
 
 import json
@@ -39,3 +39,5 @@ if mode == "wait":
         time.sleep(0.05)
 dist.barrier()
 dist.destroy_process_group()
+if mode == "late" and rank == 1:
+    time.sleep(float(args[0]))

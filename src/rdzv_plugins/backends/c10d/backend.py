@@ -36,7 +36,8 @@ class C10dBackend(C10dRendezvousBackend):  # type: ignore[misc]
 def open_backend(request: Request, default_port: int) -> C10dBackend:
     """Serve or reach the store at the request's endpoint. Raises ``EndpointUnreachable`` or ``AddressInUse``."""
     if request.options.store_type == "file":
-        return C10dBackend(FileStore(request.endpoint), request.run_id, hosts_store=False, local_addr=None)
+        address = "127.0.0.1" if request.max_nodes == 1 else default_address()
+        return C10dBackend(FileStore(request.endpoint), request.run_id, hosts_store=False, local_addr=address)
     endpoint = parse_endpoint(request.endpoint or "localhost:0", default_port)
     try:
         return _open_tcp(request, endpoint)

@@ -6,7 +6,6 @@ old place, a failure ends the job everywhere with its cause. Endpoint: ``HOST:PO
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,6 @@ from rdzv_plugins.options import WorkerStoreOptions, option
 
 if TYPE_CHECKING:
     from rdzv_plugins.backends.static.handler import StaticHandler
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,8 @@ def node_rank(request: Request) -> int:
         if request.max_nodes > 1:
             raise UsageError(
                 f"backend 'static' needs to know which of the {request.max_nodes} nodes this one is",
-                remedy="Give --node-rank=0 on the node that serves the endpoint, 1, 2, ... on the others.",
+                remedy="Give --node-rank=0 on the node that serves the endpoint, 1, 2, ... on the others "
+                "(from plain torchrun: --rdzv-conf=rank=0).",
             )
         rank = 0
     if not 0 <= rank < request.max_nodes:
@@ -65,13 +63,6 @@ def validate(request: Request) -> None:
         raise UsageError(
             "--rdzv-endpoint: port 0 is for one node only: the others could not find it",
             remedy="Choose a port, the same on every node.",
-        )
-    if request.min_nodes != request.max_nodes:
-        logger.warning(
-            "backend 'static' is not elastic: it waits for all %d nodes of --nnodes=%d:%d",
-            request.max_nodes,
-            request.min_nodes,
-            request.max_nodes,
         )
 
 

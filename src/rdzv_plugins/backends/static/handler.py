@@ -152,9 +152,9 @@ class StaticHandler:
             )
         self._round = round_
         self._restart = False
-        self._watch = self._watch_key(f"over/{round_}", self._on_over)
-        if self._end_watch is None:
-            self._end_watch = self._watch_key("end", self._on_end)
+        if self._nodes > 1:
+            self._watch = self._watch_key(f"over/{round_}", self._on_over)
+            self._end_watch = self._end_watch or self._watch_key("end", self._on_end)
         return go
 
     def _lead(self, round_: int, deadline: float) -> Go:

@@ -1,0 +1,287 @@
+"""The demo behind ``make demo``: two nodes train on this machine, one worker is killed, and the training goes on.
+
+Real parts throughout: two rdzv-run agents, four workers of train_digits.py, a SIGKILL. It checks what
+it shows, and exits with 1 if anything came otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+SCRIPT = Path(__file__).with_name("train_digits.py")
+NODES, WORKERS_PER_NODE, EPOCHS, KILL_AFTER_EPOCH = 2, 2, 12, 4
+MIN_ACCURACY = 95.0
+LIMIT_S = 240.0
+"""Something hangs after this long. A quiet machine with two cores needs 30 to 40 s."""
+STOP_S = 15.0
+COLOURS = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+class Unexpected(Exception):
+    """What the demo expected and did not see."""
+
+
+def say(text: str = "") -> None:
+    """One line of the demo's own."""
+    print(paint(f"demo: {text}", 1) if text else "", flush=True)
+
+
+def paint(text: str, code: int) -> str:
+    return f"\033[{code}m{text}\033[0m" if COLOURS else text
+
+
+def short(path: Path) -> str:
+    """The path as one would type it here."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+class Agent:
+    """One rdzv-run, standing for one node. Its lines go to ``lines`` as (node, line); None when it has closed."""
+
+    def __init__(self, node: int, command: list[str], lines: queue.Queue[tuple[int, str | None]]) -> None:
+        self.node = node
+        # a session of its own: Ctrl-C reaches the demo only, which then ends the agents in order
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
+
+    def _read(self, lines: queue.Queue[tuple[int, str | None]]) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            lines.put((self.node, line.rstrip("\n")))
+        lines.put((self.node, None))
+
+    def workers(self) -> dict[int, int]:
+        """Rank to pid of the workers that it runs now."""
+        found = {}
+        for children in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
+            for pid in children.read_text().split():
+                with contextlib.suppress(OSError):  # it may end while we look
+                    if SCRIPT.name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        rank = re.search(rb"(?:^|\0)RANK=(\d+)\0", Path(f"/proc/{pid}/environ").read_bytes())
+                        found[int(rank[1]) if rank else -1] = int(pid)
+        return found
+
+
+class Demo:
+    """One run of the story, and what was seen of it."""
+
+    def __init__(self, backend: str, checkpoint: Path) -> None:
+        self.backend = backend
+        self.checkpoint = checkpoint
+        self.start = time.monotonic()
+        self.agents: list[Agent] = []
+        self.lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
+        self.closed = 0
+        self.epoch = 0
+        self.rounds = 0
+        self.resumed: dict[int, int] = {}
+        self.accuracy = 0.0
+
+    def run(self) -> None:
+        """The whole story. Raises ``Unexpected``."""
+        say(f"Two nodes of two workers, all on this machine, train a small network ({EPOCHS} epochs, real data).")
+        say("In the middle a worker is killed; all four start again and go on from the last checkpoint.")
+        say()
+        self.start_agents()
+        self.wait_until(lambda: self.epoch >= KILL_AFTER_EPOCH, f"the end of epoch {KILL_AFTER_EPOCH}")
+        rank, pid, killed = self.kill_worker()
+        world = NODES * WORKERS_PER_NODE
+        self.wait_until(lambda: len(self.resumed) == world, f"that all {world} workers resume from the checkpoint")
+        resumed_from = min(self.resumed.values())
+        say(f"3. A fresh round: all {world} workers run again and have resumed from epoch {resumed_from}.")
+        before = self.epoch
+        self.wait_until(lambda: self.epoch > before, "that the training goes on")
+        pause = time.monotonic() - killed
+        self.wait_until(lambda: self.closed == NODES, "the end")
+        codes = [agent.process.wait() for agent in self.agents]
+        self.check(codes, resumed_from)
+        say()
+        say("Done. All of it came as expected:")
+        self.print_table(
+            ("killed", f"worker rank {rank} on node 1 (pid {pid}), with SIGKILL, after epoch {before}"),
+            ("resumed", f"all {world} workers from epoch {resumed_from}; the next epoch was done {pause:.0f} s later"),
+            ("rounds", f"{self.rounds} (the first, and one after the kill)" if self.rounds == 2 else f"{self.rounds}"),
+            ("accuracy", f"{self.accuracy:.1f} % of the test images"),
+            ("total", f"{time.monotonic() - self.start:.0f} s"),
+        )
+
+    def start_agents(self) -> None:
+        """Start one rdzv-run for each node."""
+        with socket.socket() as probe:  # a port that is free now
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        launch = [f"--nnodes={NODES}", f"--nproc-per-node={WORKERS_PER_NODE}", "--max-restarts=2"]
+        launch += [f"--rdzv-backend={self.backend}", f"--rdzv-endpoint=127.0.0.1:{port}"]
+        training = [short(SCRIPT), "--cpu", f"--epochs={EPOCHS}", "--epoch-seconds=0.8"]
+        training += [f"--checkpoint={self.checkpoint}"]
+        say("1. Starting one rdzv-run for each node. Both get the same endpoint, where they meet:")
+        print(f"      {short(BIN / 'rdzv-run')} {' '.join(launch[:3])} \\")
+        print(f"          {' '.join(launch[3:])}{' --node-rank=...' if self.backend == 'static' else ''} \\")
+        print(f"          {' '.join(training)}", flush=True)
+        for node in range(NODES):
+            own = [f"--node-rank={node}"] if self.backend == "static" else []  # c10d gives the ranks itself
+            self.agents.append(Agent(node, [str(BIN / "rdzv-run"), *launch, *own, *training], self.lines))
+        if self.backend != "static":
+            say(f"   {self.backend} gives the node ranks itself: the agent shown as [node 1] may become node 0.")
+        say("   Agents and workers import torch now: the first epoch comes in some seconds.")
+
+    def kill_worker(self) -> tuple[int, int, float]:
+        """Kill one worker of the second agent; returns its rank and pid, and when it was."""
+        say(f"2. Epoch {self.epoch} is done and saved. Now a worker of node 1 is killed with SIGKILL.")
+        say("   Tracebacks of its peers may follow: they lose their connection to it, as they must.")
+        workers = self.agents[1].workers()
+        if not workers:
+            raise Unexpected("the agent of node 1 has no worker that could be killed")
+        rank, pid = max(workers.items())
+        os.kill(pid, signal.SIGKILL)
+        say(f"   Killed: rank {rank}, pid {pid}.")
+        return rank, pid, time.monotonic()
+
+    def wait_until(self, seen: Callable[[], bool], what: str) -> None:
+        """Show the agents' lines until ``seen()``. Raises ``Unexpected``, naming ``what`` was waited for."""
+        while not seen():
+            if self.closed == NODES:
+                codes = [agent.process.wait() for agent in self.agents]
+                raise Unexpected(f"both agents ended (exit codes {codes}) before {what}")
+            try:
+                node, line = self.lines.get(timeout=max(0.0, self.start + LIMIT_S - time.monotonic()))
+            except queue.Empty:
+                raise Unexpected(f"{what} did not come within {LIMIT_S:g} s") from None
+            if line is None:
+                self.closed += 1
+                continue
+            print(f"{paint(f'[node {node}]', 36 if node else 32)} {line}", flush=True)
+            self.note(line)
+
+    def note(self, line: str) -> None:
+        """Remember what a line of train_digits.py says."""
+        if found := re.fullmatch(r"epoch (\d+)/\d+: .*", line):
+            self.epoch = int(found[1])
+        elif found := re.fullmatch(r"rank (\d+): resumed from epoch (\d+)", line):
+            self.resumed[int(found[1])] = int(found[2])
+            self.rounds += found[1] == "0"
+        elif line.startswith("training from the start"):
+            self.rounds += 1
+        elif found := re.fullmatch(r"test accuracy: ([\d.]+) %", line):
+            self.accuracy = float(found[1])
+
+    def check(self, codes: list[int], resumed_from: int) -> None:
+        """Raise ``Unexpected`` unless the run ended as it should."""
+        if any(codes):
+            raise Unexpected(f"the agents' exit codes are {codes}, not 0")
+        if resumed_from < KILL_AFTER_EPOCH or len(set(self.resumed.values())) > 1:
+            raise Unexpected(f"the workers did not all resume from the last checkpoint: {self.resumed}")
+        if self.epoch != EPOCHS:
+            raise Unexpected(f"the training ended after epoch {self.epoch} of {EPOCHS}")
+        if self.accuracy < MIN_ACCURACY:
+            raise Unexpected(f"the accuracy is {self.accuracy} %, less than {MIN_ACCURACY:g} %")
+
+    def print_table(self, *rows: tuple[str, str]) -> None:
+        width = max(len(left) for left, _ in rows)
+        for left, right in rows:
+            print(f"      {left:{width}}  {right}", flush=True)
+
+    def stop(self) -> None:
+        """End every process that is left, however it came to that."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for agent in self.agents:
+            if agent.process.poll() is None:
+                agent.process.terminate()
+        deadline = time.monotonic() + STOP_S
+        for agent in self.agents:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                agent.process.wait(max(0.1, deadline - time.monotonic()))
+        for pid in self.left_over():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def left_over(self) -> Iterator[int]:
+        """Agents and workers of this demo: the path of the checkpoint is on their command lines only."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and int(entry.name) != os.getpid():
+                with contextlib.suppress(OSError):
+                    if os.fsencode(self.checkpoint) in (entry / "cmdline").read_bytes():
+                        yield int(entry.name)
+
+
+def missing() -> str:
+    """What this demo lacks here and how to get it, in one line; empty if nothing."""
+    if not (BIN / "rdzv-run").exists():
+        return f"there is no rdzv-run beside {sys.executable}. Run: make demo"
+    if importlib.util.find_spec("sklearn") is None:
+        return (
+            f"the data come with scikit-learn, which is not installed. Run: {short(BIN / 'pip')} install scikit-learn"
+        )
+    if not Path("/proc/self/task").exists():
+        return "it finds the worker to kill through /proc, which only Linux has"
+    return ""
+
+
+def try_next(backend: str) -> None:
+    """What a newcomer may type now."""
+    other = "c10d" if backend == "static" else "static"
+    say()
+    say("What to try next:")
+    for command, why in (
+        (f"{short(BIN / 'rdzv')} backends", "which rendezvous backends there are"),
+        (f"{short(BIN / 'rdzv-run')} --nproc-per-node=2 {short(SCRIPT)}", "the same training on one node"),
+        (f"{short(BIN / 'python')} {short(Path(__file__))} --backend={other}", "this demo with another backend"),
+    ):
+        print(f"      {command:70}  {why}")
+    print("      README.md goes on from here: your own script, several machines, plug-ins")
+
+
+def interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Train on two nodes, kill a worker, see the training resume.")
+    parser.add_argument("--backend", choices=["static", "c10d"], default="static", help="default: static")
+    args = parser.parse_args()
+    lack = missing()
+    if lack:
+        print(f"demo: {lack}", file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, interrupt)
+    with tempfile.TemporaryDirectory(prefix="rdzv-demo-") as directory:
+        demo = Demo(args.backend, Path(directory) / "digits.pt")
+        try:
+            demo.run()
+        except Unexpected as problem:
+            print(f"demo: FAILED: {problem}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print("demo: interrupted, stopping the agents", file=sys.stderr)
+            return 130
+        finally:
+            demo.stop()
+    try_next(args.backend)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

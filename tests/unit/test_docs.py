@@ -1,0 +1,105 @@
+"""The documents say what the code says, and their links lead somewhere."""
+
+import inspect
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from launcher.arguments import build_parser
+from rdzv_plugins import errors, hookspecs
+from rdzv_plugins.host import PluginHost, PluginRecord
+from rdzv_plugins.host.validation import HOOK_NAMES, validate
+from rdzv_plugins.options import describe_options
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+HOOKS = (DOCS / "reference/hooks.md").read_text()
+COMMAND_LINE = (DOCS / "reference/command-line.md").read_text()
+PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+CLASSES = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, errors.RdzvError)]
+BACKENDS = [
+    entry.backend for entry in PluginHost.load().catalog.entries() if entry.record.distribution == "rdzv-plugins"
+]
+OURS = next(group for group in build_parser()._action_groups if group.title == "rdzv-run options")._group_actions
+
+
+def prose(page: Path) -> str:
+    """The text of a page without its code."""
+    return re.sub(r"```.*?```|`[^`\n]*`", lambda code: "x" * len(code[0]), page.read_text(), flags=re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link's fragment may name: the headings, as the usual viewers turn them into anchors."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def section(text: str, heading: str) -> str:
+    """From a heading to the next one of its level or above."""
+    level = heading.partition(" ")[0]
+    found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{len(level)}}} |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"no heading {heading!r}"
+    return found[1]
+
+
+def test_every_hook_has_a_heading_with_its_exact_arguments() -> None:
+    specified = [f"{name}({', '.join(inspect.signature(getattr(hookspecs, name)).parameters)})" for name in HOOK_NAMES]
+    assert sorted(re.findall(r"^## `(rdzv_.*)`$", HOOKS, re.MULTILINE)) == sorted(specified)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+def test_options_are_the_backends_own(backend) -> None:
+    rows = [
+        f"| `{info.name}` | {info.default or ''} | {info.type} | {info.help} |"
+        for info in describe_options(backend.options)
+    ]
+    assert rows
+    assert re.findall(r"^\| `.*$", section(COMMAND_LINE, f"### {backend.name}"), re.MULTILINE) == rows
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_exit_code_is_the_classs_own(cls) -> None:
+    code = "the failed worker's" if cls is errors.PeerFailed else cls.exit_code
+    assert f"\n| `{cls.__name__}` | {code} | " in section(COMMAND_LINE, "## Exit codes")
+
+
+def test_exit_codes_are_of_classes_that_exist() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ", section(COMMAND_LINE, "## Exit codes"), re.MULTILINE)
+    assert sorted(rows) == sorted(cls.__name__ for cls in CLASSES)
+
+
+@pytest.mark.parametrize("action", OURS, ids=lambda action: action.dest)
+def test_own_flag_and_its_variable_are_documented(action) -> None:
+    flags = [flag for flag in action.option_strings if "_" not in flag]
+    row = ", ".join(f"`{flag}`" for flag in flags)
+    assert re.search(rf"^\| {re.escape(row)}[ |]", section(COMMAND_LINE, "## Flags of rdzv-run"), re.MULTILINE)
+    reads_variable = type(action).__module__ == "torch.distributed.argparse_util"
+    variables = section(COMMAND_LINE, "## Environment variables")
+    assert (f"`PET_{action.dest.upper()}`" in variables) == reads_variable
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, fragment = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        assert path.exists(), f"{target} does not exist"
+        assert path.is_relative_to(ROOT), f"{target} is outside the project"
+        assert not fragment or fragment in anchors(path), f"{target}: no such heading"
+
+
+def test_plugin_of_the_how_to_is_a_plugin(monkeypatch) -> None:
+    source = re.search(r"```python\n(.*?)```", (DOCS / "how-to/write-a-backend.md").read_text(), re.DOTALL)
+    module = types.ModuleType("rdzv_sharedfile")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look there
+    exec(source[1], vars(module))
+    record = PluginRecord("sharedfile", module.__name__, "rdzv-sharedfile", "0.1.0", plugin=module)
+    validate(record)
+    assert not record.error
+    assert [backend.name for backend in record.backends] == ["sharedfile"]
