@@ -33,6 +33,7 @@ lint: $(STAMP)
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 bench: $(STAMP)
+	@$(BIN)/python -m compileall -q src  # as pip leaves an installed package
 	@$(BIN)/rdzv bench launch
 
 clean:

@@ -151,9 +151,10 @@ def _bracketed(address: str) -> str:
 
 
 def _standalone(request: Request, *, forced: bool) -> Request:
-    """As torchrun has it: --standalone, or one static node without an address, needs no endpoint and no id.
+    """One node without an address needs no endpoint and no id, only a free port.
 
-    Both mean c10d, but static is kept where it was asked for by name.
+    --standalone means c10d, as in torchrun. Without it torchrun turns static into c10d; here it stays
+    static, which on one node starts sooner and gives the workers the same.
     """
     alone = request.backend == "static" and request.max_nodes == 1 and not request.endpoint
     if not forced and not alone:
@@ -169,9 +170,9 @@ def _standalone(request: Request, *, forced: bool) -> Request:
         )
     return dataclasses.replace(
         request,
-        backend="static" if alone and "backend" in request.given else "c10d",
+        backend="c10d" if forced else "static",
         endpoint="localhost:0",
-        run_id=str(uuid.uuid4()),
+        run_id=request.run_id if "run_id" in request.given and not forced else str(uuid.uuid4()),
         node_rank=None,
         given=request.given | {"backend", "endpoint", "run_id"},
     )

@@ -128,3 +128,12 @@ def test_stderr_stays_a_terminal(cluster: Cluster) -> None:
     assert "stderr is a terminal: True" in agent.text
     assert b"to stderr\r\n" in os.read(reader, 65536)
     os.close(reader)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_node_that_fails_as_a_consequence_names_the_cause(cluster: Cluster, backend: str) -> None:
+    agents = cluster.pair("cascade.py", backend=backend, nproc=2)
+    assert [agent.wait() for agent in agents] == [9, 9], agents[0].text + agents[1].text
+    consequence = next(agent for agent in agents if "after it, on this node (0)" in agent.text)
+    assert "first failure: rank 2 (node 1 on " in last_lines(consequence)
+    assert "rank 0: exit code 5" in last_lines(consequence)

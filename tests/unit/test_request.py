@@ -163,15 +163,16 @@ def test_endpoint_and_the_same_address_are_no_contradiction(checked):
     assert checked(*MEET, "--node-rank=0", "--master-addr=10.0.0.1", "--master-port=29500")
 
 
-def test_static_asked_for_by_name_is_kept_on_one_node(checked):
-    request = checked("--rdzv-backend=static")
-    assert (request.backend, request.endpoint) == ("static", "localhost:0")
-
-
-@pytest.mark.parametrize("argv", [[], ["--standalone"]])
-def test_one_node_without_an_address_needs_no_endpoint(checked, argv):
+@pytest.mark.parametrize("argv", [["--standalone"], ["--standalone", "--rdzv-backend=static"]])
+def test_standalone_is_c10d_as_in_torchrun(checked, argv):
     request = checked(*argv)
     assert (request.backend, request.endpoint) == ("c10d", "localhost:0")
+
+
+@pytest.mark.parametrize("argv", [[], ["--rdzv-backend=static"]])
+def test_one_node_without_an_address_needs_no_endpoint(checked, argv):
+    request = checked(*argv)
+    assert (request.backend, request.endpoint) == ("static", "localhost:0")
 
 
 def test_two_standalone_jobs_have_ids_of_their_own(checked):

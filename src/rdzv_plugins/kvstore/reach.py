@@ -12,7 +12,8 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse, EndpointUnreachable
@@ -55,10 +56,20 @@ def wait_reachable(endpoint: Endpoint, timeout: float, who: str, greet: Greeting
         delay = min(delay * 1.5, 1.0)
 
 
+Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+
+
+def resolve(host: str, port: int) -> Sequence[Address]:
+    """The addresses of ``host``, as from ``socket.getaddrinfo``. Raises ``socket.gaierror``."""
+    # bytes: for text, Python loads its tables for international names (256 KiB), which hosts here are not
+    name = host.encode() if host.isascii() else host
+    return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+
+
 def _try_connect(endpoint: Endpoint, timeout: float, greet: Greeting | None) -> tuple[str | None, str]:
     """(own address, "") on success, else (None, why not)."""
     try:
-        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        found = resolve(endpoint.host, endpoint.port)
     except socket.gaierror as error:
         return None, f"the name does not resolve ({error.strerror})"
     reason = "the name has no address"
@@ -79,6 +90,21 @@ def _try_connect(endpoint: Endpoint, timeout: float, greet: Greeting | None) -> 
     return None, reason
 
 
+def dial(host: str, port: int, timeout: float) -> socket.socket:
+    """A connection to the first address of ``host`` that takes it within ``timeout`` seconds. Raises ``OSError``."""
+    failure: OSError = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in resolve(host, port):
+        connection = socket.socket(family, kind, protocol)
+        connection.settimeout(timeout)
+        try:
+            connection.connect(address)
+            return connection
+        except OSError as error:
+            connection.close()
+            failure = error
+    raise failure
+
+
 def _remedy(reason: str) -> str:
     if "resolve" in reason:
         return "Check the name, or give an IP address."
@@ -92,7 +118,7 @@ def _remedy(reason: str) -> str:
 def is_own_address(host: str) -> bool:
     """True when ``host`` is an address of this machine: decided by binding to it, never by names."""
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        found = resolve(host, 0)
     except socket.gaierror:
         return False
     for family, kind, protocol, _, address in found:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from rdzv_plugins.kvstore import wire
+from rdzv_plugins.kvstore.reach import dial
 
 _CONNECT_S = 30.0
 _KEEPALIVE_S = 10
@@ -34,7 +35,7 @@ class Watch:
     ) -> None:
         self._key, self._on_value, self._on_lost = key, on_value, on_lost
         self._stopped = threading.Event()
-        self._connection = socket.create_connection((host, port), timeout=_CONNECT_S)
+        self._connection = dial(host, port, _CONNECT_S)
         wire.greet(self._connection)
         self._connection.settimeout(None)
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -68,3 +69,32 @@ class Watch:
                 return
         if not self._stopped.is_set():
             self._on_value(value)
+
+
+class AwaitedKey:
+    """Waiting for one key from the main thread: unlike a wait inside torch, a signal interrupts it."""
+
+    def __init__(self, host: str, port: int, key: str) -> None:
+        self._done = threading.Event()
+        self._value: bytes | None = None
+        self._error: Exception | None = None
+        self._watch = Watch(host, port, key, self._found, self._lost)
+
+    def wait(self, timeout: float) -> bytes | None:
+        """The value, or None after ``timeout`` seconds. Raises ``OSError`` when the server is lost."""
+        self._done.wait(max(0.0, timeout))
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def stop(self) -> None:
+        """Wait no longer."""
+        self._watch.stop()
+
+    def _found(self, value: bytes) -> None:
+        self._value = value
+        self._done.set()
+
+    def _lost(self, error: Exception) -> None:
+        self._error = error
+        self._done.set()

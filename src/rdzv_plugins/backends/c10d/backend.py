@@ -7,7 +7,6 @@ endpoint's address, not by comparing host names: second network cards and CNAMEs
 from __future__ import annotations
 
 import logging
-import socket
 
 from torch.distributed import FileStore, Store
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
@@ -16,7 +15,7 @@ from rdzv_plugins.elastic.torch_errors import as_torch
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import AddressInUse, RendezvousFailed
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.kvstore.reach import default_address, is_own_address
+from rdzv_plugins.kvstore.reach import default_address, is_own_address, resolve
 from rdzv_plugins.kvstore.torch_store import connect, serve
 from rdzv_plugins.options import PortRange
 
@@ -73,7 +72,7 @@ def _open_tcp(request: Request, endpoint: Endpoint) -> C10dBackend:
 
 def _dialable(endpoint: Endpoint) -> str:
     """The address under which peers reach this node: what the endpoint resolves to, if not its own loopback."""
-    address = str(socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)[0][4][0])
+    address = str(resolve(endpoint.host, endpoint.port)[0][4][0])
     if Endpoint(address, 0).is_loopback and not endpoint.is_loopback:  # a host's own name in its /etc/hosts
         return default_address()
     return address

@@ -14,7 +14,7 @@ from torch.distributed import DistError, PrefixStore, TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 
 from rdzv_plugins import errors
-from rdzv_plugins.backends.static.rounds import Arrival, Go, Rounds
+from rdzv_plugins.backends.static.rounds import Arrival, Go, Rounds, parse_go
 from rdzv_plugins.elastic.ended import ended_error
 from rdzv_plugins.elastic.torch_errors import as_torch
 from rdzv_plugins.endpoints import parse_endpoint
@@ -22,7 +22,7 @@ from rdzv_plugins.interfaces import Failure, Outcome, Request
 from rdzv_plugins.kvstore.job_record import JobRecord
 from rdzv_plugins.kvstore.reach import is_own_address
 from rdzv_plugins.kvstore.torch_store import connect, serve
-from rdzv_plugins.kvstore.watch import Watch
+from rdzv_plugins.kvstore.watch import AwaitedKey, Watch
 from rdzv_plugins.options import PortRange
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class StaticHandler:
             go = self._join(deadline)
         except errors.RendezvousFailed as error:
             raise as_torch(error) from error.__cause__
-        except DistError as error:
+        except (DistError, OSError) as error:
             raise as_torch(self._lost(error)) from error
         store = PrefixStore(f"agents/{self._round}", self._rounds_().store)
         return RendezvousInfo(store, self._rank, self._nodes, RendezvousStoreInfo(go.master_addr, go.master_port))
@@ -122,9 +122,15 @@ class StaticHandler:
                 self._rounds_().settle(self._rounds_().latest(), Go(ended=outcome))
             self._record.mark_left()
             if serves:
-                self._record.wait_left(self._nodes, self._options.linger)
+                self._record.wait_left(self._present(), self._options.linger)
         except DistError as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
+
+    def _present(self) -> int:
+        """How many nodes have to leave before this one can: those that are in the newest round or were in one."""
+        if self._round:
+            return self._nodes
+        return self._nodes - len(self._rounds_().missing(self._rounds_().latest(), self._nodes))
 
     def _join(self, deadline: float) -> Go:
         rounds = self._rounds_()
@@ -173,9 +179,14 @@ class StaticHandler:
 
     def _follow(self, round_: int, deadline: float) -> Go:
         next_report = time.monotonic() + _REPORT_EVERY_S
-        while (go := self._rounds_().wait_go(round_, max(0.01, min(next_report, deadline) - time.monotonic()))) is None:
-            next_report = self._report(round_, deadline, next_report)
-        return go
+        store = self._control_()
+        awaited = AwaitedKey(store.host, store.port, f"{self._prefix}/go/{round_}")
+        try:
+            while (go := awaited.wait(min(next_report, deadline) - time.monotonic())) is None:
+                next_report = self._report(round_, deadline, next_report)
+        finally:
+            awaited.stop()
+        return parse_go(go)
 
     def _report(self, round_: int, deadline: float, next_report: float) -> float:
         """Say who is missing, or raise ``RendezvousTimeout`` saying it; returns when to report next."""
@@ -241,13 +252,16 @@ class StaticHandler:
             return self._request.local_addr
         return "127.0.0.1" if self._endpoint.host == "localhost" else self._endpoint.host
 
+    def _control_(self) -> TCPStore:
+        assert self._control is not None, "used before the first round"
+        return self._control
+
     def _rounds_(self) -> Rounds:
         assert self._rounds is not None, "used before the first round"
         return self._rounds
 
     def _watch_key(self, key: str, on_value: Callable[[bytes], None]) -> Watch:
-        store = self._control
-        assert store is not None, "used before the first round"
+        store = self._control_()
         return Watch(store.host, store.port, f"{self._prefix}/{key}", on_value, self._on_lost)
 
     def _on_over(self, by: bytes) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 from torch.distributed import DistNetworkError, DistStoreError, Store
 
 from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.kvstore.job_record import parse_outcome
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,11 @@ class Rounds:
     def wait_arrivals(self, round_: int, nodes: int, timeout: float) -> list[Arrival] | None:
         """All arrivals in order of rank, or None if some are missing after ``timeout`` seconds."""
         keys = [f"node/{round_}/{rank}" for rank in range(nodes)]
-        if not self._wait(keys, timeout):
+        try:
+            self.store.wait(keys, timedelta(seconds=timeout))
+        except DistNetworkError:
+            raise
+        except DistStoreError:
             return None
         return [Arrival(**json.loads(text)) for text in self.store.multi_get(keys)]
 
@@ -94,25 +99,11 @@ class Rounds:
 
     def settle(self, round_: int, go: Go) -> Go:
         """Write ``go`` unless there is one; returns the one that holds."""
-        return _parse_go(self.store.compare_set(f"go/{round_}", "", json.dumps(asdict(go))))
-
-    def wait_go(self, round_: int, timeout: float) -> Go | None:
-        """The round's ``go``, or None after ``timeout`` seconds."""
-        return _parse_go(self.store.get(f"go/{round_}")) if self._wait([f"go/{round_}"], timeout) else None
-
-    def _wait(self, keys: list[str], timeout: float) -> bool:
-        try:
-            self.store.wait(keys, timedelta(seconds=timeout))
-        except DistNetworkError:
-            raise
-        except DistStoreError:
-            return False
-        return True
+        return parse_go(self.store.compare_set(f"go/{round_}", "", json.dumps(asdict(go))))
 
 
-def _parse_go(text: bytes) -> Go:
-    from rdzv_plugins.kvstore.job_record import parse_outcome
-
+def parse_go(text: bytes) -> Go:
+    """A ``Go`` from its JSON form."""
     data: dict[str, Any] = json.loads(text)
     ended = parse_outcome(json.dumps(data["ended"])) if data["ended"] else None
     return Go(tuple(data["members"]), data["master_addr"], data["master_port"], ended)
