@@ -36,6 +36,12 @@ def free_port() -> int:
             return port
 
 
+def default_signals() -> None:
+    """Signals as a terminal gives them: CI, nohup and background jobs start us with some ignored."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Agent:
     """One launcher process; its output goes to a file, so that nothing ever blocks on a full pipe."""
 
@@ -44,7 +50,13 @@ class Agent:
         errors = subprocess.STDOUT if stderr is None else stderr
         with output.open("wb") as file:
             self.process = subprocess.Popen(
-                command, stdout=file, stderr=errors, stdin=subprocess.DEVNULL, env=env, cwd=output.parent
+                command,
+                stdout=file,
+                stderr=errors,
+                stdin=subprocess.DEVNULL,
+                env=env,
+                cwd=output.parent,
+                preexec_fn=default_signals,
             )
 
     @property
