@@ -66,6 +66,7 @@ class Agent(LocalElasticAgent):  # type: ignore[misc]
         result = super()._invoke_run(*arguments, **options)
         while self._rejoin:  # this node was done, but another has to run again: so does this one
             self._rejoin = False
+            self._stop_workers(self._worker_group)  # they have ended, their watchdog has not
             result = super()._invoke_run(*arguments, **options)
         return result
 

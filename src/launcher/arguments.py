@@ -68,7 +68,10 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     try:
         parser = build_parser()
     except ValueError as error:  # torch converts PET_* values of flags (0 or 1) while it builds the parser
-        raise UsageError(f"a PET_* variable has a value that its flag does not take: {error}") from error
+        named = [f"{k}={v}" for k, v in os.environ.items() if k.startswith("PET_") and repr(v) in str(error)]
+        raise UsageError(
+            f"{' or '.join(named) or 'a PET_* variable'}: not a value that the flag takes", remedy="Flags take 0 or 1."
+        ) from error
     args = parser.parse_args(list(argv))
     # again without defaults: what is set now was given, on the command line or by PET_*
     for action in parser._actions:

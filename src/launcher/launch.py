@@ -8,12 +8,12 @@ time-out, the signals, how the end is told. What torch's ``LaunchConfig`` holds 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import inspect
 import logging
 import os
 import socket
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,14 +21,16 @@ from torch.distributed.elastic import events, metrics
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, record
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args
 
 from launcher import signals
 from launcher.agent import Agent
+from launcher.console import say
 from launcher.monitor import WorkerMonitor
 from launcher.request import build_request, check_meeting_point
+from launcher.stderr_pipes import last_lines
 from launcher.summary import describe, failure_summary
 from launcher.worker_logs import WorkerLogs
 from rdzv_plugins.errors import PeerFailed, UsageError
@@ -50,8 +52,8 @@ def launch(args: argparse.Namespace) -> int:
     request = prepare(entry, request)
     config, entrypoint, arguments = _torch_config(args, request)
     host.report_problems()
-    signals.install(config.signals_to_handle)
     try:
+        signals.install(config.signals_to_handle)
         handler = create_handler(host, entry, request)
         return Launch(request, handler, config, entrypoint, arguments, args.exit_barrier_timeout).run()
     except SignalException as stop:  # before there were workers
@@ -123,12 +125,16 @@ class Launch:
             raise
         finally:
             signals.ignore_all()
-            self._agent.kill_workers()
-            self._monitor.close()
-            self._handler.leave(outcome)
-            self._handler.shutdown()
-            if self._farewell:  # below everything that torch and the workers still printed
-                print(f"rdzv-run: {self._farewell}", file=sys.stderr)
+            with contextlib.ExitStack() as steps:  # in reverse order, each one even if another fails
+                steps.callback(self._say_farewell)
+                steps.callback(self._handler.shutdown)
+                steps.callback(self._handler.leave, outcome)
+                steps.callback(self._monitor.close)
+                steps.callback(self._agent.kill_workers)
+
+    def _say_farewell(self) -> None:
+        if self._farewell:  # below everything that torch and the workers still printed
+            say("rdzv-run", self._farewell)
 
     def _run_agent(self) -> RunResult | None:
         result: RunResult | None = self._agent.run()
@@ -173,7 +179,8 @@ class Launch:
     def _first_failure(self, error: ChildFailedError) -> Failure:
         """The first failure of the round over all nodes; this node's own when the others cannot be asked."""
         _, own = error.get_first_failure()
-        mine = self._failure(own.local_rank, own.pid, own.exitcode, self._monitor.tail(own.local_rank))
+        tail = self._monitor.tail(own.local_rank) or _recorded(own)
+        mine = self._failure(own.local_rank, own.pid, own.exitcode, tail)
         try:
             if not self._monitor.wait_report(_REPORT_TIMEOUT_S):
                 self._handler.note_failure(mine)
@@ -193,6 +200,14 @@ class Launch:
             restarts=f"restarts used on this node: {self._agent.restarts_used} of {config.max_restarts}{hint}",
             log_dir=logs if _has_logs(logs) else "",
         )
+
+
+def _recorded(failure: ProcessFailure) -> tuple[str, ...]:
+    """What torch's error file has of it: with --run-path, where stderr cannot be captured, the traceback."""
+    message = failure.error_file_data.get("message", "")
+    if isinstance(message, dict):
+        message = message.get("extraInfo", {}).get("py_callstack", message.get("message", ""))
+    return last_lines(str(message).encode()) if message != "<NONE>" else ()
 
 
 def _has_logs(directory: str) -> bool:
@@ -216,7 +231,7 @@ def _torch_config(
     try:
         config, entrypoint, arguments = config_from_args(plain)
     except (ValueError, AssertionError, OSError) as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"a flag about the workers or their logs (--redirects, --log-dir, ...): {error}") from error
     return config, entrypoint, list(arguments)
 
 

@@ -30,6 +30,8 @@ class WorkerMonitor:
         self._directory: Path | None = None
         self._lock = threading.Lock()
         self._pipes: dict[int, StderrPipe] = {}
+        self._old_pipes: list[StderrPipe] = []
+        self._ending = threading.Event()
         self._files: dict[int, str] = {}
         self._pidfds: dict[int, tuple[int, int]] = {}
         self._watching = False
@@ -56,7 +58,7 @@ class WorkerMonitor:
                     self._files[local_rank] = path
                     paths[local_rank] = path
                     continue
-                pipe = StderrPipe(self._directory, local_rank, forward=path == "")
+                pipe = StderrPipe(self._directory, local_rank, forward=path == "", give_up=self._ending)
                 self._pipes[local_rank] = pipe
                 self._selector.register(pipe.fd, selectors.EVENT_READ)
                 paths[local_rank] = pipe.path
@@ -82,8 +84,7 @@ class WorkerMonitor:
 
     def ignore_exits(self) -> None:
         """The agent is about to stop the workers: their ends are not failures."""
-        with self._lock:
-            self._watching = False
+        self._watching = False  # without the lock: the monitor may hold it while our own stderr is stuck
 
     def wait_report(self, timeout: float) -> bool:
         """True if a failure of this round was reported; waits up to ``timeout`` seconds until it is through."""
@@ -104,8 +105,11 @@ class WorkerMonitor:
 
     def close(self) -> None:
         """Pass on what is left of stderr, and end the thread."""
+        self._ending.set()
         with self._lock:
             self._drop_round()
+            while self._old_pipes:
+                self._forget(self._old_pipes[-1])
             self._closed = True
         self._wake()
         self._thread.join()
@@ -120,14 +124,26 @@ class WorkerMonitor:
         os.write(self._wake_w, b"x")
 
     def _drop_round(self) -> None:
-        for pipe in self._pipes.values():
-            pipe.drain()
-            self._selector.unregister(pipe.fd)
-            pipe.close()
-        for fd in self._pidfds:
+        """The round is over. What its workers left running may go on writing to their pipes."""
+        while self._pipes:
+            _, pipe = self._pipes.popitem()
+            pipe.close_writer()
+            self._old_pipes.append(pipe)
+            self._read(pipe)
+        while self._pidfds:
+            fd, _ = self._pidfds.popitem()
             self._selector.unregister(fd)
             os.close(fd)
-        self._pipes, self._files, self._pidfds = {}, {}, {}
+        self._files = {}
+
+    def _read(self, pipe: StderrPipe) -> None:
+        if not pipe.drain() and pipe in self._old_pipes:
+            self._forget(pipe)
+
+    def _forget(self, pipe: StderrPipe) -> None:
+        self._old_pipes.remove(pipe)
+        self._selector.unregister(pipe.fd)
+        pipe.close()
 
     def _run(self) -> None:
         while True:
@@ -136,21 +152,28 @@ class WorkerMonitor:
             with self._lock:
                 if self._closed:
                     return
-                for pipe in self._pipes.values():
-                    if pipe.fd in ready:
-                        pipe.drain()
-                for fd in ready:
-                    if fd == self._wake_r:
-                        os.read(fd, 4096)
-                    elif fd in self._pidfds:
-                        self._ended(fd)
+                try:
+                    self._handle(ready)
+                except Exception:  # the workers' stderr has to go on being read, whatever went wrong
+                    logger.exception("the monitor of the workers met an error")
+
+    def _handle(self, ready: list[int]) -> None:
+        for pipe in [*self._pipes.values(), *self._old_pipes]:
+            if pipe.fd in ready:
+                self._read(pipe)
+        for fd in ready:
+            if fd == self._wake_r:
+                os.read(fd, 4096)
+            elif fd in self._pidfds:
+                self._ended(fd)
 
     def _ended(self, fd: int) -> None:
         local_rank, pid = self._pidfds.pop(fd)
         self._selector.unregister(fd)
         try:
             status = os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:  # torch was quicker: the agent reports it from torch's result
+        except ChildProcessError:  # torch was quicker: it stops the others now, and the agent reports its result
+            self._watching = False
             status = None
         finally:
             os.close(fd)

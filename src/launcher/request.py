@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from launcher.devices import local_world_size
-from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
+from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint, require_meeting_point
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.options import parse_conf
@@ -74,12 +74,8 @@ def build_request(args: argparse.Namespace, resolve: Callable[[Request], Request
 
 def check_meeting_point(request: Request, arguments: Mapping[str, object]) -> None:
     """Refuse several nodes without a place to meet. After plug-ins had their say: Slurm may know the place."""
-    if request.max_nodes > 1 and not request.endpoint:
-        also = " (--master-port alone does not say on which machine)" if arguments.get("master_port") else ""
-        raise UsageError(
-            f"--nnodes asks for {request.max_nodes} nodes, but there is no endpoint where they could meet{also}",
-            remedy="Give --rdzv-endpoint=HOST:PORT or --master-addr=HOST --master-port=PORT, the same on every node.",
-        )
+    also = " (--master-port alone does not say on which machine)" if arguments.get("master_port") else ""
+    require_meeting_point(request.endpoint, request.max_nodes, also=also)
 
 
 def _node_range(text: str) -> tuple[int, int]:

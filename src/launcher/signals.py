@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from types import FrameType
@@ -9,6 +10,8 @@ from types import FrameType
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from rdzv_plugins.errors import UsageError
+
+logger = logging.getLogger(__name__)
 
 
 def install(names: str) -> None:
@@ -30,7 +33,11 @@ def install(names: str) -> None:
         except (OSError, ValueError) as error:
             raise UsageError(f"--signals-to-handle: {name} cannot be handled: {error}") from error
         kept.append(name)
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(kept)
+    logger.debug("handling signals: %s", ", ".join(kept) or "none")
+    if not names.strip(" ,"):
+        raise UsageError("--signals-to-handle is empty", remedy="Name at least one signal, for example SIGTERM.")
+    # torch fails on an empty list. SIGUSR2 would end this process anyhow
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(kept) or "SIGUSR2"
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import tempfile
 import termios
+import threading
 import tty
 from pathlib import Path
 
 KEEP_BYTES = 16 * 1024
 KEEP_LINES = 20
 _CHUNK = 64 * 1024
+_RETRY_S = 0.2
 
 
 def last_lines(data: bytes) -> tuple[str, ...]:
@@ -27,42 +30,50 @@ def last_lines(data: bytes) -> tuple[str, ...]:
 
 
 class StderrPipe:
-    """One worker's stderr. Not thread-safe: read by the monitor's thread only."""
+    """One worker's stderr. Not thread-safe: its user holds a lock.
 
-    def __init__(self, directory: Path, local_rank: int, *, forward: bool) -> None:
+    ``give_up`` set means that the process is ending: what our own stderr does not take at once is dropped.
+    """
+
+    def __init__(self, directory: Path, local_rank: int, *, forward: bool, give_up: threading.Event) -> None:
         self._forward = forward
+        self._give_up = give_up
         self._kept = bytearray()
-        self._keep_open: list[int] = []
-        if forward and os.isatty(2):
-            self.fd, self.path = self._open_terminal()
-        else:
-            self.path = str(directory / f"stderr.{local_rank}")
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path)
-            os.mkfifo(self.path, 0o600)
-            self.fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
-            # a writer of our own: without it the pipe reads as ended between two writers
-            self._keep_open.append(os.open(self.path, os.O_WRONLY))
+        terminal = self._open_terminal() if forward and os.isatty(2) else None
+        # a writer of our own: without it the pipe reads as ended before the worker has opened it
+        self.fd, self._writer, self.path = terminal or self._open_pipe(directory / f"stderr.{local_rank}")
 
-    def _open_terminal(self) -> tuple[int, str]:
-        reader, writer = os.openpty()
+    @staticmethod
+    def _open_pipe(path: Path) -> tuple[int, int, str]:
+        path.unlink(missing_ok=True)
+        os.mkfifo(path, 0o600)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        return reader, os.open(path, os.O_WRONLY), str(path)
+
+    @staticmethod
+    def _open_terminal() -> tuple[int, int, str] | None:
+        try:
+            reader, writer = os.openpty()
+        except OSError:  # a container without /dev/ptmx
+            return None
         tty.setraw(writer)  # what passes here is processed once, by the real terminal
         with contextlib.suppress(OSError):
             size = fcntl.ioctl(2, termios.TIOCGWINSZ, b"\0" * 8)
             fcntl.ioctl(writer, termios.TIOCSWINSZ, size)
         os.set_blocking(reader, False)
-        self._keep_open.append(writer)
-        return reader, os.ttyname(writer)
+        return reader, writer, os.ttyname(writer)
 
-    def drain(self) -> None:
-        """Read what is there now, keep its end and pass it on."""
+    def drain(self) -> bool:
+        """Read what is there now, keep its end and pass it on. False once nobody can write any more."""
         while True:
             try:
                 data = os.read(self.fd, _CHUNK)
-            except (BlockingIOError, OSError):
-                return
+            except BlockingIOError:
+                return True
+            except OSError:  # a terminal's way to say that its writers are gone
+                return False
             if not data:
-                return
+                return False
             self._kept += data
             del self._kept[:-KEEP_BYTES]
             if self._forward:
@@ -72,8 +83,10 @@ class StderrPipe:
         while data:
             try:
                 data = data[os.write(2, data) :]
-            except BlockingIOError:
-                continue
+            except BlockingIOError:  # shared with a program that made it non-blocking
+                select.select([], [2], [], _RETRY_S)
+                if self._give_up.is_set():
+                    return
             except OSError:  # our own stderr is gone: the workers must not stop for that
                 self._forward = False
                 return
@@ -82,11 +95,16 @@ class StderrPipe:
         """The last lines so far."""
         return last_lines(bytes(self._kept))
 
+    def close_writer(self) -> None:
+        """The workers have ended: from here on the pipe lasts as long as processes that they left behind."""
+        if self._writer >= 0:
+            writer, self._writer = self._writer, -1
+            os.close(writer)
+
     def close(self) -> None:
         """Let go of the pipe."""
-        for fd in (self.fd, *self._keep_open):
-            os.close(fd)
-        self._keep_open.clear()
+        self.close_writer()
+        os.close(self.fd)
 
 
 def pipe_directory() -> Path:

@@ -45,7 +45,7 @@ def failure_summary(
         lines.append("  the last lines of its stderr:")
         lines += [f"  | {line}" for line in first.stderr]
     else:
-        lines.append("  it wrote nothing to stderr.")
+        lines.append("  nothing of its stderr is known.")
     others = {rank: code for rank, code in sorted(here.items()) if rank != first.global_rank}
     if others:
         ends = ", ".join(f"rank {rank}: {describe_exit(code)}" for rank, code in others.items())

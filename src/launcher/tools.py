@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from launcher.cli import debug_wanted, report, setup_logging
+from launcher.console import debug_wanted, report, setup_logging
 
 
 def main(argv: Sequence[str] | None = None) -> int:

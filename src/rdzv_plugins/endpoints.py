@@ -60,6 +60,26 @@ def parse_endpoint(text: str, default_port: int | None, *, what: str = "--rdzv-e
     return Endpoint(host, check_port(port_text, what=what))
 
 
+def parse_meeting_point(text: str, default_port: int | None, nodes: int) -> Endpoint:
+    """An endpoint where ``nodes`` nodes are to meet: with several, port 0 is refused too. Raises ``UsageError``."""
+    endpoint = parse_endpoint(text, default_port)
+    if endpoint.port == 0 and nodes > 1:
+        raise UsageError(
+            "--rdzv-endpoint: port 0 is for one node only: the others could not find it",
+            remedy="Choose a port, the same on every node.",
+        )
+    return endpoint
+
+
+def require_meeting_point(endpoint: str, nodes: int, *, also: str = "") -> None:
+    """Refuse several nodes without a place to meet. Raises ``UsageError``."""
+    if nodes > 1 and not endpoint:
+        raise UsageError(
+            f"--nnodes asks for {nodes} nodes, but there is no endpoint where they could meet{also}",
+            remedy="Give --rdzv-endpoint=HOST:PORT or --master-addr=HOST --master-port=PORT, the same on every node.",
+        )
+
+
 def check_port(port: str | int, *, what: str) -> int:
     """``port`` as a number from 0 to 65535. Raises ``UsageError``."""
     if not str(port).isdecimal() or int(port) > 65535:

@@ -120,3 +120,8 @@ class PeerFailed(RendezvousClosed):
         super().__init__(message)
         self.failure = failure
         self.exit_code = failure.process_exit_code
+
+
+def is_signal(error: BaseException) -> bool:
+    """True for torch's ``SignalException``: an ``Exception``, but nobody's error. Told by its attribute."""
+    return hasattr(error, "sigval")

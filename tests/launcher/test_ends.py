@@ -120,6 +120,40 @@ def test_signal_while_waiting_for_other_nodes(cluster: Cluster, backend: str) ->
     assert cluster.processes() == {}
 
 
+def test_signal_while_waiting_for_the_host(cluster: Cluster) -> None:
+    agent = cluster.run("plain.py", "sleep", backend="c10d", nnodes=2, conf="is_host=false", options=["-v"])
+    agent.wait_for("handling signals")
+    os.kill(agent.pid, signal.SIGTERM)
+    assert agent.wait(30) == 143
+    assert "error" not in agent.text
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_host_waits_for_an_agent_that_was_replaced(cluster: Cluster, backend: str) -> None:
+    """The agent that has left must not be counted for the one in its place."""
+    go_on = cluster.directory / "go-on"
+    conf = "" if backend == "static" else "last_call_timeout=2"
+
+    def start(rank: int) -> Agent:
+        given = rank if backend == "static" else None
+        nodes = 2 if backend == "static" else "1:2"
+        return cluster.run(
+            "report.py", *("fail_after", go_on, 0, 7), backend=backend, nnodes=nodes, rank=given, restarts=0, conf=conf
+        )
+
+    first = start(0)
+    cluster.wait_listening()
+    second = start(1)
+    for agent in (first, second):
+        agent.wait_for(r'"WORLD_SIZE": "2"')
+    os.kill(second.pid, signal.SIGTERM)
+    assert second.wait() == 143
+    again = start(1)
+    again.wait_for(r'"WORLD_SIZE": "2"')
+    go_on.touch()
+    assert [first.wait(), again.wait()] == [7, 7], first.text + again.text
+
+
 def test_stderr_stays_a_terminal(cluster: Cluster) -> None:
     reader, writer = pty.openpty()
     with open(writer, "wb") as terminal:

@@ -188,7 +188,7 @@ def test_range_of_nodes_is_kept(checked):
     ("argv", "variables", "message"),
     [
         (["--nnodes=2", "never.py"], {}, "rdzv-run: error: --nnodes asks for 2 nodes"),
-        (["never.py"], {"PET_STANDALONE": "yes"}, "rdzv-run: error: a PET_* variable"),
+        (["never.py"], {"PET_STANDALONE": "yes"}, "rdzv-run: error: PET_STANDALONE=yes: not a value"),
         (["--rdzv-backend=c10d", "--rdzv-conf=time=1", "never.py"], {}, "rdzv-run: error: --rdzv-conf: backend"),
     ],
 )

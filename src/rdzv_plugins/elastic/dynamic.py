@@ -73,7 +73,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         if request.max_nodes > 1 and isinstance(store, TCPStore):
             self._watch = Watch(store.host, store.port, f"{prefix}/end", self._on_end, self._on_lost)
         self._problem: Exception | None = None
-        self._nodes = 1
+        self._members: list[Any] = []
         self._left = False
 
     @property
@@ -82,6 +82,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         return bool(super().use_agent_store)
 
     def next_rendezvous(self) -> api.RendezvousInfo:
+        self.raise_if_ended()
         self._shared_tcp_store_server = None  # closes last round's server, if it was ours
         self._bootstrap_store_info = None
         with Waiting(self._facts) as waiting:
@@ -89,7 +90,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
                 info = super().next_rendezvous()
             except (api.RendezvousError, DistError) as error:
                 raise self._explain(error, waiting.last) from error
-        self._nodes = info.world_size
+        self._members = list(self._state_holder.state.participants)
         return info
 
     def num_nodes_waiting(self) -> int:
@@ -124,9 +125,10 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
                 self._stop_heartbeats()
             else:
                 super().shutdown()
-            self._record_.mark_left()
+            self._record_.mark_left(str(self._this_node))
             if self._hosts_store:
-                self._record_.wait_left(self._nodes, self._options.linger)
+                others = [str(node) for node in self._members if node != self._this_node]
+                self._record_.wait_left(others, self._options.linger)
         except DistError as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
 
@@ -150,7 +152,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         self._problem = as_torch(ended_error(outcome, self._request))
 
     def _on_lost(self, error: Exception) -> None:
-        self._problem = as_torch(self._lost(error))
+        self._problem = self._problem or as_torch(self._lost(error))
 
     def _lost(self, error: BaseException) -> errors.EndpointLost:
         where = self._request.endpoint or "the shared control store"
@@ -172,6 +174,8 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
 
     def _explain(self, error: Exception, facts: str = "") -> Exception:
         """torch's error, with what it leaves out: who is there, who ended the job, which key nobody wrote."""
+        if self._problem is not None:  # heard from the node that it happened to
+            return self._problem
         if isinstance(error, errors.RdzvError):
             return error
         run = self._request.run_id

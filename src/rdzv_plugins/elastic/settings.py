@@ -17,8 +17,9 @@ class DynamicSettings(WorkerStoreOptions):
     join_timeout: float | None = option(
         None, help="Time within which a round has to complete; 600 when unset.", unit="s", minimum=1
     )
+    # below a second nodes that poll once a second never meet: whoever was first goes on alone, again and again
     last_call_timeout: float = option(
-        30, help="Further wait for more nodes once the minimum has joined.", unit="s", minimum=0
+        30, help="Further wait for more nodes once the minimum has joined.", unit="s", minimum=1
     )
     close_timeout: float = option(30, help="Time within which closing has to succeed.", unit="s", minimum=1)
     heartbeat_timeout: float = option(5, help="Time within which a keep-alive has to succeed.", unit="s", minimum=0.1)

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import Any
 
-from rdzv_plugins.errors import BrokenPlugin, MissingDependency, PluginError, RdzvError
+from rdzv_plugins.errors import BrokenPlugin, MissingDependency, PluginError, RdzvError, is_signal
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.discovery import install_hint
 from rdzv_plugins.host.manager import PluginHost
@@ -82,6 +82,8 @@ def create_handler(host: PluginHost, entry: Entry, request: Request) -> HostedHa
             remedy=_install(entry.backend, missing),
         ) from error
     except Exception as error:
+        if is_signal(error):
+            raise
         raise _blame(entry, "when it was created", error) from error
     if isinstance(created, RendezvousHandler):
         handler = created

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from rdzv_plugins.errors import BrokenPlugin, PluginError, RdzvError
+from rdzv_plugins.errors import BrokenPlugin, PluginError, RdzvError, is_signal
 from rdzv_plugins.host.catalog import Catalog
 from rdzv_plugins.host.discovery import PluginRecord, disabled_by_environment, discover, normalise
 from rdzv_plugins.host.validation import new_manager, validate
@@ -131,6 +131,8 @@ class PluginHost:
                     raise
                 logger.warning("%s failed in %s", record.label, hook, exc_info=True)
             except Exception as error:
+                if is_signal(error):
+                    raise
                 if not swallow:
                     raise PluginError(
                         f"{record.label} raised {type(error).__name__} in {hook}: {error}",

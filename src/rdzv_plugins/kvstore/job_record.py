@@ -1,21 +1,20 @@
 """What the nodes of a job tell each other through their control store: failures, ends, who has left.
 
 Keys, all under the prefix of the run: ``failure/<round>`` the first failure of a round (JSON),
-``end`` how the job ended (JSON), ``left`` how many nodes have left. JSON, never pickle: whoever can
+``end`` how the job ended (JSON), ``left/<agent>`` an agent that has left. JSON, never pickle: whoever can
 write to a store must not be able to run code on its readers.
 """
 
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Iterable
 from dataclasses import asdict
+from datetime import timedelta
 
-from torch.distributed import Store
+from torch.distributed import DistNetworkError, Store
 
 from rdzv_plugins.interfaces import Failure, Outcome
-
-_LINGER_STEP_S = 0.05
 
 
 class JobRecord:
@@ -42,15 +41,21 @@ class JobRecord:
         text = self._read("end")
         return parse_outcome(text) if text else None
 
-    def mark_left(self) -> None:
-        """Count this node as gone: whoever serves the store need not wait for it."""
-        self._store.add("left", 1)
+    def mark_left(self, who: str) -> None:
+        """This agent process, known as ``who``, needs the store no longer."""
+        self._store.set(f"left/{who}", "")
 
-    def wait_left(self, nodes: int, linger: float) -> None:
-        """Wait until ``nodes`` have left, at most ``linger`` seconds. For the node that serves the store."""
-        deadline = time.monotonic() + linger
-        while self._store.add("left", 0) < nodes and time.monotonic() < deadline:
-            time.sleep(_LINGER_STEP_S)
+    def wait_left(self, others: Iterable[str], linger: float) -> None:
+        """Wait until ``others`` have left, at most ``linger`` seconds. For the node that serves the store."""
+        keys = [f"left/{who}" for who in others]
+        if not keys or linger <= 0:
+            return
+        try:
+            self._store.wait(keys, timedelta(seconds=linger))
+        except DistNetworkError:
+            raise
+        except RuntimeError:  # the time is over
+            pass
 
     def _read(self, key: str) -> bytes:
         # check first: get() of a missing key would block

@@ -64,12 +64,12 @@ def _greet(connection: socket.socket) -> str:
         wire.greet(connection)
     except TimeoutError:
         return "something accepts connections there, but does not answer as a torch TCPStore"
-    except ConnectionError:  # a store that is just ending, or starting
-        return "something accepts connections there and hangs up"
     except wire.NotAStore as error:
         host, port = connection.getpeername()[:2]
         raise EndpointUnreachable(
             f"{Endpoint(host, port)} is not a torch TCPStore: it answered {error.args[0]!r}",
             remedy="Another program uses that port. Choose another port, the same on every node.",
         ) from None
+    except ConnectionError:  # a store that is just ending, or starting
+        return "something accepts connections there and hangs up"
     return ""

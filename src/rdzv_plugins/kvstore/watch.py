@@ -36,7 +36,11 @@ class Watch:
         self._key, self._on_value, self._on_lost = key, on_value, on_lost
         self._stopped = threading.Event()
         self._connection = dial(host, port, _CONNECT_S)
-        wire.greet(self._connection)
+        try:
+            wire.greet(self._connection)
+        except OSError:
+            self._connection.close()
+            raise
         self._connection.settimeout(None)
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (

@@ -15,7 +15,7 @@ _VALIDATE, _GET, _WAIT, _PING = 0, 3, 6, 13
 _MAGIC = 0x3C85F7CE
 
 
-class NotAStore(Exception):
+class NotAStore(ConnectionError):
     """What answers is not a TCPStore; ``args[0]`` is what it said."""
 
 

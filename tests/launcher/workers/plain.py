@@ -28,4 +28,6 @@ else:
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     print(f"handlers: SIGHUP {signal.getsignal(signal.SIGHUP)!r}", flush=True)
     print("ready", flush=True)
+    while mode == "flood":
+        sys.stderr.write("x" * 1000 + "\n")
     time.sleep(600)

@@ -1,7 +1,8 @@
 """Joins the gloo group, adds up the ranks, and says in one line of JSON what it was given.
 
 Modes: ``ok``; ``crash RANK CODE`` fails in the first round only; ``fail RANK CODE`` fails in every
-round; ``wait PATH`` runs until PATH exists; ``late SECONDS`` lets rank 1 end that much later.
+round; ``wait PATH`` runs until PATH exists, ``fail_after PATH RANK CODE`` then fails; ``late SECONDS`` lets
+rank 1 end that much later.
 """
 
 import json
@@ -34,6 +35,12 @@ if mode in ("crash", "fail") and rank == int(args[0]):
         if int(args[1]) < 0:
             os.kill(os.getpid(), -int(args[1]))
         sys.exit(int(args[1]))
+if mode == "fail_after":
+    while not Path(args[0]).exists():
+        time.sleep(0.05)
+    if rank == int(args[1]):
+        sys.exit(int(args[2]))
+    time.sleep(600)
 if mode == "wait":
     while not Path(args[0]).exists():
         time.sleep(0.05)

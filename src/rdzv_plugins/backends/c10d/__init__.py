@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rdzv_plugins.elastic.settings import DynamicSettings
-from rdzv_plugins.endpoints import parse_endpoint
-from rdzv_plugins.errors import UsageError
+from rdzv_plugins.endpoints import parse_meeting_point, require_meeting_point
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request
 from rdzv_plugins.options import option
@@ -37,19 +36,9 @@ def validate(request: Request) -> None:
     """Refuse an endpoint that cannot work, before anything starts."""
     if request.options.store_type == "file":
         return
-    if not request.endpoint:
-        if request.max_nodes > 1:
-            raise UsageError(
-                f"--nnodes asks for {request.max_nodes} nodes, but there is no endpoint where they could meet",
-                remedy="Give --rdzv-endpoint=HOST:PORT, the same on every node.",
-            )
-        return
-    endpoint = parse_endpoint(request.endpoint, DEFAULT_PORT)
-    if endpoint.port == 0 and request.max_nodes > 1:
-        raise UsageError(
-            "--rdzv-endpoint: port 0 is for one node only: the others could not find it",
-            remedy="Choose a port, the same on every node.",
-        )
+    require_meeting_point(request.endpoint, request.max_nodes)
+    if request.endpoint:
+        parse_meeting_point(request.endpoint, DEFAULT_PORT, request.max_nodes)
 
 
 def create(request: Request) -> C10dBackend:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.endpoints import parse_endpoint
+from rdzv_plugins.endpoints import parse_meeting_point
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request
@@ -57,13 +57,8 @@ def validate(request: Request) -> None:
     """Refuse a contradictory request before anything starts."""
     if not request.endpoint:
         raise UsageError("backend 'static' needs the address of node rank 0", remedy="Give --rdzv-endpoint=HOST:PORT.")
-    endpoint = parse_endpoint(request.endpoint, None)
+    parse_meeting_point(request.endpoint, None, request.max_nodes)
     node_rank(request)
-    if endpoint.port == 0 and request.max_nodes > 1:
-        raise UsageError(
-            "--rdzv-endpoint: port 0 is for one node only: the others could not find it",
-            remedy="Choose a port, the same on every node.",
-        )
 
 
 def create(request: Request) -> StaticHandler:

@@ -19,7 +19,7 @@ from rdzv_plugins.elastic.ended import ended_error
 from rdzv_plugins.elastic.torch_errors import as_torch
 from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.interfaces import Failure, Outcome, Request
-from rdzv_plugins.kvstore.job_record import JobRecord
+from rdzv_plugins.kvstore.job_record import JobRecord, parse_outcome
 from rdzv_plugins.kvstore.reach import is_own_address
 from rdzv_plugins.kvstore.torch_store import connect, serve
 from rdzv_plugins.kvstore.watch import AwaitedKey, Watch
@@ -41,10 +41,9 @@ class StaticHandler:
         self._endpoint = parse_endpoint(request.endpoint, None)
         self._rank = rank
         self._nodes = request.max_nodes
-        self._me = Arrival(
-            uuid.uuid4().hex, socket.gethostname(), os.getpid(), request.max_nodes, request.nproc_per_node
-        )
+        self._me = Arrival(uuid.uuid4().hex, socket.gethostname(), os.getpid())
         self._round = 0
+        self._members: tuple[str, ...] = ()
         self._prefix = f"rdzv_plugins.static.{request.run_id}"
         self._control: TCPStore | None = None
         self._worker_store: TCPStore | None = None
@@ -97,6 +96,7 @@ class StaticHandler:
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Enter the next round and block until every node has. See ``rounds`` for how."""
+        self.raise_if_ended()
         deadline = time.monotonic() + self._options.timeout
         try:
             if self._rounds is None:
@@ -105,7 +105,7 @@ class StaticHandler:
         except errors.RendezvousFailed as error:
             raise as_torch(error) from error.__cause__
         except (DistError, OSError) as error:
-            raise as_torch(self._lost(error)) from error
+            raise self._problem or as_torch(self._lost(error)) from error
         store = PrefixStore(f"agents/{self._round}", self._rounds_().store)
         return RendezvousInfo(store, self._rank, self._nodes, RendezvousStoreInfo(go.master_addr, go.master_port))
 
@@ -120,17 +120,17 @@ class StaticHandler:
                 self._record.end(outcome)
                 # those who wait in a round are told by the key that they wait for
                 self._rounds_().settle(self._rounds_().latest(), Go(ended=outcome))
-            self._record.mark_left()
+            self._record.mark_left(self._me.incarnation)
             if serves:
                 self._record.wait_left(self._present(), self._options.linger)
         except DistError as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
 
-    def _present(self) -> int:
-        """How many nodes have to leave before this one can: those that are in the newest round or were in one."""
-        if self._round:
-            return self._nodes
-        return self._nodes - len(self._rounds_().missing(self._rounds_().latest(), self._nodes))
+    def _present(self) -> list[str]:
+        """The other agents that hold on to this node's store: of the last complete round, or newer in their place."""
+        newer = self._rounds_().present(self._rounds_().latest(), self._nodes)
+        agents = dict(enumerate(self._members)) | newer
+        return [incarnation for rank, incarnation in agents.items() if rank != self._rank]
 
     def _join(self, deadline: float) -> Go:
         rounds = self._rounds_()
@@ -152,11 +152,14 @@ class StaticHandler:
         if go.ended is not None:
             raise ended_error(go.ended, self._request)
         if go.members[self._rank] != self._me.incarnation:
+            if replaced is not None:  # the round was complete just before: the next one is ours
+                self._round = round_
+                return self._join(deadline)
             raise errors.SettingsDiffer(
                 f"node rank {self._rank} of run {self._request.run_id!r} was taken by another agent in round {round_}",
                 remedy=f"Two agents were started with --node-rank={self._rank}: give each node its own.",
             )
-        self._round = round_
+        self._round, self._members = round_, go.members
         self._restart = False
         if self._nodes > 1:
             self._watch = self._watch_key(f"over/{round_}", self._on_over)
@@ -268,13 +271,13 @@ class StaticHandler:
         logger.info("%s has asked for a new round: this node's workers restart too", by.decode())
         self._restart = True
 
-    def _on_end(self, _: bytes) -> None:
-        outcome = self._record.ended() if self._record is not None else None
-        if outcome is not None and outcome.end != "done":
+    def _on_end(self, value: bytes) -> None:
+        outcome = parse_outcome(value)
+        if outcome.end != "done":
             self._problem = as_torch(ended_error(outcome, self._request))
 
     def _on_lost(self, error: Exception) -> None:
-        self._problem = as_torch(self._lost(error))
+        self._problem = self._problem or as_torch(self._lost(error))
 
     def _lost(self, error: BaseException) -> errors.EndpointLost:
         return errors.EndpointLost(

@@ -5,7 +5,7 @@ round's keys. Here a round is a number that all nodes count up together::
 
     round              the newest round that any node has asked for
     over/<r>           round r is over: who was first to ask for r+1
-    node/<r>/<rank>    node <rank> has arrived in round r: who it is and how it was started (JSON)
+    node/<r>/<rank>    node <rank> has arrived in round r: who it is (JSON)
     go/<r>             written by node rank 0 when all have arrived: the members and the workers'
                        store of round r; or by a failing node, instead: how the job ended
 
@@ -35,8 +35,6 @@ class Arrival:
     """Unique to one agent process."""
     host: str
     pid: int
-    nnodes: int
-    nproc: int
 
     def __str__(self) -> str:
         return f"{self.host} (pid {self.pid})"
@@ -93,9 +91,18 @@ class Rounds:
             return None
         return [Arrival(**json.loads(text)) for text in self.store.multi_get(keys)]
 
+    def present(self, round_: int, nodes: int) -> dict[int, str]:
+        """Incarnations of the ranks that have arrived. Requests for every node: for messages and the end only."""
+        keys = {rank: f"node/{round_}/{rank}" for rank in range(nodes)}
+        return {
+            rank: json.loads(self.store.get(key))["incarnation"]
+            for rank, key in keys.items()
+            if self.store.check([key])
+        }
+
     def missing(self, round_: int, nodes: int) -> list[int]:
-        """Ranks that have not arrived. One request per node: for messages only."""
-        return [rank for rank in range(nodes) if not self.store.check([f"node/{round_}/{rank}"])]
+        """Ranks that have not arrived."""
+        return sorted(set(range(nodes)) - set(self.present(round_, nodes)))
 
     def settle(self, round_: int, go: Go) -> Go:
         """Write ``go`` unless there is one; returns the one that holds."""
