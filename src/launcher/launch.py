@@ -127,10 +127,16 @@ class Launch:
             signals.ignore_all()
             with contextlib.ExitStack() as steps:  # in reverse order, each one even if another fails
                 steps.callback(self._say_farewell)
-                steps.callback(self._handler.shutdown)
-                steps.callback(self._handler.leave, outcome)
+                steps.callback(self._leave, outcome)
                 steps.callback(self._monitor.close)
                 steps.callback(self._agent.kill_workers)
+
+    def _leave(self, outcome: Outcome) -> None:
+        try:
+            self._handler.leave(outcome)
+            self._handler.shutdown()
+        except Exception as error:  # the job is over here, and its exit code is known
+            logger.warning("could not tell the other nodes how this one ended: %s", error)
 
     def _say_farewell(self) -> None:
         if self._farewell:  # below everything that torch and the workers still printed
