@@ -159,7 +159,7 @@ def test_host_that_is_stopped_says_so(cluster: Cluster, backend: str) -> None:
     (other,) = (agent for agent in agents if agent is not host)
     os.kill(host.pid, signal.SIGTERM)
     assert host.wait() == 143
-    assert re.search(rf"has ended: the agent on \S+ \(pid {host.pid}, node 0\) got SIGTERM", error_of(other, 76))
+    assert re.search(rf"has ended: the agent on \S+ \(pid {host.pid}, node \d\) got SIGTERM", error_of(other, 76))
 
 
 def test_npu_without_torch_npu_says_how_to_install_it(cluster: Cluster) -> None:
