@@ -36,6 +36,7 @@ if mode in ("crash", "fail") and rank == int(args[0]):
             os.kill(os.getpid(), -int(args[1]))
         sys.exit(int(args[1]))
 if mode == "fail_after":
+    print(f"past the barrier of {os.environ['WORLD_SIZE']}", flush=True)
     while not Path(args[0]).exists():
         time.sleep(0.05)
     if rank == int(args[1]):
