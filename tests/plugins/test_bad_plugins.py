@@ -20,7 +20,8 @@ AGAINST_THE_CONTRACT = {
     "returns_none": "returned None",
 }
 FAILED = AT_IMPORT | AGAINST_THE_CONTRACT
-WORKER = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
+# one write for the whole line: print() under python -u makes several, and two workers share the stream
+WORKER = r"import os; os.write(1, 'rank {RANK} of {WORLD_SIZE}\n'.format(**os.environ).encode())"
 
 
 def distribution(kind):
