@@ -136,13 +136,19 @@ def test_two_agents_with_one_node_rank_are_told(cluster: Cluster) -> None:
     assert "node rank 1 of run 'none' was taken by another agent in round 1" in error_of(replaced, 78)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_loss_of_the_host_is_named(cluster: Cluster, backend: str) -> None:
+def running_pair(cluster: Cluster, backend: str) -> tuple[Agent, Agent]:
+    """Two nodes whose workers run: the one that serves the endpoint, and the other."""
     agents = cluster.pair("apart_forever.py", backend=backend)
     for agent in agents:
         agent.wait_for("I go on")
     host = next(agent for agent in agents if cluster.listens(agent))
     (other,) = (agent for agent in agents if agent is not host)
+    return host, other
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_loss_of_the_host_is_named(cluster: Cluster, backend: str) -> None:
+    host, other = running_pair(cluster, backend)
     for pid in (host.pid, *cluster.workers(host, "apart_forever.py")):
         cluster.kill(pid)
     message = error_of(other, 68)
@@ -152,11 +158,7 @@ def test_loss_of_the_host_is_named(cluster: Cluster, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_host_that_is_stopped_says_so(cluster: Cluster, backend: str) -> None:
-    agents = cluster.pair("apart_forever.py", backend=backend)
-    for agent in agents:
-        agent.wait_for("I go on")
-    host = next(agent for agent in agents if cluster.listens(agent))
-    (other,) = (agent for agent in agents if agent is not host)
+    host, other = running_pair(cluster, backend)
     os.kill(host.pid, signal.SIGTERM)
     assert host.wait() == 143
     assert re.search(rf"has ended: the agent on \S+ \(pid {host.pid}, node \d\) got SIGTERM", error_of(other, 76))

@@ -91,18 +91,15 @@ class Rounds:
             return None
         return [Arrival(**json.loads(text)) for text in self.store.multi_get(keys)]
 
-    def present(self, round_: int, nodes: int) -> dict[int, str]:
-        """Incarnations of the ranks that have arrived. Requests for every node: for messages and the end only."""
-        keys = {rank: f"node/{round_}/{rank}" for rank in range(nodes)}
-        return {
-            rank: json.loads(self.store.get(key))["incarnation"]
-            for rank, key in keys.items()
-            if self.store.check([key])
-        }
-
     def missing(self, round_: int, nodes: int) -> list[int]:
-        """Ranks that have not arrived."""
-        return sorted(set(range(nodes)) - set(self.present(round_, nodes)))
+        """Ranks that have not arrived. One request per node: for messages and the end only."""
+        return [rank for rank in range(nodes) if not self.store.check([f"node/{round_}/{rank}"])]
+
+    def present(self, round_: int, nodes: int) -> dict[int, str]:
+        """Incarnations of the ranks that have arrived. Requests for every node: for the end only."""
+        arrived = sorted(set(range(nodes)) - set(self.missing(round_, nodes)))
+        texts = self.store.multi_get([f"node/{round_}/{rank}" for rank in arrived])
+        return {rank: json.loads(text)["incarnation"] for rank, text in zip(arrived, texts, strict=True)}
 
     def settle(self, round_: int, go: Go) -> Go:
         """Write ``go`` unless there is one; returns the one that holds."""
