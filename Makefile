@@ -3,13 +3,16 @@
 #   make test    all tests (make test ARGS="-k static" for some)
 #   make lint    formatting, types, layers
 #   make bench   the benchmarks, each beside torchrun in the same run
+#   make native  build the native store after a change to native/ (test and bench do so themselves)
 #   make clean   remove what the others made
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+NATIVE := build/native/.built
+NATIVE_SOURCES := CMakeLists.txt $(wildcard native/*.txt native/src/* native/include/rdzv/* native/bindings/* native/bench/*)
 
-.PHONY: demo test lint bench clean setup
+.PHONY: demo test lint bench native clean setup
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -18,12 +21,25 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (the first time takes a minute or two) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	  "$$(grep '^torch==' constraints.txt)" -e '.[dev,examples]'
+	@# a plain path instead of the build tool's import hook, so that PYTHONPATH can put a changed copy in front
+	@echo '$(CURDIR)/src' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/_editable_skbc_rdzv_plugins.pth"
+	@touch $@
+
+native: $(NATIVE)
+
+$(NATIVE): $(STAMP) $(NATIVE_SOURCES)
+	@command -v $${CXX:-c++} >/dev/null || { \
+	  echo "make: the native store needs a C++20 compiler; on Debian and Ubuntu: apt-get install g++" >&2; exit 1; }
+	@echo "building the native store ..."
+	@$(BIN)/cmake -S . -B build/native -G Ninja -DRDZV_INPLACE=ON -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -Dnanobind_DIR="$$($(BIN)/python -m nanobind --cmake_dir)" >/dev/null
+	@$(BIN)/ninja -C build/native --quiet
 	@touch $@
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
-test: $(STAMP)
+test: $(NATIVE)
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(STAMP)
@@ -32,10 +48,12 @@ lint: $(STAMP)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
-bench: $(STAMP)
+bench: $(NATIVE)
 	@$(BIN)/python -m compileall -q src  # as pip leaves an installed package
 	@$(BIN)/rdzv bench launch
+	@$(BIN)/rdzv bench store
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .cache
+	rm -f src/rdzv_plugins/kvstore/_native.*.so src/launcher/bench/_load.*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

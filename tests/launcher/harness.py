@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from rdzv_plugins.kvstore.reach import port_holder
+from rdzv_plugins.kvstore.listening import port_holder
 
 WORKERS = Path(__file__).parent / "workers"
 BIN = Path(sys.executable).parent

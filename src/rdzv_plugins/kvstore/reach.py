@@ -6,9 +6,7 @@ time-out and a missing route are different sentences. No reverse look-up is ever
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import random
 import socket
 import time
@@ -16,8 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import AddressInUse, EndpointUnreachable
-from rdzv_plugins.options import PortRange
+from rdzv_plugins.errors import EndpointUnreachable
 
 logger = logging.getLogger(__name__)
 
@@ -129,68 +126,6 @@ def is_own_address(host: str) -> bool:
             except OSError:
                 continue
     return False
-
-
-def bind(host: str, ports: PortRange, what: str) -> socket.socket:
-    """A TCP socket that listens on the first free port of ``ports``.
-
-    On ``host`` itself if that is a loopback address, else on all interfaces.
-    Raises ``AddressInUse``, naming the process that holds the port where /proc tells.
-    """
-    candidates = _bind_addresses(host)
-    failure: OSError | None = None
-    for port in ports:
-        for family, address in candidates:
-            listener = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6 and address == "::":
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-                listener.bind((address, port))
-                listener.listen()  # a second binder is refused from here on, not only from accept on
-                return listener
-            except OSError as error:
-                listener.close()
-                failure = failure if failure and failure.errno == errno.EADDRINUSE else error
-                if error.errno == errno.EADDRINUSE:
-                    break  # the other family would only hide it
-    held = failure is not None and failure.errno == errno.EADDRINUSE
-    why = f"in use by {port_holder(ports.first)}" if held else str(failure)
-    raise AddressInUse(
-        f"{what} cannot listen on port {ports} of this machine ({socket.gethostname()}): {why}",
-        remedy="Stop that process, or choose another port." if held else "Choose another address or port.",
-    )
-
-
-def _bind_addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
-    if not Endpoint(host, 0).is_loopback:
-        return [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]
-    if host == "localhost":
-        return [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
-    return [(socket.AF_INET6 if ":" in host else socket.AF_INET, host)]
-
-
-def port_holder(port: int) -> str:
-    """Who listens on a TCP port of this machine, as well as /proc tells: ``pid 812 (python train.py)``."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(table) as lines:
-                rows = [line.split() for line in lines][1:]
-        except OSError:
-            continue
-        inodes |= {row[9] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port}
-    wanted = {f"socket:[{inode}]" for inode in inodes}
-    for pid in filter(str.isdecimal, os.listdir("/proc") if wanted else []):
-        try:
-            links = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
-            if links & wanted:
-                with open(f"/proc/{pid}/cmdline", "rb") as cmdline:
-                    command = cmdline.read().replace(b"\0", b" ").decode(errors="replace").strip()
-                return f"pid {pid} ({command[:120]})"
-        except OSError:
-            continue
-    return "another process"
 
 
 def default_address() -> str:

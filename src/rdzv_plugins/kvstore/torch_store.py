@@ -12,7 +12,8 @@ from torch.distributed import DistError, TCPStore
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore import wire
-from rdzv_plugins.kvstore.reach import bind, wait_reachable
+from rdzv_plugins.kvstore.listening import bind
+from rdzv_plugins.kvstore.reach import wait_reachable
 from rdzv_plugins.options import PortRange
 
 

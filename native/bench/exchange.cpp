@@ -1,0 +1,156 @@
+#include "exchange.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace rdzv::load {
+
+namespace {
+
+template <typename Number>
+void append_number(std::string& to, Number number) {
+  char bytes[sizeof number];
+  std::memcpy(bytes, &number, sizeof number);
+  to.append(bytes, sizeof bytes);
+}
+
+std::size_t first_difference(std::string_view expected, std::string_view got) {
+  if (std::memcmp(expected.data(), got.data(), got.size()) == 0) {
+    return std::string_view::npos;
+  }
+  return static_cast<std::size_t>(std::mismatch(got.begin(), got.end(), expected.begin()).first - got.begin());
+}
+
+}  // namespace
+
+std::string Reply::expected(std::size_t from, std::size_t count) const {
+  std::string all(head.data(), head_size);
+  all += body;
+  return from < all.size() ? all.substr(from, count) : std::string();
+}
+
+std::size_t Reply::wrong(std::size_t offset, std::string_view part) const {
+  if (offset + part.size() > size()) {
+    return size() - offset;
+  }
+  if (number) {
+    return std::string_view::npos;
+  }
+  std::size_t in_head = 0;
+  if (offset < head_size) {
+    in_head = std::min(head_size - offset, part.size());
+    const std::size_t at = first_difference({head.data() + offset, in_head}, part.substr(0, in_head));
+    if (at != std::string_view::npos) {
+      return at;
+    }
+  }
+  const std::string_view rest = part.substr(in_head);
+  if (rest.empty()) {
+    return std::string_view::npos;
+  }
+  const std::size_t at = first_difference(body.substr(offset + in_head - head_size, rest.size()), rest);
+  return at == std::string_view::npos ? at : at + in_head;
+}
+
+void Exchange::start(Query query) {
+  request_.assign(1, static_cast<char>(query));
+  reply_ = Reply{};
+  name_ = info(query).name;
+  requests_ = 1;
+  timed_ = true;
+}
+
+void Exchange::finish() {
+  if (!echo_) {
+    return;
+  }
+  const auto length = static_cast<std::uint32_t>(request_.size());
+  const auto answer = static_cast<std::uint32_t>(reply_.size());
+  std::memcpy(request_.data(), &length, sizeof length);
+  std::memcpy(request_.data() + sizeof length, &answer, sizeof answer);
+  const bool number = reply_.number;
+  reply_ = Reply{};
+  reply_.body = zeros(answer);
+  reply_.number = number;
+}
+
+void Exchange::connect(std::uint32_t nonce) {
+  start(Query::kValidate);
+  append_number(request_, kValidateMagic);
+  request_.push_back(static_cast<char>(Query::kPing));
+  append_number(request_, nonce);
+  name_ = info(Query::kPing).name;
+  requests_ = 2;
+  std::memcpy(reply_.head.data(), &nonce, sizeof nonce);
+  reply_.head_size = sizeof nonce;
+  finish();
+}
+
+void Exchange::set(std::string_view key, std::string_view value) {
+  start(Query::kSet);
+  append_field(request_, key);
+  append_field(request_, value);
+  finish();
+}
+
+void Exchange::get(std::string_view key, std::string_view expected) {
+  start(Query::kGet);
+  append_field(request_, key);
+  const std::uint64_t length = expected.size();
+  std::memcpy(reply_.head.data(), &length, sizeof length);
+  reply_.head_size = sizeof length;
+  reply_.body = expected;
+  finish();
+}
+
+void Exchange::add(std::string_view key, std::int64_t delta) {
+  start(Query::kAdd);
+  append_field(request_, key);
+  append_number(request_, delta);
+  reply_.head_size = sizeof delta;
+  reply_.number = true;
+  finish();
+}
+
+void Exchange::wait(std::string_view key, bool others) {
+  start(Query::kWait);
+  append_number(request_, std::uint64_t{1});
+  append_field(request_, key);
+  reply_.head[0] = kStopWaiting;
+  reply_.head_size = 1;
+  timed_ = !others;
+  finish();
+}
+
+void Exchange::wait_many(std::size_t count, std::string_view keys) {
+  start(Query::kWait);
+  append_number(request_, std::uint64_t{count});
+  request_ += keys;
+  reply_.head[0] = kStopWaiting;
+  reply_.head_size = 1;
+  finish();
+}
+
+void Exchange::multi_get(std::size_t count, std::string_view keys, std::string_view expected) {
+  start(Query::kMultiGet);
+  append_number(request_, std::uint64_t{count});
+  request_ += keys;
+  reply_.body = expected;
+  finish();
+}
+
+void append_field(std::string& to, std::string_view bytes) {
+  append_number(to, std::uint64_t{bytes.size()});
+  to += bytes;
+}
+
+std::string_view zeros(std::size_t count) {
+  static const std::array<char, kEchoLimit> bytes{};
+  if (count > bytes.size()) {
+    throw std::length_error("an echo gives at most 1 MiB");
+  }
+  return {bytes.data(), count};
+}
+
+}  // namespace rdzv::load

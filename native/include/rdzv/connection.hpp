@@ -1,0 +1,84 @@
+// One client's socket, on one event loop for life.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "rdzv/conversation.hpp"
+#include "rdzv/unique_fd.hpp"
+
+namespace rdzv {
+
+// What an epoll event points to.
+struct Source {
+  enum class Kind : std::uint8_t { kMailbox, kListener, kConnection };
+  explicit Source(Kind kind_of_source) : kind(kind_of_source) {}
+  const Kind kind;
+};
+
+// What the connections of an event loop share.
+struct Workplace {
+  Surroundings around;
+  std::string read_buffer;   // for one read of any connection
+  std::string reply_buffer;  // lent to the connection that is being served
+  Wakes wakes;               // to be told at the end of the turn
+};
+
+class Connection : public Source {
+ public:
+  Connection(UniqueFd fd, std::shared_ptr<Keyspace> keyspace, Workplace& work);
+
+  // Reads once and runs what has come; flush() sends the replies. False: the client has left.
+  bool readable(Workplace& work);
+  // Goes on with requests that are here already, once the replies to earlier ones are sent.
+  void resume(Workplace& work);
+  bool woken(const Waiter& waiter) { return conversation_.woken(waiter, output_); }
+  // Sends what can be sent. False: the connection is to be closed, with refusal() as the reason; kNone: the client left.
+  bool flush(Workplace& work);
+
+  // There may be complete requests here, which nothing but their turn is missing for.
+  bool wants_turn() const { return conversation_.stopped_early() && output_.empty() && !pending_.empty(); }
+  // The server waits for this client: to greet, to send the rest of a request, to read its replies.
+  bool suspect() const { return !conversation_.greeted() || !pending_.empty() || !output_.empty(); }
+  // Not kNone: it has waited too long.
+  Refusal overdue(const Surroundings& around) const;
+
+  int fd() const { return fd_.get(); }
+  // Gives up the socket and all memory; the rest lives on until the turn ends.
+  void hang_up();
+  std::uint32_t interest() const;  // epoll events
+  Refusal refusal() const { return refusal_ != Refusal::kNone ? refusal_ : conversation_.refusal(); }
+  // Memory that is held for this client alone, and the same with the values that it shares with others.
+  std::size_t held() const { return pending_.size() + output_.owned(); }
+  std::size_t unfinished() const { return pending_.size() + output_.size(); }
+  const Peer& peer() const { return peer_; }
+  Peer& peer() { return peer_; }
+  const Keyspace& keyspace() const { return conversation_.keyspace(); }
+
+  // Kept here for the event loop.
+  struct {
+    std::size_t index = 0;         // in its list of connections
+    std::size_t suspect_index = 0; // in its list of suspects, from 1; 0: not there
+    std::size_t held = 0;          // as they were last added up
+    std::size_t unfinished = 0;
+    std::uint32_t interest = 0;
+    bool dirty = false;
+    bool again = false;
+    bool closed = false;
+  } loop;
+
+ private:
+  void feed(std::string_view fresh, Workplace& work);
+
+  UniqueFd fd_;
+  Refusal refusal_ = Refusal::kNone;
+  Peer peer_;
+  std::int64_t progress_ms_;  // when the client last did what it is waited for
+  std::string pending_;       // the beginning of a request, and what is behind it
+  Output output_;
+  Conversation conversation_;
+};
+
+}  // namespace rdzv

@@ -1,0 +1,93 @@
+// One client's side of the protocol: bytes in, replies out, keys in between. Knows no sockets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "rdzv/desk.hpp"
+#include "rdzv/fields.hpp"
+#include "rdzv/keyspace.hpp"
+#include "rdzv/output.hpp"
+#include "rdzv/peer.hpp"
+#include "rdzv/scanner.hpp"
+
+namespace rdzv {
+
+// Our own framing; see PROTOCOL.md.
+inline constexpr unsigned char kFramingOpcode = 0xF7;
+inline constexpr std::string_view kFramingMagic = "RDZV";
+inline constexpr std::uint32_t kFramingVersion = 1;
+inline constexpr std::uint32_t kMaxFrame = 64 * 1024;
+enum class Operation : std::uint8_t { kStatistics = 1, kEnter = 2 };
+enum class FrameStatus : std::uint8_t { kOk = 0, kError = 1 };
+
+class Conversation {
+ public:
+  // Replies beyond this size wait until the client has read some: its next requests stay where they are.
+  static constexpr std::size_t kHighWater = 1 << 20;
+
+  // `peer` outlives the conversation, and is where waiters say who they are. `owner`: how its event loop finds it back
+  // from a waiter.
+  Conversation(Surroundings& around, std::shared_ptr<Keyspace> keyspace, Peer& peer, void* owner)
+      : around_(around), peer_(peer), owner_(owner) {
+    enter(std::move(keyspace));
+  }
+  Conversation(const Conversation&) = delete;
+  Conversation& operator=(const Conversation&) = delete;
+  ~Conversation() {
+    cancel_waits();
+    keyspace_->connections.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+  // Runs the complete requests at the beginning of `bytes`; returns how many bytes they had. What is left over comes
+  // again, with more behind it; it may hold complete requests when the replies have reached the high-water mark, or
+  // when one took long: others are to have their turn. `wakes`: waiters, of any loop, to be told by the caller.
+  std::size_t feed(std::string_view bytes, Output& reply, Wakes& wakes);
+
+  // A waiter of this conversation was woken. False: it was cancelled meanwhile, nothing is to be sent.
+  bool woken(const Waiter& waiter, Output& reply);
+
+  // Not kNone: the connection is to be closed, with this reason.
+  Refusal refusal() const { return refusal_; }
+  // The last feed() left requests that may be complete.
+  bool stopped_early() const { return stopped_early_; }
+  bool greeted() const { return phase_ != Phase::kGreeting; }
+  const Keyspace& keyspace() const { return *keyspace_; }
+
+ private:
+  enum class Phase : std::uint8_t { kGreeting, kStore, kFramed };
+
+  // Each returns the bytes used, 0 when more have to come or the client is refused.
+  std::size_t greet(std::string_view bytes, Output& reply);
+  std::size_t request(std::string_view bytes, Output& reply, Wakes& wakes);
+  std::size_t frame(std::string_view bytes, Output& reply);
+  std::size_t refuse(Refusal why);
+
+  void enter(std::shared_ptr<Keyspace> keyspace);
+  void execute(Query query, Fields fields, Output& reply, Wakes& wakes);
+  void wait(Keyspace::Keys keys, Output& reply);
+  void barrier(std::string_view key, std::int64_t world_size, Output& reply, Wakes& wakes);
+  // Those of `wakes` from `first` on that are this client's: their answers come before those to later requests.
+  void answer_own(std::size_t first, Output& reply, Wakes& wakes);
+  bool may_wait(std::size_t keys);
+  void keep(std::shared_ptr<Waiter> waiter);
+  void cancel_waits();
+  WaitOwner owner() { return {around_.loop, owner_, &peer_, around_.now_ms}; }
+
+  Surroundings& around_;
+  std::shared_ptr<Keyspace> keyspace_;
+  Peer& peer_;
+  void* const owner_;
+  std::vector<std::shared_ptr<Waiter>> waits_;
+  std::size_t waited_keys_ = 0;  // of all of them
+  Scanner scanner_;
+  Phase phase_ = Phase::kGreeting;
+  Refusal refusal_ = Refusal::kNone;
+  bool stopped_early_ = false;
+  bool took_long_ = false;
+};
+
+}  // namespace rdzv

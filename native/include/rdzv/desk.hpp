@@ -1,0 +1,33 @@
+// What a connection may ask of the server that it belongs to, so that the protocol needs to know no server.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "rdzv/counters.hpp"
+#include "rdzv/keyspace.hpp"
+#include "rdzv/limits.hpp"
+
+namespace rdzv {
+
+class Desk {
+ public:
+  virtual ~Desk() = default;
+  // The statistics as JSON. Thread-safe.
+  virtual std::string statistics() = 0;
+  // The open keyspace of that name, or null. Thread-safe.
+  virtual std::shared_ptr<Keyspace> keyspace(std::string_view name) = 0;
+};
+
+// The same for all connections of an event loop.
+struct Surroundings {
+  const Limits& limits;
+  Counters& counters;
+  Desk& desk;
+  std::uint32_t loop = 0;
+  std::int64_t now_ms = 0;  // of the monotonic clock, once a turn
+};
+
+}  // namespace rdzv

@@ -1,0 +1,116 @@
+// One thread, one epoll, the connections that were placed on it. See THREADS.md.
+#pragma once
+
+#include <sys/epoll.h>
+#include <time.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "rdzv/connection.hpp"
+#include "rdzv/event_log.hpp"
+#include "rdzv/listener.hpp"
+#include "rdzv/mailbox.hpp"
+
+namespace rdzv {
+
+class EventLoop;
+
+// What the event loops of a server share. The vector does not change while they run.
+struct Crew {
+  const Limits limits;
+  EventLog& log;
+  std::vector<std::unique_ptr<EventLoop>> loops;
+  std::uint32_t max_connections = 0;
+  std::atomic<std::uint32_t> connections{0};
+  std::atomic<std::uint32_t> peak{0};
+  std::atomic<std::uint64_t> buffered{0};  // bytes of half-sent requests and unread replies
+  std::atomic<bool> shedding{false};       // a loop was asked to close the worst of its clients
+
+  bool buffers_full() const { return buffered.load() + SharedText::detached_bytes() > limits.buffered_bytes; }
+};
+
+class EventLoop {
+ public:
+  // Throws std::system_error.
+  EventLoop(Crew& crew, Desk& desk, std::uint32_t index);
+  ~EventLoop();
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  // Once each. stop() waits for the thread, and closes its connections.
+  void start();
+  void stop();
+
+  Mailbox& mailbox() { return mailbox_; }
+  const Counters& counters() const { return counters_; }
+  // Those that are placed here, on their way included.
+  std::uint32_t connections() const { return connections_.load(std::memory_order_relaxed); }
+  // Processor time of the thread, in nanoseconds; 0 once it has ended.
+  std::int64_t cpu_ns() const;
+
+  // On the loop's thread: as tasks in the mailbox.
+  void listen(const std::shared_ptr<Listener>& listener);
+  void unlisten(const Listener& listener);  // and closes the connections of its keyspace
+  void adopt(UniqueFd fd, const Peer& peer, const std::shared_ptr<Listener>& listener);
+
+ private:
+  static constexpr std::size_t kEvents = 512;       // handled in one turn
+  static constexpr std::size_t kAcceptBatch = 512;  // accepted in one turn, of one listener
+
+  void run();
+  void turn(int count, epoll_event* events);
+  // Serves one connection, and settles or closes it. Without events: goes on with what is here.
+  void step(Connection& connection, std::uint32_t events);
+  void serve_again();
+  void settle(Connection& connection);  // after anything that may have changed what is waited for
+  void count_memory(Connection& connection);
+  void set_suspect(Connection& connection, bool suspect);
+  void close(Connection& connection, Refusal why);
+  void guard_memory();
+  void shed_largest();
+  void deliver_wakes();
+  void send_dirty();
+  void told(const Waiter& waiter);
+  void sweep();
+  int timeout_ms() const;
+
+  // acceptance.cpp
+  void accept_from(Listener& listener);
+  bool take(UniqueFd fd, const Peer& peer, Listener& listener);
+  void shed(Listener& listener);
+  void pause_accepting();
+  void resume_accepting();
+  void refuse(const Peer* peer, Refusal why, const Keyspace& keyspace);
+
+  Crew& crew_;
+  const std::uint32_t index_;
+  Counters counters_;
+  Workplace work_;
+  Mailbox mailbox_;
+  Source mailbox_source_{Source::Kind::kMailbox};
+  UniqueFd epoll_;
+  UniqueFd reserve_;  // given up to accept and close one more when descriptors run out
+  std::vector<std::shared_ptr<Listener>> listeners_;
+  std::vector<std::unique_ptr<Connection>> connections_here_;
+  std::vector<Connection*> suspects_;
+  std::vector<Connection*> again_;  // have requests here, and had their turn
+  std::vector<Connection*> dirty_;  // were told something, have to be sent it
+  std::vector<std::unique_ptr<Connection>> graveyard_;  // until the turn ends: its events may still name them
+  std::vector<Wakes> outgoing_;     // by loop
+  std::int64_t next_sweep_ms_ = 0;
+  std::int64_t accept_again_ms_ = 0;  // 0: is accepting
+  std::atomic<std::uint32_t> connections_{0};
+  std::atomic<std::uint64_t> unfinished_{0};  // bytes, of the connections here
+  bool stopping_ = false;
+  std::thread thread_;
+  clockid_t cpu_clock_{};  // of the thread; set before any connection can ask for it
+};
+
+std::int64_t monotonic_ms();
+
+}  // namespace rdzv

@@ -1,0 +1,123 @@
+// The keys, values, queues and waits of one store, with torch's semantics. Thread-safe; knows no sockets.
+//
+// Keys are spread over shards, each with a lock. An operation on several keys locks all of their shards, in ascending
+// order, so it is atomic, as in a server of one thread. Waiters whose last key has come are handed back in `Wakes`:
+// the caller tells their owners after every lock is released.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rdzv/output.hpp"
+#include "rdzv/shard.hpp"
+#include "rdzv/waiter.hpp"
+
+namespace rdzv {
+
+class Keyspace {
+ public:
+  using Keys = std::span<const KeyView>;
+  struct Pair {
+    KeyView key;
+    std::string_view value;
+  };
+  using Pairs = std::span<const Pair>;
+
+  explicit Keyspace(std::string name) : name_(std::move(name)) {}
+  Keyspace(const Keyspace&) = delete;
+  Keyspace& operator=(const Keyspace&) = delete;
+
+  const std::string& name() const { return name_; }
+
+  void set(std::string_view key, std::string_view value, Wakes& wakes);
+  void append(std::string_view key, std::string_view value, Wakes& wakes);
+  // Replies with the value there is now. On a missing key: creates it if `expected` is empty, else replies `expected`
+  // as torch does, and changes nothing.
+  void compare_set(std::string_view key, std::string_view expected, std::string_view desired, Output& reply, Wakes& wakes);
+  // A missing key reads as an empty value.
+  void get(std::string_view key, Output& reply);
+  // The sum, kept as decimal text. Nothing if the value does not begin with a number.
+  std::optional<std::int64_t> add(std::string_view key, std::int64_t delta, Wakes& wakes);
+  bool remove(std::string_view key);
+  // False: the reply has grown beyond `limit` bytes and is not complete.
+  bool multi_get(Keys keys, Output& reply, std::size_t limit);
+  void multi_set(Pairs pairs, Wakes& wakes);
+  bool has_all(Keys keys);
+  // Of values, not of queues.
+  std::int64_t size();
+  void list(Output& reply);
+
+  // Wakes one client, of those who wait for no other key any more the one that has waited longest.
+  void queue_push(std::string_view key, std::string_view value, Wakes& wakes);
+  // Replies with the length before, and if that is not 0 with the oldest value.
+  void queue_pop(std::string_view key, Output& reply);
+  std::int64_t queue_size(std::string_view key);
+
+  // Null: all keys have come. Else the caller keeps the waiter until it is woken or has been cancelled.
+  std::shared_ptr<Waiter> wait(Keys keys, const WaitOwner& owner);
+  struct Arrival {
+    bool number = true;              // false: the key's value is not a number, nothing was done
+    std::shared_ptr<Waiter> waiter;  // null: all have arrived
+  };
+  // Adds 1 to the key and waits until it is at least `world_size`.
+  Arrival barrier(std::string_view key, std::int64_t world_size, const WaitOwner& owner, Wakes& wakes);
+  // After this no shard knows the waiter. One that was woken at the same time may still be in some `Wakes`.
+  void cancel(Waiter& waiter);
+
+  // Forgets keys and queues. Waits stay.
+  void wipe();
+
+  struct Waited {
+    std::string key;
+    std::size_t waiters = 0;
+    std::int64_t since_ms = 0;
+    struct Client {
+      std::string endpoint;
+      std::uint32_t pid;
+      std::int64_t since_ms;
+    };
+    std::vector<Client> clients;  // those that have waited longest
+  };
+  struct Summary {
+    std::size_t keys = 0, queues = 0, queued = 0, bytes = 0, waited_keys = 0;
+    std::vector<Waited> waited;  // longest first
+  };
+  // Locks one shard after the other, each for a short time. Lists the keys that have been waited for longest, at most
+  // `keys` of them, each with at most `clients` clients.
+  Summary summary(std::size_t keys, std::size_t clients);
+
+  // Connections; kept by them.
+  std::atomic<std::uint32_t> connections{0};
+
+ private:
+  static constexpr std::size_t kShards = 16;  // at most 64: one bit each in a mask
+
+  class Locks;  // of several shards, taken in ascending order
+
+  static std::size_t index(const KeyView& key) { return key.hash % kShards; }
+  Shard& shard_of(const KeyView& key) { return shards_[index(key)]; }
+
+  static bool present(Shard& shard, const KeyView& key);
+  static Waited describe(const Entry& entry, const WaitList& list, std::size_t clients);
+  static Entry& find_or_make(Shard& shard, const KeyView& key);
+  // Called after a value was written: counts it, and wakes who waits for it.
+  static void written(Shard& shard, Entry& entry, std::size_t size_before, Wakes& wakes);
+  static void arrived(Entry& entry, Wakes& wakes);  // the same for those at a barrier
+  static void release(WaitList& list, WaitNode& node, Wakes& wakes);
+  static std::optional<std::int64_t> add_locked(Shard& shard, Entry& entry, std::int64_t delta, Wakes& wakes);
+  static void set_locked(Shard& shard, const KeyView& key, std::string_view value, Wakes& wakes);
+  static void erase_if_unneeded(Shard& shard, Entry& entry);
+
+  const std::string name_;
+  std::array<Shard, kShards> shards_;
+};
+
+}  // namespace rdzv

@@ -1,0 +1,27 @@
+// What one client may ask of the server. Sizes in bytes, times in milliseconds.
+#pragma once
+
+#include <cstdint>
+
+namespace rdzv {
+
+struct Limits {
+  // The first three are those of torch's libuv server.
+  std::uint64_t key_bytes = 8192;
+  std::uint64_t value_bytes = 8u << 20;
+  std::uint64_t keys_per_request = 131072;
+  // One whole request, however many keys and values it has.
+  std::uint64_t request_bytes = 256u << 20;
+  // Replies that one client has not read yet.
+  std::uint64_t output_bytes = 256u << 20;
+  // Half-sent requests and unread replies of all clients together.
+  std::uint64_t buffered_bytes = 1u << 30;
+  // Open connections. 0: what the limit of open files leaves.
+  std::uint32_t connections = 0;
+  // Time to send a valid first request.
+  std::uint32_t handshake_ms = 30'000;
+  // A half-sent request or an unread reply may stand still for this long.
+  std::uint32_t stall_ms = 60'000;
+};
+
+}  // namespace rdzv

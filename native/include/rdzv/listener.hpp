@@ -1,0 +1,29 @@
+// A listening socket and the keyspace of those who connect to it. Shared by all event loops.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "rdzv/connection.hpp"
+#include "rdzv/keyspace.hpp"
+#include "rdzv/unique_fd.hpp"
+
+namespace rdzv {
+
+struct Listener : Source {
+  // Adopts a bound TCP socket and listens, with the system's largest backlog. Throws std::system_error.
+  Listener(UniqueFd socket, std::shared_ptr<Keyspace> keyspace_of_clients, std::uint64_t number);
+
+  // Once no loop listens on it any more. Frees the port even if a forked child of this process holds the socket too.
+  void hang_up();
+
+  UniqueFd fd;
+  std::uint16_t port = 0;
+  const std::shared_ptr<Keyspace> keyspace;
+  const std::uint64_t id;
+  // Set before the loops are told: a connection that was accepted meanwhile is not taken on.
+  std::atomic<bool> closed{false};
+};
+
+}  // namespace rdzv

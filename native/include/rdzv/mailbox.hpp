@@ -1,0 +1,44 @@
+// How other threads reach an event loop: they leave something here, and the loop is woken once for all of it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "rdzv/unique_fd.hpp"
+#include "rdzv/waiter.hpp"
+
+namespace rdzv {
+
+class Mailbox {
+ public:
+  using Task = std::function<void()>;
+
+  // Throws std::system_error.
+  Mailbox();
+
+  // Readable when there is something to take.
+  int event_fd() const { return event_.get(); }
+
+  void post(Wakes&& wakes);
+  // Tasks run on the loop's thread, in the order in which they were posted.
+  void post(Task task);
+
+  // Whether there is something to take. Cheap.
+  bool full() const { return signalled_.load(std::memory_order_acquire); }
+  // By the loop only: everything that is there.
+  void take(Wakes& wakes, std::vector<Task>& tasks);
+  std::size_t size();
+
+ private:
+  void signal();
+
+  UniqueFd event_;
+  std::mutex mutex_;
+  Wakes wakes_;
+  std::vector<Task> tasks_;
+  std::atomic<bool> signalled_{false};
+};
+
+}  // namespace rdzv

@@ -1,0 +1,78 @@
+// The store server: event loops, keyspaces, each with a port of its own. Methods are thread-safe; none is called from
+// a loop's thread save statistics() and keyspace(), which connections ask for through the Desk.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "rdzv/desk.hpp"
+#include "rdzv/event_log.hpp"
+#include "rdzv/event_loop.hpp"
+#include "rdzv/limits.hpp"
+#include "rdzv/listener.hpp"
+
+namespace rdzv {
+
+struct Settings {
+  std::uint32_t threads = 0;  // 0: default_threads()
+  Limits limits;
+  std::string version;  // said in the statistics
+  int log_fd = -1;      // see EventLog; owned
+};
+
+// Half of the processors this process may use, at least 1 and at most 8: the rest of the machine has work to do.
+std::uint32_t default_threads();
+
+class Server : private Desk {
+ public:
+  // Starts the event loops. Throws std::system_error.
+  explicit Server(Settings settings);
+  ~Server() override;
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  struct Opened {
+    std::uint64_t id = 0;  // never used again
+    std::uint16_t port = 0;
+  };
+  // `socket`: a bound TCP socket; owned from here on, whatever happens.
+  // Throws std::system_error; std::invalid_argument if the name is taken or the server was stopped.
+  Opened open_keyspace(const std::string& name, int socket);
+  // Closes its port and its connections, and forgets its keys. Blocks until every loop has done so.
+  // These two throw std::out_of_range if it is closed.
+  void close_keyspace(std::uint64_t id);
+  void wipe_keyspace(std::uint64_t id);
+
+  std::uint32_t threads() const { return static_cast<std::uint32_t>(crew_.loops.size()); }
+  std::string statistics() override;
+
+  // Closes everything and waits for the threads. May be called more than once.
+  void stop();
+
+ private:
+  std::shared_ptr<Keyspace> keyspace(std::string_view name) override;
+  bool forked() const;
+  std::shared_ptr<Listener> listener(std::uint64_t id);
+  void close(Listener& listener);
+  // Runs `task` once on every loop, and waits until all have.
+  void on_every_loop(const std::function<void(EventLoop&)>& task);
+
+  const pid_t process_ = getpid();
+  const Settings settings_;
+  const std::int64_t started_ms_;
+  EventLog log_;
+  Crew crew_;
+  std::mutex admin_;  // one opens, closes or stops at a time
+  bool stopped_ = false;
+  std::mutex names_;  // guards listeners_; taken last, never while a shard is locked
+  std::map<std::string, std::shared_ptr<Listener>, std::less<>> listeners_;  // by the keyspace's name
+  std::uint64_t last_id_ = 0;
+};
+
+}  // namespace rdzv

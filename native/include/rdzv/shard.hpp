@@ -1,0 +1,38 @@
+// A part of a keyspace: keys with their lock. Internal to the keyspace.
+#pragma once
+
+#include <cstddef>
+#include <mutex>
+#include <vector>
+
+#include "rdzv/key_table.hpp"
+
+namespace rdzv {
+
+struct alignas(64) Shard {
+  std::mutex mutex;
+  KeyTable table;
+  std::size_t keys = 0;    // entries with a value
+  std::size_t queues = 0;  // entries with a queue that is not empty
+  std::size_t queued = 0;  // values in them
+  std::size_t bytes = 0;   // of keys and values that are stored
+  std::vector<Entry*> waited;  // keys that somebody waits for, so that statistics need not look at all of them
+
+  // To be called after an entry's lists have changed.
+  void note_waited(Entry& entry) {
+    if (entry.waited_for() == (entry.waited_index > 0)) {
+      return;
+    }
+    if (entry.waited_index == 0) {
+      waited.push_back(&entry);
+      entry.waited_index = static_cast<std::uint32_t>(waited.size());
+    } else {
+      waited[entry.waited_index - 1] = waited.back();
+      waited.back()->waited_index = entry.waited_index;
+      waited.pop_back();
+      entry.waited_index = 0;
+    }
+  }
+};
+
+}  // namespace rdzv

@@ -1,0 +1,172 @@
+// The accepting half of the event loop.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "rdzv/event_loop.hpp"
+
+namespace rdzv {
+
+namespace {
+
+constexpr std::int64_t kAcceptPauseMs = 100;
+
+void set_address(Peer& peer, const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+    std::memcpy(peer.address.data(), &v6.sin6_addr, 16);
+    peer.port = ntohs(v6.sin6_port);
+  } else {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    peer.address[10] = peer.address[11] = 0xff;
+    std::memcpy(peer.address.data() + 12, &v4.sin_addr, 4);
+    peer.port = ntohs(v4.sin_port);
+  }
+}
+
+bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS; }
+
+}  // namespace
+
+void EventLoop::listen(const std::shared_ptr<Listener>& listener) {
+  listeners_.push_back(listener);
+  if (accept_again_ms_ == 0) {
+    resume_accepting();
+  }
+}
+
+void EventLoop::unlisten(const Listener& listener) {
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener.fd.get(), nullptr);
+  std::erase_if(listeners_, [&](const auto& each) { return each.get() == &listener; });
+  for (std::size_t i = connections_here_.size(); i-- > 0;) {
+    if (&connections_here_[i]->keyspace() == listener.keyspace.get()) {
+      close(*connections_here_[i], Refusal::kNone);
+    }
+  }
+}
+
+void EventLoop::pause_accepting() {
+  accept_again_ms_ = work_.around.now_ms + kAcceptPauseMs;
+  for (const auto& listener : listeners_) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener->fd.get(), nullptr);
+  }
+}
+
+void EventLoop::resume_accepting() {
+  accept_again_ms_ = 0;
+  for (const auto& listener : listeners_) {
+    epoll_event event{};
+    // All loops wait for connections, and one of them is woken for each.
+    event.events = EPOLLIN | EPOLLEXCLUSIVE;
+    event.data.ptr = static_cast<Source*>(listener.get());
+    epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener->fd.get(), &event);  // fails harmlessly for those that are there
+  }
+}
+
+void EventLoop::accept_from(Listener& listener) {
+  for (std::size_t i = 0; i < kAcceptBatch; ++i) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    UniqueFd fd(accept4(listener.fd.get(), reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd) {
+      if (out_of_descriptors(errno)) {
+        shed(listener);
+      } else if (errno == ECONNABORTED || errno == EINTR) {
+        continue;
+      }
+      return;
+    }
+    counters_.accepted.add(1);
+    Peer peer;
+    set_address(peer, address);
+    if (!take(std::move(fd), peer, listener)) {
+      return;
+    }
+  }
+}
+
+bool EventLoop::take(UniqueFd fd, const Peer& peer, Listener& listener) {
+  const auto open = crew_.connections.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (open > crew_.max_connections) {
+    crew_.connections.fetch_sub(1, std::memory_order_relaxed);
+    counters_.closed.add(1);
+    refuse(&peer, Refusal::kTooManyConnections, *listener.keyspace);
+    return true;
+  }
+  std::uint32_t peak = crew_.peak.load(std::memory_order_relaxed);
+  while (open > peak && !crew_.peak.compare_exchange_weak(peak, open, std::memory_order_relaxed)) {
+  }
+  // The loop with the fewest, so that a storm which one loop accepts is still shared by all.
+  const auto least = std::min_element(crew_.loops.begin(), crew_.loops.end(), [](const auto& a, const auto& b) {
+    return a->connections() < b->connections();
+  });
+  EventLoop& place = (*least)->connections() < connections() ? **least : *this;
+  place.connections_.fetch_add(1, std::memory_order_relaxed);
+  const auto found = std::find_if(listeners_.begin(), listeners_.end(), [&](const auto& l) { return l.get() == &listener; });
+  const std::shared_ptr<Listener> shared = *found;
+  if (&place == this) {
+    adopt(std::move(fd), peer, shared);
+  } else {
+    // shared because std::function has to be copyable; a loop that stops instead still closes it
+    auto travelling = std::make_shared<UniqueFd>(std::move(fd));
+    place.mailbox_.post([&place, travelling, address = peer.address, port = peer.port, shared] {
+      Peer there;
+      there.address = address;
+      there.port = port;
+      place.adopt(std::move(*travelling), there, shared);
+    });
+  }
+  return true;
+}
+
+void EventLoop::adopt(UniqueFd fd, const Peer& peer, const std::shared_ptr<Listener>& listener) {
+  auto connection = std::make_unique<Connection>(std::move(fd), listener->keyspace, work_);
+  connection->peer().address = peer.address;
+  connection->peer().port = peer.port;
+  connection->loop.index = connections_here_.size();
+  connection->loop.interest = EPOLLIN;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = static_cast<Source*>(connection.get());
+  connections_here_.push_back(std::move(connection));
+  Connection& here = *connections_here_.back();
+  if (listener->closed.load() || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, here.fd(), &event) < 0) {
+    close(here, Refusal::kNone);
+    return;
+  }
+  settle(here);
+}
+
+void EventLoop::shed(Listener& listener) {
+  // Closing one that has connected tells its client to try again; leaving it in the queue would leave it without an
+  // answer, and torch's client waits for that without a limit.
+  reserve_.reset();
+  UniqueFd fd(accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  const bool accepted = static_cast<bool>(fd);
+  fd.reset();
+  reserve_.reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (accepted) {
+    refuse(nullptr, Refusal::kNoDescriptors, *listener.keyspace);
+  }
+  if (!accepted || !reserve_) {
+    pause_accepting();  // another thread was faster; it is tried again soon
+  }
+}
+
+void EventLoop::refuse(const Peer* peer, Refusal why, const Keyspace& keyspace) {
+  counters_.refused[static_cast<std::size_t>(why)].add(1);
+  std::string line = "keyspace '" + keyspace.name() + "': closed a connection";
+  if (peer != nullptr) {
+    line += " from " + peer->endpoint();
+    if (const auto pid = peer->pid.load(std::memory_order_relaxed); pid != 0) {
+      line += " (pid " + std::to_string(pid) + ")";
+    }
+  }
+  crew_.log.write(line + ": " + std::string(text(why)), work_.around.now_ms);
+}
+
+}  // namespace rdzv

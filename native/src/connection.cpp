@@ -1,0 +1,114 @@
+#include "rdzv/connection.hpp"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+
+namespace rdzv {
+
+namespace {
+constexpr std::size_t kKeptBuffer = 1 << 20;
+constexpr std::size_t kKeptPending = 4096;
+}  // namespace
+
+Connection::Connection(UniqueFd fd, std::shared_ptr<Keyspace> keyspace, Workplace& work)
+    : Source(Kind::kConnection),
+      fd_(std::move(fd)),
+      progress_ms_(work.around.now_ms),
+      conversation_(work.around, std::move(keyspace), peer_, this) {}
+
+bool Connection::readable(Workplace& work) {
+  const ssize_t got = recv(fd_.get(), work.read_buffer.data(), work.read_buffer.size(), 0);
+  if (got <= 0) {
+    return got < 0 && (errno == EAGAIN || errno == EINTR);
+  }
+  work.around.counters.received.add(static_cast<std::uint64_t>(got));
+  if (conversation_.greeted() && output_.empty()) {
+    progress_ms_ = work.around.now_ms;
+  }
+  feed({work.read_buffer.data(), static_cast<std::size_t>(got)}, work);
+  return true;
+}
+
+void Connection::resume(Workplace& work) {
+  if (!pending_.empty() && output_.empty()) {
+    feed({}, work);
+  }
+}
+
+void Connection::feed(std::string_view fresh, Workplace& work) {
+  if (output_.empty()) {
+    output_.lend(std::move(work.reply_buffer));
+  }
+  if (pending_.empty()) {
+    const std::size_t used = conversation_.feed(fresh, output_, work.wakes);
+    pending_.assign(fresh.substr(used));
+    return;
+  }
+  pending_.append(fresh);
+  const std::size_t used = conversation_.feed(pending_, output_, work.wakes);
+  if (const std::size_t left = pending_.size() - used; pending_.capacity() > 4 * left + kKeptPending) {
+    std::string(pending_, used).swap(pending_);  // also gives back what a long request has needed
+  } else {
+    pending_.erase(0, used);
+  }
+}
+
+void Connection::hang_up() {
+  // Also for a forked child of this process that holds the socket too: then closing it here alone would not end it.
+  shutdown(fd_.get(), SHUT_RDWR);
+  fd_.reset();
+  std::string().swap(pending_);
+  output_.clear();
+}
+
+bool Connection::flush(Workplace& work) {
+  while (!output_.empty()) {
+    std::array<iovec, 16> parts;
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = output_.gather(parts.data(), parts.size());
+    const ssize_t sent = message.msg_iovlen == 1 ? send(fd_.get(), parts[0].iov_base, parts[0].iov_len, MSG_NOSIGNAL)
+                                                 : sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      if (errno != EAGAIN) {
+        return false;
+      }
+      if (output_.owned() > work.around.limits.output_bytes) {
+        refusal_ = Refusal::kUnreadReplies;
+        return false;
+      }
+      return true;
+    }
+    work.around.counters.sent.add(static_cast<std::uint64_t>(sent));
+    output_.consume(static_cast<std::size_t>(sent));
+    progress_ms_ = work.around.now_ms;
+  }
+  if (std::string buffer = output_.release(); buffer.capacity() <= kKeptBuffer) {
+    work.reply_buffer = std::move(buffer);
+  }
+  return true;
+}
+
+Refusal Connection::overdue(const Surroundings& around) const {
+  const std::int64_t waited = around.now_ms - progress_ms_;
+  if (!conversation_.greeted()) {
+    return waited > around.limits.handshake_ms ? Refusal::kNoHandshake : Refusal::kNone;
+  }
+  if (waited <= around.limits.stall_ms) {
+    return Refusal::kNone;
+  }
+  return output_.empty() ? Refusal::kHalfSent : Refusal::kDoesNotRead;
+}
+
+std::uint32_t Connection::interest() const {
+  // A client that leaves too many replies unread is not read from either.
+  return (output_.size() < Conversation::kHighWater ? EPOLLIN : 0u) | (output_.empty() ? 0u : EPOLLOUT);
+}
+
+}  // namespace rdzv

@@ -1,0 +1,165 @@
+#include "rdzv/conversation.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace rdzv {
+
+std::size_t Conversation::refuse(Refusal why) {
+  refusal_ = why;
+  return 0;
+}
+
+void Conversation::enter(std::shared_ptr<Keyspace> keyspace) {
+  if (keyspace_) {
+    keyspace_->connections.fetch_sub(1, std::memory_order_relaxed);
+  }
+  keyspace_ = std::move(keyspace);
+  keyspace_->connections.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::size_t Conversation::feed(std::string_view bytes, Output& reply, Wakes& wakes) {
+  std::size_t used = 0;
+  stopped_early_ = took_long_ = false;
+  while (used < bytes.size() && refusal_ == Refusal::kNone) {
+    if (reply.size() >= kHighWater || std::exchange(took_long_, false)) {
+      stopped_early_ = true;
+      break;
+    }
+    const std::string_view rest = bytes.substr(used);
+    const std::size_t size = phase_ == Phase::kStore   ? request(rest, reply, wakes)
+                             : phase_ == Phase::kFramed ? frame(rest, reply)
+                                                        : greet(rest, reply);
+    if (size == 0) {
+      break;
+    }
+    used += size;
+  }
+  return used;
+}
+
+std::size_t Conversation::greet(std::string_view bytes, Output& reply) {
+  // Judged byte by byte, so that whoever speaks another protocol is refused with the first wrong one.
+  char expected[9];
+  std::size_t size = 0;
+  const bool framed = static_cast<unsigned char>(bytes[0]) == kFramingOpcode;
+  if (framed) {
+    expected[0] = bytes[0];
+    std::memcpy(expected + 1, kFramingMagic.data(), 4);
+    std::memcpy(expected + 5, &kFramingVersion, 4);
+    size = 9;
+  } else {
+    expected[0] = static_cast<char>(Query::kValidate);
+    std::memcpy(expected + 1, &kValidateMagic, 4);
+    size = 5;
+  }
+  const std::size_t there = std::min(size, bytes.size());
+  if (std::memcmp(bytes.data(), expected, there) != 0) {
+    return refuse(Refusal::kNotAClient);
+  }
+  if (there < size) {
+    return 0;
+  }
+  if (framed) {
+    phase_ = Phase::kFramed;
+    reply.raw(kFramingMagic);
+    reply.number(kFramingVersion);
+  } else {
+    phase_ = Phase::kStore;
+    around_.counters.requests[0].add(1);
+  }
+  return size;
+}
+
+std::size_t Conversation::request(std::string_view bytes, Output& reply, Wakes& wakes) {
+  switch (scanner_.advance(bytes, around_.limits)) {
+    case Scanner::Result::kIncomplete:
+      return 0;
+    case Scanner::Result::kRefused:
+      return refuse(scanner_.refusal());
+    case Scanner::Result::kComplete:
+      break;
+  }
+  const std::size_t size = scanner_.size();
+  scanner_.reset();
+  const auto query = static_cast<Query>(bytes[0]);
+  around_.counters.requests[static_cast<std::size_t>(query)].add(1);
+  const std::size_t before = wakes.size();
+  execute(query, Fields(bytes.substr(1)), reply, wakes);
+  if (wakes.size() > before) {
+    answer_own(before, reply, wakes);
+  }
+  return size;
+}
+
+void Conversation::answer_own(std::size_t first, Output& reply, Wakes& wakes) {
+  const auto own = [&](const std::shared_ptr<Waiter>& waiter) {
+    return waiter->loop == around_.loop && waiter->owner == owner_ && woken(*waiter, reply);
+  };
+  wakes.erase(std::remove_if(wakes.begin() + static_cast<std::ptrdiff_t>(first), wakes.end(), own), wakes.end());
+}
+
+bool Conversation::woken(const Waiter& waiter, Output& reply) {
+  const std::size_t position = waiter.position;
+  if (position >= waits_.size() || waits_[position].get() != &waiter) {
+    return false;
+  }
+  waited_keys_ -= waiter.nodes.size();
+  waits_.back()->position = position;
+  std::swap(waits_[position], waits_.back());
+  waits_.pop_back();
+  reply.number(kStopWaiting);
+  return true;
+}
+
+bool Conversation::may_wait(std::size_t keys) {
+  // One request may name this many keys; several that wait at the same time may not name more.
+  if (waited_keys_ + keys > around_.limits.keys_per_request) {
+    refuse(Refusal::kTooManyWaits);
+    return false;
+  }
+  return true;
+}
+
+void Conversation::keep(std::shared_ptr<Waiter> waiter) {
+  waited_keys_ += waiter->nodes.size();
+  waiter->position = waits_.size();
+  waits_.push_back(std::move(waiter));
+}
+
+void Conversation::wait(Keyspace::Keys keys, Output& reply) {
+  if (!may_wait(keys.size())) {
+    return;
+  }
+  if (auto waiter = keyspace_->wait(keys, owner())) {
+    keep(std::move(waiter));
+  } else {
+    reply.number(kStopWaiting);
+  }
+}
+
+void Conversation::barrier(std::string_view key, std::int64_t world_size, Output& reply, Wakes& wakes) {
+  if (!may_wait(1)) {
+    return;
+  }
+  auto arrival = keyspace_->barrier(key, world_size, owner(), wakes);
+  if (!arrival.number) {
+    refuse(Refusal::kNotANumber);
+  } else if (arrival.waiter) {
+    keep(std::move(arrival.waiter));
+  } else {
+    reply.number(kStopWaiting);
+  }
+}
+
+void Conversation::cancel_waits() {
+  for (const auto& waiter : waits_) {
+    keyspace_->cancel(*waiter);
+    waiter->owner = nullptr;
+  }
+  waits_.clear();
+  waited_keys_ = 0;
+}
+
+}  // namespace rdzv

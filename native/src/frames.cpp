@@ -1,0 +1,54 @@
+// Our own framing: length, request id, operation.
+#include "rdzv/conversation.hpp"
+
+namespace rdzv {
+
+namespace {
+
+void answer(Output& reply, std::uint32_t id, FrameStatus status, std::string_view payload) {
+  reply.number(static_cast<std::uint32_t>(4 + 1 + payload.size()));
+  reply.number(id);
+  reply.number(static_cast<std::uint8_t>(status));
+  reply.raw(payload);
+}
+
+}  // namespace
+
+std::size_t Conversation::frame(std::string_view bytes, Output& reply) {
+  constexpr std::size_t kLength = 4, kHead = 5;  // the length does not count itself
+  if (bytes.size() < kLength) {
+    return 0;
+  }
+  Fields fields(bytes);
+  const auto size = fields.number<std::uint32_t>();
+  if (size < kHead || size > kMaxFrame) {
+    return refuse(Refusal::kBadFrame);
+  }
+  if (bytes.size() < kLength + size) {
+    return 0;
+  }
+  around_.counters.frames.add(1);
+  const auto id = fields.number<std::uint32_t>();
+  const auto operation = static_cast<Operation>(fields.number<std::uint8_t>());
+  const std::string_view payload = bytes.substr(kLength + kHead, size - kHead);
+  switch (operation) {
+    case Operation::kStatistics:
+      answer(reply, id, FrameStatus::kOk, around_.desk.statistics());
+      took_long_ = true;
+      break;
+    case Operation::kEnter:
+      if (auto keyspace = around_.desk.keyspace(payload)) {
+        enter(std::move(keyspace));
+        phase_ = Phase::kStore;
+        answer(reply, id, FrameStatus::kOk, {});
+      } else {
+        answer(reply, id, FrameStatus::kError, "there is no keyspace '" + std::string(payload) + "'");
+      }
+      break;
+    default:
+      answer(reply, id, FrameStatus::kError, "unknown operation " + std::to_string(static_cast<int>(operation)));
+  }
+  return kLength + size;
+}
+
+}  // namespace rdzv

@@ -1,0 +1,88 @@
+// What keeps one client from hurting the others: those that the server waits for, for how long, and in how much memory.
+#include <algorithm>
+
+#include "rdzv/event_loop.hpp"
+
+namespace rdzv {
+
+namespace {
+
+constexpr std::int64_t kMaxSweepMs = 1000, kMinSweepMs = 10;
+
+// Often enough for the shorter of the two limits.
+std::int64_t sweep_interval(const Limits& limits) {
+  return std::clamp<std::int64_t>(std::min(limits.handshake_ms, limits.stall_ms) / 4, kMinSweepMs, kMaxSweepMs);
+}
+
+}  // namespace
+
+void EventLoop::set_suspect(Connection& connection, bool suspect) {
+  std::size_t& index = connection.loop.suspect_index;
+  if (suspect == (index > 0)) {
+    return;
+  }
+  if (suspect) {
+    if (suspects_.empty()) {
+      next_sweep_ms_ = work_.around.now_ms + sweep_interval(crew_.limits);
+    }
+    suspects_.push_back(&connection);
+    index = suspects_.size();
+  } else {
+    suspects_[index - 1] = suspects_.back();
+    suspects_.back()->loop.suspect_index = index;
+    suspects_.pop_back();
+    index = 0;
+  }
+}
+
+void EventLoop::count_memory(Connection& connection) {
+  auto& here = connection.loop;
+  if (const std::size_t unfinished = connection.unfinished(); unfinished != here.unfinished) {
+    unfinished_.fetch_add(unfinished - here.unfinished, std::memory_order_relaxed);  // modulo 2^64, down as well as up
+    here.unfinished = unfinished;
+  }
+  if (const std::size_t held = connection.held(); held != here.held) {
+    const bool more = held > here.held;
+    crew_.buffered.fetch_add(held - here.held, std::memory_order_relaxed);
+    here.held = held;
+    if (more) {
+      guard_memory();
+    }
+  }
+}
+
+void EventLoop::guard_memory() {
+  if (!crew_.buffers_full() || crew_.shedding.exchange(true)) {
+    return;
+  }
+  // Not whoever happens to be served now: the loop with the most closes the client with the most.
+  EventLoop& worst = **std::max_element(crew_.loops.begin(), crew_.loops.end(), [](const auto& a, const auto& b) {
+    return a->unfinished_.load(std::memory_order_relaxed) < b->unfinished_.load(std::memory_order_relaxed);
+  });
+  worst.mailbox_.post([&worst] { worst.shed_largest(); });
+}
+
+void EventLoop::shed_largest() {
+  crew_.shedding.store(false);
+  while (crew_.buffers_full() && !suspects_.empty()) {
+    Connection& largest = **std::max_element(suspects_.begin(), suspects_.end(), [](const auto* a, const auto* b) {
+      return a->loop.unfinished < b->loop.unfinished;
+    });
+    if (largest.loop.unfinished == 0) {
+      return;
+    }
+    close(largest, Refusal::kBuffersFull);
+  }
+}
+
+void EventLoop::sweep() {
+  next_sweep_ms_ = work_.around.now_ms + sweep_interval(crew_.limits);
+  for (std::size_t i = suspects_.size(); i-- > 0;) {  // from the end: close() moves the last one here
+    if (const Refusal why = suspects_[i]->overdue(work_.around); why != Refusal::kNone) {
+      close(*suspects_[i], why);
+    }
+  }
+  guard_memory();
+}
+
+}  // namespace rdzv

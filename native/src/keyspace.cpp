@@ -1,0 +1,215 @@
+#include "rdzv/keyspace.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include "rdzv/number.hpp"
+#include "shard_locks.hpp"
+
+namespace rdzv {
+
+Entry& Keyspace::find_or_make(Shard& shard, const KeyView& key) {
+  Entry* const entry = shard.table.find(key);
+  return entry != nullptr ? *entry : shard.table.add(key);
+}
+
+void Keyspace::erase_if_unneeded(Shard& shard, Entry& entry) {
+  if (!entry.needed()) {
+    shard.table.erase(entry);
+  }
+}
+
+void Keyspace::release(WaitList& list, WaitNode& node, Wakes& wakes) {
+  list.remove(node);
+  // The owner cannot let go meanwhile: cancel() needs this shard's lock first.
+  if (node.waiter->missing.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    wakes.push_back(node.waiter->shared_from_this());
+  }
+}
+
+void Keyspace::written(Shard& shard, Entry& entry, std::size_t size_before, Wakes& wakes) {
+  const std::size_t size = entry.value.view().size();
+  if (!entry.has_value) {
+    entry.has_value = true;
+    ++shard.keys;
+    shard.bytes += entry.key_size + size;
+  } else {
+    shard.bytes += size - size_before;
+  }
+  while (WaitNode* node = entry.waiters.first()) {
+    release(entry.waiters, *node, wakes);
+  }
+  if (entry.extras && !entry.extras->barrier.empty()) {
+    arrived(entry, wakes);
+  }
+  shard.note_waited(entry);
+}
+
+void Keyspace::arrived(Entry& entry, Wakes& wakes) {
+  const auto count = leading_number(entry.value.view());
+  if (!count || *count < entry.extras->lowest_threshold) {
+    return;
+  }
+  std::int64_t lowest = INT64_MAX;
+  for (WaitNode* node = entry.extras->barrier.first(); node != nullptr;) {
+    WaitNode* const next = node->next;
+    if (node->threshold <= *count) {
+      release(entry.extras->barrier, *node, wakes);
+    } else {
+      lowest = std::min(lowest, node->threshold);
+    }
+    node = next;
+  }
+  entry.extras->lowest_threshold = lowest;
+}
+
+void Keyspace::set_locked(Shard& shard, const KeyView& key, std::string_view value, Wakes& wakes) {
+  Entry& entry = find_or_make(shard, key);
+  const std::size_t before = entry.value.view().size();
+  entry.value.assign(value);
+  written(shard, entry, before, wakes);
+}
+
+std::optional<std::int64_t> Keyspace::add_locked(Shard& shard, Entry& entry, std::int64_t delta, Wakes& wakes) {
+  std::int64_t sum = delta;
+  if (entry.has_value) {
+    const auto number = leading_number(entry.value.view());
+    if (!number) {
+      return std::nullopt;
+    }
+    sum = wrapping_sum(*number, delta);
+  }
+  char text[24];
+  const auto end = std::to_chars(text, text + sizeof text, sum).ptr;
+  const std::size_t before = entry.value.view().size();
+  entry.value.assign({text, static_cast<std::size_t>(end - text)});
+  written(shard, entry, before, wakes);
+  return sum;
+}
+
+void Keyspace::set(std::string_view key, std::string_view value, Wakes& wakes) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  set_locked(shard, view, value, wakes);
+}
+
+void Keyspace::append(std::string_view key, std::string_view value, Wakes& wakes) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  Entry& entry = find_or_make(shard, view);
+  const std::size_t before = entry.value.view().size();
+  entry.value.append(value);
+  written(shard, entry, before, wakes);
+}
+
+void Keyspace::compare_set(std::string_view key, std::string_view expected, std::string_view desired, Output& reply,
+                           Wakes& wakes) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  Entry* entry = shard.table.find(view);
+  const bool exists = entry != nullptr && entry->has_value;
+  if (exists ? entry->value.view() == expected : expected.empty()) {
+    set_locked(shard, view, desired, wakes);
+    reply.bytes(desired);
+  } else if (exists) {
+    entry->value.write(reply);
+  } else {
+    reply.bytes(expected);
+  }
+}
+
+void Keyspace::get(std::string_view key, Output& reply) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  if (Entry* entry = shard.table.find(view); entry != nullptr && entry->has_value) {
+    entry->value.write(reply);
+  } else {
+    reply.bytes(std::string_view());
+  }
+}
+
+std::optional<std::int64_t> Keyspace::add(std::string_view key, std::int64_t delta, Wakes& wakes) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  return add_locked(shard, find_or_make(shard, view), delta, wakes);
+}
+
+bool Keyspace::remove(std::string_view key) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  Entry* entry = shard.table.find(view);
+  if (entry == nullptr || !entry->has_value) {
+    return false;
+  }
+  entry->has_value = false;
+  --shard.keys;
+  shard.bytes -= key.size() + entry->value.view().size();
+  entry->value.clear();
+  erase_if_unneeded(shard, *entry);
+  return true;
+}
+
+bool Keyspace::multi_get(Keys keys, Output& reply, std::size_t limit) {
+  Locks locks(*this, keys);
+  for (const KeyView& key : keys) {
+    if (Entry* entry = shard_of(key).table.find(key); entry != nullptr && entry->has_value) {
+      entry->value.write(reply);
+    } else {
+      reply.bytes(std::string_view());
+    }
+    if (reply.owned() > limit) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Keyspace::multi_set(Pairs pairs, Wakes& wakes) {
+  Locks locks(*this, pairs);
+  for (const Pair& pair : pairs) {
+    set_locked(shard_of(pair.key), pair.key, pair.value, wakes);
+  }
+}
+
+bool Keyspace::present(Shard& shard, const KeyView& key) {
+  const Entry* entry = shard.table.find(key);
+  return entry != nullptr && entry->present();
+}
+
+bool Keyspace::has_all(Keys keys) {
+  Locks locks(*this, keys);
+  return std::all_of(keys.begin(), keys.end(), [&](const KeyView& key) { return present(shard_of(key), key); });
+}
+
+std::int64_t Keyspace::size() {
+  Locks locks(*this);
+  std::size_t keys = 0;
+  for (const Shard& shard : shards_) {
+    keys += shard.keys;
+  }
+  return static_cast<std::int64_t>(keys);
+}
+
+void Keyspace::list(Output& reply) {
+  Locks locks(*this);
+  std::size_t keys = 0;
+  for (const Shard& shard : shards_) {
+    keys += shard.keys;
+  }
+  reply.number<std::int64_t>(static_cast<std::int64_t>(keys));
+  for (const Shard& shard : shards_) {
+    shard.table.each([&](const Entry& entry) {
+      if (entry.has_value) {
+        reply.bytes(entry.key());
+      }
+    });
+  }
+}
+
+}  // namespace rdzv

@@ -1,0 +1,137 @@
+// The requests of torch's wire format, one by one.
+#include <array>
+#include <span>
+#include <vector>
+
+#include "rdzv/conversation.hpp"
+
+namespace rdzv {
+
+namespace {
+
+// The items of a request with a count: few of them without allocating.
+template <class Item>
+class Items {
+ public:
+  template <class Read>
+  Items(std::size_t count, Read read) {
+    Item* next = few_.data();
+    if (count > few_.size()) {
+      many_.resize(count);
+      next = many_.data();
+    }
+    all_ = {next, count};
+    for (std::size_t i = 0; i < count; ++i) {
+      next[i] = read();
+    }
+  }
+  Items(const Items&) = delete;
+  Items& operator=(const Items&) = delete;
+
+  std::span<const Item> all() const { return all_; }
+
+ private:
+  std::array<Item, 4> few_;
+  std::vector<Item> many_;
+  std::span<const Item> all_;
+};
+
+}  // namespace
+
+void Conversation::execute(Query query, Fields fields, Output& reply, Wakes& wakes) {
+  const auto keys = [&] {
+    const auto count = static_cast<std::size_t>(fields.number<std::uint64_t>());
+    return Items<KeyView>(count, [&] { return KeyView(fields.bytes()); });
+  };
+  switch (query) {
+    case Query::kValidate:  // is for the greeting alone
+      refuse(Refusal::kUnknownRequest);
+      break;
+    case Query::kPing: {
+      const auto nonce = fields.number<std::uint32_t>();
+      peer_.pid.store(nonce, std::memory_order_relaxed);
+      reply.number(nonce);
+      break;
+    }
+    case Query::kSet: {
+      const auto key = fields.bytes();
+      keyspace_->set(key, fields.bytes(), wakes);
+      break;
+    }
+    case Query::kAppend: {
+      const auto key = fields.bytes();
+      keyspace_->append(key, fields.bytes(), wakes);
+      break;
+    }
+    case Query::kCompareSet: {
+      const auto key = fields.bytes();
+      const auto expected = fields.bytes();
+      keyspace_->compare_set(key, expected, fields.bytes(), reply, wakes);
+      break;
+    }
+    case Query::kGet:
+      keyspace_->get(fields.bytes(), reply);
+      break;
+    case Query::kAdd: {
+      const auto key = fields.bytes();
+      if (const auto sum = keyspace_->add(key, fields.number<std::int64_t>(), wakes)) {
+        reply.number(*sum);
+      } else {
+        refuse(Refusal::kNotANumber);
+      }
+      break;
+    }
+    case Query::kCheck:
+      reply.number(keyspace_->has_all(keys().all()) ? kReady : kNotReady);
+      break;
+    case Query::kWait:
+      wait(keys().all(), reply);
+      break;
+    case Query::kCancelWait:
+      cancel_waits();
+      reply.number(kWaitCanceled);
+      break;
+    case Query::kGetNumKeys:
+      reply.number(keyspace_->size());
+      break;
+    case Query::kDeleteKey:
+      reply.number<std::int64_t>(keyspace_->remove(fields.bytes()) ? 1 : 0);
+      break;
+    case Query::kMultiGet:
+      if (!keyspace_->multi_get(keys().all(), reply, around_.limits.output_bytes)) {
+        refuse(Refusal::kUnreadReplies);
+      }
+      break;
+    case Query::kMultiSet: {
+      const auto count = static_cast<std::size_t>(fields.number<std::uint64_t>());
+      const Items<Keyspace::Pair> pairs(count, [&] {
+        const KeyView key(fields.bytes());
+        return Keyspace::Pair{key, fields.bytes()};
+      });
+      keyspace_->multi_set(pairs.all(), wakes);
+      break;
+    }
+    case Query::kQueuePush: {
+      const auto key = fields.bytes();
+      keyspace_->queue_push(key, fields.bytes(), wakes);
+      break;
+    }
+    case Query::kQueuePop:
+      keyspace_->queue_pop(fields.bytes(), reply);
+      break;
+    case Query::kQueueLen:
+      reply.number(keyspace_->queue_size(fields.bytes()));
+      break;
+    case Query::kListKeys:
+      keyspace_->list(reply);
+      took_long_ = true;
+      break;
+    case Query::kBarrier: {
+      const auto key = fields.bytes();
+      barrier(key, fields.number<std::int64_t>(), reply, wakes);
+      break;
+    }
+  }
+}
+
+}  // namespace rdzv

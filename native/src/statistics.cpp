@@ -1,0 +1,109 @@
+// What `rdzv status` shows: every figure as it is when its turn comes, without stopping anybody.
+#include <unistd.h>
+
+#include <vector>
+
+#include "json.hpp"
+#include "rdzv/server.hpp"
+
+namespace rdzv {
+
+namespace {
+
+constexpr std::size_t kKeysListed = 100;
+constexpr std::size_t kClientsListed = 20;
+
+double seconds(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
+
+template <class Pick>
+std::uint64_t total(const Crew& crew, Pick pick) {
+  std::uint64_t sum = 0;
+  for (const auto& loop : crew.loops) {
+    sum += pick(loop->counters()).get();
+  }
+  return sum;
+}
+
+void add_waited(Json& json, const Keyspace::Summary& summary, std::int64_t now_ms) {
+  const auto age = [&](std::int64_t since_ms) { return static_cast<double>(now_ms - since_ms) / 1e3; };
+  json.pair("waited_keys", summary.waited_keys);
+  json.key("waited").open('[');
+  for (const auto& each : summary.waited) {
+    json.open('{').pair("key", std::string_view(each.key)).pair("waiters", each.waiters);
+    json.pair("oldest_s", age(each.since_ms));
+    json.key("clients").open('[');
+    for (const auto& client : each.clients) {
+      json.open('{').pair("address", std::string_view(client.endpoint)).pair("pid", client.pid);
+      json.pair("waiting_s", age(client.since_ms)).close('}');
+    }
+    json.close(']').close('}');
+  }
+  json.close(']');
+}
+
+}  // namespace
+
+std::string Server::statistics() {
+  const std::int64_t now_ms = monotonic_ms();
+  Json json;
+  json.open('{');
+  json.key("server").open('{').pair("version", std::string_view(settings_.version)).pair("pid", getpid());
+  json.pair("threads", threads()).pair("uptime_s", static_cast<double>(now_ms - started_ms_) / 1e3).close('}');
+
+  json.key("connections").open('{').pair("open", crew_.connections.load()).pair("peak", crew_.peak.load());
+  json.pair("accepted", total(crew_, [](const Counters& c) -> auto& { return c.accepted; }));
+  json.pair("closed", total(crew_, [](const Counters& c) -> auto& { return c.closed; }));
+  json.pair("limit", crew_.max_connections).close('}');
+
+  json.key("requests").open('{');
+  for (std::size_t i = 0; i < kQueryCount; ++i) {
+    json.pair(kQueries[i].name, total(crew_, [i](const Counters& c) -> auto& { return c.requests[i]; }));
+  }
+  json.pair("framed", total(crew_, [](const Counters& c) -> auto& { return c.frames; })).close('}');
+
+  json.key("refused").open('{');
+  for (std::size_t i = 1; i < kRefusals.size(); ++i) {
+    if (const auto count = total(crew_, [i](const Counters& c) -> auto& { return c.refused[i]; }); count > 0) {
+      json.pair(kRefusals[i], count);
+    }
+  }
+  json.close('}');
+
+  const std::map<std::string, std::shared_ptr<Listener>, std::less<>> listeners = [&] {
+    const std::lock_guard names(names_);
+    return listeners_;
+  }();
+  std::vector<Keyspace::Summary> summaries;
+  std::size_t stored = 0;
+  for (const auto& [name, each] : listeners) {
+    summaries.push_back(each->keyspace->summary(kKeysListed, kClientsListed));
+    stored += summaries.back().bytes;
+  }
+  json.key("bytes").open('{').pair("received", total(crew_, [](const Counters& c) -> auto& { return c.received; }));
+  json.pair("sent", total(crew_, [](const Counters& c) -> auto& { return c.sent; }));
+  json.pair("buffered", crew_.buffered.load() + SharedText::detached_bytes()).pair("stored", stored).close('}');
+
+  json.key("loops").open('[');
+  for (const auto& loop : crew_.loops) {
+    const Counters& counters = loop->counters();
+    json.open('{').pair("connections", loop->connections()).pair("turns", counters.turns.get());
+    json.pair("busy_s", seconds(static_cast<std::int64_t>(counters.busy_ns.get()))).pair("cpu_s", seconds(loop->cpu_ns()));
+    json.pair("wakes", counters.wakes.get()).pair("queued", loop->mailbox().size()).close('}');
+  }
+  json.close(']');
+
+  json.key("keyspaces").open('[');
+  std::size_t next = 0;
+  for (const auto& [name, each] : listeners) {
+    const Keyspace::Summary& summary = summaries[next++];
+    json.open('{').pair("name", std::string_view(name)).pair("port", each->port);
+    json.pair("connections", each->keyspace->connections.load()).pair("keys", summary.keys);
+    json.pair("queues", summary.queues).pair("queued", summary.queued).pair("bytes", summary.bytes);
+    add_waited(json, summary, now_ms);
+    json.close('}');
+  }
+  json.close(']').close('}');
+  return json.take();
+}
+
+}  // namespace rdzv

@@ -1,0 +1,150 @@
+"""What ``rdzv bench store`` does to a server, and what it reads around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from launcher.bench.measure import listen_losses, peak_memory, resident_memory
+from launcher.bench.store_targets import Server
+from rdzv_plugins.errors import MissingDependency, RdzvError
+
+if TYPE_CHECKING:
+    from launcher.bench._load import Figures, Load
+
+WORKLOADS = {
+    "storm": "connect storm: all connect at once, until each has the answer to its PING",
+    "barrier": "barrier: each adds 1, the last sets the key that all others wait for",
+    "mesh": "set and gets (gloo): each sets its blob, then for each of some peers: wait, wait, get",
+    "one_key": "one key (NCCL): all wait for a key of 128 bytes and get it, one sets it",
+    "multi_get": "multi_get: each waits for 64 keys of 16 bytes, then gets them in one request",
+    "hold": "hold: connect, then stay idle",
+    "names": "connect storm with reverse DNS as the system has it",
+}
+NAMES_LIMIT_S = 20.0
+_NAMES_SOURCE = "127.0.0.9"  # in nobody's hosts file
+_HOST = "127.0.0.1"
+_WINDOW = 256
+_IDLE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload with a number of connections."""
+
+    workload: str
+    connections: int
+    rounds: int
+    gets: int
+    limit_s: float
+
+    @property
+    def title(self) -> str:
+        """One line that says what is done, and how often."""
+        repeated = {"mesh": f", {self.gets} peers"} | dict.fromkeys(
+            ("barrier", "one_key", "multi_get"), f", {self.rounds} times"
+        )
+        return f"{WORKLOADS[self.workload]}{repeated.get(self.workload, '')}; {self.connections} connections"
+
+    @property
+    def fresh_servers(self) -> bool:
+        """Whether every repeat needs servers that have held nothing yet."""
+        return self.workload == "hold"
+
+
+@dataclass
+class Sample:
+    """The figures of one run against one server."""
+
+    wall_s: float
+    requests: int
+    cpu_us: float
+    """Of the server, for each request."""
+    p50_us: float
+    p99_us: float
+    peak_mib: float
+    grown_mib: float
+    """Peak memory above what was resident before the clients came."""
+    listen_overflows: int
+    listen_drops: int
+    failures: dict[str, int] = field(default_factory=dict)
+
+
+class DidNotFinish(Exception):
+    """The server did not get through the workload; the text says why. A result, not a fault of the benchmark."""
+
+
+def measure(case: Case, server: Server, prefix: str) -> Sample:
+    """One run. ``prefix`` goes before every key, which makes them fresh.
+
+    Raises ``DidNotFinish``, and ``RdzvError`` for a wrong reply or a server that has ended.
+    """
+    memory = resident_memory(server.pid)
+    with _load(case, server) as load:
+        if case.workload not in ("storm", "names", "hold"):
+            load.connect(case.connections, window=_WINDOW, sources=[], storm=False, limit_s=case.limit_s)
+        if case.workload == "multi_get":
+            load.run("fill", prefix=prefix, rounds=1, gets=0, limit_s=case.limit_s)
+        losses, cpu = listen_losses(), server.cpu_seconds()
+        figures = _run(case, load, prefix)
+        cpu = server.cpu_seconds() - cpu
+        losses = (listen_losses()[0] - losses[0], listen_losses()[1] - losses[1])
+        peak = peak_memory(server.pid) or 0.0
+    server.cpu_seconds()  # until it has seen its clients go
+    return Sample(
+        wall_s=figures.seconds,
+        requests=figures.requests,
+        cpu_us=cpu / max(1, figures.requests) * 1e6,
+        p50_us=figures.p50_us,
+        p99_us=figures.p99_us,
+        peak_mib=peak,
+        grown_mib=max(0.0, peak - memory),
+        listen_overflows=losses[0],
+        listen_drops=losses[1],
+        failures=figures.failures,
+    )
+
+
+def _run(case: Case, load: Load, prefix: str) -> Figures:
+    """The part that is measured."""
+    if case.workload == "hold":
+        figures = load.connect(case.connections, window=_WINDOW, sources=[], storm=False, limit_s=case.limit_s)
+        load.idle(_IDLE_S)
+        return figures
+    if case.workload in ("storm", "names"):
+        sources = [_NAMES_SOURCE] if case.workload == "names" else []
+        return load.connect(
+            case.connections, window=case.connections, sources=sources, storm=True, limit_s=case.limit_s
+        )
+    return load.run(case.workload, prefix=prefix, rounds=case.rounds, gets=case.gets, limit_s=case.limit_s)
+
+
+@contextmanager
+def _load(case: Case, server: Server) -> Iterator[Load]:
+    """Clients of a server, with their errors as ours."""
+    module = load_module()
+    load = module.Load(_HOST, server.port, echo=server.target.echo)
+    try:
+        yield load
+    except module.TimeLimit as error:
+        raise DidNotFinish(str(error)) from None
+    except module.LoadError as error:
+        raise RdzvError(f"{server.target.name}, {case.connections} connections: {error}") from None
+    finally:
+        load.close()
+
+
+def load_module() -> ModuleType:
+    """The native load generator. Raises ``MissingDependency`` where it was not built."""
+    try:
+        from launcher.bench import _load as module
+    except ImportError as error:
+        raise MissingDependency(
+            f"the load generator of `rdzv bench store` is not part of this installation of rdzv-plugins: {error}",
+            remedy="It needs Linux, and a C++20 compiler when rdzv-plugins is installed: apt-get install g++ (or the "
+            "like), then pip install --force-reinstall --no-cache-dir --no-binary rdzv-plugins rdzv-plugins.",
+        ) from None
+    return module

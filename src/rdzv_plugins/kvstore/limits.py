@@ -1,0 +1,58 @@
+"""What clients may ask of the native store server, and how many files a process may open."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from rdzv_plugins.options import option
+
+logger = logging.getLogger(__name__)
+
+_MOST = 2**31 - 1  # bytes, keys, connections
+_MOST_SECONDS = 1e6
+
+
+@dataclass(frozen=True)
+class StoreLimits:
+    """A client that goes beyond is closed, with the reason in the server's statistics and its log."""
+
+    key_bytes: int = option(8192, help="Length of a key, its leading slash included.", unit="bytes", minimum=1)
+    value_bytes: int = option(8 * 2**20, help="Length of a value in a request.", unit="bytes", minimum=1)
+    keys_per_request: int = option(131072, help="Keys of one request, and keys that one client waits for.", minimum=1)
+    request_bytes: int = option(256 * 2**20, help="Length of one whole request.", unit="bytes", minimum=1024)
+    output_bytes: int = option(256 * 2**20, help="Replies that one client has not read.", unit="bytes", minimum=1024)
+    buffered_bytes: int = option(
+        2**30, help="Half-sent requests and unread replies of all clients together.", unit="bytes", minimum=1024
+    )
+    connections: int = option(0, help="Open connections; 0: what the limit of open files leaves.", minimum=0)
+    handshake_seconds: float = option(
+        30.0, help="Time in which a new connection has to send a valid first request.", unit="s", minimum=0.01
+    )
+    stall_seconds: float = option(
+        60.0, help="Time for which a half-sent request or an unread reply may stand still.", unit="s", minimum=0.01
+    )
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            most = _MOST_SECONDS if name.endswith("_seconds") else _MOST
+            if not 0 <= value <= most or (value == 0 and name != "connections"):
+                raise ValueError(f"StoreLimits: {name}={value} is not a limit (at most {most:g})")
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as the system allows it: every client of a server is one.
+
+    The processes that it starts inherit that.
+    """
+    try:
+        import resource
+    except ImportError:  # not a Unix system
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            logger.debug("open files: limit raised from %d to %d", soft, hard)
+        except (OSError, ValueError) as error:  # some systems refuse their own hard limit
+            logger.debug("open files: limit stays at %d: %s", soft, error)

@@ -1,0 +1,183 @@
+"""The native store server: what torch's own TCPStore clients use unchanged, on several threads.
+
+The wire is in native/PROTOCOL.md, who owns what in native/THREADS.md. Linux only; where the native part
+was not built, ``StoreServer`` raises ``MissingDependency`` with the remedy.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import os
+import socket
+import threading
+import weakref
+from types import TracebackType
+from typing import Any
+
+from rdzv_plugins.errors import MissingDependency, RdzvError
+from rdzv_plugins.kvstore.limits import StoreLimits
+from rdzv_plugins.kvstore.listening import bind_exactly
+from rdzv_plugins.options import PortRange
+
+__all__ = ["Keyspace", "StoreLimits", "StoreServer", "native_part"]
+
+logger = logging.getLogger(__name__)
+
+
+class Keyspace:
+    """One store of a server: keys of its own, on a port of its own. Thread-safe."""
+
+    def __init__(self, native: Any, name: str, id_: int, port: int) -> None:
+        self._native = native
+        self._id = id_
+        self.name = name
+        self.port = port
+
+    def wipe(self) -> None:
+        """Forget all keys and queues. Connections stay, and so does who waits. Raises ``ValueError`` if it is closed."""
+        try:
+            self._native.wipe_keyspace(self._id)
+        except IndexError:
+            raise ValueError(f"keyspace {self.name!r} is closed") from None
+
+    def close(self) -> None:
+        """Close its connections, forget its keys and free its port; the other keyspaces notice nothing.
+
+        Blocks (without the GIL) until that is done. Once it is closed, closing it again does nothing.
+        """
+        try:
+            self._native.close_keyspace(self._id)
+        except IndexError:  # closed already
+            pass
+
+
+class StoreServer:
+    """A store server in this process, from construction until ``close()`` or the end of a ``with`` block.
+
+    ``host`` is a name or an address of this machine to listen on; ``""`` all interfaces, IPv4 and IPv6,
+    ``"0.0.0.0"`` those of IPv4, ``"::"`` those of IPv6. ``port`` 0 is any free one. With ``listen_fd``, a bound TCP
+    socket's descriptor, both are ignored and the descriptor is owned from here on. ``threads`` event loops;
+    0: half of the processors, at most 8. ``name`` is that of the first keyspace.
+
+    Thread-safe; blocking calls release the GIL, and no loop thread runs Python. Clients that were closed for
+    going beyond ``limits`` are logged as warnings, at most ten a second. A forked child has no server: the
+    threads stay in the parent.
+
+    Raises ``AddressInUse``, or ``MissingDependency`` where the native part is not built.
+    """
+
+    def __init__(
+        self,
+        host: str = "",
+        port: int = 0,
+        *,
+        threads: int = 0,
+        limits: StoreLimits | None = None,
+        listen_fd: int | None = None,
+        name: str = "default",
+    ) -> None:
+        if threads < 0:
+            raise ValueError(f"StoreServer: threads={threads}")
+        native = native_part()
+        listener = _listen(host, port, listen_fd, name)
+        reading, writing = os.pipe()
+        try:
+            self._native = native.Server(
+                threads=threads, version=_version(), log_fd=writing, limits=limits or StoreLimits()
+            )
+        except BaseException:
+            os.close(reading)
+            listener.close()
+            raise
+        # a thread of Python's own, so that loop threads need not run Python; it ends when the server does
+        threading.Thread(target=_log, args=(reading,), name="rdzv-store-log", daemon=True).start()
+        self._stop = weakref.finalize(self, self._native.stop)
+        self._host = host
+        self._first = self._open(name, listener)
+
+    @property
+    def port(self) -> int:
+        """The first keyspace's port."""
+        return self._first.port
+
+    @property
+    def threads(self) -> int:
+        """How many event loops there are."""
+        return int(self._native.threads)
+
+    @property
+    def first(self) -> Keyspace:
+        """The keyspace that the server was made with."""
+        return self._first
+
+    def open_keyspace(
+        self, name: str, host: str | None = None, port: int = 0, *, listen_fd: int | None = None
+    ) -> Keyspace:
+        """Another store with its own keys and port. ``host`` None: that of the server.
+
+        Raises ``AddressInUse``, or ``ValueError`` when there is one of that name or the server is closed.
+        """
+        return self._open(name, _listen(self._host if host is None else host, port, listen_fd, name))
+
+    def stats(self) -> dict[str, Any]:
+        """What the server does and has done; docs/reference/store-statistics.md names every figure.
+
+        Times are seconds, sizes bytes, counts since the start. Takes one lock after the other, each
+        for a short time, so the figures are not of one instant.
+        """
+        data: dict[str, Any] = json.loads(self._native.statistics())
+        return data
+
+    def close(self) -> None:
+        """Close all keyspaces and connections and end the threads. May be called more than once."""
+        self._stop()
+
+    def __enter__(self) -> StoreServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self, name: str, listener: socket.socket) -> Keyspace:
+        id_, port = self._native.open_keyspace(name, listener.detach())
+        return Keyspace(self._native, name, id_, port)
+
+
+def native_part() -> Any:
+    """The extension module. Raises ``MissingDependency`` with the reason why it is not there."""
+    try:
+        from rdzv_plugins.kvstore import _native
+    except ImportError as error:
+        raise MissingDependency(
+            f"the native store is not part of this installation of rdzv-plugins: {error}",
+            remedy="It needs Linux, and a C++20 compiler when rdzv-plugins is installed: apt-get install g++ (or the "
+            "like), then pip install --force-reinstall --no-cache-dir --no-binary rdzv-plugins rdzv-plugins. "
+            "Or do without it: --rdzv-conf store=torch.",
+        ) from error
+    return _native
+
+
+def _listen(host: str, port: int, listen_fd: int | None, name: str) -> socket.socket:
+    if listen_fd is None:
+        return bind_exactly(host, PortRange(port, port), "a store" if name == "default" else f"keyspace {name!r}")
+    try:
+        return socket.socket(fileno=listen_fd)
+    except OSError as error:
+        raise RdzvError(f"listen_fd={listen_fd} is not a socket: {error.strerror}") from None
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("rdzv-plugins")
+    except importlib.metadata.PackageNotFoundError:  # a checkout that is not installed
+        return "unknown"
+
+
+def _log(reading: int) -> None:
+    with open(reading, encoding="utf-8", errors="backslashreplace") as lines:
+        for line in lines:
+            logger.warning("%s", line.rstrip("\n"))
