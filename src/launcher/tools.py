@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from launcher import serve, status
+from launcher.bench import arguments as bench
 from launcher.console import debug_wanted, report, setup_logging
 
 
@@ -17,14 +19,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     backends = commands.add_parser("backends", help="list the installed rendezvous backends, and plug-ins that failed")
     backends.add_argument("--json", action="store_true", help="print the list as JSON")
-    bench = commands.add_parser("bench", help="measure, beside torchrun in the same run")
-    bench.add_argument("what", choices=["launch"], help="launch: from the command to the worker's first line")
-    bench.add_argument("--repeats", type=int, default=7, help="runs of each launcher (default 7)")
-    bench.add_argument("--json", action="store_true", help="print the figures as JSON")
+    bench.configure(commands)
+    serve.configure(commands)
+    status.configure(commands)
     args = parser.parse_args(argv)
     setup_logging("rdzv", verbose=debug_wanted())
     try:
-        return _backends(args) if args.command == "backends" else _bench(args)
+        return _COMMANDS[args.command](args)
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -41,11 +42,7 @@ def _backends(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bench(args: argparse.Namespace) -> int:
-    from launcher.bench.launch import run
-
-    return run(repeats=args.repeats, as_json=args.json)
-
+_COMMANDS = {"backends": _backends, "bench": bench.run, "serve": serve.run, "status": status.run}
 
 if __name__ == "__main__":
     sys.exit(main())

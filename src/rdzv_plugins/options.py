@@ -68,8 +68,11 @@ class PortRange:
 class WorkerStoreOptions:
     """Options of every backend whose workers get their store from rank 0's agent."""
 
-    store: Literal["torch"] = option(
-        "torch", help="Server of the workers' store: torch's TCPStore. ('parallel' comes with the native store.)"
+    store: Literal["torch", "parallel"] = option(
+        "torch", help="Server of the workers' store: torch's own, or parallel, the native one of several threads."
+    )
+    store_threads: int = option(
+        0, help="Threads of store=parallel; 0: half of the processors, at most 8.", minimum=0, maximum=64
     )
     worker_ports: PortRange = option(
         PortRange(), help="Port or range (29501-29510) on which rank 0's node serves the workers' store; 0: any."
@@ -105,10 +108,11 @@ def parse_conf(text: str) -> dict[str, str]:
     return conf
 
 
-def parse_options(cls: type[T], conf: Mapping[str, Any], backend: str) -> T:
+def parse_options(cls: type[T], conf: Mapping[str, Any], owner: str) -> T:
     """Fill the options dataclass ``cls`` from ``conf``. Values are text, or already of the field's type.
 
-    Raises ``OptionError`` naming the key, the backend and what is accepted.
+    ``owner`` says in messages whose options they are: ``backend 'static'``. Raises ``OptionError`` naming the key,
+    the owner and what is accepted.
     """
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
@@ -116,14 +120,14 @@ def parse_options(cls: type[T], conf: Mapping[str, Any], backend: str) -> T:
     for key, raw in conf.items():
         if key not in fields:
             raise OptionError(
-                f"--rdzv-conf: backend {backend!r} has no option {key!r}{did_you_mean(key, fields)}",
+                f"--rdzv-conf: {owner} has no option {key!r}{did_you_mean(key, fields)}",
                 remedy=f"It accepts: {', '.join(sorted(fields))}." if fields else "It has no options.",
             )
-        values[key] = _convert(key, raw, hints[key], fields[key].metadata, backend)
+        values[key] = _convert(key, raw, hints[key], fields[key].metadata, owner)
     missing = [name for name, f in fields.items() if _default(f) is dataclasses.MISSING and name not in values]
     if missing:
         raise OptionError(
-            f"--rdzv-conf: backend {backend!r} needs option {', '.join(map(repr, missing))}",
+            f"--rdzv-conf: {owner} needs option {', '.join(map(repr, missing))}",
             remedy=f"Give --rdzv-conf={missing[0]}=VALUE.",
         )
     return cls(**values)
@@ -163,7 +167,7 @@ def did_you_mean(word: str, known: typing.Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _convert(key: str, raw: Any, hint: Any, metadata: Mapping[str, Any], backend: str) -> Any:
+def _convert(key: str, raw: Any, hint: Any, metadata: Mapping[str, Any], owner: str) -> Any:
     kind = _strip_none(hint)
     try:
         value = _parse(raw, kind)
@@ -172,7 +176,7 @@ def _convert(key: str, raw: Any, hint: Any, metadata: Mapping[str, Any], backend
             raise ValueError("out of range")
     except (ValueError, TypeError):
         raise OptionError(
-            f"--rdzv-conf: {key}={raw} is not accepted by backend {backend!r}",
+            f"--rdzv-conf: {key}={raw} is not accepted by {owner}",
             remedy=f"{key} takes {_accepted(hint, metadata)}.",
         ) from None
     return value

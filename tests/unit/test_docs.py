@@ -12,13 +12,14 @@ from launcher.arguments import build_parser
 from rdzv_plugins import errors, hookspecs
 from rdzv_plugins.host import PluginHost, PluginRecord
 from rdzv_plugins.host.validation import HOOK_NAMES, validate
+from rdzv_plugins.kvstore.limits import StoreLimits
 from rdzv_plugins.options import describe_options
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 HOOKS = (DOCS / "reference/hooks.md").read_text()
 COMMAND_LINE = (DOCS / "reference/command-line.md").read_text()
-PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "native").glob("*.md")]
 CLASSES = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, errors.RdzvError)]
 BACKENDS = [
     entry.backend for entry in PluginHost.load().catalog.entries() if entry.record.distribution == "rdzv-plugins"
@@ -59,6 +60,14 @@ def test_options_are_the_backends_own(backend) -> None:
     ]
     assert rows
     assert re.findall(r"^\| `.*$", section(COMMAND_LINE, f"### {backend.name}"), re.MULTILINE) == rows
+
+
+def test_limits_of_serve_are_the_servers_own() -> None:
+    rows = [
+        f"| `{info.name}` | {info.default or ''} | {info.type} | {info.help} |"
+        for info in describe_options(StoreLimits)
+    ]
+    assert re.findall(r"^\| `\w+` \|.*$", section(COMMAND_LINE, "## rdzv serve"), re.MULTILINE) == rows
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)

@@ -27,7 +27,7 @@ class None_:
 
 
 def parse(**conf):
-    return parse_options(Options, conf, "toy")
+    return parse_options(Options, conf, "backend 'toy'")
 
 
 def refusal(**conf):
@@ -120,7 +120,7 @@ def test_unknown_key_gets_the_nearest_and_the_list():
 
 def test_backend_without_options_says_so():
     with pytest.raises(OptionError) as caught:
-        parse_options(None_, {"key": "1"}, "toy")
+        parse_options(None_, {"key": "1"}, "backend 'toy'")
     assert caught.value.remedy == "It has no options."
 
 

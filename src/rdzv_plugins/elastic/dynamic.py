@@ -26,8 +26,8 @@ from rdzv_plugins.elastic.waiting import Waiting
 from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, Request
 from rdzv_plugins.kvstore.job_record import JobRecord, parse_outcome
 from rdzv_plugins.kvstore.reach import default_address
-from rdzv_plugins.kvstore.torch_store import serve
 from rdzv_plugins.kvstore.watch import Watch
+from rdzv_plugins.kvstore.worker_stores import WorkerStores
 
 logger = logging.getLogger(__name__)
 
@@ -67,11 +67,16 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         self._request = request
         self._options = settings
         self._hosts_store = hosts_store
+        self._workers = WorkerStores(settings, timeout=settings.read_timeout)
         prefix = f"rdzv_plugins.{request.run_id}"
         self._record_ = JobRecord(PrefixStore(prefix, store))
         self._watch: Watch | None = None
         if request.max_nodes > 1 and isinstance(store, TCPStore):
             self._watch = Watch(store.host, store.port, f"{prefix}/end", self._on_end, self._on_lost)
+        if settings.store == "parallel" and not self.use_agent_store:
+            logger.warning(
+                "store=parallel is not used: TORCH_DISABLE_SHARE_RDZV_TCP_STORE lets the first worker serve its own"
+            )
         self._problem: Exception | None = None
         self._members: list[Any] = []
         self._left = False
@@ -83,7 +88,8 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
 
     def next_rendezvous(self) -> api.RendezvousInfo:
         self.raise_if_ended()
-        self._shared_tcp_store_server = None  # closes last round's server, if it was ours
+        self._shared_tcp_store_server = None  # last round's
+        self._workers.close()  # if it was ours
         self._bootstrap_store_info = None
         with Waiting(self._facts) as waiting:
             try:
@@ -136,12 +142,12 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         if self._watch is not None:
             self._watch.stop()
         self._shared_tcp_store_server = None
+        self._workers.shutdown()
         return True if self._left else bool(super().shutdown())
 
-    def _create_tcp_store_server(self, master_addr: str, master_port: int) -> TCPStore:
-        what = f"the workers' store of node {self._this_node.addr}"
+    def _create_tcp_store_server(self, master_addr: str, master_port: int) -> Any:  # torch uses its .port alone
         try:
-            return serve(master_addr, self._options.worker_ports, timeout=self._options.read_timeout, what=what)
+            return self._workers.open(master_addr, f"the workers' store of node {self._this_node.addr}")
         except errors.RendezvousFailed as error:
             raise as_torch(error) from None
 

@@ -35,7 +35,7 @@ def prepare(entry: Entry, request: Request) -> Request:
     """Check ``request`` against the backend and parse its options. Starts nothing. Raises ``UsageError``."""
     options = entry.backend.options or NoOptions
     try:
-        parsed: Any = parse_options(options, request.conf, entry.backend.name)
+        parsed: Any = parse_options(options, request.conf, f"backend {entry.backend.name!r}")
         request = dataclasses.replace(request, options=parsed)
         if entry.backend.validate is not None:
             entry.backend.validate(request)
@@ -43,6 +43,10 @@ def prepare(entry: Entry, request: Request) -> Request:
         raise
     except Exception as error:
         raise _blame(entry, "while checking the request", error) from error
+    if getattr(parsed, "store", None) == "parallel":
+        from rdzv_plugins.kvstore.server import native_part
+
+        native_part()  # any node may have to serve it: better told now than when the others wait
     _warn_undeclared(entry.backend, request)
     return request
 
@@ -103,7 +107,8 @@ def _dynamic(backend: RendezvousBackend, request: Request) -> RendezvousHandler:
 
     settings = request.options if isinstance(request.options, DynamicSettings) else DynamicSettings()
     if isinstance(request.options, WorkerStoreOptions) and settings is not request.options:
-        settings = dataclasses.replace(settings, **dataclasses.asdict(request.options))
+        shared = [field.name for field in dataclasses.fields(WorkerStoreOptions)]
+        settings = dataclasses.replace(settings, **{name: getattr(request.options, name) for name in shared})
     return dynamic_handler(backend, request, settings)
 
 

@@ -23,6 +23,7 @@ from rdzv_plugins.kvstore.job_record import JobRecord, parse_outcome
 from rdzv_plugins.kvstore.reach import is_own_address
 from rdzv_plugins.kvstore.torch_store import connect, serve
 from rdzv_plugins.kvstore.watch import AwaitedKey, Watch
+from rdzv_plugins.kvstore.worker_stores import WorkerStores
 from rdzv_plugins.options import PortRange
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class StaticHandler:
         self._members: tuple[str, ...] = ()
         self._prefix = f"rdzv_plugins.static.{request.run_id}"
         self._control: TCPStore | None = None
-        self._worker_store: TCPStore | None = None
+        self._workers = WorkerStores(request.options, timeout=request.options.read_timeout)
         self._rounds: Rounds | None = None
         self._record: JobRecord | None = None
         self._watch: Watch | None = None
@@ -91,7 +92,7 @@ class StaticHandler:
 
     def shutdown(self) -> bool:
         self._stop_watches()
-        self._worker_store = None
+        self._workers.shutdown()
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -135,7 +136,7 @@ class StaticHandler:
     def _join(self, deadline: float) -> Go:
         rounds = self._rounds_()
         self._stop_round_watch()
-        self._worker_store = None  # workers of the old round are cut off
+        self._workers.close()  # workers of the old round are cut off
         round_ = self._round + 1
         newest = rounds.latest()
         if newest >= round_:  # others are ahead: they asked for a restart, or this agent replaces one
@@ -174,11 +175,9 @@ class StaticHandler:
                 return rounds.settle(round_, Go())
             next_report = self._report(round_, deadline, next_report)
         address = self._master_address()
-        self._worker_store = serve(
-            address, self._options.worker_ports, timeout=self._options.read_timeout, what="the workers' store"
-        )
+        store = self._workers.open(address, "the workers' store")
         members = tuple(arrival.incarnation for arrival in arrivals)
-        return rounds.settle(round_, Go(members, address, self._worker_store.port))
+        return rounds.settle(round_, Go(members, address, store.port))
 
     def _follow(self, round_: int, deadline: float) -> Go:
         next_report = time.monotonic() + _REPORT_EVERY_S

@@ -1,0 +1,63 @@
+"""``rdzv serve``: a store of its own, on a login node or in a container, until it is told to end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import Any
+
+from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
+from rdzv_plugins.kvstore.limits import StoreLimits, raise_file_limit
+from rdzv_plugins.options import parse_conf, parse_options
+
+_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def configure(commands: Any) -> None:
+    """Add the sub-command's parser."""
+    parser = commands.add_parser("serve", help="serve a store that torch's TCPStore clients can use")
+    parser.add_argument(
+        "--rdzv-endpoint",
+        "--rdzv_endpoint",
+        required=True,
+        metavar="HOST:PORT",
+        help="where to listen; HOST is an address of this machine, or * for all of them; PORT 0: any free one",
+    )
+    parser.add_argument("--threads", type=int, default=0, help="event loops; 0: half of the processors, at most 8")
+    parser.add_argument(
+        "--rdzv-conf",
+        "--rdzv_conf",
+        default="",
+        metavar="K=V,...",
+        help="limits: " + ", ".join(StoreLimits.__dataclass_fields__),
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM, SIGINT or SIGHUP; returns the exit code."""
+    from rdzv_plugins.kvstore.server import StoreServer
+
+    limits = parse_options(StoreLimits, parse_conf(args.rdzv_conf), "rdzv serve")
+    endpoint = _endpoint(args.rdzv_endpoint)
+    # blocked before the server's threads start, and taken by the wait below: none is lost in between
+    signal.pthread_sigmask(signal.SIG_BLOCK, _END)
+    raise_file_limit()
+    with StoreServer(endpoint.host, endpoint.port, threads=args.threads, limits=limits) as server:
+        shown = Endpoint(endpoint.host or "*", server.port)
+        note = " (loopback: only this machine can reach it)" if endpoint.is_loopback else ""
+        print(f"serving a store at {shown}{note}: pid {os.getpid()}, {server.threads} thread(s)", flush=True)
+        ended_by = signal.Signals(signal.sigwait(_END)).name
+        stats = server.stats()
+    requests = sum(count for name, count in stats["requests"].items() if name != "validate")
+    accepted = stats["connections"]["accepted"]
+    print(f"{ended_by}: served {accepted} connection(s), {requests} request(s)", file=sys.stderr, flush=True)
+    return 0
+
+
+def _endpoint(text: str) -> Endpoint:
+    host, _, port = text.rpartition(":")
+    if host in ("*", ""):
+        return Endpoint("", check_port(port, what="--rdzv-endpoint"))
+    return parse_endpoint(text, None)
