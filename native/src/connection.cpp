@@ -96,7 +96,7 @@ bool Connection::flush(Workplace& work) {
 }
 
 Refusal Connection::overdue(const Surroundings& around) const {
-  const std::int64_t waited = around.now_ms - progress_ms_;
+  const std::int64_t waited = still_for(around);
   if (!conversation_.greeted()) {
     return waited > around.limits.handshake_ms ? Refusal::kNoHandshake : Refusal::kNone;
   }

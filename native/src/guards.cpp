@@ -8,6 +8,8 @@ namespace rdzv {
 namespace {
 
 constexpr std::int64_t kMaxSweepMs = 1000, kMinSweepMs = 10;
+constexpr std::int64_t kStillMs = 500;
+constexpr std::size_t kStillWeight = 16;
 
 // Often enough for the shorter of the two limits.
 std::int64_t sweep_interval(const Limits& limits) {
@@ -65,8 +67,12 @@ void EventLoop::guard_memory() {
 void EventLoop::shed_largest() {
   crew_.shedding.store(false);
   while (crew_.buffers_full() && !suspects_.empty()) {
-    Connection& largest = **std::max_element(suspects_.begin(), suspects_.end(), [](const auto* a, const auto* b) {
-      return a->loop.unfinished < b->loop.unfinished;
+    // Who stands still weighs more than who is just being served.
+    const auto weight = [&](const Connection& each) {
+      return each.loop.unfinished * (each.still_for(work_.around) > kStillMs ? kStillWeight : 1);
+    };
+    Connection& largest = **std::max_element(suspects_.begin(), suspects_.end(), [&](const auto* a, const auto* b) {
+      return weight(*a) < weight(*b);
     });
     if (largest.loop.unfinished == 0) {
       return;

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
+from rdzv_plugins.errors import UsageError
 from rdzv_plugins.kvstore.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.options import parse_conf, parse_options
 
@@ -25,7 +26,9 @@ def configure(commands: Any) -> None:
         metavar="HOST:PORT",
         help="where to listen; HOST is an address of this machine, or * for all of them; PORT 0: any free one",
     )
-    parser.add_argument("--threads", type=int, default=0, help="event loops; 0: half of the processors, at most 8")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="event loops, at most 64; 0: half of the processors, at most 8"
+    )
     parser.add_argument(
         "--rdzv-conf",
         "--rdzv_conf",
@@ -37,8 +40,10 @@ def configure(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM, SIGINT or SIGHUP; returns the exit code."""
-    from rdzv_plugins.kvstore.server import StoreServer
+    from rdzv_plugins.kvstore.server import MOST_THREADS, StoreServer
 
+    if not 0 <= args.threads <= MOST_THREADS:
+        raise UsageError(f"--threads={args.threads} is not from 0 to {MOST_THREADS}")
     limits = parse_options(StoreLimits, parse_conf(args.rdzv_conf), "rdzv serve")
     endpoint = _endpoint(args.rdzv_endpoint)
     # blocked before the server's threads start, and taken by the wait below: none is lost in between
@@ -57,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _endpoint(text: str) -> Endpoint:
-    host, _, port = text.rpartition(":")
-    if host in ("*", ""):
+    host, colon, port = text.rpartition(":")
+    if colon and host in ("*", ""):
         return Endpoint("", check_port(port, what="--rdzv-endpoint"))
     return parse_endpoint(text, None)

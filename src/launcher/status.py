@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
+from rdzv_plugins.errors import UsageError
 
 _CLIENTS_SHOWN = 3
 
@@ -30,6 +31,8 @@ def run(args: argparse.Namespace) -> int:
     """Ask and print; returns the exit code. Raises ``EndpointUnreachable``."""
     from rdzv_plugins.kvstore.framing import ask_statistics
 
+    if not 0 < args.timeout < float("inf"):
+        raise UsageError(f"--timeout={args.timeout:g} is not a time", remedy="Give a number of seconds above 0.")
     endpoint = parse_endpoint(args.rdzv_endpoint, None)
     stats = ask_statistics(endpoint, args.timeout)
     print(json.dumps(stats, indent=2) if args.json else as_text(endpoint, stats), flush=True)

@@ -55,7 +55,7 @@ def parse_endpoint(text: str, default_port: int | None, *, what: str = "--rdzv-e
             raise UsageError(f"{what}: {text!r} has no valid host name or address", remedy="Write HOST:PORT.")
     if not port_text:
         if default_port is None:
-            raise UsageError(f"{what}: {text!r} has no port", remedy=f"Write {text}:PORT.")
+            raise UsageError(f"{what}: {text!r} has no port", remedy=f"Write {text.rstrip(':')}:PORT.")
         return Endpoint(host, default_port)
     return Endpoint(host, check_port(port_text, what=what))
 

@@ -130,7 +130,10 @@ def parse_options(cls: type[T], conf: Mapping[str, Any], owner: str) -> T:
             f"--rdzv-conf: {owner} needs option {', '.join(map(repr, missing))}",
             remedy=f"Give --rdzv-conf={missing[0]}=VALUE.",
         )
-    return cls(**values)
+    try:
+        return cls(**values)
+    except ValueError as error:  # fields that do not fit together, or a range that the class itself checks
+        raise OptionError(f"--rdzv-conf: {owner}: {error}") from None
 
 
 def describe_options(cls: type | None) -> list[OptionInfo]:

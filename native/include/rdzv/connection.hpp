@@ -42,6 +42,8 @@ class Connection : public Source {
   bool wants_turn() const { return conversation_.stopped_early() && output_.empty() && !pending_.empty(); }
   // The server waits for this client: to greet, to send the rest of a request, to read its replies.
   bool suspect() const { return !conversation_.greeted() || !pending_.empty() || !output_.empty(); }
+  // Milliseconds since the client last did what it is waited for.
+  std::int64_t still_for(const Surroundings& around) const { return around.now_ms - progress_ms_; }
   // Not kNone: it has waited too long.
   Refusal overdue(const Surroundings& around) const;
 

@@ -37,7 +37,7 @@ class StoreLimits:
         for name, value in vars(self).items():
             most = _MOST_SECONDS if name.endswith("_seconds") else _MOST
             if not 0 <= value <= most or (value == 0 and name != "connections"):
-                raise ValueError(f"StoreLimits: {name}={value} is not a limit (at most {most:g})")
+                raise ValueError(f"{name}={value} is not a limit (at most {most:g})")
 
 
 def raise_file_limit() -> None:

@@ -25,6 +25,8 @@ __all__ = ["Keyspace", "StoreLimits", "StoreServer", "native_part"]
 
 logger = logging.getLogger(__name__)
 
+MOST_THREADS = 64
+
 
 class Keyspace:
     """One store of a server: keys of its own, on a port of its own. Thread-safe."""
@@ -36,7 +38,7 @@ class Keyspace:
         self.port = port
 
     def wipe(self) -> None:
-        """Forget all keys and queues. Connections stay, and so does who waits. Raises ``ValueError`` if it is closed."""
+        """Forget all keys and queues. Connections stay, and so does who waits. Raises ``ValueError`` when closed."""
         try:
             self._native.wipe_keyspace(self._id)
         except IndexError:
@@ -59,7 +61,7 @@ class StoreServer:
     ``host`` is a name or an address of this machine to listen on; ``""`` all interfaces, IPv4 and IPv6,
     ``"0.0.0.0"`` those of IPv4, ``"::"`` those of IPv6. ``port`` 0 is any free one. With ``listen_fd``, a bound TCP
     socket's descriptor, both are ignored and the descriptor is owned from here on. ``threads`` event loops;
-    0: half of the processors, at most 8. ``name`` is that of the first keyspace.
+    0: half of the processors, at most 8; more than 64 are refused. ``name`` is that of the first keyspace.
 
     Thread-safe; blocking calls release the GIL, and no loop thread runs Python. Clients that were closed for
     going beyond ``limits`` are logged as warnings, at most ten a second. A forked child has no server: the
@@ -78,8 +80,8 @@ class StoreServer:
         listen_fd: int | None = None,
         name: str = "default",
     ) -> None:
-        if threads < 0:
-            raise ValueError(f"StoreServer: threads={threads}")
+        if not 0 <= threads <= MOST_THREADS:
+            raise ValueError(f"StoreServer: threads={threads} is not from 0 to {MOST_THREADS}")
         native = native_part()
         listener = _listen(host, port, listen_fd, name)
         reading, writing = os.pipe()
