@@ -3,6 +3,8 @@
 #   make test    all tests (make test ARGS="-k static" for some)
 #   make lint    formatting, types, layers
 #   make bench   the benchmarks, each beside torchrun in the same run
+#   make sanitize  the C++ tests under the address, undefined-behaviour and thread sanitizers; the fuzzer for 10 s
+#   make fuzz      the fuzzer of the wire for longer (make fuzz FUZZ_SECONDS=600)
 #   make native  build the native store after a change to native/ (test and bench do so themselves)
 #   make clean   remove what the others made
 PYTHON ?= python3
@@ -12,7 +14,7 @@ STAMP := $(VENV)/.installed
 NATIVE := build/native/.built
 NATIVE_SOURCES := CMakeLists.txt $(wildcard native/*.txt native/src/* native/include/rdzv/* native/bindings/* native/bench/*)
 
-.PHONY: demo test lint bench native clean setup
+.PHONY: demo test lint bench native sanitize fuzz clean setup
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -47,6 +49,18 @@ lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+sanitize: $(STAMP)
+	@native/tests/build.sh address rdzv_tests rdzv_fuzz
+	@native/tests/run.sh build/sanitize-address/native/tests/rdzv_tests --quiet
+	@native/tests/run.sh build/sanitize-address/native/tests/rdzv_fuzz --seconds 10 --save build/fuzz
+	@native/tests/build.sh thread rdzv_tests
+	@native/tests/run.sh build/sanitize-thread/native/tests/rdzv_tests --quiet
+
+FUZZ_SECONDS ?= 60
+fuzz: $(STAMP)
+	@native/tests/build.sh address rdzv_fuzz
+	@native/tests/run.sh build/sanitize-address/native/tests/rdzv_fuzz --seconds $(FUZZ_SECONDS) --save build/fuzz
 
 bench: $(NATIVE)
 	@$(BIN)/python -m compileall -q src  # as pip leaves an installed package

@@ -142,6 +142,7 @@ void Server::close_keyspace(std::uint64_t id) {
     listeners_.erase(closing->keyspace->name());
   }
   close(*closing);
+  closing->keyspace->wipe();  // somebody may hold on to it for a moment
   give_memory_back();
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -12,6 +13,8 @@ from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.kvstore.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.options import parse_conf, parse_options
+
+logger = logging.getLogger(__name__)
 
 _END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -52,7 +55,10 @@ def run(args: argparse.Namespace) -> int:
     with StoreServer(endpoint.host, endpoint.port, threads=args.threads, limits=limits) as server:
         shown = Endpoint(endpoint.host or "*", server.port)
         note = " (loopback: only this machine can reach it)" if endpoint.is_loopback else ""
-        print(f"serving a store at {shown}{note}: pid {os.getpid()}, {server.threads} thread(s)", flush=True)
+        try:
+            print(f"serving a store at {shown}{note}: pid {os.getpid()}, {server.threads} thread(s)", flush=True)
+        except OSError as error:  # whoever read it is gone, but not the clients
+            logger.warning("cannot say where the store is (%s): it is at %s", error.strerror, shown)
         ended_by = signal.Signals(signal.sigwait(_END)).name
         stats = server.stats()
     requests = sum(count for name, count in stats["requests"].items() if name != "validate")

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +24,7 @@ from rdzv_plugins.kvstore.listening import port_holder
 WORKERS = Path(__file__).parent / "workers"
 BIN = Path(sys.executable).parent
 MARK = "RDZV_TEST_MARK"
+FEW_FILES = 300
 
 
 def free_port() -> int:
@@ -40,6 +43,18 @@ def default_signals() -> None:
     """Signals as a terminal gives them: CI, nohup and background jobs start us with some ignored."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def few_files() -> Iterator[None]:
+    """Whoever is started now has a low soft limit of open files, as most systems set it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert hard > FEW_FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 class Agent:
@@ -91,6 +106,11 @@ def wait_until(condition: Callable[[], Any], timeout: float, what: Callable[[], 
             raise AssertionError(f"after {timeout} s: {what()}")
         time.sleep(0.05)
     return value
+
+
+def file_limit(agent: Agent) -> int:
+    """How many files it may open now."""
+    return resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)[0]
 
 
 class Cluster:

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from harness import WORKERS, Cluster, wait_until
 
-ROUNDS = 21  # 20 restarts
-
 
 def read(log: Path) -> list[str]:
     return log.read_text().splitlines()
@@ -16,11 +14,12 @@ def read(log: Path) -> list[str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("backend", ["static", "c10d"])
-def test_twenty_restarts_without_a_stale_key(cluster: Cluster, backend: str) -> None:
-    log = cluster.directory / "rounds"
-    agents = cluster.pair("stale.py", log, ROUNDS, 20, backend=backend, restarts=3 * ROUNDS)
+@pytest.mark.parametrize(("store", "restarts"), [("torch", 20), ("parallel", 6)])
+def test_no_restart_meets_a_stale_key(cluster: Cluster, backend: str, store: str, restarts: int) -> None:
+    log, rounds, conf = cluster.directory / "rounds", restarts + 1, f"store={store}"
+    agents = cluster.pair("stale.py", log, rounds, 20, backend=backend, restarts=3 * rounds, conf=conf)
     assert [agent.wait(800) for agent in agents] == [0, 0], agents[0].text
-    assert read(log) == ["ok"] * ROUNDS
+    assert read(log) == ["ok"] * rounds
 
 
 @pytest.mark.timeout(600)

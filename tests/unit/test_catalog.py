@@ -1,10 +1,11 @@
 """Names and aliases lead to backends; for every name that leads nowhere the catalog says why."""
 
 import dataclasses
+import sys
 
 import pytest
 
-from rdzv_plugins import Backend, Request
+from rdzv_plugins import Backend, Request, option
 from rdzv_plugins.errors import (
     BrokenPlugin,
     MissingDependency,
@@ -17,6 +18,7 @@ from rdzv_plugins.errors import (
 from rdzv_plugins.host import Catalog, PluginHost, PluginRecord, create_handler
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.create import prepare
+from rdzv_plugins.options import WorkerStoreOptions
 
 REQUEST = Request("toy", "run", "", 1, 1, 1)
 
@@ -154,3 +156,40 @@ def test_module_that_is_missing_at_creation_gets_the_install_command():
         create_handler(PluginHost([]), Entry(backend("toy", create=create), TOY), REQUEST)
     assert caught.value.remedy == "Install it: pip install rdzv_absent_client"
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+def test_workers_store_that_a_strangers_options_name_is_the_rendezvous_own(monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Options(WorkerStoreOptions):
+        path: str = option("x", help="The stranger's own.")
+
+    class State:
+        name = "toy"
+
+        def get_state(self):
+            return None
+
+        def set_state(self, state, token=None):
+            return None
+
+    made = []
+    monkeypatch.setattr("rdzv_plugins.elastic.dynamic.dynamic_handler", lambda *arguments: made.append(arguments))
+    entry = Entry(backend("toy", create=lambda request: State(), options=Options), TOY)
+    conf = {"store": "parallel", "store_threads": "3", "worker_ports": "29501-29510", "path": "y"}
+    create_handler(PluginHost([]), entry, prepare(entry, dataclasses.replace(REQUEST, conf=conf)))
+    [(_, _, settings)] = made
+    assert (settings.store, settings.store_threads, str(settings.worker_ports)) == ("parallel", 3, "29501-29510")
+
+
+@pytest.mark.parametrize("store", ["torch", "parallel"])
+def test_native_part_is_asked_for_before_anything_starts(monkeypatch, store):
+    monkeypatch.setitem(sys.modules, "rdzv_plugins.kvstore._native", None)  # as where it could not be compiled
+    monkeypatch.delattr("rdzv_plugins.kvstore._native", raising=False)
+    entry = Entry(backend("toy", options=WorkerStoreOptions), TOY)
+    request = dataclasses.replace(REQUEST, conf={"store": store})
+    if store == "torch":
+        assert prepare(entry, request).options.store == "torch"
+        return
+    with pytest.raises(MissingDependency, match="native store is not part of this installation") as caught:
+        prepare(entry, request)
+    assert caught.value.remedy.endswith("Or do without it: --rdzv-conf store=torch.")

@@ -7,7 +7,7 @@ import pytest
 
 from rdzv_plugins import option
 from rdzv_plugins.errors import OptionError, UsageError
-from rdzv_plugins.options import PortRange, describe_options, parse_conf, parse_options
+from rdzv_plugins.options import PortRange, WorkerStoreOptions, describe_options, parse_conf, parse_options
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,41 @@ def test_backend_without_options_says_so():
     with pytest.raises(OptionError) as caught:
         parse_options(None_, {"key": "1"}, "backend 'toy'")
     assert caught.value.remedy == "It has no options."
+
+
+def test_class_that_checks_its_fields_itself_is_quoted():
+    @dataclass(frozen=True)
+    class Picky:
+        low: int = option(1, help="Less than high.")
+        high: int = option(2, help="More than low.")
+
+        def __post_init__(self):
+            if self.low >= self.high:
+                raise ValueError(f"low={self.low} is not below high={self.high}")
+
+    with pytest.raises(OptionError) as caught:
+        parse_options(Picky, {"low": "3"}, "backend 'toy'")
+    assert str(caught.value) == "--rdzv-conf: backend 'toy': low=3 is not below high=2"
+
+
+def test_workers_get_torchs_store_unless_told_otherwise():
+    assert parse_options(WorkerStoreOptions, {}, "backend 'toy'").store == "torch"
+    given = parse_options(WorkerStoreOptions, {"store": "parallel", "store_threads": "64"}, "backend 'toy'")
+    assert (given.store, given.store_threads) == ("parallel", 64)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "accepted"),
+    [
+        ("store", "Parallel", "one of torch, parallel"),
+        ("store_threads", "65", "a whole number from 0 to 64"),
+        ("store_threads", "-1", "a whole number from 0 to 64"),
+    ],
+)
+def test_other_stores_are_refused(key, value, accepted):
+    with pytest.raises(OptionError, match=f"{key}={value} is not accepted") as caught:
+        parse_options(WorkerStoreOptions, {key: value}, "backend 'toy'")
+    assert caught.value.remedy == f"{key} takes {accepted}."
 
 
 def test_port_range_yields_every_port_and_prints_as_it_is_written():

@@ -38,6 +38,11 @@ def ask_statistics(endpoint: Endpoint, timeout: float) -> dict[str, Any]:
             connection.sendall(_HELLO)
             _expect_hello(connection)
             return _request(connection, _STATISTICS)
+        except ValueError as error:  # not JSON
+            raise EndpointUnreachable(
+                f"the store at {endpoint} answers with something else than statistics: {error}",
+                remedy="Is it of another version of rdzv-plugins? Ask it with the rdzv of that version.",
+            ) from None
         except (OSError, struct.error) as error:
             what = "does not answer" if isinstance(error, TimeoutError) else "hangs up"
             raise EndpointUnreachable(

@@ -1,0 +1,106 @@
+// Conversations without sockets: what each client says and hears, wakes included.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "rdzv/conversation.hpp"
+
+namespace rdzv::test {
+
+class FakeDesk : public Desk {
+ public:
+  static constexpr std::string_view kStatistics = R"({"fake": true})";
+
+  std::string statistics() override {
+    ++asked;
+    return std::string(kStatistics);
+  }
+  std::shared_ptr<Keyspace> keyspace(std::string_view name) override { return name == "other" ? other : nullptr; }
+
+  std::shared_ptr<Keyspace> other = std::make_shared<Keyspace>("other");
+  int asked = 0;
+};
+
+// Everything that is there to be sent; nothing of it is left.
+inline std::string drain(Output& output, std::size_t at_once = ~std::size_t{0}) {
+  std::string sent;
+  iovec parts[7];
+  while (!output.empty()) {
+    const std::size_t count = output.gather(parts, 7);
+    std::size_t now = 0;
+    for (std::size_t i = 0; i < count && now < at_once; ++i) {
+      const std::size_t size = std::min(parts[i].iov_len, at_once - now);
+      sent.append(static_cast<const char*>(parts[i].iov_base), size);
+      now += size;
+    }
+    output.consume(now);
+  }
+  return sent;
+}
+
+// What several conversations share: a server without sockets and threads.
+struct Room {
+  explicit Room(const Limits& of_all = Limits()) : limits(of_all) {}
+
+  const Limits limits;
+  Counters counters;
+  FakeDesk desk;
+  std::shared_ptr<Keyspace> keyspace = std::make_shared<Keyspace>("main");
+  Surroundings around{limits, counters, desk};
+  Wakes wakes;
+
+  // Tells everybody who was woken; what they are told lies in their output.
+  void deliver();
+  std::uint64_t requests(Query query) const { return counters.requests[static_cast<std::size_t>(query)].get(); }
+};
+
+class Talk {
+ public:
+  explicit Talk(Room& room) : room_(room), conversation_(room.around, room.keyspace, peer_, this) {}
+
+  // Hands over `bytes`, behind what was left over before, and runs what is complete, but delivers no wakes. Returns
+  // how many bytes were used.
+  std::size_t feed(std::string_view bytes) {
+    left_ += bytes;
+    const std::size_t used = conversation_.feed(left_, output_, room_.wakes);
+    left_.erase(0, used);
+    return used;
+  }
+  // The same, and everybody is told.
+  void say(std::string_view bytes) {
+    feed(bytes);
+    room_.deliver();
+  }
+  std::string hear() { return drain(output_); }
+  std::string ask(std::string_view bytes) {
+    say(bytes);
+    return hear();
+  }
+  void told(const Waiter& waiter) { conversation_.woken(waiter, output_); }
+
+  const std::string& left() const { return left_; }
+  Output& output() { return output_; }
+  Conversation& conversation() { return conversation_; }
+  Refusal refusal() const { return conversation_.refusal(); }
+  Peer& peer() { return peer_; }
+
+ private:
+  Room& room_;
+  Peer peer_;
+  std::string left_;
+  Output output_;
+  Conversation conversation_;
+};
+
+inline void Room::deliver() {
+  const Wakes now = std::exchange(wakes, {});
+  for (const auto& waiter : now) {
+    if (waiter->owner != nullptr) {
+      static_cast<Talk*>(waiter->owner)->told(*waiter);
+    }
+  }
+}
+
+}  // namespace rdzv::test

@@ -1,0 +1,373 @@
+"""``rdzv serve`` and ``rdzv status``: a store of its own, and who waits for what in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import BIN, FEW_FILES, WORKERS, Agent, Cluster, few_files, file_limit, wait_until
+from torch.distributed import TCPStore
+from wire_client import WAIT, Raw, get, keyed, ping, set_, validate
+
+LOOPBACK = " (loopback: only this machine can reach it)"
+LOGGED_EACH_SECOND = 10
+
+
+def rdzv(*arguments: object, stdout: Any = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    """A command that ends by itself."""
+    command = [str(BIN / "rdzv"), *map(str, arguments)]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60)
+
+
+def error_of(done: subprocess.CompletedProcess[str], code: int) -> str:
+    """The error message, after checking exit code and form."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    message = re.search(r"^rdzv( \w+)?: error: ((.|\n)*)", done.stderr, re.MULTILINE)  # argparse names the sub-command
+    assert message, done.stderr
+    assert "Traceback" not in done.stderr
+    return message[2]
+
+
+class Served:
+    """A running ``rdzv serve``."""
+
+    def __init__(self, cluster: Cluster, *options: object, endpoint: str = "127.0.0.1:0") -> None:
+        self.log = cluster.directory / f"serve{len(cluster.agents)}.err"
+        with self.log.open("wb") as stderr:
+            self.agent: Agent = cluster.start(["rdzv", "serve", f"--rdzv-endpoint={endpoint}", *options], stderr=stderr)
+        self.pid = self.agent.pid
+        line = self.agent.wait_for(r"\Aserving a store at (\S+):(\d+)(.*): pid (\d+), (\d+) thread\(s\)\n\Z")
+        self.host, self.port, self.note = line.group(1), int(line.group(2)), line.group(3)
+        assert int(line.group(4)) == self.pid
+        self.threads = int(line.group(5))
+
+    @property
+    def stderr(self) -> str:
+        return self.log.read_text()
+
+    def statistics(self) -> dict[str, Any]:
+        answer = rdzv("status", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--json")
+        assert answer.returncode == 0, answer.stderr
+        data: dict[str, Any] = json.loads(answer.stdout)
+        return data
+
+    def status(self) -> str:
+        answer = rdzv("status", f"--rdzv-endpoint=127.0.0.1:{self.port}")
+        assert (answer.returncode, answer.stderr) == (0, "")
+        return str(answer.stdout)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> str:
+        """Its last words, after checking that it ends well."""
+        os.kill(self.pid, number)
+        assert self.agent.wait(30) == 0, self.stderr
+        assert "Traceback" not in self.stderr
+        return self.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def served(cluster: Cluster) -> Served:
+    return Served(cluster)
+
+
+def by_hand(cluster: Cluster, name: str, *arguments: object, **env: str) -> Agent:
+    """A script of the user's, without a launcher."""
+    return cluster.start(["python", WORKERS / name, *arguments], **env)
+
+
+def test_scripts_use_tcpstore_by_hand(cluster: Cluster, served: Served) -> None:
+    assert (served.host, served.note) == ("127.0.0.1", LOOPBACK)
+    scripts = [by_hand(cluster, "by_hand.py", "127.0.0.1", served.port, rank, 2) for rank in range(2)]
+    assert [script.wait() for script in scripts] == [0, 0], scripts[0].text + scripts[1].text
+    for rank, script in enumerate(scripts):
+        assert script.text == f"rank {rank} (pid {script.pid}): sum 300\n"
+    stats = served.statistics()
+    assert (stats["requests"]["add"] >= 202, stats["requests"]["barrier"]) == (True, 2)
+    assert re.fullmatch(r"SIGTERM: served 3 connection\(s\), \d+ request\(s\)", served.end())
+
+
+def test_status_names_the_rank_that_a_hung_init_process_group_waits_for(cluster: Cluster, served: Served) -> None:
+    def start(rank: int) -> Agent:
+        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(served.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        return by_hand(cluster, "joins.py", **env, RANK=str(rank), WORLD_SIZE="3")
+
+    def waited() -> list[dict[str, Any]]:
+        """Keys that both wait for."""
+        [keyspace] = served.statistics()["keyspaces"]
+        return [each for each in keyspace["waited"] if each["waiters"] == 2]
+
+    ranks = [start(0), start(1)]
+    [one] = wait_until(waited, 60, lambda: served.status() + ranks[0].text + ranks[1].text)
+    assert one["key"].endswith("/2"), "the third rank has not come"
+    assert {client["pid"] for client in one["clients"]} == {agent.pid for agent in ranks}
+    [again] = waited()
+    assert again["oldest_s"] > one["oldest_s"] >= 0, "since when"
+
+    lines = [line.strip() for line in served.status().splitlines()]
+    [line] = [line for line in lines if line.startswith("for ")]
+    client = r"127\.0\.0\.1:\d+ \(pid (\d+)\)"
+    told = re.fullmatch(rf"for {re.escape(one['key'])}: 2 client\(s\) since [\d.]+ s: {client}, {client}", line)
+    assert told, line
+    assert {int(told[1]), int(told[2])} == {agent.pid for agent in ranks}
+
+    ranks.append(start(2))
+    assert [agent.wait() for agent in ranks] == [0, 0, 0]
+    assert {agent.text for agent in ranks} == {"ranks: 3\n"}
+    assert "\n  nobody waits\n" in served.status()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_ends_on_a_signal_although_clients_are_there(cluster: Cluster, number: signal.Signals) -> None:
+    served = Served(cluster, "--threads=2")
+    with Raw(served.port) as idle, Raw(served.port) as waiting, Raw(served.port, validated=False) as silent:
+        waiting.send(keyed(WAIT, [b"/never"]))
+        assert served.end(number).startswith(f"{number.name}: served ")
+        assert idle.until_close() == waiting.until_close() == silent.until_close() == b""
+    again = Served(cluster, endpoint=f"127.0.0.1:{served.port}")
+    assert again.port == served.port, "free at once"
+
+
+def test_port_in_use_names_its_holder(served: Served) -> None:
+    for host in ("127.0.0.1", "*"):
+        message = error_of(rdzv("serve", f"--rdzv-endpoint={host}:{served.port}"), 68)
+        assert f"port {served.port} of this machine ({socket.gethostname()}): in use by pid {served.pid} (" in message
+        assert "rdzv serve" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--rdzv-endpoint=127.0.0.1"], 2, "has no port"),
+        (["--rdzv-endpoint=127.0.0.1:70000"], 2, "--rdzv-endpoint: port 70000 is out of range"),
+        (["--rdzv-endpoint=*:x"], 2, "--rdzv-endpoint: port x is out of range"),
+        (["--rdzv-endpoint=::1:0"], 2, "an IPv6 address needs brackets"),
+        (["--rdzv-endpoint=192.0.2.1:0"], 68, "cannot listen on 192.0.2.1 port 0 of this machine"),
+        (["--rdzv-endpoint=no-such-host.invalid:0"], 68, "'no-such-host.invalid': the name does not resolve"),
+        (["--rdzv-conf=conections=2"], 2, "rdzv serve has no option 'conections'; did you mean 'connections'?"),
+        (["--rdzv-conf=connections"], 2, "'connections' is not of the form key=value"),
+        (["--rdzv-conf=value_bytes=0"], 2, "value_bytes=0 is not accepted by rdzv serve"),
+        (["--rdzv-conf=connections=99999999999"], 2, "rdzv serve: connections=99999999999 is not a limit"),
+        (["--rdzv-conf=stall_seconds=1e9"], 2, "rdzv serve: stall_seconds=1000000000.0 is not a limit"),
+        (["--threads=-1"], 2, "--threads"),
+        (["--threads=65"], 2, "--threads"),
+    ],
+)
+def test_serve_refuses_what_cannot_be(options: list[str], code: int, message: str) -> None:
+    assert message in error_of(rdzv("serve", "--rdzv-endpoint=127.0.0.1:0", *options), code)
+
+
+def test_all_interfaces(cluster: Cluster) -> None:
+    with few_files():
+        served = Served(cluster, "--threads=3", endpoint="*:0")
+    assert min(file_limit(served.agent), served.statistics()["connections"]["limit"]) > FEW_FILES
+    assert (served.host, served.note, served.threads) == ("*", "", 3)
+    hosts = ["127.0.0.1"] + ["[::1]"] * has_ipv6()
+    for host in hosts:
+        assert rdzv("status", f"--rdzv-endpoint={host}:{served.port}").returncode == 0
+    names = [comm.read_text().strip() for comm in Path(f"/proc/{served.pid}/task").glob("*/comm")]
+    assert sorted(name for name in names if name.startswith("rdzv-store-") and name[-1].isdecimal()) == [
+        f"rdzv-store-{number}" for number in range(3)
+    ]
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="no IPv6 loopback")
+def test_ipv6_alone(cluster: Cluster) -> None:
+    served = Served(cluster, endpoint="[::1]:0")
+    assert (served.host, served.note) == ("[::1]", LOOPBACK)
+    answer = rdzv("status", f"--rdzv-endpoint=[::1]:{served.port}")
+    assert answer.stdout.startswith(f"store at [::1]:{served.port}: rdzv-plugins ")
+    with pytest.raises(ConnectionRefusedError):
+        Raw(served.port)
+
+
+def test_who_goes_beyond_a_limit_is_closed_and_told_of(cluster: Cluster) -> None:
+    served = Served(cluster, "--rdzv-conf=connections=3,value_bytes=10,key_bytes=20,handshake_seconds=0.2")
+
+    def offends(*requests: bytes, validated: bool = True) -> None:
+        with Raw(served.port, validated=validated) as client:
+            client.send(b"".join(requests))
+            assert client.until_close() == b""
+
+    with Raw(served.port) as bystander:
+        bystander.send(set_(b"/0123456789012345678", b"0123456789"))
+        offends(set_(b"/key", b"01234567890"))
+        offends(get(b"/01234567890123456789"))
+        offends(validated=False)
+        with Raw(served.port), Raw(served.port):
+            offends(validated=False)
+        assert bystander.ask(get(b"/0123456789012345678"), 18).endswith(b"0123456789")
+    line = next(line for line in served.status().splitlines() if line.startswith("closed as offenders: "))
+    assert line == ("closed as offenders: no handshake 1, key too long 1, value too long 1, too many connections 1"), (
+        "in the order of the server's list"
+    )
+    for reason in ("value too long", "key too long", "no handshake", "too many connections"):
+        warning = rf"warning: keyspace 'default': closed a connection from 127\.0\.0\.1:\d+.*: {reason}\n"
+        wait_until(lambda warning=warning: re.search(warning, served.stderr), 30, lambda: served.stderr)
+    assert served.end().startswith("SIGTERM: served ")
+
+
+def test_log_of_a_flood_is_bounded(served: Served) -> None:
+    def offend() -> None:
+        nonlocal sent
+        with Raw(served.port, validated=False) as client:
+            client.send(b"\xff")
+            assert client.until_close() == b""
+        sent += 1
+
+    def accounted() -> bool:
+        """Each is logged, or counted in a line that is: those of the last second by the first of the next."""
+        offend()
+        lines = re.findall(
+            r"not a store client(?: \((\d+) more such events were not logged.*\))?$", served.stderr, re.MULTILINE
+        )
+        return len(lines) + sum(int(more or 0) for more in lines) == sent
+
+    sent, start = 0, time.monotonic()
+    for _ in range(300):
+        offend()
+    wait_until(accounted, 30, lambda: served.stderr)
+    seconds = int(time.monotonic() - start) + 2  # begun ones at both ends
+    assert len(served.stderr.splitlines()) <= LOGGED_EACH_SECOND * seconds
+    assert served.statistics()["refused"] == {"not a store client": sent}
+
+
+def test_status_of_a_store_in_use(served: Served) -> None:
+    with Raw(served.port, validated=False) as first, Raw(served.port) as second, Raw(served.port) as busy:
+        busy.send(set_(b"/here", b"value"))
+        assert busy.fence() == b""
+        first.send(validate() + ping(4321) + keyed(WAIT, [b"/missing", b"/here"]))
+        assert first.receive(4) == (4321).to_bytes(4, sys.byteorder)
+        second.send(keyed(WAIT, [b"/missing"]))
+        text = wait_until(
+            lambda: re.search(r"    for /missing: 2 client\(s\) since [\d.]+ s: (.*)\n", served.status()),
+            30,
+            served.status,
+        )
+        host, port = first.socket.getsockname()
+        assert f"{host}:{port} (pid 4321)" in text.group(1)
+
+        stats = served.statistics()
+        [keyspace] = stats["keyspaces"]
+        assert (keyspace["name"], keyspace["port"], keyspace["keys"]) == ("default", served.port, 1)
+        assert (keyspace["waited_keys"], [each["key"] for each in keyspace["waited"]]) == (1, ["/missing"])
+        assert stats["server"]["pid"] == served.pid
+        assert (stats["requests"]["set"], stats["requests"]["wait"]) == (1, 2)
+        assert stats["connections"]["open"] == 4, "who asks is one of them"
+
+        lines = served.status().splitlines()
+        assert lines[0].startswith(f"store at 127.0.0.1:{served.port}: rdzv-plugins ")
+        assert f", pid {served.pid}, " in lines[0]
+        assert f"keyspace 'default', port {served.port}: 1 keys, 0 queues, 10 B" in lines
+
+        busy.send(set_(b"/missing", b""))
+        assert (first.receive(1), second.receive(1)) == (b"\0", b"\0")
+        assert "\n  nobody waits\n" in served.status()
+
+
+def test_status_into_a_pipe_that_nobody_reads(served: Served) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as closed:
+        answer = rdzv("status", f"--rdzv-endpoint=127.0.0.1:{served.port}", "--json", stdout=closed)
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+@contextmanager
+def answers(data: bytes) -> Iterator[int]:
+    """The port of a program that is not a store, and answers one client."""
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(100)
+            connection.sendall(data)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        job = pool.submit(serve)
+        try:
+            yield listener.getsockname()[1]
+            job.result(30)
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def check_not_a_store(port: int, why: str) -> None:
+    message = error_of(rdzv("status", f"--rdzv-endpoint=127.0.0.1:{port}", "--timeout=1"), 68)
+    assert message.startswith(f"something listens at 127.0.0.1:{port}, but {why} when it is asked as a native store\n")
+    assert "torch's own TCPStore has no statistics" in message, "the most likely mistake"
+
+
+def test_status_of_a_program_that_is_no_store() -> None:
+    with answers(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        check_not_a_store(port, "hangs up")
+    with answers(b"") as port:
+        check_not_a_store(port, "hangs up")
+
+
+def test_status_of_what_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as never_accepts:
+        check_not_a_store(never_accepts.getsockname()[1], "does not answer")
+
+
+@pytest.mark.parametrize(("libuv", "why"), [(True, "does not answer"), (False, "hangs up")])
+def test_status_of_torchs_own_store(libuv: bool, why: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port, fd = listener.getsockname()[1], listener.detach()
+    server = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=fd, use_libuv=libuv)
+    check_not_a_store(port, why)
+    server.set("still", "works")
+    assert server.get("still") == b"works"
+
+
+def test_status_where_nobody_listens() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        message = error_of(rdzv("status", f"--rdzv-endpoint=127.0.0.1:{port}"), 68)
+    assert message.startswith(f"127.0.0.1:{port} cannot be reached: connection refused\n")
+
+
+def test_status_of_a_machine_that_is_silent() -> None:
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = listener.getsockname()[1]
+        for _ in range(2):  # the queue is full, and whoever comes now gets no answer
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", port))
+        message = error_of(rdzv("status", f"--rdzv-endpoint=127.0.0.1:{port}", "--timeout=1"), 68)
+    assert message.startswith(f"127.0.0.1:{port} cannot be reached: no answer\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--rdzv-endpoint=no-such-host.invalid:1"], 68, "no-such-host.invalid:1 does not resolve"),
+        (["--rdzv-endpoint=127.0.0.1"], 2, "has no port"),
+        (["--rdzv-endpoint=127.0.0.1:1", "--timeout=0"], 2, "--timeout"),
+        (["--rdzv-endpoint=127.0.0.1:1", "--timeout=-1"], 2, "--timeout"),
+        (["--rdzv-endpoint=127.0.0.1:1", "--timeout=nan"], 2, "--timeout"),
+    ],
+)
+def test_status_refuses_what_cannot_be(options: list[str], code: int, message: str) -> None:
+    assert message in error_of(rdzv("status", *options), code)

@@ -1,0 +1,95 @@
+"""Limits of the native store: what is one, and the limit of open files."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from rdzv_plugins.errors import OptionError
+from rdzv_plugins.kvstore.limits import StoreLimits
+from rdzv_plugins.options import describe_options, parse_options
+
+NAMES = [field.name for field in dataclasses.fields(StoreLimits)]
+SECONDS = ["handshake_seconds", "stall_seconds"]
+
+
+def test_each_is_an_option_with_help_and_a_unit_where_it_has_one():
+    for info in describe_options(StoreLimits):
+        assert info.help.endswith(".")
+        assert bool(info.unit) == info.name.endswith(("_bytes", "_seconds")), info.name
+
+
+def test_defaults_are_limits_and_can_be_given_as_text():
+    defaults = {info.name: info.default for info in describe_options(StoreLimits)}
+    assert parse_options(StoreLimits, defaults, "rdzv serve") == StoreLimits()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_below_zero(name: str):
+    with pytest.raises(ValueError, match=f"{name}=-1 is not a limit"):
+        StoreLimits(**{name: -1})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_zero_is_a_limit_for_connections_alone(name: str):
+    if name == "connections":
+        assert StoreLimits(connections=0).connections == 0
+    else:
+        with pytest.raises(ValueError, match=f"{name}=0 is not a limit"):
+            StoreLimits(**{name: 0})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_that_the_native_part_cannot_hold_are_refused(name: str):
+    most = 1e6 if name in SECONDS else 2**31 - 1
+    assert getattr(StoreLimits(**{name: most}), name) == most
+    with pytest.raises(ValueError, match=f"{name}=.* is not a limit"):
+        StoreLimits(**{name: most + 1})
+    with pytest.raises(ValueError, match=f"{name}=nan is not a limit"):
+        StoreLimits(**{name: float("nan")})
+
+
+@pytest.mark.parametrize("conf", [{"connections": str(2**31)}, {"stall_seconds": "1000001"}, {"value_bytes": "0"}])
+def test_as_an_option_it_is_refused_by_name(conf: dict[str, str]):
+    [name] = conf
+    with pytest.raises(OptionError, match=f"rdzv serve.*{name}|{name}.*rdzv serve") as caught:
+        parse_options(StoreLimits, conf, "rdzv serve")
+    assert caught.value.exit_code == 2
+
+
+RAISES = """
+import resource
+from rdzv_plugins.kvstore.limits import raise_file_limit
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+raise_file_limit()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.parametrize(("soft", "hard"), [(64, 200), (200, 200)])
+def test_file_limit_becomes_what_the_system_allows(soft: int, hard: int):
+    script = RAISES.format(soft=soft, hard=hard)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("200 200\n", "")
+
+
+REFUSED = """
+import resource
+from rdzv_plugins.kvstore.limits import raise_file_limit
+def refuse(which, limits):
+    raise {error}
+resource.getrlimit = lambda which: (64, 200)
+resource.setrlimit = refuse
+raise_file_limit()
+print("goes on")
+"""
+
+
+@pytest.mark.parametrize("error", ["ValueError('not allowed')", "OSError(22, 'Invalid argument')"])
+def test_system_that_refuses_its_own_limit_is_no_error(error: str):
+    script = REFUSED.format(error=error)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "goes on\n"

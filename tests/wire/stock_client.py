@@ -1,0 +1,24 @@
+"""Torch's own client, as the tests of the Store API use it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from store_servers import Server
+from torch.distributed import TCPStore
+
+SOON = timedelta(milliseconds=50)  # for what never comes
+
+
+def connect(server: Server, **options: Any) -> TCPStore:
+    options = {"wait_for_workers": False, "timeout": timedelta(seconds=20)} | options
+    return TCPStore("127.0.0.1", server.port, **options)
+
+
+def assert_works(store: TCPStore) -> None:
+    """No byte too few or too many came before: the answers are still those to the questions."""
+    store.set("works", "yes")
+    assert store.get("works") == b"yes"
+    assert store.add("sum", 41) == 41
+    assert store.add("sum", 1) == 42

@@ -1,0 +1,45 @@
+"""Our server and torch's run the same random programs, and answer alike to the byte, the listed differences aside.
+
+Both are compared to a model of their own, and where the two models say the same, with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from programs import KEYS, Seen, Step, empty, on_model, on_server, programs
+from store_model import LibUvStore, Store
+from store_servers import KINDS, Server, running
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, Server]]:
+    with ExitStack() as stack:
+        yield {kind: stack.enter_context(running(kind)) for kind in KINDS}
+
+
+def told(program: list[Step], one: list[Seen], other: list[Seen]) -> str:
+    """The program up to where they part."""
+    lines = []
+    for (connection, request), a, b in zip(program, one, other, strict=True):
+        lines.append(f"{connection}: {request} -> {a}")
+        if a != b:
+            return "\n".join([*lines, f"   and not {b}"])
+    return "\n".join(lines)
+
+
+@settings(max_examples=700, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(program=programs())
+@example(program=[(0, ("wait", [b"/a", b"/b"])), (1, ("wait", [b"/a"])), (2, ("queue_push", b"/a", b"x"))])
+@example(program=[(0, ("wait", [b"/a", b"/a"])), (1, ("queue_push", b"/a", b"x"))])
+@example(program=[(0, ("wait", [b"/a"])), (0, ("add", b"/a", 1)), (0, ("barrier", b"/a", 3))])
+def test_same_programs_same_bytes(servers, program):
+    ours, torchs = on_model(Store(), program), on_model(LibUvStore(), program)
+    for kind, server in servers.items():
+        expected = torchs if kind == "torch" else ours
+        seen = on_server(server, program)
+        empty(server, KEYS)
+        assert seen == expected, f"{kind}:\n{told(program, seen, expected)}"

@@ -1,0 +1,107 @@
+"""Random programs of Store calls through torch's own client: the same results on our server and on torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from programs import KEYS, empty
+from store_servers import KINDS, Server, lifeline, running
+from torch.distributed import DistError, DistNetworkError, PrefixStore, TCPStore
+
+SOON, LATE = timedelta(milliseconds=5), timedelta(seconds=20)
+NEVER = 2**62  # a world size
+NAMES = [key.decode().removeprefix("/") for key in KEYS]
+name = st.sampled_from(NAMES)
+names = st.lists(name, max_size=4)
+value = st.sampled_from([b"", b"1", b"2", b"x", b"-7", b"\x00\xff"])
+CALLS = st.one_of(
+    *[
+        st.tuples(st.just(method), *arguments)
+        for method, *arguments in (
+            ("set", name, value),
+            ("get", name),
+            ("add", name, st.integers(-3, 3)),
+            ("check", names),
+            ("wait", names),
+            ("compare_set", name, value, value),
+            ("delete_key", name),
+            ("num_keys",),
+            ("append", name, value),
+            ("multi_get", names),
+            ("multi_set", st.lists(st.tuples(name, value), max_size=3)),
+            ("queue_push", name, value),
+            ("queue_push", name, value),
+            ("queue_pop", name, st.booleans()),
+            ("queue_len", name),
+            ("list_keys",),
+            ("barrier", name, st.sampled_from([-NEVER, NEVER])),
+        )
+    ]
+)
+CALL = st.tuples(st.booleans(), CALLS)  # with a prefix or without
+PROGRAMS = st.integers(2, 40).flatmap(lambda size: st.lists(CALL, min_size=size, max_size=size))
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, Server]]:
+    with ExitStack() as stack:
+        servers = {kind: stack.enter_context(running(kind)) for kind in KINDS}
+        for server in servers.values():
+            stack.enter_context(lifeline(server, 180))
+        yield servers
+
+
+def call(store: TCPStore | PrefixStore, method: str, arguments: list[Any]) -> Any:
+    """The value, or the name of the exception."""
+    if method == "multi_set":
+        arguments = [list(column) for column in zip(*arguments[0], strict=True)] or [[], []]
+    try:
+        result = getattr(store, method)(*arguments)
+    except DistError as error:
+        if isinstance(error, DistNetworkError):
+            raise
+        return type(error).__name__
+    if method == "list_keys":
+        return sorted(result)
+    return result
+
+
+def on_server(server: Server, program: list[tuple[bool, tuple[Any, ...]]]) -> list[Any]:
+    """What each call returned or raised. A call that will be answered has all the time it needs."""
+    results: list[Any] = []
+    store = TCPStore("127.0.0.1", server.port, wait_for_workers=False)
+    for prefixed, (method, *arguments) in program:
+        # a PrefixStore's barrier is another one: an add, and a wait that a later call may find missing
+        view = PrefixStore("p", store) if prefixed and method != "barrier" else store
+        if method in ("get", "wait", "multi_get", "queue_pop"):
+            keys = arguments[0] if method in ("wait", "multi_get") else arguments[:1]
+            timeout = LATE if view.check(keys) else SOON
+        else:
+            timeout = SOON if arguments[-1:] == [NEVER] else LATE
+        store.set_timeout(timeout)
+        if method in ("wait", "barrier"):
+            arguments.append(timeout)
+        try:
+            results.append(call(view, method, arguments))
+        except DistNetworkError:  # a number that is none
+            results.append("closed")
+            store = TCPStore("127.0.0.1", server.port, wait_for_workers=False)
+    store.num_keys()  # answered: what was not, is done too
+    return results
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(program=PROGRAMS)
+def test_same_calls_same_results(servers, program):
+    results = {}
+    for kind, server in servers.items():
+        results[kind] = on_server(server, program)
+        empty(server, [(prefix + key).encode() for key in NAMES for prefix in ("/", "/p/")])
+    assert results["threads=1"] == results["torch"]
+    assert results["threads=4"] == results["torch"]

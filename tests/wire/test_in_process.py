@@ -1,0 +1,284 @@
+"""The server as a part of a Python process: the GIL, forks, signals, the end of the interpreter, the log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from attack_kit import LOGGER, Bystanders, read_line, wait_until
+from wire_client import PATIENCE, WAIT, Raw, keyed, multi_set
+
+from rdzv_plugins.kvstore.server import StoreServer
+
+PATH = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+
+
+def program(source: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", "from rdzv_plugins.kvstore.server import StoreServer\n" + source],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": PATH},
+    )
+
+
+@contextmanager
+def running(source: str) -> Iterator[subprocess.Popen[str]]:
+    with program(source) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def finished(source: str) -> tuple[int, str, str]:
+    """Exit code, output, errors."""
+    with running(source) as process:
+        output, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, output, errors
+
+
+SERVE = "server = StoreServer('127.0.0.1', threads=4)\nprint(server.port, flush=True)\n"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "input(); del server",
+        "input()",
+        "input(); raise SystemExit(0)",
+        "global_ = [server]; global_.append(global_); input()",
+        "input(); server.close(); server.close(); del server",
+        "keyspace = server.open_keyspace('k'); del server; input()",
+    ],
+    ids=["dropped", "still there at exit", "exit", "in a cycle", "closed", "its keyspace outlives it"],
+)
+def test_the_interpreter_ends_while_clients_wait(end: str) -> None:
+    with running(SERVE + end) as process:
+        port = int(read_line(process))
+        waiting = Raw(port) if "keyspace" not in end else None
+        if waiting:
+            waiting.send(keyed(WAIT, [b"/never"]))
+            assert waiting.fence() == b""
+        output, errors = process.communicate("\n", timeout=PATIENCE)
+        assert (process.returncode, output, errors) == (0, "", "")
+        if waiting:
+            assert waiting.until_close() == b""
+            waiting.close()
+
+
+def test_interrupt_reaches_the_program_and_ends_the_server() -> None:
+    source = """
+import threading
+with StoreServer('127.0.0.1', threads=4) as server:
+    print(server.port, flush=True)
+    threading.Event().wait()
+"""
+    with running(source) as process:
+        port = int(read_line(process))
+        waiting = Raw(port)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == -signal.SIGINT
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+        assert waiting.until_close() == b""
+        waiting.close()
+
+
+def test_loop_threads_leave_signals_to_the_program() -> None:
+    source = """
+import signal
+from pathlib import Path
+server = StoreServer('127.0.0.1', threads=4)
+for task in Path('/proc/self/task').iterdir():
+    if (task / 'comm').read_text().startswith('rdzv-store-') and (task / 'comm').read_text()[11:12].isdigit():
+        print((task / 'status').read_text().split('SigBlk:')[1].split()[0])
+"""
+    code, output, errors = finished(source)
+    assert (code, errors) == (0, "")
+    masks = [int(line, 16) for line in output.split()]
+    assert len(masks) == 4
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
+        assert all(mask >> (number - 1) & 1 for mask in masks)
+
+
+def test_a_forked_child_ends_and_leaves_the_server_alone() -> None:
+    """By the ordinary way out, which runs everything that is registered for the end of the interpreter."""
+    source = (
+        SERVE
+        + """
+import ctypes, os, sys
+pid = os.fork()
+if pid == 0:
+    ctypes.CDLL(None).prctl(1, 9)  # die with the parent
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+input()
+server.close()
+"""
+    )
+    with running(source) as process:
+        port = int(read_line(process))
+        with Bystanders(port) as bystanders:
+            assert read_line(process) == "7\n"
+            bystanders.advance(10)
+        assert process.communicate("\n", timeout=PATIENCE) == ("", "")
+        assert process.returncode == 0
+
+
+FORKED = """
+import ctypes, os, time
+keyspace = server.open_keyspace('k')
+print(keyspace.port, flush=True)
+input()
+pid = os.fork()
+if pid == 0:
+    ctypes.CDLL(None).prctl(1, 9)  # die with the parent
+    time.sleep(600)  # has copies of all sockets
+    os._exit(0)
+try:
+    print('forked', flush=True)
+    while (command := input()) != 'end':
+        print(eval(command), flush=True)
+finally:
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+server.close()
+"""
+
+
+def ask(process: subprocess.Popen[str], command: str) -> str:
+    assert process.stdin
+    print(command, file=process.stdin, flush=True)
+    return read_line(process).strip()
+
+
+def test_a_forked_child_that_lives_on_keeps_nothing_open() -> None:
+    """Not the connections that the server closes, and not the ports."""
+    with running(SERVE + FORKED) as process:
+        port, other = int(read_line(process)), int(read_line(process))
+        waiting, leaving, bad = Raw(other), [Raw(port) for _ in range(10)], Raw(port)
+        waiting.send(keyed(WAIT, [b"/never"]))
+        assert waiting.fence() == b""
+        assert ask(process, "") == "forked"
+        with Bystanders(port) as bystanders:
+            for client in leaving:
+                client.close()
+            bad.send(b"\xff")
+            assert bad.until_close() == b""
+            bystanders.advance(20)
+            assert ask(process, "keyspace.close()") == "None"
+            assert waiting.until_close() == b""
+            with socket.socket() as client:
+                assert client.connect_ex(("127.0.0.1", other)) != 0
+            bystanders.advance(20)
+            wait_until(lambda: ask(process, "server.stats()['connections']['open']") == "8", lambda: "still open")
+        for client in (waiting, bad):
+            client.close()
+        wait_until(lambda: ask(process, "server.stats()['connections']['open']") == "0", lambda: "still open")
+        turns = "sum(loop['turns'] for loop in server.stats()['loops'])"
+        before = int(ask(process, turns))
+        ask(process, "time.sleep(0.2)")  # in which an idle server does nothing, and a busy one much
+        assert int(ask(process, turns)) - before < 20
+        _, errors = process.communicate("end\n", timeout=PATIENCE)
+        assert process.returncode == 0
+        assert re.fullmatch(r".*: unknown request\n", errors)
+
+
+def test_without_the_native_part_the_remedy_is_said() -> None:
+    source = """
+import sys
+from rdzv_plugins.errors import MissingDependency
+sys.modules['rdzv_plugins.kvstore._native'] = None
+try:
+    StoreServer('127.0.0.1')
+except MissingDependency as error:
+    print(error, '|', error.remedy)
+"""
+    code, output, errors = finished(source)
+    assert (code, errors) == (0, "")
+    message, _, remedy = output.partition("|")
+    assert "the native store is not part of this installation" in message
+    assert "pip install" in remedy
+    assert "store=torch" in remedy
+
+
+@contextmanager
+def python_that_only_runs_when_it_is_let() -> Iterator[Callable[[], int]]:
+    """A thread that counts as often as it gets the GIL; nobody has to give it up to it while running Python."""
+    count = 0
+    stopping = False
+
+    def run() -> None:
+        nonlocal count
+        while not stopping:
+            count += 1
+            time.sleep(0)  # gives it up
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield lambda: count
+    finally:
+        stopping = True
+        sys.setswitchinterval(interval)
+        thread.join(PATIENCE)
+
+
+@pytest.mark.parametrize("call", ["stats", "wipe", "open_keyspace", "close_keyspace", "close"])
+def test_calls_that_may_block_release_the_gil(call: str) -> None:
+    keys = [b"/key/%d" % number for number in range(20_000)]
+    moved = False
+    deadline = time.monotonic() + 10
+    with python_that_only_runs_when_it_is_let() as count:
+        while not moved and time.monotonic() < deadline:  # waking up may take longer than the call
+            with StoreServer("127.0.0.1", threads=1) as server, Raw(server.port) as client:
+                client.send(multi_set((key, b"") for key in keys) + keyed(WAIT, [b"/absent" + key for key in keys]))
+                assert client.fence() == b""
+                spare = server.open_keyspace("spare")
+                bound = socket.create_server(("127.0.0.1", 0)).detach()  # binding releases it, too
+                calls: dict[str, Callable[[], object]] = {
+                    "stats": server.stats,
+                    "wipe": server.first.wipe,
+                    "open_keyspace": partial(server.open_keyspace, "more", listen_fd=bound),
+                    "close_keyspace": spare.close,
+                    "close": server.close,
+                }
+                before = count()
+                calls[call]()
+                moved = count() > before
+                if call != "open_keyspace":
+                    os.close(bound)
+    assert moved
+
+
+def test_log_lines_come_from_a_thread_of_python(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.WARNING, logger=LOGGER),
+        StoreServer("127.0.0.1", threads=2, name="log") as server,
+        Raw(server.port, validated=False) as client,
+    ):
+        address = "{}:{}".format(*client.socket.getsockname())
+        client.send(b"GET / HTTP/1.1\r\n\r\n")
+        assert client.until_close() == b""
+        wait_until(lambda: caplog.records, server.stats)
+        (record,) = caplog.records
+    assert (record.name, record.levelname, record.threadName) == (LOGGER, "WARNING", "rdzv-store-log")
+    assert record.getMessage() == f"keyspace 'log': closed a connection from {address}: not a store client"
+    assert Path(record.pathname).name == "server.py"
