@@ -18,7 +18,7 @@ namespace rdzv::test {
 
 namespace {
 
-constexpr int kDeadlineMs = 60'000;
+constexpr int kDeadlineMs = 30'000;
 
 [[noreturn]] void failed(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -322,6 +323,13 @@ def test_status_of_a_program_that_is_no_store() -> None:
         check_not_a_store(port, "hangs up")
     with answers(b"") as port:
         check_not_a_store(port, "hangs up")
+
+
+def test_status_of_a_store_that_speaks_another_version() -> None:
+    reply = struct.pack("<IIB", 5 + 2, 1, 0) + b"{}"
+    with answers(b"RDZV" + struct.pack("<I", 2) + reply) as port:
+        message = error_of(rdzv("status", f"--rdzv-endpoint=127.0.0.1:{port}", "--timeout=1"), 68)
+    assert message.startswith(f"something listens at 127.0.0.1:{port}, but ")
 
 
 def test_status_of_what_does_not_answer() -> None:

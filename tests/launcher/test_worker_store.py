@@ -81,7 +81,7 @@ def test_who_survives_a_round_is_cut_off_from_the_next(cluster: Cluster, backend
         agents = cluster.pair("holds_on.py", "survive", backend=backend, restarts=1, conf=f"{conf},worker_ports={port}")
     else:
         agents = [cluster.run("holds_on.py", "survive", backend=backend, restarts=1, conf=conf)]
-    assert [agent.wait() for agent in agents] == [0] * len(agents), agents[0].text + agents[-1].text
+    assert [agent.wait(60) for agent in agents] == [0] * len(agents), agents[0].text + agents[-1].text
     reports = [report for agent in agents for report in agent.reports()]
     assert len(reports) == len(agents)
     for report in reports:
