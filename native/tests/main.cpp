@@ -17,7 +17,7 @@ namespace rdzv::test {
 
 namespace {
 
-constexpr unsigned kSecondsPerTest = 120;  // a test that takes longer hangs
+constexpr unsigned kSecondsPerTest = 100;  // a test that takes longer hangs
 
 std::mutex mutex;
 std::atomic<int> failures{0};

@@ -35,6 +35,9 @@ inline std::string drain(Output& output, std::size_t at_once = ~std::size_t{0}) 
       sent.append(static_cast<const char*>(parts[i].iov_base), size);
       now += size;
     }
+    if (now == 0) {
+      return sent + " (and nothing more, though it is not empty)";
+    }
     output.consume(now);
   }
   return sent;

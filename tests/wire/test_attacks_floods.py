@@ -14,8 +14,6 @@ from wire_client import (
     MULTI_SET,
     NUM_KEYS,
     SET,
-    STOP_WAITING,
-    WAIT,
     Closed,
     Raw,
     get,
@@ -191,29 +189,41 @@ def test_many_replies_with_one_value_share_it(threads: int) -> None:
                 assert reader.receive(8 + len(value)) == text(value)
 
 
+def ask_and_do_not_read(server: ServerProcess, keys: list[bytes]) -> Crowd:
+    """One client after the other stores 8 MiB under its key and asks for them."""
+    crowd = Crowd()
+    for number, key in enumerate(keys):
+        crowd += standing(server.port, set_(key, bytes([number]) * (8 * MIB)) + get(key))
+        wait_until(lambda done=number + 1: asked_or_closed(server) >= done, server.stats)
+    return crowd
+
+
+def asked_or_closed(server: ServerProcess) -> int:
+    stats = server.stats()
+    return int(stats["requests"]["get"] + sum(stats["refused"].values()))
+
+
 def test_unread_values_that_nobody_else_has_are_limited(threads: int) -> None:
-    """Each client stores 8 MiB under the same key, asks for them and does not read: the store holds only the last."""
-    limit = 32 * MIB
-    with ServerProcess(threads=threads, buffered_bytes=limit) as server, Bystanders(server.port) as bystanders:
-        requests = [set_(b"/same", bytes([number]) * (8 * MIB)) + get(b"/same") for number in range(60)]
-        with standing(server.port, *requests):
-            wait_until(lambda: server.stats()["requests"]["set"] >= 60, server.stats)
+    """All under the same key: the store holds only the last."""
+    limit = 16 * MIB
+    with ServerProcess(threads=threads, buffered_bytes=limit) as server:
+        with ask_and_do_not_read(server, [b"/same"] * 40), Bystanders(server.port) as bystanders:
             bystanders.advance(20)
-            assert server.growth() < 8 * limit
+            assert server.growth() < 12 * limit
             server.expect_log("buffers full")
+        assert set(server.stats()["refused"]) == {"buffers full"}
 
 
 def test_values_that_are_replaced_before_they_are_read_are_limited(threads: int) -> None:
     """The replies cost nothing as long as the store has the values too, and it forgets them later."""
-    limit = 32 * MIB
-    with ServerProcess(threads=threads, buffered_bytes=limit) as server, Bystanders(server.port) as bystanders:
-        keys = [b"/replaced/%d" % number for number in range(40)]
-        with standing(server.port, *(set_(key, bytes(8 * MIB)) + get(key) for key in keys)), Raw(server.port) as client:
-            assert client.ask(keyed(WAIT, keys), 1) == STOP_WAITING
-            wait_until(lambda: server.stats()["requests"]["get"] >= 40, server.stats)
+    limit = 16 * MIB
+    keys = [b"/replaced/%d" % number for number in range(20)]
+    with ServerProcess(threads=threads, buffered_bytes=limit) as server:
+        with ask_and_do_not_read(server, keys), Bystanders(server.port) as bystanders, Raw(server.port) as client:
+            assert server.stats()["refused"] == {}
             client.send(multi_set((key, b"") for key in keys))
             assert client.fence() == b""
-            wait_until(lambda: server.refused("buffers full") > 30, server.stats)
+            wait_until(lambda: server.refused("buffers full") > 10, server.stats)
             wait_until(lambda: server.stats()["bytes"]["buffered"] <= limit, server.stats)
             bystanders.advance(10)
         assert set(server.stats()["refused"]) == {"buffers full"}

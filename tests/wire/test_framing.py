@@ -69,6 +69,12 @@ def waited(server: StoreServer, name: str = "default") -> list[dict[str, Any]]:
     return waited
 
 
+def waits(server: StoreServer) -> dict[int, float]:
+    """For how long each process has waited."""
+    waited = [entry for each in server.stats()["keyspaces"] for entry in each["waited"]]
+    return {client["pid"]: client["waiting_s"] for entry in waited for client in entry["clients"]}
+
+
 def test_statistics_are_those_of_stats(server: StoreServer) -> None:
     other = server.open_keyspace("other")
     with framed(other.port) as client:
@@ -150,7 +156,7 @@ def test_who_waits_for_which_key_since_when(server: StoreServer) -> None:
         ):
             assert client.ask(ping(pid), 4) == struct.pack("<I", pid)
             client.send(request)
-            wait_until(lambda pid=pid: f'"pid": {pid}' in json.dumps(server.stats()), server.stats)
+            wait_until(lambda pid=pid: waits(server).get(pid, 0) >= 0.002, server.stats)  # it counts milliseconds
         here = {each["key"]: each for each in waited(server)}
         assert {key: [c["pid"] for c in each["clients"]] for key, each in here.items()} == {"/a": [101], "/b": [102]}
         (there,) = waited(server, "other")
