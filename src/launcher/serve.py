@@ -49,8 +49,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--threads={args.threads} is not from 0 to {MOST_THREADS}")
     limits = parse_options(StoreLimits, parse_conf(args.rdzv_conf), "rdzv serve")
     endpoint = _endpoint(args.rdzv_endpoint)
-    # blocked before the server's threads start, and taken by the wait below: none is lost in between
-    signal.pthread_sigmask(signal.SIG_BLOCK, _END)
+    # Blocked before the server's threads start, and taken by the wait below: none is lost in between. One that was
+    # ignored at the start (nohup) stays ignored.
+    endings = {number for number in _END if signal.getsignal(number) is not signal.SIG_IGN}
+    signal.pthread_sigmask(signal.SIG_BLOCK, endings)
     raise_file_limit()
     with StoreServer(endpoint.host, endpoint.port, threads=args.threads, limits=limits) as server:
         shown = Endpoint(endpoint.host or "*", server.port)
@@ -59,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"serving a store at {shown}{note}: pid {os.getpid()}, {server.threads} thread(s)", flush=True)
         except OSError as error:  # whoever read it is gone, but not the clients
             logger.warning("cannot say where the store is (%s): it is at %s", error.strerror, shown)
-        ended_by = signal.Signals(signal.sigwait(_END)).name
+        ended_by = signal.Signals(signal.sigwait(endings)).name
         stats = server.stats()
     requests = sum(count for name, count in stats["requests"].items() if name != "validate")
     accepted = stats["connections"]["accepted"]

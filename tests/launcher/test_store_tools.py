@@ -11,14 +11,14 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import BIN, FEW_FILES, WORKERS, Agent, Cluster, few_files, file_limit, wait_until
+from harness import BIN, FEW_FILES, WORKERS, Agent, Cluster, few_files, file_limit, free_port, wait_until
 from torch.distributed import TCPStore
 from wire_client import WAIT, Raw, get, keyed, ping, set_, validate
 
@@ -45,10 +45,13 @@ def error_of(done: subprocess.CompletedProcess[str], code: int) -> str:
 class Served:
     """A running ``rdzv serve``."""
 
-    def __init__(self, cluster: Cluster, *options: object, endpoint: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self, cluster: Cluster, *options: object, endpoint: str = "127.0.0.1:0", before: Sequence[str] = ()
+    ) -> None:
         self.log = cluster.directory / f"serve{len(cluster.agents)}.err"
+        command = ["rdzv", "serve", f"--rdzv-endpoint={endpoint}", *options]
         with self.log.open("wb") as stderr:
-            self.agent: Agent = cluster.start(["rdzv", "serve", f"--rdzv-endpoint={endpoint}", *options], stderr=stderr)
+            self.agent: Agent = cluster.start(command, stderr=stderr, before=before)
         self.pid = self.agent.pid
         line = self.agent.wait_for(r"\Aserving a store at (\S+):(\d+)(.*): pid (\d+), (\d+) thread\(s\)\n\Z")
         self.host, self.port, self.note = line.group(1), int(line.group(2)), line.group(3)
@@ -379,3 +382,19 @@ def test_status_of_a_machine_that_is_silent() -> None:
 )
 def test_status_refuses_what_cannot_be(options: list[str], code: int, message: str) -> None:
     assert message in error_of(rdzv("status", *options), code)
+
+
+def test_nohup_survives_a_hang_up(cluster: Cluster) -> None:
+    served = Served(cluster, before=["/usr/bin/nohup"])
+    os.kill(served.pid, signal.SIGHUP)
+    # both at once: had the hang-up counted, it would be named, as the lower number is taken first
+    assert served.end().startswith("SIGTERM: served ")
+
+
+def test_goes_on_when_nobody_reads_its_line(cluster: Cluster) -> None:
+    port = free_port()
+    closed_pipe = ["/bin/bash", "-c", 'exec 3> >(exec true); wait $!; exec "$0" "$@" >&3']
+    agent = cluster.start(["rdzv", "serve", f"--rdzv-endpoint=127.0.0.1:{port}"], before=closed_pipe)
+    wait_until(lambda: rdzv("status", f"--rdzv-endpoint=127.0.0.1:{port}").returncode == 0, 15, lambda: agent.text)
+    os.kill(agent.pid, signal.SIGTERM)
+    assert agent.wait() == 0
