@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from wire_client import PATIENCE, Closed, Raw, add, get, i64, set_, text
+
+from rdzv_plugins.kvstore.server import Keyspace, StoreServer
 
 LOGGER = "rdzv_plugins.kvstore.server"
 MIB = 2**20
@@ -38,6 +41,19 @@ def read_line(process: subprocess.Popen[str]) -> str:
     ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
     assert ready, f"process {process.pid} says nothing"
     return process.stdout.readline()
+
+
+def descriptors() -> int:
+    """How many this process has, once what is left of servers that are gone has gone, too."""
+
+    def logs_without_server() -> int:
+        gc.collect()
+        owners = [each for each in gc.get_objects() if type(each) in (StoreServer, Keyspace)]
+        servers = {id(each._native) for each in owners}
+        return sum(thread.name == "rdzv-store-log" for thread in threading.enumerate()) - len(servers)
+
+    wait_until(lambda: logs_without_server() <= 0, logs_without_server)
+    return len(os.listdir("/proc/self/fd"))
 
 
 class ServerProcess:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 import socket
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from attack_kit import Bystanders, repeated
+from attack_kit import Bystanders, descriptors, repeated
 from wire_client import (
     CHECK,
     NUM_KEYS,
@@ -185,8 +184,7 @@ def test_keyspaces_are_opened_and_closed_by_many_threads(server: StoreServer) ->
         except BaseException as error:
             errors.append(error)
 
-    gc.collect()
-    descriptors = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     threads = [threading.Thread(target=work, args=(f"k{number}",)) for number in range(6)]
     for thread in threads:
         thread.start()
@@ -194,16 +192,16 @@ def test_keyspaces_are_opened_and_closed_by_many_threads(server: StoreServer) ->
         thread.join(PATIENCE)
     assert not errors
     assert list(keyspaces(server)) == ["first"]
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert descriptors() == before
 
 
 def test_a_name_is_given_once(server: StoreServer) -> None:
     other = server.open_keyspace("other")
-    descriptors = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for name in ("other", "first"):
         with pytest.raises(ValueError, match=f"'{name}'"):
             server.open_keyspace(name)
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert descriptors() == before
     with Raw(other.port) as client:
         assert client.fence() == b""
 

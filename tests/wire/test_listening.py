@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attack_kit import Bystanders, wait_until
+from attack_kit import Bystanders, descriptors
 from wire_client import PATIENCE, WAIT, Raw, keyed, validate
 
 from rdzv_plugins.errors import AddressInUse, RdzvError
@@ -107,10 +107,6 @@ def test_it_adopts_a_bound_socket(family: socket.AddressFamily, address: str, li
     assert reachable(port) == set()
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def loop_threads() -> int:
     names = [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
     return sum(bool(re.match(r"rdzv-store-\d", name)) for name in names)
@@ -132,8 +128,7 @@ def test_what_is_no_tcp_socket_is_not_adopted() -> None:
     for kind in (socket.AF_INET, socket.AF_UNIX):
         with pytest.raises((RdzvError, OSError)):
             StoreServer(listen_fd=socket.socket(kind, socket.SOCK_DGRAM).detach())
-    # it owns the descriptor, and closes it; the pipe of its log is closed by the thread that reads it
-    wait_until(lambda: descriptors() == before, descriptors)
+    assert descriptors() == before, "it owns the descriptor, and closes it"
 
 
 def test_a_port_in_use_is_refused_with_its_holder() -> None:
@@ -245,4 +240,4 @@ def test_nothing_is_left_of_a_closed_server() -> None:
             bystanders.advance(1)
         assert loop_threads() == 0
     del server
-    wait_until(lambda: descriptors() == before, descriptors)
+    assert descriptors() == before
