@@ -48,8 +48,8 @@ def descriptors() -> int:
 
     def logs_without_server() -> int:
         gc.collect()
-        owners = [each for each in gc.get_objects() if type(each) in (StoreServer, Keyspace)]
-        servers = {id(each._native) for each in owners}
+        held = (vars(each) for each in gc.get_objects() if type(each) in (StoreServer, Keyspace))
+        servers = {id(each["_native"]) for each in held if "_native" in each}
         return sum(thread.name == "rdzv-store-log" for thread in threading.enumerate()) - len(servers)
 
     wait_until(lambda: logs_without_server() <= 0, logs_without_server)

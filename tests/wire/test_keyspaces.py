@@ -270,13 +270,13 @@ with StoreServer("127.0.0.1", threads=2) as server:
             client.fence()
         full = resident()
         getattr(keyspace, forget)()
-        print(full - empty > 150, resident() - empty < 50)
+        print(full - empty > 150, resident() - empty < 100)
         keyspace.close()
 """
 
 
 def test_wiping_and_closing_give_memory_back() -> None:
-    """200 MiB, in a process of its own."""
+    """200 MiB, in a process of its own. glibc may keep the last 64 MiB of a thread's heap."""
     path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
     child = subprocess.run(
         [sys.executable, "-c", CLOSE_FREES],
