@@ -93,6 +93,14 @@ class EndpointLost(EndpointUnreachable):
     """The endpoint was reached and then went away."""
 
 
+class ConnectionLost(EndpointLost):
+    """A session with the coordination service has ended: its connection broke, or it was silent for too long."""
+
+
+class Compacted(RdzvError):
+    """A watch asked for changes that the coordination service has forgotten: list the keys again."""
+
+
 class AddressInUse(RendezvousFailed):
     """The address that this node has to serve is taken."""
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from rdzv_plugins.coordination import CoordinationBackend
+
 Token: TypeAlias = Any
 """Opaque fencing token: the version of the state that a write replaces."""
 
@@ -221,7 +223,7 @@ class Request:
     """The fields that the user set: ``rdzv_resolve_request`` fills in only the others."""
 
 
-Created: TypeAlias = RendezvousHandler | RendezvousBackend
+Created: TypeAlias = RendezvousHandler | RendezvousBackend | CoordinationBackend
 
 
 @dataclass(frozen=True)

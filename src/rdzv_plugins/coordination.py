@@ -1,0 +1,137 @@
+"""What the elastic rendezvous needs of a coordination service: the contract of ``CoordinationBackend``.
+
+etcd, ZooKeeper, Consul, Redis and the project's own server all offer it, under different names: keys with
+revisions, keys that go with the session that wrote them, and watches. Whoever implements these two
+classes gets the whole elastic rendezvous (``elastic/``): ranks, spares, take-over, ends, messages.
+
+Every change of a key gets a revision: a number that grows over all keys of a run. Keys are text, values
+bytes, at most a few kilobytes each. All keys belong to one run: the backend keeps runs apart, for example
+by a prefix. Nothing here is asked of clocks on two machines: a session's time to live is measured by the
+service alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from rdzv_plugins.errors import ConnectionLost
+
+
+@dataclass(frozen=True)
+class KeyValue:
+    """A key that is there. ``revision`` is that of its last change."""
+
+    key: str
+    value: bytes
+    revision: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """A key that was written, or has gone (``value`` None): deleted, or its session has ended."""
+
+    key: str
+    value: bytes | None
+    revision: int
+
+
+OnEvents = Callable[[Sequence[Event]], None]
+"""Called with one or more events in the order of their revisions. Returns at once; makes no request."""
+
+
+class Watch(Protocol):
+    """A watch that runs until it or its session ends."""
+
+    def cancel(self) -> None:
+        """No call begins after this returns, unless it is called from the call itself. May be repeated."""
+        ...
+
+
+class Session(Protocol):
+    """One node's connection to the service, kept alive by the backend's own means until ``close``.
+
+    It ends when it is closed, when its connection breaks, or when the service has heard nothing for
+    ``ttl`` seconds by the service's own clock; then its ephemeral keys go, and whoever watches them is told.
+    An ended session never comes back: a node that finds its session ended opens another.
+
+    Thread-safe. Each call waits for an answer for at most ``timeout`` seconds and then raises
+    ``TimeoutError``; what it would have changed may still change. After the end of the session every call
+    raises ``ConnectionLost``.
+    """
+
+    @property
+    def ttl(self) -> float:
+        """Seconds, as granted by the service."""
+        ...
+
+    @property
+    def local_addr(self) -> str:
+        """The address of this machine on its way to the service: peers can dial it, if they take the same way."""
+        ...
+
+    def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:
+        """Write ``key`` if it is absent. Returns whether that was done, and the key as it is now."""
+        ...
+
+    def put(
+        self, items: Mapping[str, bytes], *, ephemeral: bool = False, guard: KeyValue | None = None, timeout: float
+    ) -> int | None:
+        """Write all ``items``, however many, in the order given; returns the revision of the last.
+
+        With ``guard`` only if that key was not changed since: else nothing is written and None is
+        returned. A guard that is itself among the items makes this a compare-and-put. A service with a
+        limit on one transaction may split the items, if each part is guarded and the order is kept.
+        An ephemeral key belongs to the session that has written it last.
+        """
+        ...
+
+    def delete(self, keys: Iterable[str], *, guard: KeyValue | None = None, timeout: float) -> bool:
+        """Delete those of ``keys`` that exist. False, and nothing is deleted, if ``guard`` has changed."""
+        ...
+
+    def list(self, prefix: str, *, timeout: float) -> tuple[Sequence[KeyValue], int]:
+        """All keys that begin with ``prefix``, in order of their revisions, and the revision of this answer."""
+        ...
+
+    def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> Watch:
+        """Call ``on_events`` with every change since revision ``after`` of keys that begin with ``prefix``.
+
+        The service pushes them: nothing is polled. ``on_events`` may be called before this returns, on a
+        thread of the backend, one call at a time. Raises ``Compacted`` when the service no longer knows what
+        happened since ``after``; 0 is always known, and gives the keys that are there.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the session. May be called more than once."""
+        ...
+
+
+@runtime_checkable
+class CoordinationBackend(Protocol):
+    """A coordination service as one node of one run sees it: what a plug-in's ``create`` returns."""
+
+    @property
+    def name(self) -> str:
+        """The name of the backend."""
+        ...
+
+    @property
+    def hosts_service(self) -> bool:
+        """True when the service is part of this very process: then its node leaves last."""
+        ...
+
+    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Session:
+        """Reach the service, trying again for up to ``timeout`` seconds, and open a session.
+
+        ``on_lost`` is called once, on any thread, when the session ends otherwise than by ``close``: with
+        the reason. It returns at once.
+        Raises ``EndpointUnreachable``, or ``RunIdMismatch`` when the service belongs to another run.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of everything, the service included where this process serves it."""
+        ...
