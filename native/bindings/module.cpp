@@ -12,7 +12,8 @@ using namespace nb::literals;
 
 namespace {
 
-rdzv::Settings settings(std::uint32_t threads, const std::string& version, int log_fd, nb::handle limits) {
+rdzv::Settings settings(std::uint32_t threads, const std::string& version, int log_fd, nb::handle limits,
+                        const std::string& run) {
   const auto number = [&](const char* name) { return nb::cast<std::uint64_t>(limits.attr(name)); };
   const auto milliseconds = [&](const char* name) {  // StoreLimits has checked the range
     return static_cast<std::uint32_t>(nb::cast<double>(limits.attr(name)) * 1e3);
@@ -21,6 +22,7 @@ rdzv::Settings settings(std::uint32_t threads, const std::string& version, int l
   made.threads = threads;
   made.version = version;
   made.log_fd = log_fd;
+  made.run = run;
   made.limits.key_bytes = number("key_bytes");
   made.limits.value_bytes = number("value_bytes");
   made.limits.keys_per_request = number("keys_per_request");
@@ -52,10 +54,11 @@ NB_MODULE(_native, m) {
   nb::class_<Server>(m, "Server")
       .def(
           "__init__",
-          [](Server* self, std::uint32_t threads, const std::string& version, int log_fd, nb::handle limits) {
-            new (self) Server(settings(threads, version, log_fd, limits));
+          [](Server* self, std::uint32_t threads, const std::string& version, int log_fd, nb::handle limits,
+             const std::string& run) {
+            new (self) Server(settings(threads, version, log_fd, limits, run));
           },
-          "threads"_a, "version"_a, "log_fd"_a, "limits"_a)
+          "threads"_a, "version"_a, "log_fd"_a, "limits"_a, "run"_a = "")
       .def_prop_ro("threads", &Server::threads)
       .def(
           "open_keyspace",

@@ -28,6 +28,7 @@ bool Connection::readable(Workplace& work) {
   if (conversation_.greeted() && output_.empty()) {
     progress_ms_ = work.around.now_ms;
   }
+  conversation_.heard();
   feed({work.read_buffer.data(), static_cast<std::size_t>(got)}, work);
   return true;
 }
@@ -62,6 +63,7 @@ void Connection::hang_up() {
   fd_.reset();
   std::string().swap(pending_);
   output_.clear();
+  conversation_.end_session();
 }
 
 bool Connection::flush(Workplace& work) {
@@ -107,8 +109,7 @@ Refusal Connection::overdue(const Surroundings& around) const {
 }
 
 std::uint32_t Connection::interest() const {
-  // A client that leaves too many replies unread is not read from either.
-  return (output_.size() < Conversation::kHighWater ? EPOLLIN : 0u) | (output_.empty() ? 0u : EPOLLOUT);
+  return (reads() ? EPOLLIN : 0u) | (output_.empty() ? 0u : EPOLLOUT);
 }
 
 }  // namespace rdzv

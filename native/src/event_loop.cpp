@@ -43,6 +43,7 @@ EventLoop::~EventLoop() { stop(); }
 
 void EventLoop::start() {
   outgoing_.resize(crew_.loops.size());
+  outgoing_pushes_.resize(crew_.loops.size());
   // Signals are for the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
@@ -69,6 +70,9 @@ int EventLoop::timeout_ms() const {
   std::int64_t until = INT64_MAX;
   if (!suspects_.empty()) {
     until = next_sweep_ms_;
+  }
+  if (!sessions_.empty()) {
+    until = std::min(until, sessions_.begin()->first);
   }
   if (accept_again_ms_ > 0) {
     until = std::min(until, accept_again_ms_);
@@ -99,9 +103,13 @@ void EventLoop::turn(int count, epoll_event* events) {
   Wakes wakes;
   std::vector<Mailbox::Task> tasks;
   if (mailbox_.full()) {
-    mailbox_.take(wakes, tasks);
+    Pushes pushes;
+    mailbox_.take(wakes, pushes, tasks);
     for (const auto& waiter : wakes) {
       told(*waiter);
+    }
+    for (const auto& subscriber : pushes) {
+      told(*subscriber);
     }
   }
   serve_again();
@@ -123,6 +131,8 @@ void EventLoop::turn(int count, epoll_event* events) {
   if (accept_again_ms_ > 0 && work_.around.now_ms >= accept_again_ms_) {
     resume_accepting();
   }
+  expire_sessions();
+  send_dirty();  // what closed sessions have left for others
   graveyard_.clear();
 }
 
@@ -134,7 +144,7 @@ void EventLoop::step(Connection& connection, std::uint32_t events) {
     bool alive = (events & EPOLLOUT) == 0 || connection.flush(work_);
     connection.resume(work_);
     alive = alive && ((events & ~EPOLLOUT) == 0 || connection.readable(work_));
-    deliver_wakes();  // before the replies of whoever has set the keys
+    deliver();  // before the replies of whoever has set the keys
     // Replies to what came before an offence are sent.
     if (connection.flush(work_) && alive && connection.refusal() == Refusal::kNone) {
       settle(connection);
@@ -161,6 +171,9 @@ void EventLoop::settle(Connection& connection) {
   count_memory(connection);
   set_suspect(connection, connection.suspect());
   auto& here = connection.loop;
+  if (connection.session() != nullptr) {
+    note_session(connection);
+  }
   if (connection.wants_turn() && !here.again) {
     here.again = true;
     again_.push_back(&connection);
@@ -193,6 +206,7 @@ void EventLoop::close(Connection& connection, Refusal why) {
     refuse(&connection.peer(), why, connection.keyspace());
   }
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.fd(), nullptr);
+  forget_session(connection);
   connection.hang_up();
   auto& slot = connections_here_[here.index];
   graveyard_.push_back(std::move(slot));
@@ -201,45 +215,6 @@ void EventLoop::close(Connection& connection, Refusal why) {
     slot->loop.index = here.index;
   }
   connections_here_.pop_back();
-}
-
-void EventLoop::deliver_wakes() {
-  if (work_.wakes.empty()) {
-    return;
-  }
-  counters_.wakes.add(work_.wakes.size());
-  for (auto& waiter : work_.wakes) {
-    if (waiter->loop == index_) {
-      told(*waiter);
-    } else {
-      outgoing_[waiter->loop].push_back(std::move(waiter));
-    }
-  }
-  work_.wakes.clear();
-  for (std::size_t loop = 0; loop < outgoing_.size(); ++loop) {
-    if (!outgoing_[loop].empty()) {
-      crew_.loops[loop]->mailbox().post(std::move(outgoing_[loop]));
-    }
-  }
-}
-
-void EventLoop::send_dirty() {
-  while (!dirty_.empty()) {
-    std::vector<Connection*> now;
-    now.swap(dirty_);
-    for (Connection* connection : now) {
-      connection->loop.dirty = false;
-      step(*connection, EPOLLOUT);  // which may set keys in its turn, if requests had to wait for these replies
-    }
-  }
-}
-
-void EventLoop::told(const Waiter& waiter) {
-  auto* const connection = static_cast<Connection*>(waiter.owner);
-  if (connection != nullptr && !connection->loop.closed && connection->woken(waiter) && !connection->loop.dirty) {
-    connection->loop.dirty = true;
-    dirty_.push_back(connection);
-  }
 }
 
 }  // namespace rdzv

@@ -1,9 +1,7 @@
 // Our own framing: length, request id, operation.
-#include "rdzv/conversation.hpp"
+#include "frames.hpp"
 
 namespace rdzv {
-
-namespace {
 
 void answer(Output& reply, std::uint32_t id, FrameStatus status, std::string_view payload) {
   reply.number(static_cast<std::uint32_t>(4 + 1 + payload.size()));
@@ -11,8 +9,6 @@ void answer(Output& reply, std::uint32_t id, FrameStatus status, std::string_vie
   reply.number(static_cast<std::uint8_t>(status));
   reply.raw(payload);
 }
-
-}  // namespace
 
 std::size_t Conversation::frame(std::string_view bytes, Output& reply) {
   constexpr std::size_t kLength = 4, kHead = 5;  // the length does not count itself
@@ -23,6 +19,9 @@ std::size_t Conversation::frame(std::string_view bytes, Output& reply) {
   const auto size = fields.number<std::uint32_t>();
   if (size < kHead || size > kMaxFrame) {
     return refuse(Refusal::kBadFrame);
+  }
+  if (size > around_.limits.request_bytes) {
+    return refuse(Refusal::kRequestTooLong);
   }
   if (bytes.size() < kLength + size) {
     return 0;
@@ -37,7 +36,9 @@ std::size_t Conversation::frame(std::string_view bytes, Output& reply) {
       took_long_ = true;
       break;
     case Operation::kEnter:
-      if (auto keyspace = around_.desk.keyspace(payload)) {
+      if (session_) {
+        answer(reply, id, FrameStatus::kError, "a connection with a session cannot enter a keyspace");
+      } else if (auto keyspace = around_.desk.keyspace(payload)) {
         enter(std::move(keyspace));
         phase_ = Phase::kStore;
         answer(reply, id, FrameStatus::kOk, {});
@@ -45,10 +46,20 @@ std::size_t Conversation::frame(std::string_view bytes, Output& reply) {
         answer(reply, id, FrameStatus::kError, "there is no keyspace '" + std::string(payload) + "'");
       }
       break;
+    case Operation::kOpen:
+    case Operation::kPut:
+    case Operation::kList:
+    case Operation::kWatch:
+    case Operation::kUnwatch:
+    case Operation::kDelete:
+    case Operation::kKeepAlive:
+      around_.counters.coordination[coordination_index(operation)].add(1);
+      coordinate(operation, id, payload, reply);
+      break;
     default:
       answer(reply, id, FrameStatus::kError, "unknown operation " + std::to_string(static_cast<int>(operation)));
   }
-  return kLength + size;
+  return refusal_ == Refusal::kNone ? kLength + size : 0;
 }
 
 }  // namespace rdzv

@@ -22,14 +22,29 @@ void Mailbox::signal() {
   }
 }
 
+namespace {
+
+template <class Items>
+void move_to_end(Items& to, Items& from) {
+  if (to.empty()) {
+    to.swap(from);
+  } else {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  }
+  from.clear();
+}
+
+}  // namespace
+
 void Mailbox::post(Wakes&& wakes) {
   const std::lock_guard lock(mutex_);
-  if (wakes_.empty()) {
-    wakes_.swap(wakes);
-  } else {
-    wakes_.insert(wakes_.end(), std::make_move_iterator(wakes.begin()), std::make_move_iterator(wakes.end()));
-  }
-  wakes.clear();
+  move_to_end(wakes_, wakes);
+  signal();
+}
+
+void Mailbox::post(Pushes&& pushes) {
+  const std::lock_guard lock(mutex_);
+  move_to_end(pushes_, pushes);
   signal();
 }
 
@@ -39,18 +54,19 @@ void Mailbox::post(Task task) {
   signal();
 }
 
-void Mailbox::take(Wakes& wakes, std::vector<Task>& tasks) {
+void Mailbox::take(Wakes& wakes, Pushes& pushes, std::vector<Task>& tasks) {
   const std::lock_guard lock(mutex_);
   std::uint64_t count = 0;
   [[maybe_unused]] const auto got = read(event_.get(), &count, sizeof count);
   signalled_.store(false, std::memory_order_release);
   wakes.swap(wakes_);
+  pushes.swap(pushes_);
   tasks.swap(tasks_);
 }
 
 std::size_t Mailbox::size() {
   const std::lock_guard lock(mutex_);
-  return wakes_.size() + tasks_.size();
+  return wakes_.size() + pushes_.size() + tasks_.size();
 }
 
 }  // namespace rdzv

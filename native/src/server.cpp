@@ -49,6 +49,7 @@ Server::Server(Settings settings)
     : settings_(std::move(settings)),
       started_ms_(monotonic_ms()),
       log_(UniqueFd(settings_.log_fd)),
+      spaces_(settings_.run),
       crew_{settings_.limits, log_, {}, connection_limit(settings_.limits)} {
   const std::uint32_t threads = settings_.threads > 0 ? std::min(settings_.threads, kMaxThreads) : default_threads();
   for (std::uint32_t i = 0; i < threads; ++i) {

@@ -59,7 +59,13 @@ std::string Server::statistics() {
   for (std::size_t i = 0; i < kQueryCount; ++i) {
     json.pair(kQueries[i].name, total(crew_, [i](const Counters& c) -> auto& { return c.requests[i]; }));
   }
+  for (std::size_t i = 0; i < kCoordination.size(); ++i) {
+    json.pair(kCoordination[i], total(crew_, [i](const Counters& c) -> auto& { return c.coordination[i]; }));
+  }
   json.pair("framed", total(crew_, [](const Counters& c) -> auto& { return c.frames; })).close('}');
+
+  json.pair("pushes", total(crew_, [](const Counters& c) -> auto& { return c.pushes; }));
+  json.pair("events", total(crew_, [](const Counters& c) -> auto& { return c.events; }));
 
   json.key("refused").open('{');
   for (std::size_t i = 1; i < kRefusals.size(); ++i) {
@@ -78,6 +84,10 @@ std::string Server::statistics() {
   for (const auto& [name, each] : listeners) {
     summaries.push_back(each->keyspace->summary(kKeysListed, kClientsListed));
     stored += summaries.back().bytes;
+  }
+  const std::vector<RunSpace::Summary> runs = spaces_.summaries();
+  for (const RunSpace::Summary& run : runs) {
+    stored += run.bytes;
   }
   json.key("bytes").open('{').pair("received", total(crew_, [](const Counters& c) -> auto& { return c.received; }));
   json.pair("sent", total(crew_, [](const Counters& c) -> auto& { return c.sent; }));
@@ -101,6 +111,13 @@ std::string Server::statistics() {
     json.pair("queues", summary.queues).pair("queued", summary.queued).pair("bytes", summary.bytes);
     add_waited(json, summary, now_ms);
     json.close('}');
+  }
+  json.close(']');
+
+  json.key("runs").open('[');
+  for (const RunSpace::Summary& run : runs) {
+    json.open('{').pair("name", std::string_view(run.name)).pair("sessions", run.sessions).pair("keys", run.keys);
+    json.pair("watches", run.watches).pair("revision", run.revision).pair("bytes", run.bytes).close('}');
   }
   json.close(']').close('}');
   return json.take();

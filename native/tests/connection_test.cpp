@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "check.hpp"
+#include "coordination.hpp"
 #include "memory.hpp"
 #include "requests.hpp"
 #include "talk.hpp"
@@ -31,6 +32,15 @@ class Line {
 
   void say(std::string_view bytes) {
     CHECK_EQUAL(send(client.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  }
+  // The same, however much it is, served meanwhile.
+  void say_all(std::string_view bytes) {
+    while (!bytes.empty() && connection->reads()) {
+      const ssize_t sent = send(client.get(), bytes.data(), std::min<std::size_t>(bytes.size(), 60'000), 0);
+      REQUIRE(sent > 0);
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+      CHECK(step());
+    }
   }
   // As an event loop does when the socket is ready. False: it would close it.
   bool step() {
@@ -228,6 +238,42 @@ TEST(hanging_up_gives_back_everything_at_once) {
   CHECK_EQUAL(line.connection->fd(), -1);
   line.connection.reset();
   CHECK_EQUAL(line.store().summary(1, 1).waited_keys, 0u);
+}
+
+TEST(a_session_lives_as_long_as_something_is_heard) {
+  Line line;
+  line.at(1000);
+  CHECK(line.step(wire::framed_greeting() + wire::open(1, 500, "run")));
+  REQUIRE(line.connection->session() != nullptr);
+  CHECK_EQUAL(line.connection->session_ends_ms(), 1500);
+  line.at(1400);
+  CHECK(line.step(wire::keep_alive(2).substr(0, 1)));  // any byte counts
+  CHECK_EQUAL(line.connection->session_ends_ms(), 1900);
+  line.at(1600);
+  CHECK(line.step());
+  CHECK_EQUAL(line.connection->session_ends_ms(), 1900);
+  line.connection->hang_up();
+  CHECK(line.connection->session() == nullptr);
+}
+
+TEST(a_session_that_is_not_read_from_is_heard_while_it_reads) {
+  Line line;
+  line.at(1000);
+  CHECK(line.step(wire::framed_greeting() + wire::open(1, 500, "run")));
+  const std::string value(1 << 20, 'v');
+  for (std::uint32_t i = 0; i < 3 && line.connection->reads(); ++i) {
+    line.say_all(wire::put(2, {std::to_string(i), value}));
+    line.say_all(wire::list(3, ""));
+  }
+  REQUIRE(!line.connection->reads());
+  const auto ends = line.connection->session_ends_ms();
+  line.at(1700);
+  CHECK(line.step());
+  CHECK_EQUAL(line.connection->session_ends_ms(), ends);
+  CHECK(!line.hear().empty());
+  CHECK(line.step());
+  CHECK_EQUAL(line.connection->session_ends_ms(), 2200);
+  line.connection->hang_up();
 }
 
 }  // namespace rdzv::test

@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 
+#include "coordination.hpp"
 #include "requests.hpp"
 
 namespace rdzv::test {
@@ -118,8 +119,12 @@ std::size_t Lockstep::frame(std::size_t id, std::string_view bytes) {
     return 0;
   }
   std::memcpy(&size, bytes.data(), sizeof size);
-  if (size < 5 || size > 65536) {
+  if (size < 5 || size > (16u << 20)) {
     client.refusal = Refusal::kBadFrame;
+    return 0;
+  }
+  if (size > room_.limits.request_bytes) {
+    client.refusal = Refusal::kRequestTooLong;
     return 0;
   }
   if (bytes.size() < 4 + size) {
@@ -131,6 +136,10 @@ std::size_t Lockstep::frame(std::size_t id, std::string_view bytes) {
   ++frames_;
   if (operation == 1) {
     client.expected.bytes(wire::frame(number, 0, FakeDesk::kStatistics));
+  } else if (operation >= wire::kOpen && operation <= wire::kKeepAlive) {
+    return coordinate(client, operation, payload) == 0 ? 0 : 4 + size;
+  } else if (operation == 2 && client.session) {
+    client.expected.bytes(wire::frame(number, 1, "a connection with a session cannot enter a keyspace"));
   } else if (operation != 2) {
     client.expected.bytes(wire::frame(number, 1, "unknown operation " + std::to_string(operation)));
   } else if (payload != "other") {
@@ -143,6 +152,22 @@ std::size_t Lockstep::frame(std::size_t id, std::string_view bytes) {
     stores_[1].greet(id);
   }
   return 4 + size;
+}
+
+std::size_t Lockstep::coordinate(Client& client, std::uint8_t operation, const std::string& payload) {
+  // There is no second implementation of this: that it is refused is taken from the first.
+  ++requests_run_;
+  client.coordinates = true;
+  if (client.talk->refusal() != Refusal::kNone && client.left.size() == client.talk->left().size()) {
+    client.refusal = client.talk->refusal();
+    return 0;
+  }
+  std::uint32_t ttl_ms = 0;
+  if (operation == wire::kOpen && payload.size() >= 8) {
+    std::memcpy(&ttl_ms, payload.data(), 4);
+    client.session = client.session || (ttl_ms >= 100 && ttl_ms <= 3'600'000);
+  }
+  return 1;
 }
 
 std::size_t Lockstep::request(std::size_t id, std::string_view bytes) {
@@ -162,7 +187,12 @@ void Lockstep::compare_replies() {
   for (std::size_t id = 0; id < kClients; ++id) {
     Client& client = clients_[id];
     client.expected.then(stores_[client.store].take(id));
-    const std::string wrong = std::exchange(client.expected, {}).mismatch(client.talk->hear());
+    const std::string heard = client.talk->hear();
+    if (client.coordinates) {
+      client.expected = {};
+      continue;
+    }
+    const std::string wrong = std::exchange(client.expected, {}).mismatch(heard);
     require(wrong.empty(), wrong.c_str());
   }
 }
@@ -194,6 +224,7 @@ void Lockstep::finish() {
     stores_[clients_[id].store].leave(id);
   }
   compare_keyspaces();
+  require(room_.desk.runs->summaries().empty(), "a run stays when its sessions have ended");
   require(room_.keyspace->connections.load() + room_.desk.other->connections.load() == 0, "connections stay counted");
   require(room_.keyspace->summary(1, 1).waited_keys == 0, "waits stay when their clients have left");
   // To be told of what they do not wait for any more must do nothing.

@@ -39,6 +39,8 @@ class Lockstep {
     std::string left;       // what it has said and the server has not used
     Expected expected;
     Refusal refusal = Refusal::kNone;
+    bool session = false;      // is open
+    bool coordinates = false;  // from here on its replies are not compared
   };
 
   void connect(std::size_t client);
@@ -46,6 +48,7 @@ class Lockstep {
   // Runs what is complete at the beginning of `bytes`, in the reference. Returns how many bytes.
   std::size_t run(std::size_t client, std::string_view bytes);
   std::size_t greet(Client& client, std::string_view bytes);
+  std::size_t coordinate(Client& client, std::uint8_t operation, const std::string& payload);
   std::size_t frame(std::size_t client, std::string_view bytes);
   std::size_t request(std::size_t client, std::string_view bytes);
   void compare_replies();

@@ -135,8 +135,9 @@ TEST(the_mailbox_is_readable_while_it_is_full) {
   CHECK(mailbox.full());
   CHECK_EQUAL(mailbox.size(), 7u);
   Wakes wakes;
+  Pushes pushes;
   std::vector<Mailbox::Task> tasks;
-  mailbox.take(wakes, tasks);
+  mailbox.take(wakes, pushes, tasks);
   for (const auto& task : tasks) {
     task();
   }
@@ -162,8 +163,9 @@ TEST(no_mail_is_lost_between_threads) {
     pollfd ready{mailbox.event_fd(), POLLIN, 0};
     REQUIRE(poll(&ready, 1, 60'000) == 1);  // else a signal was lost
     Wakes wakes;
+    Pushes pushes;
     std::vector<Mailbox::Task> tasks;
-    mailbox.take(wakes, tasks);
+    mailbox.take(wakes, pushes, tasks);
     for (const auto& task : tasks) {
       task();
     }

@@ -19,6 +19,10 @@ class FakeDesk : public Desk {
   }
   std::shared_ptr<Keyspace> keyspace(std::string_view name) override { return name == "other" ? other : nullptr; }
 
+  Spaces& spaces() override { return *runs; }
+  void bind(std::string run) { runs = std::make_unique<Spaces>(std::move(run)); }
+
+  std::unique_ptr<Spaces> runs = std::make_unique<Spaces>();
   std::shared_ptr<Keyspace> other = std::make_shared<Keyspace>("other");
   int asked = 0;
 };
@@ -54,7 +58,7 @@ struct Room {
   Surroundings around{limits, counters, desk};
   Wakes wakes;
 
-  // Tells everybody who was woken; what they are told lies in their output.
+  // Tells everybody who was woken or whose watches have news; what they are told lies in their output.
   void deliver();
   std::uint64_t requests(Query query) const { return counters.requests[static_cast<std::size_t>(query)].get(); }
 };
@@ -82,6 +86,7 @@ class Talk {
     return hear();
   }
   void told(const Waiter& waiter) { conversation_.woken(waiter, output_); }
+  void pushed() { conversation_.pushed(output_); }
 
   const std::string& left() const { return left_; }
   Output& output() { return output_; }
@@ -102,6 +107,11 @@ inline void Room::deliver() {
   for (const auto& waiter : now) {
     if (waiter->owner != nullptr) {
       static_cast<Talk*>(waiter->owner)->told(*waiter);
+    }
+  }
+  for (const auto& subscriber : std::exchange(around.pushes, {})) {
+    if (subscriber->owner != nullptr) {
+      static_cast<Talk*>(subscriber->owner)->pushed();
     }
   }
 }

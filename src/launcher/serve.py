@@ -16,12 +16,16 @@ from rdzv_plugins.options import parse_conf, parse_options
 
 logger = logging.getLogger(__name__)
 
+# "framed" has those of coordination, and validate asks for nothing.
+_COUNTED_ELSEWHERE = frozenset(("validate", "open_session", "put", "list", "watch", "unwatch", "delete", "keep_alive"))
 _END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
-    parser = commands.add_parser("serve", help="serve a store that torch's TCPStore clients can use")
+    parser = commands.add_parser(
+        "serve", help="serve a store for TCPStore clients, and the rendezvous of any number of jobs"
+    )
     parser.add_argument(
         "--rdzv-endpoint",
         "--rdzv_endpoint",
@@ -63,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             logger.warning("cannot say where the store is (%s): it is at %s", error.strerror, shown)
         ended_by = signal.Signals(signal.sigwait(endings)).name
         stats = server.stats()
-    requests = sum(count for name, count in stats["requests"].items() if name != "validate")
+    requests = sum(count for name, count in stats["requests"].items() if name not in _COUNTED_ELSEWHERE)
     accepted = stats["connections"]["accepted"]
     print(f"{ended_by}: served {accepted} connection(s), {requests} request(s)", file=sys.stderr, flush=True)
     return 0

@@ -29,13 +29,19 @@ def configure(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask and print; returns the exit code. Raises ``EndpointUnreachable``."""
-    from rdzv_plugins.kvstore.framing import ask_statistics
+    from rdzv_plugins.kvstore.framing import ask_statistics, not_statistics
 
     if not 0 < args.timeout < float("inf"):
         raise UsageError(f"--timeout={args.timeout:g} is not a time", remedy="Give a number of seconds above 0.")
     endpoint = parse_endpoint(args.rdzv_endpoint, None)
     stats = ask_statistics(endpoint, args.timeout)
-    print(json.dumps(stats, indent=2) if args.json else as_text(endpoint, stats), flush=True)
+    try:
+        text = json.dumps(stats, indent=2) if args.json else as_text(endpoint, stats)
+    except KeyError as error:
+        raise not_statistics(endpoint, f"there is no {error}") from None
+    except (AttributeError, TypeError, ValueError) as error:  # of other types than ours
+        raise not_statistics(endpoint, str(error)) from None
+    print(text, flush=True)
     return 0
 
 
@@ -58,6 +64,11 @@ def as_text(endpoint: Endpoint, stats: Mapping[str, Any]) -> str:
             f"{keyspace['queues']} queues, {_size(keyspace['bytes'])}"
         )
         lines += _waited(keyspace)
+    for run in stats.get("runs", ()):  # not in the first version
+        lines.append(
+            f"run {run['name']!r}: {run['sessions']} session(s), {run['keys']} keys, {run['watches']} watches, "
+            f"revision {run['revision']}, {_size(run['bytes'])}"
+        )
     return "\n".join(lines)
 
 

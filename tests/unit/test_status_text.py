@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
+import json
+import socket
+import struct
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from launcher.status import as_text
+from launcher.status import as_text, run
 from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.server import StoreServer
 
 HERE = Endpoint("10.0.0.7", 29500)
@@ -18,6 +24,8 @@ IDLE: dict[str, Any] = {
     "requests": {"validate": 9, "set": 12, "get": 0, "framed": 1},
     "refused": {},
     "bytes": {"received": 1023, "sent": 1024, "buffered": 5 * 2**20, "stored": 3 * 2**30},
+    "pushes": 0,
+    "events": 0,
     "loops": [],
     "keyspaces": [
         {
@@ -32,6 +40,7 @@ IDLE: dict[str, Any] = {
             "waited": [],
         }
     ],
+    "runs": [],
 }
 
 
@@ -102,6 +111,48 @@ def test_each_keyspace_has_its_own_lines():
     text = as_text(HERE, IDLE | {"keyspaces": two})
     assert text.count("nobody waits") == 2
     assert text.index("'workers-1'") < text.index("'workers-2'")
+
+
+def test_each_run_has_a_line():
+    runs = [
+        {"name": name, "sessions": 3, "keys": 12, "watches": 7, "revision": 88, "bytes": 2048} for name in ("a", "b")
+    ]
+    assert as_text(HERE, IDLE | {"runs": runs}).splitlines()[-2:] == [
+        "run 'a': 3 session(s), 12 keys, 7 watches, revision 88, 2.0 KiB",
+        "run 'b': 3 session(s), 12 keys, 7 watches, revision 88, 2.0 KiB",
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"{}",
+        b"[]",
+        b'"text"',
+        json.dumps(IDLE | {"server": {}}).encode(),
+        json.dumps(IDLE | {"connections": None}).encode(),
+        json.dumps(IDLE | {"requests": []}).encode(),
+        json.dumps(IDLE | {"bytes": dict.fromkeys(IDLE["bytes"], "x")}).encode(),
+    ],
+)
+def test_a_peer_with_our_hello_and_other_statistics_is_an_endpoint_that_cannot_be_used(answer: bytes):
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(9, socket.MSG_WAITALL)
+            connection.sendall(b"RDZV" + struct.pack("<I", 1))
+            connection.recv(9, socket.MSG_WAITALL)
+            connection.sendall(struct.pack("<IIB", 5 + len(answer), 1, 0) + answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        listener.settimeout(30)
+        served = pool.submit(serve)
+        args = argparse.Namespace(
+            rdzv_endpoint="127.0.0.1:{1}".format(*listener.getsockname()), json=False, timeout=10.0
+        )
+        with pytest.raises(EndpointUnreachable, match="answers with something else than statistics"):
+            run(args)
+        served.result(30)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 // One client's socket, on one event loop for life.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,6 +36,8 @@ class Connection : public Source {
   // Goes on with requests that are here already, once the replies to earlier ones are sent.
   void resume(Workplace& work);
   bool woken(const Waiter& waiter) { return conversation_.woken(waiter, output_); }
+  // False: nothing was left for its session.
+  bool pushed() { return conversation_.pushed(output_); }
   // Sends what can be sent. False: the connection is to be closed, with refusal() as the reason; kNone: the client left.
   bool flush(Workplace& work);
 
@@ -47,8 +50,17 @@ class Connection : public Source {
   // Not kNone: it has waited too long.
   Refusal overdue(const Surroundings& around) const;
 
+  Session* session() const { return conversation_.session(); }
+  // When its session has been silent for too long. A client that is not read from because it does not read counts as
+  // heard when it last did.
+  std::int64_t session_ends_ms() const {
+    return std::max(session()->heard_ms, reads() ? 0 : progress_ms_) + session()->ttl_ms;
+  }
+  // False: it leaves too many replies unread to be read from.
+  bool reads() const { return output_.size() < Conversation::kHighWater; }
+
   int fd() const { return fd_.get(); }
-  // Gives up the socket and all memory; the rest lives on until the turn ends.
+  // Gives up the socket, the session and all memory; the rest lives on until the turn ends.
   void hang_up();
   std::uint32_t interest() const;  // epoll events
   Refusal refusal() const { return refusal_ != Refusal::kNone ? refusal_ : conversation_.refusal(); }

@@ -9,20 +9,15 @@
 
 #include "rdzv/desk.hpp"
 #include "rdzv/fields.hpp"
+#include "rdzv/framing.hpp"
 #include "rdzv/keyspace.hpp"
 #include "rdzv/output.hpp"
+#include "rdzv/payload.hpp"
 #include "rdzv/peer.hpp"
 #include "rdzv/scanner.hpp"
+#include "rdzv/spaces.hpp"
 
 namespace rdzv {
-
-// Our own framing; see PROTOCOL.md.
-inline constexpr unsigned char kFramingOpcode = 0xF7;
-inline constexpr std::string_view kFramingMagic = "RDZV";
-inline constexpr std::uint32_t kFramingVersion = 1;
-inline constexpr std::uint32_t kMaxFrame = 64 * 1024;
-enum class Operation : std::uint8_t { kStatistics = 1, kEnter = 2 };
-enum class FrameStatus : std::uint8_t { kOk = 0, kError = 1 };
 
 class Conversation {
  public:
@@ -39,6 +34,7 @@ class Conversation {
   Conversation& operator=(const Conversation&) = delete;
   ~Conversation() {
     cancel_waits();
+    end_session();
     keyspace_->connections.fetch_sub(1, std::memory_order_relaxed);
   }
 
@@ -49,6 +45,19 @@ class Conversation {
 
   // A waiter of this conversation was woken. False: it was cancelled meanwhile, nothing is to be sent.
   bool woken(const Waiter& waiter, Output& reply);
+
+  // Changes that its session watches: what has been left for it since. False: there is nothing.
+  bool pushed(Output& reply);
+  // The client has sent something.
+  void heard() {
+    if (session_) {
+      session_->heard_ms = around_.now_ms;
+    }
+  }
+  // Null: it has none. Few have.
+  Session* session() const { return session_.get(); }
+  // When its connection closes: the others hear of it by `Surroundings::pushes`.
+  void end_session();
 
   // Not kNone: the connection is to be closed, with this reason.
   Refusal refusal() const { return refusal_; }
@@ -65,6 +74,19 @@ class Conversation {
   std::size_t request(std::string_view bytes, Output& reply, Wakes& wakes);
   std::size_t frame(std::string_view bytes, Output& reply);
   std::size_t refuse(Refusal why);
+
+  // Operations of coordination; coordination_frames.cpp.
+  void coordinate(Operation operation, std::uint32_t id, std::string_view payload, Output& reply);
+  void open_session(std::uint32_t id, Payload& payload, Output& reply);
+  void put(std::uint32_t id, Payload& payload, Output& reply);
+  void remove(std::uint32_t id, Payload& payload, Output& reply);
+  void list(std::uint32_t id, Payload& payload, Output& reply);
+  void watch(std::uint32_t id, Payload& payload, Output& reply);
+  void unwatch(std::uint32_t id, Payload& payload, Output& reply);
+  // Refuses a payload that is not what it has to be, and objects if there is no session. False: that is done.
+  bool in_session(std::uint32_t id, const Payload& payload, Output& reply);
+  // After what was pushed before.
+  void answer_session(std::uint32_t id, std::string_view payload, Output& reply);
 
   void enter(std::shared_ptr<Keyspace> keyspace);
   void execute(Query query, Fields fields, Output& reply, Wakes& wakes);
@@ -84,6 +106,7 @@ class Conversation {
   std::vector<std::shared_ptr<Waiter>> waits_;
   std::size_t waited_keys_ = 0;  // of all of them
   Scanner scanner_;
+  std::unique_ptr<Session> session_;
   Phase phase_ = Phase::kGreeting;
   Refusal refusal_ = Refusal::kNone;
   bool stopped_early_ = false;

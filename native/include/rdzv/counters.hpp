@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "rdzv/framing.hpp"
 #include "rdzv/query.hpp"
 #include "rdzv/refusal.hpp"
 
@@ -24,6 +25,8 @@ class Count {
 struct Counters {
   std::array<Count, kQueryCount> requests;
   Count frames;
+  std::array<Count, kCoordination.size()> coordination;
+  Count pushes, events;  // frames that were pushed, and the changes in them
   std::array<Count, kRefusals.size()> refused;
   Count accepted, closed;
   Count received, sent;  // bytes

@@ -9,6 +9,7 @@
 #include "rdzv/counters.hpp"
 #include "rdzv/keyspace.hpp"
 #include "rdzv/limits.hpp"
+#include "rdzv/spaces.hpp"
 
 namespace rdzv {
 
@@ -19,6 +20,8 @@ class Desk {
   virtual std::string statistics() = 0;
   // The open keyspace of that name, or null. Thread-safe.
   virtual std::shared_ptr<Keyspace> keyspace(std::string_view name) = 0;
+  // The runs that sessions live in. Thread-safe.
+  virtual Spaces& spaces() = 0;
 };
 
 // The same for all connections of an event loop.
@@ -28,6 +31,7 @@ struct Surroundings {
   Desk& desk;
   std::uint32_t loop = 0;
   std::int64_t now_ms = 0;  // of the monotonic clock, once a turn
+  Pushes pushes{};          // to be told at the end of the turn, or before the replies of whoever made the changes
 };
 
 }  // namespace rdzv

@@ -8,7 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "rdzv/connection.hpp"
@@ -73,11 +75,21 @@ class EventLoop {
   void close(Connection& connection, Refusal why);
   void guard_memory();
   void shed_largest();
-  void deliver_wakes();
-  void send_dirty();
-  void told(const Waiter& waiter);
   void sweep();
   int timeout_ms() const;
+
+  // telling.cpp
+  void deliver();  // wakes and pushes
+  void deliver_pushes();
+  void told(const Waiter& waiter);
+  void told(const Subscriber& subscriber);
+  void mark_dirty(Connection& connection);
+  void send_dirty();
+
+  // loop_sessions.cpp
+  void note_session(Connection& connection);    // which has one; after anything that may have made it
+  void forget_session(Connection& connection);  // before it ends
+  void expire_sessions();
 
   // acceptance.cpp
   void accept_from(Listener& listener);
@@ -102,6 +114,8 @@ class EventLoop {
   std::vector<Connection*> dirty_;  // were told something, have to be sent it
   std::vector<std::unique_ptr<Connection>> graveyard_;  // until the turn ends: its events may still name them
   std::vector<Wakes> outgoing_;     // by loop
+  std::vector<Pushes> outgoing_pushes_;
+  std::set<std::pair<std::int64_t, Connection*>> sessions_;  // by when each is looked at again: may be early, not late
   std::int64_t next_sweep_ms_ = 0;
   std::int64_t accept_again_ms_ = 0;  // 0: is accepting
   std::atomic<std::uint32_t> connections_{0};

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "rdzv/subscriber.hpp"
 #include "rdzv/unique_fd.hpp"
 #include "rdzv/waiter.hpp"
 
@@ -22,13 +23,14 @@ class Mailbox {
   int event_fd() const { return event_.get(); }
 
   void post(Wakes&& wakes);
+  void post(Pushes&& pushes);
   // Tasks run on the loop's thread, in the order in which they were posted.
   void post(Task task);
 
   // Whether there is something to take. Cheap.
   bool full() const { return signalled_.load(std::memory_order_acquire); }
   // By the loop only: everything that is there.
-  void take(Wakes& wakes, std::vector<Task>& tasks);
+  void take(Wakes& wakes, Pushes& pushes, std::vector<Task>& tasks);
   std::size_t size();
 
  private:
@@ -37,6 +39,7 @@ class Mailbox {
   UniqueFd event_;
   std::mutex mutex_;
   Wakes wakes_;
+  Pushes pushes_;
   std::vector<Task> tasks_;
   std::atomic<bool> signalled_{false};
 };

@@ -14,6 +14,8 @@ struct Peer {
   // torch's client sends its process id as the nonce of its PING; 0 before. Any thread may read it.
   std::atomic<std::uint32_t> pid{0};
 
+  // "10.0.0.7", "fe80::1"
+  std::string host() const;
   // "10.0.0.7:40122", "[fe80::1]:40122"
   std::string endpoint() const;
 };

@@ -27,9 +27,10 @@ enum class Refusal : std::uint8_t {
   kNoDescriptors,
   kBadFrame,
   kOutOfMemory,
+  kSessionExpired,
 };
 
-inline constexpr std::array<std::string_view, 18> kRefusals{
+inline constexpr std::array<std::string_view, 19> kRefusals{
     "none",
     "not a store client",
     "no handshake",
@@ -48,6 +49,7 @@ inline constexpr std::array<std::string_view, 18> kRefusals{
     "out of file descriptors",
     "bad frame",
     "out of memory",
+    "session expired",
 };
 
 constexpr std::string_view text(Refusal refusal) { return kRefusals[static_cast<std::size_t>(refusal)]; }

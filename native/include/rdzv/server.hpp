@@ -1,5 +1,5 @@
 // The store server: event loops, keyspaces, each with a port of its own. Methods are thread-safe; none is called from
-// a loop's thread save statistics() and keyspace(), which connections ask for through the Desk.
+// a loop's thread save those of the Desk, which connections ask for through the Desk.
 #pragma once
 
 #include <unistd.h>
@@ -24,6 +24,7 @@ struct Settings {
   Limits limits;
   std::string version;  // said in the statistics
   int log_fd = -1;      // see EventLog; owned
+  std::string run{};    // the only one that sessions may be opened for; empty: any
 };
 
 // Half of the processors this process may use, at least 1 and at most 8: the rest of the machine has work to do.
@@ -57,6 +58,7 @@ class Server : private Desk {
 
  private:
   std::shared_ptr<Keyspace> keyspace(std::string_view name) override;
+  Spaces& spaces() override { return spaces_; }
   bool forked() const;
   std::shared_ptr<Listener> listener(std::uint64_t id);
   void close(Listener& listener);
@@ -67,6 +69,7 @@ class Server : private Desk {
   const Settings settings_;
   const std::int64_t started_ms_;
   EventLog log_;
+  Spaces spaces_;
   Crew crew_;
   std::mutex admin_;  // one opens, closes or stops at a time
   bool stopped_ = false;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "coordination.hpp"
 #include "rdzv/query.hpp"
-#include "requests.hpp"
 
 namespace rdzv::fuzz {
 
@@ -78,6 +78,31 @@ std::string Generator::frame() {
   }
 }
 
+std::string Generator::coordination() {
+  const auto id = static_cast<std::uint32_t>(random_.below(100));
+  const auto number = static_cast<std::uint32_t>(random_.below(4));
+  const std::uint64_t revision = random_.one_in(4) ? odd_number() : random_.below(12);
+  wire::Texts keys, pairs;
+  for (std::size_t left = random_.one_in(8) ? random_.below(15) : random_.below(4); left > 0; --left) {
+    keys.push_back(key());
+    pairs.push_back(keys.back());
+    pairs.push_back(value());
+  }
+  const std::uint8_t flags = random_.one_in(3) ? wire::kEphemeral : 0;
+  switch (random_.below(10)) {
+    case 0: return wire::open(id, static_cast<std::uint32_t>(random_.one_in(3) ? odd_number() : 1000), "run");
+    case 1: return wire::list(id, random_.one_in(2) ? "" : key());
+    case 2:
+    case 3: return wire::watch(id, number, random_.one_in(2) ? "" : key(), random_.one_in(2) ? 0 : revision);
+    case 4: return wire::unwatch(id, number);
+    case 5: return wire::remove(id, keys);
+    case 6: return wire::remove_if(id, key(), revision, keys);
+    case 7: return wire::keep_alive(id);
+    case 8: return wire::put_if(id, key(), revision, pairs, flags);
+    default: return wire::put(id, pairs, flags);
+  }
+}
+
 std::string Generator::greeting() {
   if (random_.one_in(6)) {
     std::string said = wire::framed_greeting();
@@ -102,6 +127,16 @@ std::vector<Event> Generator::cut(std::size_t client, const std::string& said) {
 }
 
 std::vector<Event> Generator::speech(std::size_t client, std::size_t requests) {
+  if (random_.one_in(5)) {
+    std::string said = wire::framed_greeting() + wire::open(1, 1000, random_.one_in(5) ? "other" : "run");
+    for (; requests > 0; --requests) {
+      said += coordination();
+    }
+    if (random_.one_in(6)) {
+      mutate_bytes(said);
+    }
+    return cut(client, said);
+  }
   std::string said = greeting();
   // A client may like one kind of request: queues, or waits.
   const std::size_t favourite = random_.below(kQueryCount);
@@ -127,6 +162,11 @@ std::vector<std::string> Generator::seeds() {
   all.push_back(encode({0, cut(0, one_after_the_other)}));
   all.push_back(
       encode({0, cut(0, wire::framed_greeting() + wire::frame(1, 2, "other") + one_after_the_other.substr(5))}));
+  std::string coordinating = wire::framed_greeting() + wire::open(1, 1000, "run");
+  for (int i = 0; i < 40; ++i) {
+    coordinating += coordination();
+  }
+  all.push_back(encode({1, cut(0, coordinating)}));
   return all;
 }
 

@@ -24,6 +24,7 @@ class Generator {
   std::uint64_t odd_number();
   std::string request(std::size_t type);
   std::string frame();
+  std::string coordination();  // a frame of it
   std::string greeting();
   // What a client says until it leaves, in pieces.
   std::vector<Event> speech(std::size_t client, std::size_t requests);

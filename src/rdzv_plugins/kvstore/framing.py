@@ -1,4 +1,4 @@
-"""Our own framing of the native store, as a client: statistics. The format is in native/PROTOCOL.md."""
+"""Our own framing of the native store, as a client: greeting, frames, statistics. See native/PROTOCOL.md."""
 
 from __future__ import annotations
 
@@ -12,9 +12,52 @@ from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.kvstore.reach import dial
 from rdzv_plugins.kvstore.wire import receive
 
-_HELLO = b"\xf7RDZV" + struct.pack("<I", 1)
+VERSION = 1
+DONE, REFUSED = 0, 1
+"""Statuses of a reply; of a refusal, the payload is text for people."""
+
+LENGTH = struct.Struct("<I")
+HEAD = struct.Struct("<IB")
+"""After the length: number of the request, and its operation or the status of the reply."""
+
+_MAGIC = b"RDZV"
 _STATISTICS = 1
-_OK = 0
+
+
+class NotNative(ConnectionError):
+    """What answers does not speak our framing; ``args[0]`` is what it said."""
+
+
+class OtherVersion(ConnectionError):
+    """What answers speaks another version of our framing: ``args[0]``."""
+
+
+def hello(connection: socket.socket, ahead: bytes = b"") -> None:
+    """Greet, and send ``ahead`` with it: frames that need not wait for the answer.
+
+    Raises ``NotNative``, ``OtherVersion``, ``ConnectionError`` or ``TimeoutError`` (of the socket).
+    """
+    connection.sendall(b"\xf7" + _MAGIC + LENGTH.pack(VERSION) + ahead)
+    answer = receive(connection, len(_MAGIC) + LENGTH.size)
+    if not answer.startswith(_MAGIC):
+        raise NotNative(answer)
+    (version,) = LENGTH.unpack_from(answer, len(_MAGIC))
+    if version != VERSION:
+        raise OtherVersion(version)
+
+
+def frame(number: int, operation: int, payload: bytes = b"") -> bytes:
+    """One request, whole. ``number`` comes back with its reply."""
+    return LENGTH.pack(HEAD.size + len(payload)) + HEAD.pack(number, operation) + payload
+
+
+def receive_reply(connection: socket.socket) -> tuple[int, bytes]:
+    """Status and payload of the next reply. Raises ``ConnectionError`` or ``TimeoutError`` (of the socket)."""
+    (size,) = LENGTH.unpack(receive(connection, LENGTH.size))
+    if size < HEAD.size:
+        raise ConnectionError(f"a frame of {size} bytes")
+    _, status = HEAD.unpack(receive(connection, HEAD.size))
+    return status, receive(connection, size - HEAD.size)
 
 
 def ask_statistics(endpoint: Endpoint, timeout: float) -> dict[str, Any]:
@@ -35,15 +78,11 @@ def ask_statistics(endpoint: Endpoint, timeout: float) -> dict[str, Any]:
         ) from None
     with connection:
         try:
-            connection.sendall(_HELLO)
-            _expect_hello(connection)
+            hello(connection)
             return _request(connection, _STATISTICS)
         except ValueError as error:  # not JSON
-            raise EndpointUnreachable(
-                f"the store at {endpoint} answers with something else than statistics: {error}",
-                remedy="Is it of another version of rdzv-plugins? Ask it with the rdzv of that version.",
-            ) from None
-        except (OSError, struct.error) as error:
+            raise not_statistics(endpoint, str(error)) from None
+        except OSError as error:
             what = "does not answer" if isinstance(error, TimeoutError) else "hangs up"
             raise EndpointUnreachable(
                 f"something listens at {endpoint}, but {what} when it is asked as a native store",
@@ -52,18 +91,20 @@ def ask_statistics(endpoint: Endpoint, timeout: float) -> dict[str, Any]:
             ) from None
 
 
-def _expect_hello(connection: socket.socket) -> None:
-    magic, version = struct.unpack("<4sI", receive(connection, 8))
-    if magic != b"RDZV" or version != 1:
-        raise ConnectionError("not our framing")
+def not_statistics(endpoint: Endpoint, why: str) -> EndpointUnreachable:
+    """To be raised when an answer has not what it has to have."""
+    return EndpointUnreachable(
+        f"the store at {endpoint} answers with something else than statistics: {why}",
+        remedy="Is it of another version of rdzv-plugins? Ask it with the rdzv of that version.",
+    )
 
 
 def _request(connection: socket.socket, operation: int) -> dict[str, Any]:
-    connection.sendall(struct.pack("<IIB", 5, 1, operation))
-    (size,) = struct.unpack("<I", receive(connection, 4))
-    _, status = struct.unpack("<IB", receive(connection, 5))
-    payload = receive(connection, size - 5)
-    if status != _OK:
+    connection.sendall(frame(1, operation))
+    status, payload = receive_reply(connection)
+    if status != DONE:
         raise RdzvError(f"the store refuses: {payload.decode(errors='backslashreplace')}")
-    answer: dict[str, Any] = json.loads(payload)
+    answer = json.loads(payload)
+    if not isinstance(answer, dict):
+        raise ValueError(f"{type(answer).__name__} instead of an object")
     return answer

@@ -62,6 +62,7 @@ class StoreServer:
     ``"0.0.0.0"`` those of IPv4, ``"::"`` those of IPv6. ``port`` 0 is any free one. With ``listen_fd``, a bound TCP
     socket's descriptor, both are ignored and the descriptor is owned from here on. ``threads`` event loops;
     0: half of the processors, at most 8; more than 64 are refused. ``name`` is that of the first keyspace.
+    ``run`` is the only run that sessions may be opened for, by its id; ``""``: any, kept apart.
 
     Thread-safe; blocking calls release the GIL, and no loop thread runs Python. Clients that were closed for
     going beyond ``limits`` are logged as warnings, at most ten a second. A forked child has no server: the
@@ -79,6 +80,7 @@ class StoreServer:
         limits: StoreLimits | None = None,
         listen_fd: int | None = None,
         name: str = "default",
+        run: str = "",
     ) -> None:
         if not 0 <= threads <= MOST_THREADS:
             raise ValueError(f"StoreServer: threads={threads} is not from 0 to {MOST_THREADS}")
@@ -87,7 +89,7 @@ class StoreServer:
         reading, writing = os.pipe()
         try:
             self._native = native.Server(
-                threads=threads, version=_version(), log_fd=writing, limits=limits or StoreLimits()
+                threads=threads, version=_version(), log_fd=writing, limits=limits or StoreLimits(), run=run
             )
         except BaseException:
             os.close(reading)

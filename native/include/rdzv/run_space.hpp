@@ -1,0 +1,115 @@
+// The keys of one run: revisions, keys that live as long as a session, watches, and a memory of what was deleted.
+// Thread-safe, with one lock; knows no sockets. See PROTOCOL.md for what the operations mean.
+//
+// Changes are left with the subscribers of the watches that they concern, under the lock, so that each hears of them in
+// the order of their revisions. Those who have to be told are handed back in `Pushes`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "rdzv/subscriber.hpp"
+#include "rdzv/watch_index.hpp"
+
+namespace rdzv {
+
+// What a run knows of one session. Guarded by the run's lock, but for the subscriber.
+struct Member {
+  explicit Member(std::shared_ptr<Subscriber> told) : subscriber(std::move(told)) {}
+  const std::shared_ptr<Subscriber> subscriber;
+  std::unordered_map<std::uint32_t, Watch> watches;
+  std::set<std::string_view> ephemerals;  // keys that go with it
+};
+
+class RunSpace {
+ public:
+  // Deletions that are remembered.
+  static constexpr std::size_t kDeletions = 10'000;
+
+  explicit RunSpace(std::string name) : name_(std::move(name)) {}
+  RunSpace(const RunSpace&) = delete;
+  RunSpace& operator=(const RunSpace&) = delete;
+
+  const std::string& name() const { return name_; }
+  std::uint64_t revision();
+
+  // Nothing is done unless the key has this revision; 0: unless there is none.
+  struct Guard {
+    std::string_view key;
+    std::uint64_t revision = 0;
+  };
+  struct Pair {
+    std::string_view key, value;
+  };
+  struct Done {
+    bool done = true;            // false: the guard has failed, and what follows is of its key
+    std::uint64_t revision = 0;  // of the run; of the guard's key, 0 if there is none
+    std::string value;           // of the guard's key
+    std::uint32_t existed = 0;   // of the keys to be removed
+  };
+  Done put(Member& writer, bool ephemeral, const std::optional<Guard>& guard, std::span<const Pair> pairs,
+           Pushes& pushes);
+  Done remove(const std::optional<Guard>& guard, std::span<const std::string_view> keys, Pushes& pushes);
+
+  // Calls `add(const Event&)` for each key, in the order of their revisions. Returns the run's revision.
+  std::uint64_t list(std::string_view prefix, const std::function<void(const Event&)>& add);
+
+  enum class Watched : std::uint8_t { kWatched, kTaken, kCompacted, kTooMany };
+  // What was changed after `after` is pushed at once. `most`: watches that a member may have.
+  Watched watch(Member& member, std::uint32_t id, std::string_view prefix, std::uint64_t after, std::size_t most,
+                Pushes& pushes);
+  // False: it has no such watch.
+  bool unwatch(Member& member, std::uint32_t id);
+
+  // The member is forgotten, with its watches and its ephemeral keys.
+  void end(Member& member, Pushes& pushes);
+
+  struct Summary {
+    std::string name;
+    std::size_t sessions = 0, keys = 0, watches = 0, bytes = 0;
+    std::uint64_t revision = 0;
+  };
+  Summary summary();  // without sessions
+
+ private:
+  struct Entry {
+    std::string value;
+    std::uint64_t revision = 0;
+    Member* owner = nullptr;  // of an ephemeral key
+  };
+  using Entries = std::map<std::string, Entry, std::less<>>;
+  struct Deletion {
+    std::uint64_t revision;
+    std::string key;
+  };
+
+  // With the lock:
+  std::optional<Done> failed(const std::optional<Guard>& guard) const;
+  bool begins(Entries::const_iterator entry, std::string_view prefix) const;
+  void own(Entries::iterator entry, Member* owner);
+  void write(const Pair& pair, Member* owner, Pushes& pushes);
+  void erase(Entries::iterator entry, Pushes& pushes);
+  void announce(const Event& event, Pushes& pushes) const;
+
+  const std::string name_;
+  std::mutex mutex_;
+  std::uint64_t revision_ = 0;
+  std::uint64_t compacted_ = 0;  // the revision of the last deletion that was forgotten
+  std::size_t bytes_ = 0;        // of keys and values
+  Entries entries_;
+  std::deque<Deletion> deletions_;
+  WatchIndex watches_;
+};
+
+}  // namespace rdzv

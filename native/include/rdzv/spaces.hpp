@@ -1,0 +1,80 @@
+// The runs of a server, and the sessions that live in them. Thread-safe; knows no sockets.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rdzv/run_space.hpp"
+
+namespace rdzv {
+
+// A run's space is made for its first session, and forgotten with its last one.
+class Spaces {
+ public:
+  // `only`: the one run that is served here; empty: any.
+  explicit Spaces(std::string only = {}) : only_(std::move(only)) {}
+
+  const std::string& only() const { return only_; }
+  bool serves(std::string_view run) const { return only_.empty() || run == only_; }
+
+  // For a session that begins, and for one that has ended.
+  std::shared_ptr<RunSpace> enter(std::string_view run);
+  void leave(const RunSpace& space);
+  std::uint64_t next_id() { return last_id_.fetch_add(1, std::memory_order_relaxed) + 1; }
+
+  std::vector<RunSpace::Summary> summaries();
+
+ private:
+  struct Place {
+    std::shared_ptr<RunSpace> space;
+    std::size_t sessions = 0;
+  };
+
+  const std::string only_;
+  std::mutex mutex_;
+  std::map<std::string, Place, std::less<>> places_;
+  std::atomic<std::uint64_t> last_id_{0};
+};
+
+// Belongs to one connection, and to its loop but for the member.
+class Session {
+ public:
+  Session(Spaces& spaces, std::string_view run, std::shared_ptr<Subscriber> told, std::int64_t time_to_live_ms,
+          std::int64_t now_ms)
+      : id(spaces.next_id()),
+        ttl_ms(time_to_live_ms),
+        heard_ms(now_ms),
+        subscriber(std::move(told)),
+        member(subscriber),
+        space(spaces.enter(run)),
+        spaces_(spaces) {}
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session() { spaces_.leave(*space); }
+
+  // Once, before it goes: what it leaves behind is told to the others.
+  void end(Pushes& pushes) {
+    subscriber->owner = nullptr;
+    space->end(member, pushes);
+  }
+
+  const std::uint64_t id;
+  const std::int64_t ttl_ms;
+  std::int64_t heard_ms;       // when its client last sent something
+  std::int64_t listed_ms = -1; // when the event loop looks at it again; kept there. -1: it does not know of it
+  const std::shared_ptr<Subscriber> subscriber;
+  Member member;
+  const std::shared_ptr<RunSpace> space;
+
+ private:
+  Spaces& spaces_;
+};
+
+}  // namespace rdzv

@@ -1,0 +1,81 @@
+// The telling half of the event loop: who waits or watches hears of what was done for others.
+#include "rdzv/event_loop.hpp"
+
+namespace rdzv {
+
+void EventLoop::deliver() {
+  deliver_pushes();
+  if (work_.wakes.empty()) {
+    return;
+  }
+  counters_.wakes.add(work_.wakes.size());
+  for (auto& waiter : work_.wakes) {
+    if (waiter->loop == index_) {
+      told(*waiter);
+    } else {
+      outgoing_[waiter->loop].push_back(std::move(waiter));
+    }
+  }
+  work_.wakes.clear();
+  for (std::size_t loop = 0; loop < outgoing_.size(); ++loop) {
+    if (!outgoing_[loop].empty()) {
+      crew_.loops[loop]->mailbox().post(std::move(outgoing_[loop]));
+    }
+  }
+}
+
+void EventLoop::send_dirty() {
+  deliver_pushes();
+  while (!dirty_.empty()) {
+    std::vector<Connection*> now;
+    now.swap(dirty_);
+    for (Connection* connection : now) {
+      connection->loop.dirty = false;
+      step(*connection, EPOLLOUT);  // which may set keys in its turn, if requests had to wait for these replies
+    }
+    deliver_pushes();
+  }
+}
+
+void EventLoop::told(const Waiter& waiter) {
+  auto* const connection = static_cast<Connection*>(waiter.owner);
+  if (connection != nullptr && !connection->loop.closed && connection->woken(waiter)) {
+    mark_dirty(*connection);
+  }
+}
+
+void EventLoop::mark_dirty(Connection& connection) {
+  if (!connection.loop.dirty) {
+    connection.loop.dirty = true;
+    dirty_.push_back(&connection);
+  }
+}
+
+void EventLoop::told(const Subscriber& subscriber) {
+  auto* const connection = static_cast<Connection*>(subscriber.owner);
+  if (connection != nullptr && !connection->loop.closed && connection->pushed()) {
+    mark_dirty(*connection);
+  }
+}
+
+void EventLoop::deliver_pushes() {
+  auto& pushes = work_.around.pushes;
+  if (pushes.empty()) {
+    return;
+  }
+  for (auto& subscriber : pushes) {
+    if (subscriber->loop == index_) {
+      told(*subscriber);
+    } else {
+      outgoing_pushes_[subscriber->loop].push_back(std::move(subscriber));
+    }
+  }
+  pushes.clear();
+  for (std::size_t loop = 0; loop < outgoing_pushes_.size(); ++loop) {
+    if (!outgoing_pushes_[loop].empty()) {
+      crew_.loops[loop]->mailbox().post(std::move(outgoing_pushes_[loop]));
+    }
+  }
+}
+
+}  // namespace rdzv
