@@ -7,14 +7,13 @@ write to a store must not be able to run code on its readers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict
 from datetime import timedelta
 
 from torch.distributed import DistNetworkError, Store
 
 from rdzv_plugins.interfaces import Failure, Outcome
+from rdzv_plugins.kvstore.ends import parse_failure, parse_outcome, to_json
 
 
 class JobRecord:
@@ -25,16 +24,16 @@ class JobRecord:
 
     def note_failure(self, round_: int, failure: Failure) -> None:
         """Keep ``failure`` if it is the first of ``round_`` over all nodes."""
-        self._store.compare_set(f"failure/{round_}", "", json.dumps(asdict(failure)))
+        self._store.compare_set(f"failure/{round_}", "", to_json(failure))
 
     def first_failure(self, round_: int) -> Failure | None:
         """The first failure of ``round_``, if there was one."""
         text = self._read(f"failure/{round_}")
-        return _failure(json.loads(text)) if text else None
+        return parse_failure(text) if text else None
 
     def end(self, outcome: Outcome) -> None:
         """Say how the job ended. The first to say so is believed."""
-        self._store.compare_set("end", "", json.dumps(asdict(outcome)))
+        self._store.compare_set("end", "", to_json(outcome))
 
     def ended(self) -> Outcome | None:
         """How the job ended, None while it has not."""
@@ -60,14 +59,3 @@ class JobRecord:
     def _read(self, key: str) -> bytes:
         # check first: get() of a missing key would block
         return self._store.get(key) if self._store.check([key]) else b""
-
-
-def parse_outcome(text: bytes | str) -> Outcome:
-    """An ``Outcome`` from its JSON form."""
-    data = json.loads(text)
-    failure = data.pop("failure", None)
-    return Outcome(**data, failure=_failure(failure) if failure else None)
-
-
-def _failure(data: dict[str, object]) -> Failure:
-    return Failure(**{**data, "stderr": tuple(data["stderr"])})  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ time-out and a missing route are different sentences. No reverse look-up is ever
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import socket
@@ -28,9 +29,14 @@ raises ``EndpointUnreachable`` when trying again is of no use."""
 
 
 def wait_reachable(endpoint: Endpoint, timeout: float, who: str, greet: Greeting | None = None) -> str:
-    """Connect to ``endpoint`` and greet, again and again for up to ``timeout`` seconds, and hang up.
+    """As ``reach``, and hang up. Returns the address of this machine on the connection: peers can dial that one."""
+    with reach(endpoint, timeout, who, greet) as connection:
+        return str(connection.getsockname()[0])
 
-    Returns the address of this machine on the connection: the one that the other side can dial.
+
+def reach(endpoint: Endpoint, timeout: float, who: str, greet: Greeting | None = None) -> socket.socket:
+    """Connect to ``endpoint`` and greet, again and again for up to ``timeout`` seconds. Returns the connection.
+
     ``who`` says in messages who should be listening. Raises ``EndpointUnreachable``.
     """
     start = time.monotonic()
@@ -38,9 +44,9 @@ def wait_reachable(endpoint: Endpoint, timeout: float, who: str, greet: Greeting
     next_report = start + _REPORT_EVERY_S
     delay = 0.05
     while True:
-        address, reason = _try_connect(endpoint, min(_ATTEMPT_S, max(0.1, deadline - time.monotonic())), greet)
-        if address is not None:
-            return address
+        connection, reason = _try_connect(endpoint, min(_ATTEMPT_S, max(0.1, deadline - time.monotonic())), greet)
+        if connection is not None:
+            return connection
         now = time.monotonic()
         if now >= deadline:
             raise EndpointUnreachable(
@@ -63,21 +69,23 @@ def resolve(host: str, port: int) -> Sequence[Address]:
     return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
 
 
-def _try_connect(endpoint: Endpoint, timeout: float, greet: Greeting | None) -> tuple[str | None, str]:
-    """(own address, "") on success, else (None, why not)."""
+def _try_connect(endpoint: Endpoint, timeout: float, greet: Greeting | None) -> tuple[socket.socket | None, str]:
+    """(connection, "") on success, else (None, why not)."""
     try:
         found = resolve(endpoint.host, endpoint.port)
     except socket.gaierror as error:
         return None, f"the name does not resolve ({error.strerror})"
     reason = "the name has no address"
     for family, kind, protocol, _, address in found:
-        with socket.socket(family, kind, protocol) as connection:
-            connection.settimeout(timeout)
+        with contextlib.ExitStack() as unless_kept:
             try:
+                connection = unless_kept.enter_context(socket.socket(family, kind, protocol))
+                connection.settimeout(timeout)
                 connection.connect(address)
                 reason = greet(connection) if greet else ""
                 if not reason:
-                    return str(connection.getsockname()[0]), ""
+                    unless_kept.pop_all()
+                    return connection, ""
             except ConnectionRefusedError:
                 reason = "connection refused (nobody listens there yet)"
             except TimeoutError:

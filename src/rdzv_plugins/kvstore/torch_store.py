@@ -44,7 +44,7 @@ def connect(endpoint: Endpoint, *, join_timeout: float, timeout: float, who: str
     Raises ``EndpointUnreachable``, also when something answers that is not a store.
     """
     deadline = time.monotonic() + join_timeout
-    address = wait_reachable(endpoint, join_timeout, who, _greet)
+    address = wait_reachable(endpoint, join_timeout, who, greet_store)
     remaining = max(1.0, deadline - time.monotonic())
     try:
         store = TCPStore(
@@ -59,7 +59,7 @@ def connect(endpoint: Endpoint, *, join_timeout: float, timeout: float, who: str
     return store, address
 
 
-def _greet(connection: socket.socket) -> str:
+def greet_store(connection: socket.socket) -> str:
     """Ask first whether this is a store: torch's own client waits for the answer without a limit."""
     try:
         wire.greet(connection)

@@ -1,0 +1,143 @@
+"""What goes wrong inside a session, at the server or in a call-back, ends that session and no other."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from attack_kit import ServerProcess
+from coordination_kit import LONG, Losses, Recorder, keys, stop
+from session_peers import HELLO, OPENED, answering, at, reply, says, session_at
+from wire_client import PATIENCE
+
+from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.kvstore.server import StoreServer
+
+T = PATIENCE
+
+
+@pytest.fixture
+def server() -> Iterator[StoreServer]:
+    with StoreServer("127.0.0.1") as server:
+        yield server
+
+
+@pytest.fixture
+def apart() -> Iterator[ServerProcess]:
+    """A server in another process, to be stopped."""
+    with ServerProcess() as server:
+        yield server
+        os.kill(server.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    "garbage", [struct.pack("<I", 0), reply(2, b"\1\0\0\0\1\0\0\0\0", number=0), reply(2, b"", number=0)]
+)
+def test_a_server_that_breaks_the_framing_is_left(
+    server: StoreServer, garbage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    bystander, losses = session_at(server.port), Losses()
+    watched = reply(0, b"", number=2)
+
+    def script(connection: socket.socket) -> None:
+        says(HELLO + reply(0, OPENED))(connection)
+        says(watched + garbage)(connection)
+
+    with caplog.at_level(logging.ERROR), answering(script) as port:
+        session = session_at(port, losses=losses)
+        session.watch("", Recorder(), timeout=T)
+        assert f"the session with 127.0.0.1:{port} was given up after an error" in str(losses.next())
+        with pytest.raises(ConnectionLost):
+            session.list("", timeout=T)
+    assert "a session ends" in caplog.text
+    assert bystander.create("k", b"", timeout=T)[0], "the thread goes on"
+
+
+def test_an_answer_that_is_none_ends_the_session() -> None:
+    def script(connection: socket.socket) -> None:
+        says(HELLO + reply(0, OPENED))(connection)
+        says(reply(0, b"\1", number=2))(connection)
+
+    losses = Losses()
+    with answering(script) as port:
+        session = session_at(port, losses=losses)
+        with pytest.raises(ConnectionLost, match="gave an answer that is none"):
+            session.create("k", b"", timeout=T)
+        assert "gave an answer that is none" in str(losses.next())
+
+
+def test_frames_in_pieces_and_pushes_for_nobody() -> None:
+    push = reply(2, struct.pack("<IIBQI", 1, 1, 0, 5, 1) + b"k" + struct.pack("<I", 1) + b"v", number=0)
+    stray = reply(2, struct.pack("<IIB", 99, 1, 0), number=0)
+    pieces = threading.Event()
+
+    def script(connection: socket.socket) -> None:
+        says(HELLO + reply(0, OPENED))(connection)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        says(reply(0, b"", number=2))(connection)
+        for byte in stray + push + stray + push:
+            connection.sendall(bytes([byte]))
+        pieces.set()
+
+    recorder = Recorder()
+    with answering(script) as port:
+        session = session_at(port)
+        session.watch("", recorder, timeout=T)
+        assert pieces.wait(T)
+        assert recorder.take(2) == [("k", b"v")] * 2
+        session.close()
+
+
+def test_a_call_back_that_fails_ends_its_session_and_no_other(
+    server: StoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    losses, recorder = Losses(), Recorder()
+    failing, other = session_at(server.port, losses=losses), session_at(server.port)
+
+    def call(events: Any) -> None:
+        raise KeyError("broken")
+
+    failing.watch("", call, timeout=T)
+    other.watch("", recorder, timeout=T)
+    with caplog.at_level(logging.ERROR):
+        other.put({"k": b""}, timeout=T)
+        assert "KeyError('broken')" in str(losses.next())
+    assert "KeyError" in caplog.text
+    assert recorder.take(1) == [("k", b"")]
+
+
+def test_an_on_lost_that_fails_hurts_nobody(apart: ServerProcess, server: StoreServer) -> None:
+    called = threading.Event()
+
+    def on_lost(error: ConnectionLost) -> None:
+        called.set()
+        raise KeyError("broken")
+
+    at(apart.port).open_session(0.3, on_lost=on_lost, timeout=T)
+    stop(apart.pid)
+    assert called.wait(T)
+    session_at(server.port).put({"k": b""}, timeout=T)
+
+
+def test_a_request_in_a_call_back_is_refused_instead_of_waiting_for_ever(server: StoreServer) -> None:
+    session, errors, called = session_at(server.port), [], threading.Event()
+
+    def call(events: Any) -> None:
+        try:
+            session.list("", timeout=LONG)
+        except RuntimeError as error:
+            errors.append(str(error))
+        called.set()
+
+    session.watch("", call, timeout=T)
+    session.put({"k": b""}, timeout=T)
+    assert called.wait(T)
+    assert errors
+    assert keys(session.list("", timeout=T)) == {"k": b""}
