@@ -146,11 +146,16 @@ def _bracketed(address: str) -> str:
     return f"[{address}]" if address.count(":") > 1 and not address.startswith("[") else address
 
 
+def _standalone_backend(request: Request) -> str:
+    return request.backend if "backend" in request.given and request.backend != "static" else "c10d"
+
+
 def _standalone(request: Request, *, forced: bool) -> Request:
     """One node without an address needs no endpoint and no id, only a free port.
 
-    --standalone means c10d, as in torchrun. Without it torchrun turns static into c10d; here it stays
-    static, which on one node starts sooner and gives the workers the same.
+    --standalone means c10d, as in torchrun, unless another backend than static is asked for. Without it
+    torchrun turns static into c10d; here it stays static, which on one node starts sooner and gives the
+    workers the same.
     """
     alone = request.backend == "static" and request.max_nodes == 1 and not request.endpoint
     if not forced and not alone:
@@ -166,7 +171,7 @@ def _standalone(request: Request, *, forced: bool) -> Request:
         )
     return dataclasses.replace(
         request,
-        backend="c10d" if forced else "static",
+        backend=_standalone_backend(request) if forced else "static",
         endpoint="localhost:0",
         run_id=request.run_id if "run_id" in request.given and not forced else str(uuid.uuid4()),
         node_rank=None,

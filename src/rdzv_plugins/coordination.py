@@ -71,6 +71,11 @@ class Session(Protocol):
         """The address of this machine on its way to the service: peers can dial it, if they take the same way."""
         ...
 
+    @property
+    def remote_addr(self) -> str:
+        """The address that was dialled to reach the service."""
+        ...
+
     def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:
         """Write ``key`` if it is absent. Returns whether that was done, and the key as it is now."""
         ...

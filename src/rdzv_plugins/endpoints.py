@@ -24,12 +24,15 @@ class Endpoint:
     @property
     def is_loopback(self) -> bool:
         """True for localhost and loopback addresses: only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback_address(self.host)
+
+
+def is_loopback_address(host: str) -> bool:
+    """True for localhost and for loopback addresses."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def parse_endpoint(text: str, default_port: int | None, *, what: str = "--rdzv-endpoint") -> Endpoint:

@@ -94,10 +94,15 @@ class EndpointLost(EndpointUnreachable):
 
 
 class ConnectionLost(EndpointLost):
-    """A session with the coordination service has ended: its connection broke, or it was silent for too long."""
+    """A session with the coordination service has ended: its connection broke, or it was silent for too long.
+
+    ``silent`` tells the second from the first.
+    """
+
+    silent = False
 
 
-class Compacted(RdzvError):
+class Compacted(RendezvousFailed):
     """A watch asked for changes that the coordination service has forgotten: list the keys again."""
 
 

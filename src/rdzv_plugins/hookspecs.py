@@ -7,13 +7,13 @@ A plug-in is a module named by an entry point of group ``rdzv_plugins``. It mark
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 if TYPE_CHECKING:
-    from rdzv_plugins.interfaces import Backend, Outcome, RendezvousInfo, Request
+    from rdzv_plugins.interfaces import Backend, Node, Outcome, RendezvousInfo, Request
 
 PROJECT = "rdzv_plugins"
 """Name of the pluggy project and of the entry-point group."""
@@ -43,6 +43,15 @@ def rdzv_before_join(request: Request) -> None:
 @hookspec
 def rdzv_after_join(request: Request, info: RendezvousInfo) -> None:
     """Called after every completed round, before the workers start."""
+
+
+@hookspec
+def rdzv_assign_ranks(request: Request, nodes: Sequence[Node]) -> Sequence[str] | None:
+    """Return the ids of ``nodes`` in the order of their ranks, as a topology wants them.
+
+    Called where an elastic backend forms a round, with the nodes that neither were given a node rank nor return
+    to an old one, in the order of their arrival. Ids left out come last. The first plug-in to answer decides.
+    """
 
 
 @hookspec

@@ -154,6 +154,19 @@ class Outcome:
     failure: Failure | None = None
 
 
+class Node(Protocol):
+    """A node as ``rdzv_assign_ranks`` sees it."""
+
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def nproc(self) -> int: ...
+
+
 @runtime_checkable
 class JobAware(Protocol):
     """Optional methods of a handler: telling the other nodes why, and hearing it from them.
@@ -179,6 +192,23 @@ class JobAware(Protocol):
 
     def leave(self, outcome: Outcome) -> None:
         """Tell the others how this node ends. Called once, before ``shutdown``."""
+        ...
+
+
+@runtime_checkable
+class MembershipAware(Protocol):
+    """Optional methods of a handler that knows which nodes live. For the agent's main thread."""
+
+    def note_done(self) -> None:
+        """This node's workers have all succeeded; it waits for those of the others."""
+        ...
+
+    def note_leaving(self, reason: str) -> None:
+        """This node is about to stop its workers and leave: their peers will fail, and not by themselves."""
+        ...
+
+    def peer_lost(self) -> bool:
+        """A worker has failed here: True if that is because the nodes of the round have changed. May wait."""
         ...
 
 
@@ -237,7 +267,7 @@ class Backend:
     summary: str
     """One line, for the list."""
     create: Callable[[Request], Created]
-    """Makes the handler (or the state backend) of this node. May import and block."""
+    """Makes the handler, the coordination backend or the state backend of this node. May import and block."""
     aliases: tuple[str, ...] = ()
     capabilities: frozenset[Capability] = frozenset()
     options: type | None = None

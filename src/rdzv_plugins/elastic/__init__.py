@@ -1,1 +1,1 @@
-"""Elastic rendezvous engines. Today: torch's dynamic rendezvous, on any state backend."""
+"""Elastic rendezvous: our own, over any coordination backend (``handler``), and torch's, over any state backend."""

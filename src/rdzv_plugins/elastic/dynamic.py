@@ -24,7 +24,8 @@ from rdzv_plugins.elastic.settings import DynamicSettings
 from rdzv_plugins.elastic.torch_errors import as_torch
 from rdzv_plugins.elastic.waiting import Waiting
 from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, Request
-from rdzv_plugins.kvstore.job_record import JobRecord, parse_outcome
+from rdzv_plugins.kvstore.ends import parse_outcome
+from rdzv_plugins.kvstore.job_record import JobRecord
 from rdzv_plugins.kvstore.reach import default_address
 from rdzv_plugins.kvstore.watch import Watch
 from rdzv_plugins.kvstore.worker_stores import WorkerStores

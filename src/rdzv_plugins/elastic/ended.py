@@ -1,8 +1,11 @@
-"""What a node raises when it hears that the job has ended elsewhere."""
+"""What a node raises when it hears that the job has ended elsewhere, or will."""
 
 from __future__ import annotations
 
+from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError
+
 from rdzv_plugins import errors
+from rdzv_plugins.elastic.view import View
 from rdzv_plugins.interfaces import Outcome, Request
 
 
@@ -18,3 +21,19 @@ def ended_error(outcome: Outcome, request: Request) -> errors.RendezvousFailed:
         f"run {request.run_id!r} at {request.endpoint} has ended: {outcome.reason or outcome.end}",
         remedy="" if outcome.end == "lost" else "To start it again, use another --rdzv-id.",
     )
+
+
+def raise_if_not_needed(view: View, request: Request, round_: int) -> None:
+    """Raise what ends the waiting of a node whose last round was ``round_``: the job has ended, or does without it."""
+    if view.ended is not None:
+        raise ended_error(view.ended, request)
+    if view.round.state == "failed" and view.round.number > round_:
+        raise errors.RendezvousFailed(
+            f"run {request.run_id!r}: round {view.round.number} failed: {view.round.reason}",
+            remedy="Check the route and the firewall between these nodes (--rdzv-conf worker_ports=FIRST-LAST confines "
+            "the ports), or name the right address with --local-addr.",
+        )
+    if view.finishing and round_ == 0:
+        raise RendezvousGracefulExitError(
+            f"run {request.run_id!r} is about to end: {view.finishing} is done. This node was not needed"
+        )

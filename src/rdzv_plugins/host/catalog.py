@@ -10,8 +10,6 @@ from rdzv_plugins.interfaces import Backend
 from rdzv_plugins.options import did_you_mean
 
 PLANNED = {
-    "parallel": "parallel",
-    "parallel-epoll": "parallel",
     "tiered": "tiered",
     "tiered-proxy": "tiered",
     "etcd": "etcd",
@@ -79,7 +77,7 @@ class Catalog:
         if key in PLANNED:
             raise NotAvailableYet(
                 f"backend {name!r} is not available yet: {PLANNED[key]!r} comes with a later release of rdzv-plugins",
-                remedy=f"Available now: {', '.join(names)}. For elastic jobs use --rdzv-backend=c10d.",
+                remedy=f"Available now: {', '.join(names)}. For elastic jobs use --rdzv-backend=parallel.",
             )
         raise UnknownBackend(
             f"there is no rendezvous backend {name!r}{did_you_mean(key, names)}",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Any
+from typing import Any, TypeVar
 
+from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.errors import BrokenPlugin, MissingDependency, PluginError, RdzvError, is_signal
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.discovery import install_hint
@@ -15,6 +16,7 @@ from rdzv_plugins.interfaces import (
     Capability,
     Failure,
     JobAware,
+    MembershipAware,
     Outcome,
     RendezvousBackend,
     RendezvousHandler,
@@ -24,6 +26,8 @@ from rdzv_plugins.interfaces import (
 from rdzv_plugins.options import WorkerStoreOptions, parse_options
 
 logger = logging.getLogger(__name__)
+
+Settings = TypeVar("Settings", bound=WorkerStoreOptions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,12 +95,14 @@ def create_handler(host: PluginHost, entry: Entry, request: Request) -> HostedHa
         raise _blame(entry, "when it was created", error) from error
     if isinstance(created, RendezvousHandler):
         handler = created
+    elif isinstance(created, CoordinationBackend):
+        handler = _elastic(created, request, host)
     elif isinstance(created, RendezvousBackend):
         handler = _dynamic(created, request)
     else:
         raise BrokenPlugin(
             f"{entry.record.label} created an object of type {type(created).__name__}",
-            remedy="create() returns a RendezvousHandler or a RendezvousBackend.",
+            remedy="create() returns a RendezvousHandler, a CoordinationBackend or a RendezvousBackend.",
         )
     return HostedHandler(handler, host, request)
 
@@ -105,11 +111,26 @@ def _dynamic(backend: RendezvousBackend, request: Request) -> RendezvousHandler:
     from rdzv_plugins.elastic.dynamic import dynamic_handler
     from rdzv_plugins.elastic.settings import DynamicSettings
 
-    settings = request.options if isinstance(request.options, DynamicSettings) else DynamicSettings()
-    if isinstance(request.options, WorkerStoreOptions) and settings is not request.options:
-        shared = [field.name for field in dataclasses.fields(WorkerStoreOptions)]
-        settings = dataclasses.replace(settings, **{name: getattr(request.options, name) for name in shared})
+    given = request.options
+    settings = given if isinstance(given, DynamicSettings) else _shared(DynamicSettings(), given)
     return dynamic_handler(backend, request, settings)
+
+
+def _elastic(backend: CoordinationBackend, request: Request, host: PluginHost) -> RendezvousHandler:
+    from rdzv_plugins.elastic.elastic_options import ElasticOptions
+    from rdzv_plugins.elastic.handler import ElasticHandler
+
+    given = request.options
+    options = given if isinstance(given, ElasticOptions) else _shared(ElasticOptions(), given)
+    return ElasticHandler(backend, request, options, lambda nodes: host.assign_ranks(request, nodes))
+
+
+def _shared(settings: Settings, given: Any) -> Settings:
+    """``settings`` with what a backend's own options say of the workers' store."""
+    if not isinstance(given, WorkerStoreOptions):
+        return settings
+    shared = {field.name: getattr(given, field.name) for field in dataclasses.fields(WorkerStoreOptions)}
+    return dataclasses.replace(settings, **shared)
 
 
 def _install(backend: Backend, missing: str) -> str:
@@ -180,6 +201,17 @@ class HostedHandler:
     def raise_if_ended(self) -> None:
         if isinstance(self._inner, JobAware):
             self._inner.raise_if_ended()
+
+    def note_done(self) -> None:
+        if isinstance(self._inner, MembershipAware):
+            self._inner.note_done()
+
+    def note_leaving(self, reason: str) -> None:
+        if isinstance(self._inner, MembershipAware):
+            self._inner.note_leaving(reason)
+
+    def peer_lost(self) -> bool:
+        return self._inner.peer_lost() if isinstance(self._inner, MembershipAware) else False
 
     def leave(self, outcome: Outcome) -> None:
         self._left = True

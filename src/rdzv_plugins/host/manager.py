@@ -6,14 +6,14 @@ import dataclasses
 import logging
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from rdzv_plugins.errors import BrokenPlugin, PluginError, RdzvError, is_signal
 from rdzv_plugins.host.catalog import Catalog
 from rdzv_plugins.host.discovery import PluginRecord, disabled_by_environment, discover, normalise
 from rdzv_plugins.host.validation import new_manager, validate
-from rdzv_plugins.interfaces import Outcome, RendezvousInfo, Request
+from rdzv_plugins.interfaces import Node, Outcome, RendezvousInfo, Request
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +99,18 @@ class PluginHost:
     def after_join(self, request: Request, info: RendezvousInfo) -> None:
         """Tell plug-ins that a round is complete."""
         self._answers("rdzv_after_join", request=request, info=info)
+
+    def assign_ranks(self, request: Request, nodes: Sequence[Node]) -> Sequence[str] | None:
+        """The order of ranks that the first plug-in with an opinion wants. Raises ``BrokenPlugin`` for strange ids."""
+        for record, answer in self._answers("rdzv_assign_ranks", request=request, nodes=nodes):
+            known = {node.node_id for node in nodes}
+            if isinstance(answer, str) or not isinstance(answer, Sequence) or not known.issuperset(answer):
+                raise BrokenPlugin(
+                    f"{record.label} returned something else than ids of the nodes from rdzv_assign_ranks",
+                    remedy="The hook returns the node_id of each node, in order, or None.",
+                )
+            return answer
+        return None
 
     def worker_env(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:
         """Variables that plug-ins add to one worker's environment; the first plug-in to set one wins."""

@@ -19,7 +19,8 @@ from rdzv_plugins.elastic.ended import ended_error
 from rdzv_plugins.elastic.torch_errors import as_torch
 from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.interfaces import Failure, Outcome, Request
-from rdzv_plugins.kvstore.job_record import JobRecord, parse_outcome
+from rdzv_plugins.kvstore.ends import parse_outcome
+from rdzv_plugins.kvstore.job_record import JobRecord
 from rdzv_plugins.kvstore.reach import is_own_address
 from rdzv_plugins.kvstore.torch_store import connect, serve
 from rdzv_plugins.kvstore.watch import AwaitedKey, Watch

@@ -24,7 +24,7 @@ from typing import Any
 from torch.distributed import DistNetworkError, DistStoreError, Store
 
 from rdzv_plugins.interfaces import Outcome
-from rdzv_plugins.kvstore.job_record import parse_outcome
+from rdzv_plugins.kvstore.ends import parse_outcome
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,36 @@
+"""Leaving last: who serves something that others use waits until they have gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from rdzv_plugins.coordination import Event, Session
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.keys import Member, decode
+
+
+def wait_until_alone(session: Session, me: Member, linger: float) -> bool:
+    """Wait for the other members to leave, at most ``linger`` seconds; True once they have.
+
+    The node that serves the endpoint waits for all, another one does not wait for that.
+    """
+    others: set[str] = set()
+    alone = threading.Event()
+
+    def seen(events: Sequence[Event]) -> None:
+        for event in events:
+            node = event.key.removeprefix(keys.MEMBERS)
+            if event.value is None:
+                others.discard(node)
+            elif node != me.node_id and (me.serves or not decode(Member, event.value).serves):
+                others.add(node)
+        (alone.clear if others else alone.set)()
+
+    held, revision = session.list(keys.MEMBERS, timeout=session.ttl)
+    seen([Event(kv.key, kv.value, kv.revision) for kv in held])
+    watch = session.watch(keys.MEMBERS, seen, after=revision, timeout=session.ttl)
+    try:
+        return alone.wait(linger)
+    finally:
+        watch.cancel()

@@ -1,0 +1,187 @@
+"""The node that decides: it watches the members, runs the state machine, and publishes what comes out.
+
+Every write is guarded by the leader's own key: a leader that was stopped, and has been replaced
+meanwhile, changes nothing. Its successor starts from the keys alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from rdzv_plugins.coordination import Event, KeyValue, Session
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.keys import Assignment, Member, Probe, Round, decode, encode
+from rdzv_plugins.elastic.membership import Decisions, Membership, Rules
+from rdzv_plugins.elastic.neighbours import Neighbours
+from rdzv_plugins.elastic.probing import Probing
+from rdzv_plugins.elastic.ranks import Order
+from rdzv_plugins.errors import ConnectionLost, RdzvError
+from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.kvstore.ends import to_json
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PROGRESS_S = 1.0
+_NODES_PER_PROGRESS_S = 500
+"""Progress goes to every node: the more there are, the more seldom."""
+
+
+class Leader:
+    """A thread that leads until ``stop``, or until the session or the leadership is lost."""
+
+    def __init__(self, session: Session, key: KeyValue, rules: Rules, order: Order, neighbours: Neighbours) -> None:
+        self._session, self.key = session, key
+        self._rules, self._order, self._neighbours = rules, order, neighbours
+        self._inbox: queue.SimpleQueue[Sequence[Event] | None] = queue.SimpleQueue()
+        self._progress = ""
+        self._progress_at: float | None = None
+        self._thread = threading.Thread(target=self._run, name="rdzv-leader", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Lead no longer. The key goes with the session."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._lead()
+        except (ConnectionLost, _Replaced) as error:
+            logger.debug("leading no longer: %r", error)
+        except RdzvError as error:  # a plug-in's hook. The next leader would meet it too: better an end with a reason
+            self._end_job(str(error))
+        except Exception as error:
+            logger.exception("this node leads the rendezvous, and cannot go on")
+            self._end_job(f"{type(error).__name__}: {error}")
+
+    def _end_job(self, reason: str) -> None:
+        outcome = Outcome("failed", f"the leader of the rendezvous cannot go on: {reason}")
+        try:
+            _insist(lambda: self._session.create(keys.END, to_json(outcome).encode(), timeout=self._session.ttl))
+        except ConnectionLost as error:
+            logger.debug("could not tell the other nodes: %s", error)
+
+    def _lead(self) -> None:
+        session, timeout = self._session, self._session.ttl
+        held, revision = _insist(lambda: session.list("", timeout=timeout))
+        membership, probing = self._take_over(held)
+        watch = _insist(lambda: session.watch(keys.MEMBERS, self._inbox.put, after=revision, timeout=timeout))
+        try:
+            finishing = any(kv.key == keys.FINISHING for kv in held)
+            self._feed(membership, probing, [Event(kv.key, kv.value, kv.revision) for kv in held], finishing=finishing)
+            while (events := self._wait(membership)) is not None:
+                self._feed(membership, probing, events)
+        finally:
+            watch.cancel()
+
+    def _take_over(self, held: Sequence[KeyValue]) -> tuple[Membership, Probing]:
+        values = {kv.key: kv.value for kv in held}
+        declared = decode(Round, values[keys.ROUND]) if keys.ROUND in values else None
+        probe = decode(Probe, values[keys.PROBE]) if keys.PROBE in values else None
+        assignments = {
+            key.removeprefix(keys.NODES): decode(Assignment, value)
+            for key, value in values.items()
+            if key.startswith(keys.NODES)
+        }
+        if declared is not None:
+            logger.info("this node leads the rendezvous from round %d on", declared.number)
+        return Membership(self._rules, self._order, declared, assignments), Probing(probe)
+
+    def _wait(self, membership: Membership) -> list[Event] | None:
+        """What has happened, with all that has come meanwhile; empty when only time has passed, None to stop."""
+        now = time.monotonic()
+        deadlines = [at for at in (membership.deadline(), self._progress_at) if at is not None]
+        try:
+            first = self._inbox.get(timeout=max(0.0, min(deadlines) - now) if deadlines else None)
+        except queue.Empty:
+            return []
+        batches = [first]
+        while not self._inbox.empty():
+            batches.append(self._inbox.get())
+        return None if None in batches else [event for batch in batches for event in batch or ()]
+
+    def _feed(
+        self, membership: Membership, probing: Probing, events: Sequence[Event], finishing: bool | None = None
+    ) -> None:
+        """What has happened; with ``finishing`` it is all there is to know for a leader that takes over."""
+        now = time.monotonic()
+        members: list[Member] = []
+        probe: Probe | None = None
+        for event in events:
+            if not event.key.startswith(keys.MEMBERS):
+                continue
+            node = event.key.removeprefix(keys.MEMBERS)
+            if event.value is None:
+                membership.gone(node, now)
+                probe = probing.gone(node) or probe
+                continue
+            try:
+                member = decode(Member, event.value)
+            except ValueError as error:
+                logger.warning("cannot read what node %s says of itself: %s", node, error)
+                continue
+            membership.changed(member, now)
+            members.append(member)
+        for member in members:  # now that all who answer are known
+            probe = probing.changed(member, membership.working, membership.round.number) or probe
+        if finishing is None:
+            membership.tick(now)
+        else:
+            membership.all_known(now, finishing=finishing)
+        self._publish(membership.decide(), probe, self._new_progress(membership, now))
+
+    def _new_progress(self, membership: Membership, now: float) -> str:
+        """Who is there, when it is time to say it and there is something new; not while all is well."""
+        if membership.settled:
+            self._progress_at = None
+            return ""
+        due = self._progress_at is not None and now >= self._progress_at
+        if self._progress_at is None or due:
+            self._progress_at = now + max(_PROGRESS_S, len(membership.members) / _NODES_PER_PROGRESS_S)
+        text = membership.facts() if due else ""
+        if text == self._progress:
+            return ""
+        self._progress = text or self._progress
+        return text
+
+    def _publish(self, decisions: Decisions, probe: Probe | None, progress: str) -> None:
+        items: dict[str, bytes] = {keys.NODES + node: encode(each) for node, each in decisions.assignments.items()}
+        if decisions.round is not None:
+            items[keys.ROUND] = encode(decisions.round)
+        if probe is not None:
+            items[keys.PROBE] = encode(probe)
+        if progress:
+            items[keys.PROGRESS] = progress.encode()
+        self._neighbours.check(decisions.assignments)
+        if items:
+            self._write(items)
+        if decisions.forget:
+            forgotten = [keys.NODES + node for node in decisions.forget]
+            _insist(lambda: self._session.delete(forgotten, guard=self.key, timeout=self._session.ttl))
+
+    def _write(self, items: Mapping[str, bytes]) -> None:
+        if _insist(lambda: self._session.put(items, guard=self.key, timeout=self._session.ttl)) is None:
+            raise _Replaced
+
+
+class _Replaced(Exception):
+    """Another node leads."""
+
+
+def _insist(request: Callable[[], T]) -> T:
+    """Ask again when the service does not answer: what it may have done already changes nothing the second time.
+
+    Ends by ``ConnectionLost`` at the latest when the session does.
+    """
+    while True:
+        try:
+            return request()
+        except TimeoutError:
+            continue

@@ -1,0 +1,146 @@
+"""A node's session with the coordination service, and what comes with each new one: watches, settings, leading."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from typing import Any
+
+from rdzv_plugins.coordination import CoordinationBackend, Session
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.elastic_options import ElasticOptions
+from rdzv_plugins.elastic.leader import Leader
+from rdzv_plugins.elastic.membership import Rules
+from rdzv_plugins.elastic.neighbours import Neighbours
+from rdzv_plugins.elastic.ranks import Order
+from rdzv_plugins.elastic.settings_check import compare
+from rdzv_plugins.elastic.view import View
+from rdzv_plugins.errors import ConnectionLost, EndpointLost, RdzvError
+from rdzv_plugins.interfaces import Request
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_S = 1.0
+"""How long a service that was silent is given to answer once more: this process may have been the silent one."""
+
+
+class Link:
+    """Opens a session, and another when that is lost, in the background. Thread-safe."""
+
+    def __init__(
+        self,
+        backend: CoordinationBackend,
+        request: Request,
+        options: ElasticOptions,
+        view: View,
+        order: Order,
+        *,
+        node_id: str,
+        settings: dict[str, Any],
+    ) -> None:
+        self._backend, self._request, self._options, self._view, self._order = backend, request, options, view, order
+        self._node_id, self._settings = node_id, settings
+        self._rules = Rules(
+            request.min_nodes, request.max_nodes, last_call=options.last_call_timeout, duplicate=options.ttl + 1
+        )
+        self._neighbours = Neighbours(allowed=options.allow_same_host)
+        self._lock = threading.Lock()
+        self._leading = threading.Lock()  # one attempt at a time
+        self._leader: Leader | None = None
+        self._closed = False
+        self.session: Session | None = None
+        """The session that lives, None while there is none."""
+        self.opened = 0
+        """How many sessions there have been: a round that was joined in an earlier one goes on without this node."""
+        self.problem: EndpointLost | None = None
+        """The service is lost for good."""
+
+    @property
+    def hosts_service(self) -> bool:
+        """The service is part of this process."""
+        return self._backend.hosts_service
+
+    def open(self, timeout: float) -> None:
+        """Reach the service. Raises ``EndpointUnreachable``, ``RunIdMismatch`` or ``SettingsDiffer``."""
+        self._connect(timeout)
+
+    def campaign(self) -> None:
+        """Lead, unless somebody does. One request at most; does nothing without a session."""
+        with self._leading:
+            session = self.session
+            if session is None or self._view.has_leader or self._closed:
+                return
+            mine = self._node_id.encode()
+            try:
+                _, key = session.create(keys.LEADER, mine, ephemeral=True, timeout=session.ttl)
+            except TimeoutError:  # it may have been done: the answer says whose key it is
+                _, key = session.create(keys.LEADER, mine, ephemeral=True, timeout=session.ttl)
+            if key.value != mine or (self._leader is not None and self._leader.key == key):
+                return
+            self._stop_leading()
+            self._leader = Leader(session, key, self._rules, self._order, self._neighbours)
+
+    def close(self) -> None:
+        """End the session, and the service if it is part of this process."""
+        with self._lock:
+            self._closed = True
+            session, self.session = self.session, None
+        if session is not None:
+            session.close()
+        with self._leading:
+            self._stop_leading()
+        self._backend.close()
+
+    def _stop_leading(self) -> None:
+        leader, self._leader = self._leader, None
+        if leader is not None:
+            leader.stop()
+
+    def _connect(self, timeout: float) -> None:
+        lost: list[ConnectionLost] = []  # before it is ours
+        session = self._backend.open_session(
+            self._options.ttl, on_lost=lambda error: self._on_lost(error, lost), timeout=timeout
+        )
+        try:
+            self._view.reset()
+            session.watch(keys.ALL, self._view.feed, timeout=timeout)
+            session.watch(keys.NODES + self._node_id, self._view.feed, timeout=timeout)
+            written, job = session.create(keys.JOB, json.dumps(self._settings).encode(), timeout=timeout)
+            if not written:
+                compare(self._settings, job.value, self._request.endpoint)
+        except BaseException:
+            session.close()
+            raise
+        with self._lock:
+            if lost:
+                raise lost[0]
+            self.opened += 1
+            self.session = None if self._closed else session
+        if self._closed:
+            session.close()
+        self._view.wake()
+
+    def _on_lost(self, error: ConnectionLost, lost: list[ConnectionLost]) -> None:
+        """On a thread of the backend. While a session is being opened, whoever opens it is told by an error."""
+        with self._lock:
+            lost.append(error)
+            if self._closed or self.session is None:
+                return
+            self.session = None
+        threading.Thread(target=self._recover, args=(error,), name="rdzv-reconnect", daemon=True).start()
+        self._view.wake()
+
+    def _recover(self, lost: ConnectionLost) -> None:
+        """A service that does not come back within a session's life is lost: others know by then that we are."""
+        logger.warning("run %s: %s; trying to reach it again", self._request.run_id, lost)
+        try:
+            self._connect(_ANSWER_S if lost.silent else self._options.ttl)
+            logger.warning("run %s: back at %s, with a new session", self._request.run_id, self._request.endpoint)
+        except (RdzvError, TimeoutError) as error:
+            self.problem = EndpointLost(
+                f"lost the rendezvous of run {self._request.run_id!r} at {self._request.endpoint}: {lost} "
+                f"(then: {error})",
+                remedy="The node or server that serves it has ended, or cannot be reached. Its own output says why.",
+            )
+            self._view.wake()

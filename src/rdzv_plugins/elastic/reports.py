@@ -1,0 +1,81 @@
+"""Saying what a node waits for: one live line on a terminal, a line every ten seconds in a log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+
+from rdzv_plugins.elastic.facts import wanted
+from rdzv_plugins.elastic.view import View
+from rdzv_plugins.interfaces import Request
+
+logger = logging.getLogger(__name__)
+
+_EVERY_S = 10.0
+_LIVE_AFTER_S = 1.0
+_LIVE_EVERY_S = 0.5
+_WIDTH = 160
+
+
+class Reports:
+    """One waiting. One thread; ``facts`` is called when something is to be said."""
+
+    def __init__(self, facts: Callable[[], str], *, live: bool) -> None:
+        self._facts = facts
+        self._start = time.monotonic()
+        self._live = live and sys.stderr is not None and sys.stderr.isatty()
+        self._shown = 0
+        self._kinds = {""}
+        self._next = self._start + (_LIVE_AFTER_S if self._live else _EVERY_S)
+
+    @property
+    def next_at(self) -> float:
+        """When ``say`` has something to do, in the monotonic clock's seconds."""
+        return self._next
+
+    def say(self, kind: str = "") -> None:
+        """Say it, if it is time, or if this kind of waiting was not spoken of before."""
+        now = time.monotonic()
+        if now < self._next and kind in self._kinds:
+            return
+        self._kinds.add(kind)
+        text = f"waiting: {self._facts()} ({now - self._start:.0f} s)"
+        if not self._live:
+            self._next = now + _EVERY_S
+            logger.info("%s", text)
+            return
+        self._next = now + _LIVE_EVERY_S
+        text = text[:_WIDTH]
+        self._write("\r" + text.ljust(self._shown))
+        self._shown = len(text)
+
+    def end(self) -> None:
+        """Take the live line away."""
+        if self._shown:
+            self._write("\r" + " " * self._shown + "\r")
+            self._shown = 0
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except (OSError, ValueError):  # whoever looked at it is gone
+            self._live = False
+
+
+def kind_of_waiting(view: View, round_: int) -> str:
+    """For a node whose last round was ``round_``; a new kind is said at once."""
+    if view.round.state == "complete" and view.round.number > round_:
+        return "spare"
+    return "joined" if view.progress else ""
+
+
+def what_is_waited_for(view: View, request: Request, round_: int) -> str:
+    """Who is there, as far as a node whose last round was ``round_`` has been told."""
+    declared, where = view.round, f"run {request.run_id!r} at {request.endpoint}"
+    if kind_of_waiting(view, round_) == "spare":
+        return f"{where}: round {declared.number} is complete with its {declared.world} nodes; this node is a spare"
+    needed = wanted(request.min_nodes, request.max_nodes)
+    return f"{where}: {view.progress or f'this node has joined, {needed} nodes are wanted'}"

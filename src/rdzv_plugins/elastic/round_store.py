@@ -1,0 +1,89 @@
+"""The workers' store of a round, from both ends: rank 0 serves it, every node dials it before it counts as reached."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+from rdzv_plugins.elastic.elastic_options import ElasticOptions
+from rdzv_plugins.elastic.keys import Assignment
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.kvstore.plain_client import PlainClient
+from rdzv_plugins.kvstore.reach import reach
+from rdzv_plugins.kvstore.torch_store import greet_store
+from rdzv_plugins.kvstore.worker_stores import WorkerStores
+
+_PREFIX = "agents"
+"""The agents of a round share its workers' store, under this prefix."""
+_ATTEMPT_S = 1.0
+_PAUSE_S = 0.2
+
+
+class RoundStore:
+    """At most one at a time. Thread-safe."""
+
+    def __init__(self, options: ElasticOptions) -> None:
+        self._options = options
+        self._stores = WorkerStores(options, timeout=options.read_timeout)
+        self._lock = threading.Lock()
+        self._reaching, self._give_up_at, self._retry_at = 0, 0.0, math.inf
+        self._served = 0  # the round whose store is served here
+        self.agents: PlainClient | None = None
+        """For the agents of the round that was reached last."""
+
+    def serve(self, place: Assignment, address: str) -> tuple[int, str, int]:
+        """Rank 0: serve it, listening before anybody knows. Returns (round, address, port). Raises ``AddressInUse``."""
+        with self._lock:
+            store = self._stores.open(address, f"the workers' store of round {place.round}")
+            self._served = place.round
+            return place.round, address, store.port
+
+    @property
+    def retry_at(self) -> float:
+        """When ``reach`` is to be called again, in the monotonic clock's seconds; infinite if it is not."""
+        return self._retry_at
+
+    def reach(self, place: Assignment) -> str | None:
+        """Dial it; returns "", or why that is not possible, or None: to be tried again.
+
+        Blocks for about a second at most: the round may be given up meanwhile, since rank 0 was lost.
+        """
+        now = time.monotonic()
+        if place.round != self._reaching:
+            # a node that cannot be reached because it is lost is to be known as lost first
+            self._reaching, self._give_up_at = (
+                place.round,
+                now + max(self._options.reach_timeout, self._options.ttl + 1),
+            )
+        self._retry_at = math.inf
+        endpoint = Endpoint(place.master_addr, place.master_port)
+        try:
+            connection = reach(endpoint, _ATTEMPT_S, "the workers' store of node 0", greet_store)
+        except EndpointUnreachable as error:
+            if time.monotonic() < self._give_up_at:
+                self._retry_at = time.monotonic() + _PAUSE_S
+                return None
+            return str(error)
+        self.leave()
+        self.agents = PlainClient(connection, prefix=_PREFIX, timeout=self._options.read_timeout)
+        return ""
+
+    def close(self, round_: int) -> None:
+        """Cut off whoever uses the store of ``round_`` or an earlier one, if it is served here."""
+        with self._lock:
+            if self._served <= round_:
+                self._stores.close()
+
+    def leave(self) -> None:
+        """As a client: use it no longer."""
+        agents, self.agents = self.agents, None
+        if agents is not None:
+            agents.close()
+
+    def shutdown(self) -> None:
+        """End everything."""
+        self.leave()
+        with self._lock:
+            self._stores.shutdown()

@@ -1,0 +1,92 @@
+"""What a node has been told: the newest value of every key that it watches. Reading it sends nothing."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from rdzv_plugins.coordination import Event
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.keys import Assignment, Probe, Round, decode
+from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.kvstore.ends import parse_outcome
+
+logger = logging.getLogger(__name__)
+
+
+class View:
+    """Fed by the watches' threads, read by the agent's. Thread-safe.
+
+    ``on_change`` is called after each batch, on the watch's thread; it returns at once.
+    """
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._changed = threading.Condition()
+        self._version = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.has_leader = False
+        self.round = Round()
+        self.assignment: Assignment | None = None
+        self.progress = ""
+        self.probe = Probe()
+        self.finishing = ""
+        self.ended: Outcome | None = None
+
+    @property
+    def version(self) -> int:
+        """Grows with every change."""
+        return self._version
+
+    def reset(self) -> None:
+        """A new session: the service says everything again, if it still knows it."""
+        with self._changed:
+            self._clear()
+            self._version += 1
+
+    def feed(self, events: Sequence[Event]) -> None:
+        """What the watches tell."""
+        with self._changed:
+            for event in events:
+                try:
+                    self._take(event)
+                except ValueError as error:  # another version, or not one of ours
+                    logger.warning("cannot read key %r of the rendezvous: %s", event.key, error)
+            self._version += 1
+            self._changed.notify_all()
+        self._on_change()
+
+    def wake(self) -> None:
+        """Something that is not a key has changed: who waits is to look again."""
+        with self._changed:
+            self._version += 1
+            self._changed.notify_all()
+
+    def wait(self, seen: int, timeout: float) -> int:
+        """Wait until ``version`` is not ``seen``, or for ``timeout`` seconds; returns the version."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._version != seen, max(0.0, timeout))
+            return self._version
+
+    def _take(self, event: Event) -> None:
+        key, value = event.key, event.value
+        if key == keys.LEADER:
+            self.has_leader = value is not None
+        elif value is None:  # nothing else is ever deleted
+            if key.startswith(keys.NODES):
+                self.assignment = None
+        elif key == keys.ROUND:
+            self.round = decode(Round, value)
+        elif key == keys.PROGRESS:
+            self.progress = value.decode()
+        elif key == keys.PROBE:
+            self.probe = decode(Probe, value)
+        elif key == keys.FINISHING:
+            self.finishing = value.decode()
+        elif key == keys.END:
+            self.ended = parse_outcome(value)
+        elif key.startswith(keys.NODES):
+            self.assignment = decode(Assignment, value)
