@@ -1,5 +1,5 @@
 # The only commands a newcomer needs. Each sets up what it needs; a second run is quick.
-#   make demo    train a real network on two nodes, kill a worker, see it resume
+#   make demo    train a real network on two nodes, kill a worker, then a node, see it resume
 #   make test    all tests (make test ARGS="-k static" for some)
 #   make lint    formatting, types, layers
 #   make bench   the benchmarks, each beside torchrun in the same run
@@ -38,7 +38,7 @@ $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 	@$(BIN)/ninja -C build/native --quiet
 	@touch $@
 
-demo: $(STAMP)
+demo: $(NATIVE)
 	@$(BIN)/python examples/demo.py
 
 test: $(NATIVE)

@@ -1,7 +1,7 @@
-"""The demo behind ``make demo``: two nodes train on this machine, one worker is killed, and the training goes on.
+"""The demo behind ``make demo``: two nodes train here, a worker is killed, then a whole node, and the training goes on.
 
-Real parts throughout: two rdzv-run agents, four workers of train_digits.py, a SIGKILL. It checks what
-it shows, and exits with 1 if anything came otherwise.
+Real parts throughout: rdzv-run agents, four workers of train_digits.py, SIGKILLs. It checks what it
+shows, and exits with 1 if anything came otherwise.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pathlib import Path
 
 BIN = Path(sys.executable).parent
 SCRIPT = Path(__file__).with_name("train_digits.py")
-NODES, WORKERS_PER_NODE, EPOCHS, KILL_AFTER_EPOCH = 2, 2, 12, 4
+NODES, WORKERS_PER_NODE, EPOCHS, KILL_AFTER_EPOCH, EPOCHS_BETWEEN = 2, 2, 14, 3, 2
 MIN_ACCURACY = 95.0
 LIMIT_S = 240.0
-"""Something hangs after this long. A quiet machine with two cores needs 30 to 40 s."""
+"""Something hangs after this long. A quiet machine with two cores needs about 45 s."""
 STOP_S = 15.0
 COLOURS = sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
@@ -99,57 +99,111 @@ class Demo:
         self.rounds = 0
         self.resumed: dict[int, int] = {}
         self.accuracy = 0.0
+        self.launch: list[str] = []
+        self.training: list[str] = []
 
     def run(self) -> None:
         """The whole story. Raises ``Unexpected``."""
         say(f"Two nodes of two workers, all on this machine, train a small network ({EPOCHS} epochs, real data).")
         say("In the middle a worker is killed; all four start again and go on from the last checkpoint.")
+        if self.elastic:
+            say("Later all of node 1 is killed: node 0 goes on alone, until node 1 comes back.")
         say()
         self.start_agents()
         self.wait_until(lambda: self.epoch >= KILL_AFTER_EPOCH, f"the end of epoch {KILL_AFTER_EPOCH}")
-        rank, pid, killed = self.kill_worker()
-        world = NODES * WORKERS_PER_NODE
-        self.wait_until(lambda: len(self.resumed) == world, f"that all {world} workers resume from the checkpoint")
-        resumed_from = min(self.resumed.values())
-        say(f"3. A fresh round: all {world} workers run again and have resumed from epoch {resumed_from}.")
-        before = self.epoch
-        self.wait_until(lambda: self.epoch > before, "that the training goes on")
-        pause = time.monotonic() - killed
-        self.wait_until(lambda: self.closed == NODES, "the end")
-        codes = [agent.process.wait() for agent in self.agents]
-        self.check(codes, resumed_from)
+        rows = [self.lose_worker()]
+        if self.elastic:
+            self.wait_epochs(EPOCHS_BETWEEN)
+            rows.append(self.lose_node())
+            self.wait_epochs(EPOCHS_BETWEEN)
+            rows.append(self.return_node())
+        self.wait_until(lambda: self.closed == len(self.agents), "the end")
+        self.check()
         say()
         say("Done. All of it came as expected:")
         self.print_table(
-            ("killed", f"worker rank {rank} on node 1 (pid {pid}), with SIGKILL, after epoch {before}"),
-            ("resumed", f"all {world} workers from epoch {resumed_from}; the next epoch was done {pause:.0f} s later"),
-            ("rounds", f"{self.rounds} (the first, and one after the kill)" if self.rounds == 2 else f"{self.rounds}"),
+            *rows,
+            ("rounds", f"{self.rounds}: the first, and one after each change"),
             ("accuracy", f"{self.accuracy:.1f} % of the test images"),
             ("total", f"{time.monotonic() - self.start:.0f} s"),
         )
+
+    @property
+    def elastic(self) -> bool:
+        """Nodes may come and go."""
+        return self.backend == "parallel"
+
+    def lose_worker(self) -> tuple[str, str]:
+        """A worker is killed: all start again. Returns a row of the summary."""
+        rank, pid = self.kill_worker()
+        pause, epoch = self.wait_resumed(NODES * WORKERS_PER_NODE)
+        say(f"3. A fresh round: all {NODES * WORKERS_PER_NODE} workers run again and have resumed from epoch {epoch}.")
+        return "worker killed", f"rank {rank} (pid {pid}); all resumed from epoch {epoch}, {pause:.1f} s later"
+
+    def lose_node(self) -> tuple[str, str]:
+        """A node is killed, its agent and its workers: the other goes on. Returns a row of the summary."""
+        lost = self.agents[1]
+        pids = [*lost.workers().values(), lost.process.pid]
+        say(f"4. Now all of node 1 is killed: its agent and its workers (pids {', '.join(map(str, pids))}).")
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        pause, epoch = self.wait_resumed(WORKERS_PER_NODE)
+        say(f"5. Node 0 goes on alone, from epoch {epoch}. That has used up none of its --max-restarts.")
+        return "node killed", f"node 0 resumed alone from epoch {epoch}, {pause:.1f} s later"
+
+    def return_node(self) -> tuple[str, str]:
+        """The node comes back, as a scheduler would start it again. Returns a row of the summary."""
+        say("6. Node 1 comes back: the same command again. Both nodes start a round together.")
+        self.start_agent(1)
+        pause, epoch = self.wait_resumed(NODES * WORKERS_PER_NODE)
+        say(f"7. All {NODES * WORKERS_PER_NODE} workers go on from epoch {epoch}.")
+        return "node back", f"all resumed from epoch {epoch}, {pause:.1f} s later"
+
+    def wait_resumed(self, workers: int) -> tuple[float, int]:
+        """Until so many workers go on from one checkpoint; how long that took, and after which epoch it was saved."""
+        start, saved = time.monotonic(), self.epoch
+        self.resumed.clear()
+        self.wait_until(lambda: len(self.resumed) == workers, f"that {workers} workers resume from the checkpoint")
+        if min(self.resumed.values()) < saved or len(set(self.resumed.values())) > 1:
+            raise Unexpected(f"the workers did not all resume from the last checkpoint: {self.resumed}")
+        return time.monotonic() - start, min(self.resumed.values())
+
+    def wait_epochs(self, count: int) -> None:
+        wanted = self.epoch + count
+        self.wait_until(lambda: self.epoch >= wanted, f"epoch {wanted}")
 
     def start_agents(self) -> None:
         """Start one rdzv-run for each node."""
         with socket.socket() as probe:  # a port that is free now
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        launch = [f"--nnodes={NODES}", f"--nproc-per-node={WORKERS_PER_NODE}", "--max-restarts=2"]
+        nodes = f"1:{NODES}" if self.elastic else f"{NODES}"
+        launch = [f"--nnodes={nodes}", f"--nproc-per-node={WORKERS_PER_NODE}", "--max-restarts=2"]
         launch += [f"--rdzv-backend={self.backend}", f"--rdzv-endpoint=127.0.0.1:{port}"]
         training = [short(SCRIPT), "--cpu", f"--epochs={EPOCHS}", "--epoch-seconds=0.8"]
         training += [f"--checkpoint={self.checkpoint}"]
+        self.launch, self.training = launch, training
+        ranks = self.backend != "c10d"
         say("1. Starting one rdzv-run for each node. Both get the same endpoint, where they meet:")
         print(f"      {short(BIN / 'rdzv-run')} {' '.join(launch[:3])} \\")
-        print(f"          {' '.join(launch[3:])}{' --node-rank=...' if self.backend == 'static' else ''} \\")
+        print(f"          {' '.join(launch[3:])}{' --node-rank=...' if ranks else ''} \\")
         print(f"          {' '.join(training)}", flush=True)
         for node in range(NODES):
-            own = [f"--node-rank={node}"] if self.backend == "static" else []  # c10d gives the ranks itself
-            self.agents.append(Agent(node, [str(BIN / "rdzv-run"), *launch, *own, *training], self.lines))
-        if self.backend != "static":
+            self.start_agent(node)
+        if not ranks:
             say(f"   {self.backend} gives the node ranks itself: the agent shown as [node 1] may become node 0.")
         say("   Agents and workers import torch now: the first epoch comes in some seconds.")
 
-    def kill_worker(self) -> tuple[int, int, float]:
-        """Kill one worker of the second agent; returns its rank and pid, and when it was."""
+    def start_agent(self, node: int) -> None:
+        """Start the rdzv-run of one node."""
+        own = [f"--node-rank={node}"] if self.backend != "c10d" else []  # c10d gives the ranks itself
+        if self.elastic:  # both are on one machine here: on several, the one with the endpoint's address serves it
+            own.append(f"--rdzv-conf=is_host={'true' if node == 0 else 'false'}")
+        command = [str(BIN / "rdzv-run"), *self.launch, *own, *self.training]
+        self.agents.append(Agent(node, command, self.lines))
+
+    def kill_worker(self) -> tuple[int, int]:
+        """Kill one worker of the second agent; returns its rank and pid."""
         say(f"2. Epoch {self.epoch} is done and saved. Now a worker of node 1 is killed with SIGKILL.")
         say("   Tracebacks of its peers may follow: they lose their connection to it, as they must.")
         workers = self.agents[1].workers()
@@ -158,14 +212,14 @@ class Demo:
         rank, pid = max(workers.items())
         os.kill(pid, signal.SIGKILL)
         say(f"   Killed: rank {rank}, pid {pid}.")
-        return rank, pid, time.monotonic()
+        return rank, pid
 
     def wait_until(self, seen: Callable[[], bool], what: str) -> None:
         """Show the agents' lines until ``seen()``. Raises ``Unexpected``, naming ``what`` was waited for."""
         while not seen():
-            if self.closed == NODES:
+            if self.closed == len(self.agents):
                 codes = [agent.process.wait() for agent in self.agents]
-                raise Unexpected(f"both agents ended (exit codes {codes}) before {what}")
+                raise Unexpected(f"all agents ended (exit codes {codes}) before {what}")
             try:
                 node, line = self.lines.get(timeout=max(0.0, self.start + LIMIT_S - time.monotonic()))
             except queue.Empty:
@@ -188,12 +242,12 @@ class Demo:
         elif found := re.fullmatch(r"test accuracy: ([\d.]+) %", line):
             self.accuracy = float(found[1])
 
-    def check(self, codes: list[int], resumed_from: int) -> None:
+    def check(self) -> None:
         """Raise ``Unexpected`` unless the run ended as it should."""
-        if any(codes):
-            raise Unexpected(f"the agents' exit codes are {codes}, not 0")
-        if resumed_from < KILL_AFTER_EPOCH or len(set(self.resumed.values())) > 1:
-            raise Unexpected(f"the workers did not all resume from the last checkpoint: {self.resumed}")
+        codes = [agent.process.wait() for agent in self.agents]
+        expected = [0, -signal.SIGKILL, 0] if self.elastic else [0, 0]
+        if codes != expected:
+            raise Unexpected(f"the agents' exit codes are {codes}, not {expected}")
         if self.epoch != EPOCHS:
             raise Unexpected(f"the training ended after epoch {self.epoch} of {EPOCHS}")
         if self.accuracy < MIN_ACCURACY:
@@ -242,7 +296,7 @@ def missing() -> str:
 
 def try_next(backend: str) -> None:
     """What a newcomer may type now."""
-    other = "c10d" if backend == "static" else "static"
+    other = "c10d" if backend == "parallel" else "parallel"
     say()
     say("What to try next:")
     for command, why in (
@@ -259,8 +313,12 @@ def interrupt(number: int, frame: object) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Train on two nodes, kill a worker, see the training resume.")
-    parser.add_argument("--backend", choices=["static", "c10d"], default="static", help="default: static")
+    parser = argparse.ArgumentParser(
+        description="Train on two nodes, kill a worker and a node, see the training resume."
+    )
+    parser.add_argument(
+        "--backend", choices=["parallel", "static", "c10d"], default="parallel", help="default: parallel"
+    )
     args = parser.parse_args()
     lack = missing()
     if lack:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import time
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import DistNetworkError
+from torch.distributed import DistError, DistNetworkError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 
+from launcher.agent_loop import LostNodesCostNothing
 from launcher.monitor import WorkerMonitor
-from rdzv_plugins.errors import EndpointLost
+from rdzv_plugins.errors import EndpointLost, RendezvousFailed
 from rdzv_plugins.host.create import HostedHandler
 
 logger = logging.getLogger(__name__)
@@ -25,11 +26,11 @@ _SLICE_S = 1.0
 _REPORT_EVERY_S = 10.0
 
 
-class Agent(LocalElasticAgent):  # type: ignore[misc]
+class Agent(LostNodesCostNothing):
     """Used by the main thread only."""
 
     def __init__(self, *, handler: HostedHandler, monitor: WorkerMonitor, **torch_arguments: Any) -> None:
-        super().__init__(**torch_arguments)
+        super().__init__(peer_lost=handler.peer_lost, **torch_arguments)
         self._handler = handler
         self._monitor = monitor
         self._rejoin = False
@@ -49,10 +50,12 @@ class Agent(LocalElasticAgent):  # type: ignore[misc]
         self._monitor.watch(started)
         return started
 
-    def _shutdown(self, *arguments: Any, **options: Any) -> None:
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, *arguments: Any, **options: Any) -> None:
         self._monitor.ignore_exits()
         try:
-            super()._shutdown(*arguments, **options)
+            if isinstance(sys.exc_info()[1], SignalException):  # before the workers go: their peers fail with them
+                self._handler.note_leaving(f"it got {death_sig.name}")
+            super()._shutdown(death_sig, *arguments, **options)
         except SignalException:  # a second signal: whoever sends it does not want to wait
             self.kill_workers()
             raise
@@ -70,12 +73,28 @@ class Agent(LocalElasticAgent):  # type: ignore[misc]
             result = super()._invoke_run(*arguments, **options)
         return result
 
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        """Join a round, and another if a node is lost while the ranks are exchanged."""
+        while True:
+            try:
+                super()._rendezvous(worker_group)
+                return
+            except DistError as error:
+                if not self._handler.peer_lost():
+                    raise RendezvousFailed(
+                        f"run {self._handler.get_run_id()!r}: a node of the round has not started its workers: {error}",
+                        remedy="The key names what was waited for: role_info/N comes from node N, assigned_ranks/N "
+                        "from node 0. Look at that node's output: it may hang in a plug-in's hook or a file system.",
+                    ) from error
+                logger.info("a node was lost while ranks were exchanged (%s): joining again", error)
+
     def _exit_barrier(self) -> None:
         """Wait for the workers of all nodes, up to the time-out. Unlike torch's, a failure elsewhere ends it."""
         group = self._worker_group
         nodes, timeout, start = group.group_world_size, self._exit_barrier_timeout, time.monotonic()
         self._in_exit_barrier = True
         try:
+            self._handler.note_done()
             self._store.set(f"{_BARRIER}/node/{group.group_rank}", "")
             if self._store.add(f"{_BARRIER}/num_members", 1) == nodes:
                 self._store.set(f"{_BARRIER}/last_member", "")
@@ -99,6 +118,9 @@ class Agent(LocalElasticAgent):  # type: ignore[misc]
                     logger.info("this node is done; waiting for node rank %s (%.0f s)", names, now - start)
                     next_report = now + _REPORT_EVERY_S
         except (DistNetworkError, EndpointLost) as error:
+            if self._handler.peer_lost():  # the one whose agent serves the store
+                self._rejoin = True
+                return
             logger.warning("this node is done, but could not wait for the others: %s", error)
         finally:
             self._in_exit_barrier = False
