@@ -4,12 +4,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, OnEvents, Session, Watch
     from rdzv_plugins.hookspecs import hookimpl
     from rdzv_plugins.interfaces import (
         Backend,
         Capability,
         Failure,
         JobAware,
+        MembershipAware,
+        Node,
         Outcome,
         RendezvousBackend,
         RendezvousHandler,
@@ -22,19 +25,28 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "Capability",
+    "CoordinationBackend",
+    "Event",
     "Failure",
     "JobAware",
+    "KeyValue",
+    "MembershipAware",
+    "Node",
+    "OnEvents",
     "Outcome",
     "RendezvousBackend",
     "RendezvousHandler",
     "RendezvousInfo",
     "Request",
+    "Session",
     "StoreAddress",
+    "Watch",
     "hookimpl",
     "option",
 ]
 
-_ELSEWHERE = {"hookimpl": "hookspecs", "option": "options"}
+_COORDINATION = ("CoordinationBackend", "Event", "KeyValue", "OnEvents", "Session", "Watch")
+_ELSEWHERE = {"hookimpl": "hookspecs", "option": "options"} | dict.fromkeys(_COORDINATION, "coordination")
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,8 @@ _DEFAULTS: dict[str, Any] = {"connections": "1000,4000", "storm": 8000, "hold": 
 _QUICK: dict[str, Any] = {"connections": "100", "storm": 200, "hold": 200, "repeats": 1, "rounds": 2}
 _NAMES_CLIENTS = 200
 _WORKLOADS = "storm,barrier,mesh,one_key,multi_get,hold,names"
+_LEAST_NODES = 4
+_MOST_SECONDS = 3600
 _TARGETS = "ours,libuv,legacy,echo"
 
 
@@ -38,6 +40,22 @@ def configure(commands: Any) -> None:
     add("--limit", type=float, default=60.0, metavar="SECONDS", help="of one run; beyond is a result too (default 60)")
     add("--quick", action="store_true", help="few clients and one run: to see that it works, not for figures")
     add("--json", action="store_true", help="print the figures as JSON")
+    _configure_rendezvous(what)
+
+
+def _configure_rendezvous(what: Any) -> None:
+    rendezvous = what.add_parser("rendezvous", help="how long nodes take to join, beside torch's c10d rendezvous")
+    add = rendezvous.add_argument
+    add("--nodes", metavar="N,N", help="how many (default 16,64,256,1024,4096)")
+    add("--repeats", type=int, metavar="N", help="runs of each target (default 3)")
+    add("--targets", default="ours,torch", metavar="A,B", help="some of ours,torch (default both)")
+    add("--server", default="agent", metavar="WHERE", help="ours: part of the first node's process (agent, the "
+        "default), or in another one (process), as with rdzv serve")  # fmt: skip
+    add("--ttl", type=float, default=10.0, metavar="SECONDS", help="of a session of ours (default 10)")
+    add("--limit", type=float, default=60.0, metavar="SECONDS", help="of one round; a target that needs longer is not "
+        "asked for more nodes (default 60)")  # fmt: skip
+    add("--quick", action="store_true", help="4 and 16 nodes and one run: to see that it works, not for figures")
+    add("--json", action="store_true", help="print the figures as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
         from launcher.bench.launch import run as run_launch
 
         return run_launch(repeats=args.repeats, as_json=args.json)
+    if args.what == "rendezvous":
+        return _run_rendezvous(args)
     return _run_store(args)
 
 
@@ -79,6 +99,35 @@ def _run_store(args: argparse.Namespace) -> int:
         **asked,
     )
     return run_store(settings, as_json=args.json)
+
+
+def _run_rendezvous(args: argparse.Namespace) -> int:
+    from launcher.bench.rendezvous import SERVERS, TARGETS, Settings
+    from launcher.bench.rendezvous import run as run_rendezvous
+
+    nodes = args.nodes if args.nodes is not None else "4,16" if args.quick else "16,64,256,1024,4096"
+    counts = tuple(dict.fromkeys(_positive("--nodes", text) for text in nodes.split(",")))
+    if min(counts) < _LEAST_NODES:
+        raise UsageError(f"--nodes={min(counts)}: at least {_LEAST_NODES} nodes are needed, one of which is lost")
+    targets = tuple(dict.fromkeys(args.targets.split(",")))
+    for target in targets:
+        if target not in TARGETS:
+            raise UsageError(f"--targets: '{target}' is none of {', '.join(TARGETS)}")
+    if args.server not in SERVERS:
+        raise UsageError(f"--server: '{args.server}' is none of {', '.join(SERVERS)}")
+    for flag, seconds in (("--limit", args.limit), ("--ttl", args.ttl)):
+        if not 1 <= seconds <= _MOST_SECONDS:
+            raise UsageError(f"{flag}={seconds:g}: a number of seconds from 1 to {_MOST_SECONDS} is needed")
+    repeats = args.repeats if args.repeats is not None else 1 if args.quick else 3
+    settings = Settings(
+        nodes=counts,
+        targets=targets,
+        server=args.server,
+        repeats=_positive("--repeats", repeats),
+        ttl=args.ttl,
+        limit_s=args.limit,
+    )
+    return run_rendezvous(settings, as_json=args.json)
 
 
 def _positive(flag: str, value: str | int) -> int:

@@ -33,7 +33,8 @@ def raise_if_not_needed(view: View, request: Request, round_: int) -> None:
             remedy="Check the route and the firewall between these nodes (--rdzv-conf worker_ports=FIRST-LAST confines "
             "the ports), or name the right address with --local-addr.",
         )
-    if view.finishing and round_ == 0:
+    finishing = view.round.state == "complete" and view.finishing.round == view.round.number
+    if finishing and round_ == 0:
         raise RendezvousGracefulExitError(
-            f"run {request.run_id!r} is about to end: {view.finishing} is done. This node was not needed"
+            f"run {request.run_id!r} is about to end: {view.finishing.by} is done. This node was not needed"
         )

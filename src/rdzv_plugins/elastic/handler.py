@@ -24,12 +24,12 @@ from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.elastic import farewell, keys
 from rdzv_plugins.elastic.elastic_options import ElasticOptions
 from rdzv_plugins.elastic.ended import ended_error, raise_if_not_needed
-from rdzv_plugins.elastic.keys import Assignment, Member, Round, encode
+from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Round, encode
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.machine_id import machine_id
 from rdzv_plugins.elastic.rank_table import log_rank_table
 from rdzv_plugins.elastic.ranks import Order
-from rdzv_plugins.elastic.reports import Reports, kind_of_waiting, what_is_waited_for
+from rdzv_plugins.elastic.reports import Reports, kind_of_waiting, remedy_for_timeout, what_is_waited_for
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings_check import settings_of
 from rdzv_plugins.elastic.torch_errors import as_torch
@@ -163,7 +163,8 @@ class ElasticHandler:
             if outcome.end == "failed" or (outcome.end == "lost" and self._link.hosts_service):
                 self._end(outcome)
             if outcome.end == "done" and self._round:
-                session.create(keys.FINISHING, self._me.name.encode(), timeout=session.ttl)
+                finishing = Finishing(self._round, self._me.name)
+                session.put({keys.FINISHING: encode(finishing)}, timeout=session.ttl)
             self._say(leaving=outcome.end, reason=outcome.reason)
             if self._link.hosts_service or (outcome.end == "done" and self._serves_workers()):
                 farewell.wait_until_alone(session, self._me, self._options.linger)
@@ -220,9 +221,7 @@ class ElasticHandler:
                 deadline = now + self._options.join_seconds
             if now >= deadline:
                 raise errors.RendezvousTimeout(
-                    f"{facts()}, after {self._options.join_seconds:g} s",
-                    remedy="Look at the output of the missing nodes, or start them with the same --rdzv-endpoint, "
-                    "--rdzv-id and --nnodes. --rdzv-conf timeout=SECONDS waits longer.",
+                    f"{facts()}, after {self._options.join_seconds:g} s", remedy=remedy_for_timeout(self._request)
                 )
             reports.say(kind)
             self._view.wait(seen, min(deadline, reports.next_at, self._store.retry_at) - now)

@@ -9,7 +9,7 @@
     all/round           the newest round that was declared, and what became of it (Round)
     all/progress        who is there and who is missing, for people
     all/probe           asks every node of a round for a sign of life (Probe)
-    all/finishing       the first node that was done has left
+    all/finishing       a node of a round was done and has left (Finishing)
     all/end             how the job ended (Outcome)
     failure/<round>     the first failure of a round, over all nodes
 
@@ -121,6 +121,14 @@ class Round:
     reason: str = ""
     cause: Literal["", "lost", "asked", "came"] = ""
     """Why it is over: a member was lost, a member asked for it, or a node has come."""
+
+
+@dataclass(frozen=True)
+class Finishing:
+    """A node of ``round`` was done and has left: the others are about to be."""
+
+    round: int = 0
+    by: str = ""
 
 
 @dataclass(frozen=True)

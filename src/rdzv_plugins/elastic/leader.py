@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.keys import Assignment, Member, Probe, Round, decode, encode
+from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Probe, Round, decode, encode
 from rdzv_plugins.elastic.membership import Decisions, Membership, Rules
 from rdzv_plugins.elastic.neighbours import Neighbours
 from rdzv_plugins.elastic.probing import Probing
@@ -74,7 +74,8 @@ class Leader:
         membership, probing = self._take_over(held)
         watch = _insist(lambda: session.watch(keys.MEMBERS, self._inbox.put, after=revision, timeout=timeout))
         try:
-            finishing = any(kv.key == keys.FINISHING for kv in held)
+            told = [decode(Finishing, kv.value) for kv in held if kv.key == keys.FINISHING]
+            finishing = any(each.round == membership.round.number for each in told)
             self._feed(membership, probing, [Event(kv.key, kv.value, kv.revision) for kv in held], finishing=finishing)
             while (events := self._wait(membership)) is not None:
                 self._feed(membership, probing, events)
@@ -152,8 +153,11 @@ class Leader:
         return text
 
     def _publish(self, decisions: Decisions, probe: Probe | None, progress: str) -> None:
-        items: dict[str, bytes] = {keys.NODES + node: encode(each) for node, each in decisions.assignments.items()}
-        if decisions.round is not None:
+        items: dict[str, bytes] = {}
+        if decisions.round is not None and decisions.round.state == "over":
+            items[keys.ROUND] = encode(decisions.round)  # before the places in the round that comes after it
+        items |= {keys.NODES + node: encode(each) for node, each in decisions.assignments.items()}
+        if decisions.round is not None and decisions.round.state != "over":
             items[keys.ROUND] = encode(decisions.round)
         if probe is not None:
             items[keys.PROBE] = encode(probe)

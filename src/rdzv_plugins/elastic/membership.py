@@ -80,8 +80,10 @@ class Membership:
         self._step: Step = "complete" if self._declared.state == "complete" else "join"
         self._places = {n: a for n, a in held.items() if a.round == self._declared.number and not a.refused}
         """Of the newest round that was complete, the lost ones included."""
-        # a round that was begun after it has the same ranks for whoever stayed
-        self._former = Former({n: a for n, a in held.items() if not a.refused})
+        # who had no place there has one of a round that was begun after it, if that rank was nobody else's
+        taken = {place.rank for place in self._places.values()}
+        begun = {n: a for n, a in held.items() if not a.refused and a.rank not in taken}
+        self._former = Former(begun | self._places)
         self._stale = {n for n in held if n not in self._places}
         self._plan: dict[str, Assignment] = {}
         self._to_reach: set[str] = set()

@@ -38,9 +38,9 @@ class Former:
 def assign_ranks(members: Sequence[Member], former: Former, order: Order) -> list[Member]:
     """``members``, in order of arrival, in the order of their ranks.
 
-    A given node rank comes first, then the old rank of a node that returns, then the order that ``order``
-    knows, then arrival, in which the node that serves the endpoint is first. Given ranks beyond the size of
-    the round keep their order.
+    A given node rank comes first; where one is beyond the size of the round, the given ones move down and keep
+    their order. Then comes the old rank of a node that returns, then the order that ``order`` knows, then
+    arrival, in which the node that serves the endpoint is first.
     """
     world = len(members)
     places: dict[int, Member] = {}
@@ -53,15 +53,20 @@ def assign_ranks(members: Sequence[Member], former: Former, order: Order) -> lis
         places[rank] = member
         return True
 
-    unplaced = [member for member in members if not take(member.node_rank, member)]
-    given = sorted((m for m in unplaced if m.node_rank is not None), key=lambda m: m.node_rank or 0)
-    unplaced = [m for m in unplaced if m.node_rank is None]
+    above = world
+    for rank, member in sorted(((m.node_rank, m) for m in members if m.node_rank is not None), key=_rank, reverse=True):
+        above = min(rank, above - 1)
+        take(above, member)
+    unplaced = [member for member in members if member.node_rank is None]
     # by id before by place: a node that has stayed is not pushed aside by one that comes to the same machine
     unplaced = [member for member in unplaced if not take(former.own(member), member)]
     unplaced = [member for member in unplaced if not take(former.of_place(member, free), member)]
-    rest = [*given, *_ordered(unplaced, order)]
-    places |= dict(zip(sorted(free), rest, strict=True))
+    places |= dict(zip(sorted(free), _ordered(unplaced, order), strict=True))
     return [places[rank] for rank in range(world)]
+
+
+def _rank(given: tuple[int, Member]) -> int:
+    return given[0]
 
 
 def _ordered(members: list[Member], order: Order) -> list[Member]:

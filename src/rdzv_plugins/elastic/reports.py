@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from rdzv_plugins.elastic.facts import wanted
 from rdzv_plugins.elastic.view import View
+from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.interfaces import Request
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,19 @@ class Reports:
             sys.stderr.flush()
         except (OSError, ValueError):  # whoever looked at it is gone
             self._live = False
+
+
+def remedy_for_timeout(request: Request) -> str:
+    """What to look at when not all nodes have come."""
+    remedy = (
+        "Look at the output of the missing nodes, or start them with the same --rdzv-endpoint, --rdzv-id and --nnodes. "
+        "--rdzv-conf timeout=SECONDS waits longer."
+    )
+    if request.endpoint and parse_endpoint(request.endpoint, 0).is_loopback:
+        remedy += (
+            f" Nodes on other machines cannot reach {request.endpoint}: give an address of this one, on all nodes."
+        )
+    return remedy
 
 
 def kind_of_waiting(view: View, round_: int) -> str:

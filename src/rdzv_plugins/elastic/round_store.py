@@ -11,7 +11,7 @@ from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.plain_client import PlainClient
-from rdzv_plugins.kvstore.reach import reach
+from rdzv_plugins.kvstore.reach import try_connect
 from rdzv_plugins.kvstore.torch_store import greet_store
 from rdzv_plugins.kvstore.worker_stores import WorkerStores
 
@@ -28,6 +28,7 @@ class RoundStore:
         self._options = options
         self._stores = WorkerStores(options, timeout=options.read_timeout)
         self._lock = threading.Lock()
+        self._patience = max(options.reach_timeout, options.ttl + 1)
         self._reaching, self._give_up_at, self._retry_at = 0, 0.0, math.inf
         self._served = 0  # the round whose store is served here
         self.agents: PlainClient | None = None
@@ -53,19 +54,18 @@ class RoundStore:
         now = time.monotonic()
         if place.round != self._reaching:
             # a node that cannot be reached because it is lost is to be known as lost first
-            self._reaching, self._give_up_at = (
-                place.round,
-                now + max(self._options.reach_timeout, self._options.ttl + 1),
-            )
+            self._reaching, self._give_up_at = place.round, now + self._patience
         self._retry_at = math.inf
         endpoint = Endpoint(place.master_addr, place.master_port)
         try:
-            connection = reach(endpoint, _ATTEMPT_S, "the workers' store of node 0", greet_store)
-        except EndpointUnreachable as error:
-            if time.monotonic() < self._give_up_at:
-                self._retry_at = time.monotonic() + _PAUSE_S
-                return None
+            connection, reason = try_connect(endpoint, _ATTEMPT_S, greet_store)
+        except EndpointUnreachable as error:  # something else than a store answers
             return str(error)
+        if connection is None:
+            if time.monotonic() >= self._give_up_at:
+                return f"{reason}, for {self._patience:g} s"
+            self._retry_at = time.monotonic() + _PAUSE_S
+            return None
         self.leave()
         self.agents = PlainClient(connection, prefix=_PREFIX, timeout=self._options.read_timeout)
         return ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.keys import Assignment, Probe, Round, decode
+from rdzv_plugins.elastic.keys import Assignment, Finishing, Probe, Round, decode
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.kvstore.ends import parse_outcome
 
@@ -33,7 +33,7 @@ class View:
         self.assignment: Assignment | None = None
         self.progress = ""
         self.probe = Probe()
-        self.finishing = ""
+        self.finishing = Finishing()
         self.ended: Outcome | None = None
 
     @property
@@ -85,7 +85,7 @@ class View:
         elif key == keys.PROBE:
             self.probe = decode(Probe, value)
         elif key == keys.FINISHING:
-            self.finishing = value.decode()
+            self.finishing = decode(Finishing, value)
         elif key == keys.END:
             self.ended = parse_outcome(value)
         elif key.startswith(keys.NODES):

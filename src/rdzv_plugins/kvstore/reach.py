@@ -44,7 +44,7 @@ def reach(endpoint: Endpoint, timeout: float, who: str, greet: Greeting | None =
     next_report = start + _REPORT_EVERY_S
     delay = 0.05
     while True:
-        connection, reason = _try_connect(endpoint, min(_ATTEMPT_S, max(0.1, deadline - time.monotonic())), greet)
+        connection, reason = try_connect(endpoint, min(_ATTEMPT_S, max(0.1, deadline - time.monotonic())), greet)
         if connection is not None:
             return connection
         now = time.monotonic()
@@ -69,7 +69,7 @@ def resolve(host: str, port: int) -> Sequence[Address]:
     return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
 
 
-def _try_connect(endpoint: Endpoint, timeout: float, greet: Greeting | None) -> tuple[socket.socket | None, str]:
+def try_connect(endpoint: Endpoint, timeout: float, greet: Greeting | None) -> tuple[socket.socket | None, str]:
     """(connection, "") on success, else (None, why not)."""
     try:
         found = resolve(endpoint.host, endpoint.port)
