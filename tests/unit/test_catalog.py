@@ -81,7 +81,7 @@ def test_unknown_name_far_from_all_gets_no_guess():
     assert "did you mean" not in str(refusal(UnknownBackend, [TOY], "zzz"))
 
 
-@pytest.mark.parametrize("name", ["parallel", "parallel_epoll", "tiered", "Tiered-Proxy", "etcd", "etcd-v2"])
+@pytest.mark.parametrize("name", ["tiered", "Tiered-Proxy", "etcd", "etcd-v2"])
 def test_planned_name_is_not_available_yet(name):
     error = refusal(NotAvailableYet, [TOY], name)
     assert f"'{name}' is not available yet" in str(error)

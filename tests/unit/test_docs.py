@@ -1,5 +1,6 @@
 """The documents say what the code says, and their links lead somewhere."""
 
+import argparse
 import inspect
 import re
 import sys
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher import serve, status
 from launcher.arguments import build_parser
-from rdzv_plugins import errors, hookspecs
+from launcher.bench import arguments as bench
+from rdzv_plugins import coordination, errors, hookspecs
 from rdzv_plugins.host import PluginHost, PluginRecord
 from rdzv_plugins.host.validation import HOOK_NAMES, validate
 from rdzv_plugins.kvstore.limits import StoreLimits
@@ -91,6 +94,27 @@ def test_own_flag_and_its_variable_are_documented(action) -> None:
     assert (f"`PET_{action.dest.upper()}`" in variables) == reads_variable
 
 
+@pytest.mark.parametrize(
+    ("tool", "heading"),
+    [
+        (serve, "## rdzv serve"),
+        (status, "## rdzv status"),
+        (bench, "## rdzv bench rendezvous"),
+        (bench, "## rdzv bench store"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_flags_of_a_tool_are_its_own(tool, heading) -> None:
+    parser = argparse.ArgumentParser()
+    tool.configure(parser.add_subparsers())
+    for word in heading.split()[2:]:
+        (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+        parser = commands.choices[word]
+    flags = {flag for flag in parser._option_string_actions if flag.startswith("--") and "_" not in flag} - {"--help"}
+    cells = re.findall(r"^\| (`--.*?) \|", section(COMMAND_LINE, heading), re.MULTILINE)
+    assert {flag for cell in cells for flag in re.findall(r"`(--[a-z-]+)`", cell)} == flags
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
@@ -103,12 +127,44 @@ def test_links_lead_somewhere(page) -> None:
         assert not fragment or fragment in anchors(path), f"{target}: no such heading"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests_that_are_named_exist(page) -> None:
+    there = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert set(re.findall(r"\btest_\w+\.py\b", page.read_text())) <= there
+
+
 def test_plugin_of_the_how_to_is_a_plugin(monkeypatch) -> None:
-    source = re.search(r"```python\n(.*?)```", (DOCS / "how-to/write-a-backend.md").read_text(), re.DOTALL)
-    module = types.ModuleType("rdzv_sharedfile")
-    monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look there
-    exec(source[1], vars(module))
+    module = plugin_of_the_how_to(0, monkeypatch)
     record = PluginRecord("sharedfile", module.__name__, "rdzv-sharedfile", "0.1.0", plugin=module)
     validate(record)
     assert not record.error
     assert [backend.name for backend in record.backends] == ["sharedfile"]
+
+
+def test_sketch_of_the_how_to_has_the_contract_of_a_coordination_backend(monkeypatch) -> None:
+    module = plugin_of_the_how_to(1, monkeypatch)
+    record = PluginRecord("myservice", module.__name__, "rdzv-myservice", "0.1.0", plugin=module)
+    validate(record)
+    assert not record.error
+    service = record.backends[0].create(types.SimpleNamespace(endpoint="h:1", run_id="run"))
+    session = module.MySession(types.SimpleNamespace(local_addr="10.0.0.2", remote_addr="10.0.0.1"), "/", 10.0, print)
+    assert isinstance(service, coordination.CoordinationBackend)
+    for ours, contract in ((service, coordination.CoordinationBackend), (session, coordination.Session)):
+        for name, member in vars(contract).items():
+            if not name.startswith("_"):
+                assert hasattr(ours, name), name
+                if inspect.isfunction(member):
+                    assert call(getattr(type(ours), name)) == call(member), name
+
+
+def plugin_of_the_how_to(number: int, monkeypatch) -> types.ModuleType:
+    sources = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/write-a-backend.md").read_text(), re.DOTALL)
+    module = types.ModuleType(f"rdzv_how_to_{number}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look there
+    exec(sources[number], vars(module))
+    return module
+
+
+def call(function) -> list[tuple[str, object, object]]:
+    """How it may be called."""
+    return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]

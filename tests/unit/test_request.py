@@ -98,9 +98,8 @@ def test_contradiction_is_refused(checked, argv, message):
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--rdzv_backend=parallel"],
-        ["--rdzv_backend=parallel-epoll"],
         ["--rdzv-backend=tiered"],
+        ["--rdzv_backend=tiered-proxy"],
         ["--rdzv-backend=etcd"],
         ["--enable_tiered_parallel_tcpstore=true"],
         ["--enable_tiered_parallel_tcpstore", "True", "--rdzv_backend=parallel"],
@@ -109,6 +108,35 @@ def test_contradiction_is_refused(checked, argv, message):
 def test_backend_of_a_later_release_is_not_available_yet(checked, argv):
     with pytest.raises(NotAvailableYet, match="not available yet"):
         checked(*argv)
+
+
+@pytest.mark.parametrize("name", ["parallel", "parallel-epoll", "parallel_epoll", "rdzv-plugins.parallel"])
+def test_parallel_takes_torch_npu_runs_flags(checked, host, name):
+    request = checked(
+        f"--rdzv_backend={name}", "--nnodes=2", "--master_addr=10.0.0.1", "--master_port=29511", "--node_rank=1"
+    )
+    assert host.catalog.find(request.backend).backend.name == "parallel"
+    assert (request.endpoint, request.node_rank) == ("10.0.0.1:29511", 1)
+    assert request.options.store == "parallel"
+
+
+def test_parallel_does_without_a_node_rank(checked):
+    request = checked("--rdzv-backend=parallel", "--nnodes=2:4", "--rdzv-endpoint=10.0.0.1")
+    assert (request.min_nodes, request.max_nodes, request.node_rank) == (2, 4, None)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--nnodes=2:4", "--rdzv-endpoint=h", "--node-rank=4"], "--node-rank=4 is out of range for 4 node"),
+        (["--nnodes=2", "--rdzv-endpoint=h:0"], "port 0 is for one node only"),
+        (["--nnodes=2"], "no endpoint where they could meet"),
+        (["--rdzv-conf=ttl=0.1"], "ttl=0.1 is not accepted"),
+    ],
+)
+def test_parallel_refuses_what_cannot_work(checked, argv, message):
+    with pytest.raises(UsageError, match=message):
+        checked("--rdzv-backend=parallel", *argv)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +195,11 @@ def test_endpoint_and_the_same_address_are_no_contradiction(checked):
 def test_standalone_is_c10d_as_in_torchrun(checked, argv):
     request = checked(*argv)
     assert (request.backend, request.endpoint) == ("c10d", "localhost:0")
+
+
+def test_standalone_keeps_a_backend_that_is_asked_for(checked):
+    request = checked("--standalone", "--rdzv-backend=parallel", "--node-rank=0")
+    assert (request.backend, request.endpoint, request.node_rank) == ("parallel", "localhost:0", None)
 
 
 @pytest.mark.parametrize("argv", [[], ["--rdzv-backend=static"]])
