@@ -20,7 +20,11 @@ must not be able to run code on the nodes.
 
 from __future__ import annotations
 
+import functools
 import json
+import types
+import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -84,8 +88,7 @@ class Member:
     @property
     def name(self) -> str:
         """For messages."""
-        rank = f"node rank {self.node_rank}, " if self.node_rank is not None else ""
-        return f"{self.host} ({rank}pid {self.pid})"
+        return _name(self.host, self.node_rank, self.pid)
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,11 @@ class Assignment:
     """The address to publish for the store, where others cannot dial the node's own (it is loopback)."""
     refused: str = ""
     """Not empty: the node cannot take part, and why."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return _name(self.host, self.node_rank, self.pid)
 
 
 @dataclass(frozen=True)
@@ -140,6 +148,11 @@ class Probe:
     answered: bool = False
 
 
+def _name(host: str, node_rank: int | None, pid: int) -> str:
+    rank = f"node rank {node_rank}, " if node_rank is not None else ""
+    return f"{host} ({rank}pid {pid})"
+
+
 def encode(value: Any) -> bytes:
     """A dataclass as compact JSON; fields that have their default are left out."""
     data = {name: each for name, each in vars(value).items() if each != getattr(type(value), name, _NO_DEFAULT)}
@@ -152,9 +165,30 @@ def decode(cls: type[T], text: bytes) -> T:
         data = json.loads(text)
         if data.get("store"):
             data["store"] = tuple(data["store"])
+        types_ = _types(cls)
+        wrong = [name for name, value in data.items() if type(value) not in types_.get(name, ())]
+        if wrong:
+            raise TypeError(f"its {', '.join(map(repr, wrong))} cannot be read")
         return cls(**data)
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a {cls.__name__}: {error}") from None
+
+
+@functools.cache
+def _types(cls: type) -> dict[str, tuple[type, ...]]:
+    """The types that each field may have: what another version or a stranger wrote is not to fail later."""
+    return {name: tuple(_plain(hint)) for name, hint in typing.get_type_hints(cls).items()}
+
+
+def _plain(hint: Any) -> Iterator[type]:
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        yield from {type(choice) for choice in typing.get_args(hint)}
+    elif origin in (typing.Union, types.UnionType):
+        for each in typing.get_args(hint):
+            yield from _plain(each)
+    else:
+        yield origin or hint
 
 
 _NO_DEFAULT = object()

@@ -37,13 +37,17 @@ class Leader:
     """A thread that leads until ``stop``, or until the session or the leadership is lost."""
 
     def __init__(self, session: Session, key: KeyValue, rules: Rules, order: Order, neighbours: Neighbours) -> None:
-        self._session, self.key = session, key
+        self._session, self._key = session, key
         self._rules, self._order, self._neighbours = rules, order, neighbours
         self._inbox: queue.SimpleQueue[Sequence[Event] | None] = queue.SimpleQueue()
         self._progress = ""
         self._progress_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="rdzv-leader", daemon=True)
         self._thread.start()
+
+    def leads(self, session: Session, key: KeyValue) -> bool:
+        """By that key of that session: another server may give the same revision again."""
+        return self._session is session and self._key == key
 
     def stop(self) -> None:
         """Lead no longer. The key goes with the session."""
@@ -168,10 +172,10 @@ class Leader:
             self._write(items)
         if decisions.forget:
             forgotten = [keys.NODES + node for node in decisions.forget]
-            _insist(lambda: self._session.delete(forgotten, guard=self.key, timeout=self._session.ttl))
+            _insist(lambda: self._session.delete(forgotten, guard=self._key, timeout=self._session.ttl))
 
     def _write(self, items: Mapping[str, bytes]) -> None:
-        if _insist(lambda: self._session.put(items, guard=self.key, timeout=self._session.ttl)) is None:
+        if _insist(lambda: self._session.put(items, guard=self._key, timeout=self._session.ttl)) is None:
             raise _Replaced
 
 

@@ -76,7 +76,7 @@ class Link:
                 _, key = session.create(keys.LEADER, mine, ephemeral=True, timeout=session.ttl)
             except TimeoutError:  # it may have been done: the answer says whose key it is
                 _, key = session.create(keys.LEADER, mine, ephemeral=True, timeout=session.ttl)
-            if key.value != mine or (self._leader is not None and self._leader.key == key):
+            if key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
                 return
             self._stop_leading()
             self._leader = Leader(session, key, self._rules, self._order, self._neighbours)

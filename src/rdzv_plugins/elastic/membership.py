@@ -165,7 +165,7 @@ class Membership:
         self._all_known = True
         lost = [each for node, each in self._places.items() if node not in self.members]
         if self._step == "complete" and lost and not finishing:
-            self._over("lost", f"{lost[0].host} (pid {lost[0].pid}) was lost, and with it the leader of the rendezvous")
+            self._over("lost", f"{lost[0].name} was lost, and with it the leader of the rendezvous")
         self._welcome_spares()
         self.tick(now)
 

@@ -15,6 +15,7 @@ from rdzv_plugins.interfaces import Request
 logger = logging.getLogger(__name__)
 
 _EVERY_S = 10.0
+_NEW_KIND_S = 1.0
 _LIVE_AFTER_S = 1.0
 _LIVE_EVERY_S = 0.5
 _WIDTH = 160
@@ -37,11 +38,13 @@ class Reports:
         return self._next
 
     def say(self, kind: str = "") -> None:
-        """Say it, if it is time, or if this kind of waiting was not spoken of before."""
+        """Say it, if it is time. A kind of waiting that was not spoken of before is, if it lasts for a second."""
         now = time.monotonic()
-        if now < self._next and kind in self._kinds:
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            self._next = min(self._next, now + _NEW_KIND_S)
+        if now < self._next:
             return
-        self._kinds.add(kind)
         text = f"waiting: {self._facts()} ({now - self._start:.0f} s)"
         if not self._live:
             self._next = now + _EVERY_S
@@ -80,7 +83,7 @@ def remedy_for_timeout(request: Request) -> str:
 
 
 def kind_of_waiting(view: View, round_: int) -> str:
-    """For a node whose last round was ``round_``; a new kind is said at once."""
+    """For a node whose last round was ``round_``."""
     if view.round.state == "complete" and view.round.number > round_:
         return "spare"
     return "joined" if view.progress else ""
