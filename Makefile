@@ -66,6 +66,7 @@ bench: $(NATIVE)
 	@$(BIN)/python -m compileall -q src  # as pip leaves an installed package
 	@$(BIN)/rdzv bench launch
 	@$(BIN)/rdzv bench store
+	@$(BIN)/rdzv bench rendezvous --nodes=16,64,256,1024 --repeats=1 --ttl=5
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .cache

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -217,6 +218,42 @@ class Cluster:
             self.kill(pid)
         for agent in self.agents:
             agent.process.wait(30)
+
+
+def error_of(agent: Agent, code: int) -> str:
+    """The error message, after checking exit code and form."""
+    assert agent.wait(90) == code, agent.text
+    assert "Traceback" not in agent.text
+    assert agent.text.count("rdzv-run: error: ") == 1, agent.text
+    return agent.text.partition("rdzv-run: error: ")[2]
+
+
+@contextmanager
+def server(port: int, answer: bytes | None) -> Iterator[None]:
+    """A program that is not a store: answers every connection with ``answer``, or (None) with silence."""
+    listener = socket.create_server(("127.0.0.1", port))
+    held = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            held.append(connection)
+            if answer is not None:
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+        for connection in held:
+            connection.close()
 
 
 def new_cluster(directory: Path) -> Iterator[Cluster]:

@@ -11,7 +11,7 @@ import socket
 import pytest
 from harness import Agent, Cluster
 
-BACKENDS = ["static", "c10d"]
+BACKENDS = ["static", "c10d", "parallel"]
 
 
 def last_lines(agent: Agent) -> str:
@@ -132,7 +132,7 @@ def test_signal_while_waiting_for_the_host(cluster: Cluster) -> None:
 def test_host_waits_for_an_agent_that_was_replaced(cluster: Cluster, backend: str) -> None:
     """The agent that has left must not be counted for the one in its place."""
     go_on = cluster.directory / "go-on"
-    conf = "" if backend == "static" else "last_call_timeout=2"
+    conf = {"static": "", "c10d": "last_call_timeout=2", "parallel": "last_call_timeout=60"}[backend]
 
     def start(rank: int) -> Agent:
         given = rank if backend == "static" else None

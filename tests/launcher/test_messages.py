@@ -6,55 +6,17 @@ import os
 import re
 import signal
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-from harness import Agent, Cluster
+from harness import Agent, Cluster, error_of, server
 
 BACKENDS = ["static", "c10d"]
+ALL_BACKENDS = [*BACKENDS, "parallel"]
 
 
-def error_of(agent: Agent, code: int) -> str:
-    """The error message, after checking exit code and form."""
-    assert agent.wait(90) == code, agent.text
-    assert "Traceback" not in agent.text
-    assert agent.text.count("rdzv-run: error: ") == 1, agent.text
-    return agent.text.partition("rdzv-run: error: ")[2]
-
-
-@contextmanager
-def server(port: int, answer: bytes | None) -> Iterator[None]:
-    """A program that is not a store: answers every connection with ``answer``, or (None) with silence."""
-    listener = socket.create_server(("127.0.0.1", port))
-    held = []
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            held.append(connection)
-            if answer is not None:
-                connection.sendall(answer)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-        for connection in held:
-            connection.close()
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ALL_BACKENDS)
 def test_nobody_listens(cluster: Cluster, backend: str) -> None:
-    conf = "timeout=2" + (",is_host=false" if backend == "c10d" else "")
+    conf = "timeout=2" + ("" if backend == "static" else ",is_host=false")
     message = error_of(cluster.run("plain.py", "sleep", backend=backend, nnodes=2, rank=1, conf=conf), 68)
     assert f"at {cluster.endpoint} could not be reached within 2 s: connection refused" in message
 
@@ -138,7 +100,7 @@ def test_two_agents_with_one_node_rank_are_told(cluster: Cluster) -> None:
 
 def running_pair(cluster: Cluster, backend: str) -> tuple[Agent, Agent]:
     """Two nodes whose workers run: the one that serves the endpoint, and the other."""
-    agents = cluster.pair("apart_forever.py", backend=backend)
+    agents = cluster.pair("apart_forever.py", backend=backend, conf="ttl=2" if backend == "parallel" else "")
     for agent in agents:
         agent.wait_for("I go on")
     host = next(agent for agent in agents if cluster.listens(agent))
@@ -146,7 +108,7 @@ def running_pair(cluster: Cluster, backend: str) -> tuple[Agent, Agent]:
     return host, other
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ALL_BACKENDS)
 def test_loss_of_the_host_is_named(cluster: Cluster, backend: str) -> None:
     host, other = running_pair(cluster, backend)
     for pid in (host.pid, *cluster.workers(host, "apart_forever.py")):
@@ -156,7 +118,7 @@ def test_loss_of_the_host_is_named(cluster: Cluster, backend: str) -> None:
     assert cluster.processes() == {}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ALL_BACKENDS)
 def test_host_that_is_stopped_says_so(cluster: Cluster, backend: str) -> None:
     host, other = running_pair(cluster, backend)
     os.kill(host.pid, signal.SIGTERM)

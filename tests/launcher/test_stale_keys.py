@@ -13,8 +13,16 @@ def read(log: Path) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("backend", ["static", "c10d"])
-@pytest.mark.parametrize(("store", "restarts"), [("torch", 20), ("parallel", 6)])
+@pytest.mark.parametrize(
+    ("backend", "store", "restarts"),
+    [
+        ("static", "torch", 20),
+        ("c10d", "torch", 20),
+        ("static", "parallel", 6),
+        ("c10d", "parallel", 6),
+        ("parallel", "parallel", 20),
+    ],
+)
 def test_no_restart_meets_a_stale_key(cluster: Cluster, backend: str, store: str, restarts: int) -> None:
     log, rounds, conf = cluster.directory / "rounds", restarts + 1, f"store={store}"
     agents = cluster.pair("stale.py", log, rounds, 20, backend=backend, restarts=3 * rounds, conf=conf)

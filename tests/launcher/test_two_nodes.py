@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness import WORKERS, Agent, Cluster
 
-BACKENDS = ["static", "c10d"]
+BACKENDS = ["static", "c10d", "parallel"]
 
 
 def check_world(agents: list[Agent], nodes: int, nproc: int) -> list[dict[str, str]]:
@@ -37,9 +37,10 @@ def test_two_agents_by_two_workers(cluster: Cluster, backend: str) -> None:
     assert cluster.processes() == {}
 
 
-def test_static_honours_node_rank(cluster: Cluster) -> None:
-    second = cluster.run("report.py", backend="static", nnodes=2, rank=1)
-    first = cluster.run("report.py", backend="static", nnodes=2, rank=0)
+@pytest.mark.parametrize("backend", ["static", "parallel"])
+def test_node_rank_is_honoured(cluster: Cluster, backend: str) -> None:
+    second = cluster.run("report.py", backend=backend, nnodes=2, rank=1)
+    first = cluster.run("report.py", backend=backend, nnodes=2, rank=0)
     assert [first.wait(), second.wait()] == [0, 0]
     assert [r["RANK"] for r in first.reports()] == ["0"]
     assert [r["RANK"] for r in second.reports()] == ["1"]
@@ -80,13 +81,14 @@ def test_a_crash_restarts_all_nodes_in_one_fresh_round(cluster: Cluster, backend
     assert len({r["MASTER_PORT"] for r in reports}) == 1
 
 
-def test_a_third_node_joins_and_everyone_restarts_at_three(cluster: Cluster) -> None:
+@pytest.mark.parametrize("backend", ["c10d", "parallel"])
+def test_a_third_node_joins_and_everyone_restarts_at_three(cluster: Cluster, backend: str) -> None:
     go_on = cluster.directory / "go-on"
     conf = "last_call_timeout=1"
-    agents = [cluster.run("report.py", "wait", go_on, backend="c10d", nnodes="2:3", conf=conf) for _ in range(2)]
+    agents = [cluster.run("report.py", "wait", go_on, backend=backend, nnodes="2:3", conf=conf) for _ in range(2)]
     for agent in agents:
         agent.wait_for(r'"WORLD_SIZE": "2"')
-    third = cluster.run("report.py", "wait", go_on, backend="c10d", nnodes="2:3", conf=conf)
+    third = cluster.run("report.py", "wait", go_on, backend=backend, nnodes="2:3", conf=conf)
     for agent in [*agents, third]:
         agent.wait_for(r'"WORLD_SIZE": "3"')
     go_on.touch()
@@ -109,8 +111,9 @@ def test_static_agent_started_again_takes_its_old_place(cluster: Cluster) -> Non
     assert {r["MASTER_PORT"] for r in again.reports()} == {first.reports()[-1]["MASTER_PORT"]}
 
 
-def test_static_node_that_is_done_runs_again_with_the_one_that_is_not(cluster: Cluster) -> None:
-    agents = cluster.pair("uneven.py", backend="static", restarts=1)
+@pytest.mark.parametrize("backend", ["static", "parallel"])
+def test_node_that_is_done_runs_again_with_the_one_that_is_not(cluster: Cluster, backend: str) -> None:
+    agents = cluster.pair("uneven.py", backend=backend, restarts=1)
     assert [agent.wait() for agent in agents] == [0, 0], agents[0].text + agents[1].text
     assert [agent.text.count("joined") for agent in agents] == [2, 2]
 

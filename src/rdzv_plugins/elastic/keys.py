@@ -165,7 +165,7 @@ def decode(cls: type[T], text: bytes) -> T:
         data = json.loads(text)
         if data.get("store"):
             data["store"] = tuple(data["store"])
-        types_ = _types(cls)
+        types_ = _types(typing.cast("Any", cls))
         wrong = [name for name, value in data.items() if type(value) not in types_.get(name, ())]
         if wrong:
             raise TypeError(f"its {', '.join(map(repr, wrong))} cannot be read")
