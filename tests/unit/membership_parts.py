@@ -1,0 +1,74 @@
+"""The parts of ``membership_world``: a node as others see it, a leader, and copies of both."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rdzv_plugins.elastic.claims import Claims
+from rdzv_plugins.elastic.keys import Assignment, Member, Round
+from rdzv_plugins.elastic.membership import Membership
+
+Mode = Literal["off", "joining", "working", "left", "dead"]
+Told = Round | Assignment | int | None
+"""A round, an assignment, the round in which a node was done and has left, or that the assignment has gone."""
+
+
+@dataclass
+class Node:
+    """One agent, as far as others can see it."""
+
+    me: Member
+    mode: Mode = "off"
+    cut: bool = False
+    """Its session has ended and it has no other yet."""
+    round: int = 0
+    declared: Round = field(default_factory=Round)
+    place: Assignment | None = None
+    finishing: int = 0
+    said: list[Member] = field(default_factory=list)
+    """In this session, oldest first: what may come late."""
+    of_all: list[Told] = field(default_factory=list)
+    of_own: list[Told] = field(default_factory=list)
+    """What the service has sent, by watch, and the node has not read."""
+
+    @property
+    def name(self) -> str:
+        return self.me.node_id
+
+    @property
+    def lives(self) -> bool:
+        return self.mode in ("joining", "working") and not self.cut
+
+    def copy(self) -> Node:
+        twin = copy.copy(self)
+        twin.said, twin.of_all, twin.of_own = self.said.copy(), self.of_all.copy(), self.of_own.copy()
+        return twin
+
+
+@dataclass
+class Lead:
+    """A node's leader."""
+
+    node: str
+    machine: Membership
+    inbox: list[tuple[str, Member | None]] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
+    """Whom it has seen go since it began the newest round."""
+
+    def copy(self) -> Lead:
+        return Lead(self.node, _twin(self.machine), self.inbox.copy(), self.gone.copy())
+
+
+def _twin(value: Any) -> Any:
+    """A copy that shares only what never changes."""
+    if isinstance(value, dict):
+        return {k: _twin(v) for k, v in value.items()} if value else {}
+    if isinstance(value, (set, list)):
+        return value.copy()
+    if isinstance(value, (Membership, Claims)):
+        twin = copy.copy(value)
+        vars(twin).update({name: _twin(each) for name, each in vars(value).items()})
+        return twin
+    return value

@@ -1,0 +1,121 @@
+"""Short words for tests of ``Membership``: a leader, and nodes that do what they are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from rdzv_plugins.elastic.keys import Assignment, Member, Round
+from rdzv_plugins.elastic.membership import Decisions, Membership, Rules
+
+
+def node(name: str, rank: int | None = None, **fields: Any) -> Member:
+    known: dict[str, Any] = {"machine": name, "pid": 7, "address": "10.0.0.1", "public": "10.0.0.1", "nproc": 1}
+    return Member(**{**known, "node_id": name, "host": f"host-{name}", "node_rank": rank, **fields})
+
+
+class Leader:
+    """A leader with its own clock, and what it has published."""
+
+    def __init__(
+        self,
+        low: int,
+        high: int,
+        declared: Round | None = None,
+        assigned: dict[str, Assignment] | None = None,
+        **rules: float,
+    ) -> None:
+        self.rules = Rules(low, high, **rules)
+        self.machine = Membership(self.rules, lambda _: None, declared, assigned)
+        self.now = 100.0
+        self.assigned: dict[str, Assignment] = dict(assigned or {})
+        self.members: dict[str, Member] = {}
+        self.published: list[Round] = []
+
+    @property
+    def round(self) -> Round:
+        return self.machine.round
+
+    @property
+    def state(self) -> tuple[int, str]:
+        return self.round.number, self.round.state
+
+    def ranks(self) -> dict[str, int]:
+        """Of the newest round that was begun."""
+        newest = max((a.round for a in self.assigned.values()), default=0)
+        return {name: a.rank for name, a in self.assigned.items() if a.round == newest and not a.refused}
+
+    def hear(self, *members: Member) -> Decisions:
+        """These were written, and heard of at once."""
+        for member in members:
+            self.members[member.node_id] = member
+            self.machine.changed(member, self.now)
+        return self.wait(0)
+
+    def lose(self, *names: str) -> Decisions:
+        for name in names:
+            self.members.pop(name, None)
+            self.machine.gone(name, self.now)
+        return self.wait(0)
+
+    def wait(self, seconds: float) -> Decisions:
+        self.now += seconds
+        self.machine.tick(self.now)
+        out = self.machine.decide()
+        self.assigned |= out.assignments
+        for name in out.forget:
+            self.assigned.pop(name, None)
+        if out.round is not None:
+            self.published.append(out.round)
+        return out
+
+    def say(self, name: str, **changes: Any) -> Decisions:
+        return self.hear(replace(self.members[name], **changes))
+
+    def serve(self) -> Decisions:
+        """Rank 0 serves the store."""
+        (first,) = (n for n, a in self.assigned.items() if a.round == self.number and a.rank == 0)
+        return self.say(first, store=(self.number, "10.0.0.1", 4000))
+
+    def reach(self) -> None:
+        """Everybody reaches it."""
+        for name in self.ranks():
+            self.say(name, reached=self.number)
+
+    @property
+    def number(self) -> int:
+        return max(a.round for a in self.assigned.values())
+
+    def complete(self) -> None:
+        self.serve()
+        self.reach()
+        assert self.round.state == "complete"
+
+    def join(self, *names: str) -> None:
+        """These begin again after the newest round."""
+        for name in names:
+            self.say(name, after=self.round.number, store=None, reached=0, done=0)
+
+    def successor(self, *, without: tuple[str, ...] = (), finishing: bool = False) -> Leader:
+        """Another leader, made from the keys; ``without`` those nodes that went with this one."""
+        other = Leader(
+            self.rules.min_nodes,
+            self.rules.max_nodes,
+            self.round if self.round.number else None,
+            self.assigned,
+            last_call=self.rules.last_call,
+        )
+        other.members = {name: member for name, member in self.members.items() if name not in without}
+        for member in other.members.values():
+            other.machine.changed(member, other.now)
+        other.machine.all_known(other.now, finishing=finishing)
+        other.wait(0)
+        return other
+
+
+def working(low: int, high: int, *members: Member) -> Leader:
+    """A leader of these nodes, whose first round is complete."""
+    leader = Leader(low, high, last_call=0)
+    leader.hear(*members)
+    leader.complete()
+    return leader

@@ -1,0 +1,184 @@
+"""Elastic nodes that meet, wait, lose each other and leave: ``ElasticHandler`` on a service in memory."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import wait
+
+import pytest
+from elastic_nodes import PATIENCE_S, Job, done, eventually, in_round
+from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError, RendezvousTimeoutError
+
+from rdzv_plugins import errors
+from rdzv_plugins.interfaces import Failure, Outcome
+
+REQUESTS_PER_NODE = 8
+"""Two watches, the settings, leading, joining, having reached the store, and two to spare for rank 0 and its table."""
+REQUESTS_OF_LEADER = 16
+
+
+def test_two_nodes_meet_in_one_store():
+    with Job("2") as job:
+        nodes = [job.node(), job.node()]
+        infos = in_round(nodes)
+        infos[0].store.set("from", "rank")
+        assert infos[1].store.get("from") == b"rank"
+        assert [node.handler.num_nodes_waiting() for node in nodes] == [0, 0]
+
+
+def test_store_of_a_later_round_is_empty():
+    with Job("2") as job:
+        nodes = job.start(2)
+        old = in_round(nodes)[0]
+        old.store.set("stale", "1")
+        assert not in_round(nodes)[0].store.check(["stale"])
+
+
+def test_latecomer_is_a_spare_and_enters_when_there_is_room():
+    with Job("2") as job:
+        first, second = job.start(2)
+        third = job.node()
+        spare = third.join()
+        eventually(third.has_joined, "the spare has joined")
+        assert first.handler.num_nodes_waiting() == 0
+        second.die()
+        eventually(first.handler.num_nodes_waiting, "the first hears that the second is lost")
+        assert {first.join().result(PATIENCE_S).rank, spare.result(PATIENCE_S).rank} == {0, 1}
+        assert job.round.number == 2
+
+
+def test_newcomer_enters_where_there_is_room():
+    with Job("1:2", last_call_timeout=0) as job:
+        (first,) = job.start(1)
+        newcomer = job.node()
+        joined = newcomer.join()
+        eventually(first.handler.num_nodes_waiting, "the first hears of the newcomer")
+        assert first.join().result(PATIENCE_S).world_size == joined.result(PATIENCE_S).world_size == 2
+
+
+def test_spare_goes_home_when_a_node_is_done():
+    with Job("2") as job:
+        first, second = job.start(2)
+        third = job.node()
+        spare = third.join()
+        eventually(third.has_joined, "the spare has joined")
+        for node in (first, second):
+            node.handler.note_done()
+        leaving = [job.pool.submit(node.leave, done()) for node in (first, second)]
+        with pytest.raises(RendezvousGracefulExitError, match=r"is done\. This node was not needed"):
+            spare.result(PATIENCE_S)
+        third.handler.shutdown()
+        wait(leaving, PATIENCE_S)
+        assert job.round.state == "complete"
+
+
+@pytest.mark.parametrize("size", [4, 16, 64])
+def test_requests_per_node_are_the_same_for_any_number_of_nodes(size: int):
+    """I3. Nobody asks for anything while a round lasts."""
+    with Job(str(size)) as job:
+        nodes = job.start(size)
+        leader = job.leader()
+        asked = {node.id: node.asked for node in nodes}
+        assert max(count for id_, count in asked.items() if id_ != leader.id) <= REQUESTS_PER_NODE
+        assert asked[leader.id] <= REQUESTS_OF_LEADER
+        for _ in range(100):
+            assert [node.handler.num_nodes_waiting() for node in nodes] == [0] * size
+        assert {node.id: node.asked for node in nodes} == asked
+        in_round(nodes)  # a later round: to join it, and to have reached its store
+        assert max(node.asked - asked[node.id] for node in nodes if node is not leader) <= 4
+
+
+@pytest.mark.parametrize(
+    ("differs", "flag"),
+    [
+        ({"max_nodes": 3}, "--nnodes: here 2:3, there 2"),
+        ({"options": {"store": "torch"}}, "--rdzv-conf store: here torch"),
+    ],
+)
+def test_settings_that_differ_are_named_with_whose_they_are(differs, flag):
+    with Job("2") as job:
+        nodes = job.start(2)
+        with pytest.raises(errors.SettingsDiffer, match="first node of the job at here:1") as raised:
+            job.node(**differs).handler.next_rendezvous()
+        assert flag in str(raised.value)
+        assert f"than {nodes[0].handler._me.host} (pid " in str(raised.value)
+        assert nodes[0].handler.num_nodes_waiting() == 0
+
+
+def test_same_given_rank_is_refused_by_name():
+    with Job("2", ttl=0.5) as job:
+        kept, refused = job.node(node_rank=0), job.node(node_rank=0)
+        first = kept.join()
+        eventually(kept.has_joined, "the first has joined")
+        with pytest.raises(errors.SettingsDiffer, match=r"node rank 0 is that of .*node rank 0, pid"):
+            refused.handler.next_rendezvous()
+        refused.handler.shutdown()
+        other = job.node(node_rank=1).join()
+        assert (first.result(PATIENCE_S).rank, other.result(PATIENCE_S).rank) == (0, 1)
+
+
+def test_time_out_names_the_missing_ranks():
+    with Job("3", timeout=1.5) as job:
+        missing = r"1 of 3 nodes have joined .*missing: node rank 0, 2"
+        with pytest.raises(RendezvousTimeoutError, match=missing) as raised:
+            job.node(node_rank=1).handler.next_rendezvous()
+        assert isinstance(raised.value, errors.RendezvousTimeout)
+
+
+def test_failed_worker_without_a_lost_node_is_its_own_fault():
+    with Job("3") as job:
+        nodes = job.start(3)
+        assert job.pool.submit(nodes[1].handler.peer_lost).result(PATIENCE_S) is False
+        assert [node.handler.num_nodes_waiting() for node in nodes] == [0] * 3
+
+
+def test_worker_that_fails_because_a_node_was_lost():
+    with Job("2:3") as job:
+        nodes = job.start(3)
+        asks = job.pool.submit(nodes[1].handler.peer_lost)
+        nodes[2].die()
+        asks.result(PATIENCE_S)  # either: the probe may have been answered before
+        eventually(nodes[1].handler.must_rejoin, "the loss is known")
+        assert nodes[1].handler.peer_lost() is True
+
+
+def test_worker_that_fails_because_another_node_restarts():
+    with Job("2") as job:
+        first, second = job.start(2)
+        again = first.join()
+        eventually(second.handler.must_rejoin, "the other hears of it")
+        assert second.handler.peer_lost() is False
+        assert {second.join().result(PATIENCE_S).rank, again.result(PATIENCE_S).rank} == {0, 1}
+
+
+def test_node_that_says_why_it_leaves_is_quoted(caplog):
+    with Job("1:2") as job, caplog.at_level(logging.INFO):
+        first, second = job.start(2)
+        second.handler.note_leaving("it was preempted")
+        eventually(first.handler.num_nodes_waiting, "the first hears of it")
+        assert "was lost: it was preempted" in job.round.reason
+        eventually(lambda: "it was preempted" in caplog.text, "it is logged")
+
+
+def test_failed_ends_the_job_on_all_nodes_with_its_cause():
+    with Job("2") as job:
+        first, second = job.start(2)
+        failure = Failure(1, "h", 3, 0, 7, 9)
+        second.handler.note_failure(failure)
+        second.handler.leave(Outcome("failed", "a worker failed", failure))
+        eventually(first.handler.is_closed, "the first hears of it")
+        with pytest.raises(errors.PeerFailed, match="a worker failed"):
+            first.handler.raise_if_ended()
+        assert first.handler.first_failure() == failure
+
+
+def test_who_serves_the_others_leaves_last():
+    with Job("2", linger=PATIENCE_S) as job:
+        nodes = [job.node(hosts_service=True), job.node()]
+        in_round(nodes)
+        last = job.pool.submit(nodes[0].handler.leave, done())
+        key = f"members/{nodes[0].id}"
+        eventually(lambda: b'"leaving":"done"' in (job.service.value(key) or b""), "it wants to go")
+        assert not last.done()
+        nodes[1].leave(done())
+        last.result(PATIENCE_S)

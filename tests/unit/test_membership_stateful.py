@@ -1,0 +1,188 @@
+"""A job in which anything happens at any time: nodes come, go and come back, leaders too, messages take their time.
+
+After each step section 6 of the design holds (``membership_checks`` judges each write of a leader), and
+whenever nothing more goes wrong, the job comes to rest: a complete round, or a wait for want of nodes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from membership_checks import at_rest
+from membership_world import Node, World
+
+from rdzv_plugins.elastic.keys import Member
+from rdzv_plugins.elastic.membership import Rules
+
+STEPS_PER_NODE = 60
+"""More than a job needs to come to rest, whatever has happened to it."""
+
+
+def member(number: int, place: int, rank: int | None) -> Member:
+    return Member(f"n{number}", f"h{place}", f"m{place}", number, f"10.0.0.{place}", "", 1, node_rank=rank)
+
+
+class Job(RuleBasedStateMachine):
+    """Up to five places for nodes, and what happens to them."""
+
+    @initialize(
+        sizes=st.tuples(st.integers(1, 4), st.integers(1, 4)).map(sorted),
+        ranks=st.lists(st.none() | st.integers(0, 3), min_size=1, max_size=5),
+    )
+    def begin(self, sizes: list[int], ranks: list[int | None]) -> None:
+        rules = Rules(*sizes)
+        self.ranks = [rank if rank is None or rank < rules.max_nodes else None for rank in ranks]
+        self.world = World(rules, [member(n, n, rank) for n, rank in enumerate(self.ranks)])
+
+    def some(self, data: st.DataObject, nodes: list[Node]) -> str:
+        return data.draw(st.sampled_from([node.name for node in nodes]))
+
+    def are(self, *modes: str) -> list[Node]:
+        """Those that have a session."""
+        return [node for node in self.world.nodes.values() if node.mode in modes and not node.cut]
+
+    def told(self) -> list[Node]:
+        return [node for node in self.are("joining", "working") if node.of_all or node.of_own]
+
+    def away(self) -> list[Node]:
+        return [node for node in self.world.nodes.values() if node.cut and node.mode in ("joining", "working")]
+
+    # what is bound to happen
+
+    @precondition(lambda self: self.are("off"))
+    @rule(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        self.world.start(self.some(data, self.are("off")))
+
+    @precondition(lambda self: self.told())
+    @rule(data=st.data())
+    def read(self, data: st.DataObject) -> None:
+        node = self.world.nodes[self.some(data, self.told())]
+        of_all, of_own = (data.draw(st.integers(0, len(box))) for box in (node.of_all, node.of_own))
+        self.world.read(node.name, of_all, of_own)
+
+    @precondition(lambda self: self.world.lead is None and self.are("joining", "working"))
+    @rule(data=st.data())
+    def campaign(self, data: st.DataObject) -> None:
+        self.world.campaign(self.some(data, self.are("joining", "working")))
+
+    @precondition(lambda self: self.world.lead is not None and self.world.lead.inbox)
+    @rule(count=st.integers(1, 8))
+    def hear(self, count: int) -> None:
+        self.world.hear(count)
+
+    @precondition(lambda self: self.world.lead is not None and self.world.lead.machine.deadline() is not None)
+    @rule()
+    def pass_time(self) -> None:
+        self.world.pass_time()
+
+    @precondition(lambda self: self.away())
+    @rule(data=st.data())
+    def back(self, data: st.DataObject) -> None:
+        self.world.back(self.some(data, self.away()))
+
+    # what may go wrong, or end
+
+    @precondition(lambda self: self.are("joining", "working"))
+    @rule(data=st.data(), again=st.booleans())
+    def lose(self, data: st.DataObject, again: bool) -> None:
+        node = self.world.nodes[self.some(data, self.are("joining", "working"))]
+        self.world.lose(node.name)
+        if again:  # its agent is started again, in the same place
+            twin = member(len(self.world.nodes), int(node.me.host[1:]), node.me.node_rank)
+            self.world.nodes[twin.node_id] = Node(twin)
+
+    @precondition(lambda self: self.are("joining", "working"))
+    @rule(data=st.data())
+    def cut(self, data: st.DataObject) -> None:
+        self.world.cut(self.some(data, self.are("joining", "working")))
+
+    @precondition(lambda self: self.world.lead is not None)
+    @rule()
+    def stop_leader(self) -> None:
+        self.world.stop_leader()
+
+    @precondition(lambda self: self.world.stopped)
+    @rule()
+    def resume_leader(self) -> None:
+        before = (self.world.assigned.copy(), self.world.declared)
+        self.world.resume_leader()
+        assert before == (self.world.assigned, self.world.declared)
+
+    @precondition(lambda self: self.world.lead is not None and self.world.lead.inbox)
+    @rule(count=st.integers(1, 4), written=st.integers(0, 3))
+    def hear_and_die(self, count: int, written: int) -> None:
+        self.world.hear_and_die(count, written)
+
+    @precondition(lambda self: self.are("working"))
+    @rule(data=st.data())
+    def ask(self, data: st.DataObject) -> None:
+        self.world.ask(self.some(data, self.are("working")))
+
+    @precondition(lambda self: self.are("working"))
+    @rule(data=st.data())
+    def done(self, data: st.DataObject) -> None:
+        name = self.some(data, self.are("working"))
+        (self.world.leave if self.world.nodes[name].me.done else self.world.done)(name)
+
+    @precondition(lambda self: any(len(node.said) > 1 for node in self.are("joining", "working")))
+    @rule(data=st.data())
+    def late(self, data: st.DataObject) -> None:
+        """I7: a node's old words come late, and nobody acts on them."""
+        world = self.world
+        name = self.some(data, [node for node in self.are("joining", "working") if len(node.said) > 1])
+        if world.lead is not None:
+            world.hear()
+        before = (world.assigned.copy(), world.declared)
+        world.repeat(name, data.draw(st.integers(0, len(world.nodes[name].said) - 2)))
+        if world.lead is not None:
+            world.hear(1)
+            assert before == (world.assigned, world.declared), f"I7: {name} said something old"
+
+    @rule()
+    def nothing_more_goes_wrong(self) -> None:
+        settle(self.world)
+
+    @invariant()
+    def ranks_are_agreed(self) -> None:
+        """I1: whoever works in the same round has a rank of its own in the same world."""
+        places = [(node.place, node) for node in self.are("working") if node.place and node.place.round == node.round]
+        for place, node in places:
+            same = [p for p, other in places if p.round == place.round and other is not node]
+            assert all(p.world == place.world and p.rank != place.rank for p in same)
+
+    def teardown(self) -> None:
+        if hasattr(self, "world") and self.world.sound:
+            settle(self.world)
+
+
+def settle(world: World) -> None:
+    """All messages arrive and all deadlines pass, until nothing is left to happen."""
+    for _ in range(STEPS_PER_NODE * len(world.nodes)):
+        step = next_step(world)
+        if step is None:
+            at_rest(world)
+            return
+        step[0](*step[1:])
+    raise AssertionError("the job never comes to rest")
+
+
+def next_step(world: World) -> tuple[Any, ...] | None:
+    for node in world.nodes.values():
+        if node.cut and node.mode in ("joining", "working"):
+            return world.back, node.name
+        if node.lives and (node.of_all or node.of_own):
+            return world.read, node.name
+    live = [node for node in world.nodes.values() if node.lives]
+    if world.lead is None:
+        return (world.campaign, live[-1].name) if live else None
+    if world.lead.inbox:
+        return world.hear, 1
+    return (world.pass_time,) if world.lead.machine.deadline() is not None else None
+
+
+TestJob = Job.TestCase
+TestJob.settings = settings(max_examples=400, stateful_step_count=40, deadline=None, derandomize=True)

@@ -1,0 +1,94 @@
+"""Who gets which rank, given, kept, ordered or by arrival."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from membership_steps import node
+
+from rdzv_plugins.elastic.keys import Assignment, Member
+from rdzv_plugins.elastic.ranks import Former, assign_ranks
+
+NEW = Former({})
+
+
+def ranked(*members: Member, former: Former = NEW, order=lambda _: None) -> list[str]:
+    return [member.node_id for member in assign_ranks(members, former, order)]
+
+
+def had(name: str, rank: int, given: int | None = None, machine: str = "") -> Assignment:
+    return Assignment(1, rank, 3, name, f"host-{name}", machine or name, node_rank=given)
+
+
+def test_arrival_decides_when_nothing_else_does():
+    assert ranked(node("a"), node("b"), node("c")) == ["a", "b", "c"]
+
+
+def test_who_serves_the_endpoint_comes_first():
+    assert ranked(node("a"), node("b", serves=True)) == ["b", "a"]
+
+
+def test_given_rank_is_honoured_in_every_order_of_arrival():
+    for members in permutations([node("a", 2), node("b", 0), node("c", 1), node("d", serves=True)]):
+        assert ranked(*members) == ["b", "c", "a", "d"]
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks"),
+    [
+        ([2, 1], [1, 0]),
+        ([3, 0, 2], [2, 0, 1]),
+        ([7, None, 5], [2, 0, 1]),
+        ([None, 3, 2], [0, 2, 1]),
+        ([0, 2, None], [0, 2, 1]),
+    ],
+)
+def test_given_ranks_beyond_the_size_move_down_and_keep_their_order(given, ranks):
+    names = ranked(*(node(str(number), rank) for number, rank in enumerate(given)))
+    assert [names.index(str(number)) for number in range(len(given))] == ranks
+
+
+def test_who_stays_keeps_its_rank():
+    former = Former({"a": had("a", 0), "b": had("b", 1), "c": had("c", 2)})
+    assert ranked(node("d"), node("c"), node("b"), former=former) == ["d", "b", "c"]
+
+
+def test_rank_beyond_the_size_is_not_kept():
+    former = Former({"a": had("a", 0), "b": had("b", 1), "c": had("c", 2)})
+    assert ranked(node("c"), node("b"), former=former) == ["c", "b"]
+
+
+def test_another_process_in_the_same_place_takes_the_rank():
+    former = Former({"a": had("a", 0), "b": had("b", 1)})
+    assert ranked(node("x"), node("new", machine="a", host="host-a"), former=former) == ["new", "x"]
+
+
+def test_who_stays_is_not_pushed_aside_by_a_newcomer_to_its_machine():
+    former = Former({"a": had("a", 0, machine="m"), "b": had("b", 1, machine="m")})
+    newcomer, stays = node("n", machine="m", host="host-a"), node("a", machine="m")
+    assert ranked(newcomer, stays, former=former) == ["a", "n"]
+
+
+def test_given_rank_goes_before_a_kept_one():
+    former = Former({"a": had("a", 0)})
+    assert ranked(node("a"), node("b", 0), former=former) == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("order", "ranks"),
+    [
+        (lambda _: ["c", "a", "b"], ["c", "a", "b"]),
+        (lambda _: ["c"], ["c", "a", "b"]),
+        (lambda _: ["x"], ["a", "b", "c"]),
+    ],
+)
+def test_topology_orders_those_without_another_claim(order, ranks):
+    assert ranked(node("a"), node("b"), node("c"), order=order) == ranks
+
+
+def test_topology_is_not_asked_about_one_node():
+    def order(_):
+        raise AssertionError
+
+    assert ranked(node("a"), node("b", 1), order=order) == ["a", "b"]
