@@ -21,6 +21,8 @@ from rdzv_plugins.errors import ConnectionLost
 _RUN_ID = "bench"
 _HOST = "127.0.0.1"
 _LAST_CALL_S = 1
+_LATER_S = 60
+"""A node gives up after the benchmark has."""
 
 
 class Node(Protocol):
@@ -151,7 +153,11 @@ class OurField:
         request = Request("parallel", _RUN_ID, where, min_nodes=count - 1, max_nodes=count, nproc_per_node=1)
         # all nodes are asked to dial the workers' store at once here, on few cores
         options = ElasticOptions(
-            timeout=limit_s, ttl=ttl, reach_timeout=limit_s, last_call_timeout=_LAST_CALL_S, allow_same_host=True
+            timeout=limit_s + _LATER_S,
+            ttl=ttl,
+            reach_timeout=limit_s,
+            last_call_timeout=_LAST_CALL_S,
+            allow_same_host=True,
         )
         self.nodes: list[_OurNode] = []
         for number in range(count):
@@ -222,7 +228,7 @@ class TorchField:
                 max_nodes=count,
                 local_addr=_HOST,  # as by --local-addr: else it looks its own name up
                 is_host=number == 0,
-                join_timeout=int(limit_s),
+                join_timeout=int(limit_s + _LATER_S),
                 last_call_timeout=_LAST_CALL_S,
             )
             backend, store = create_backend(parameters)

@@ -201,8 +201,9 @@ class ElasticHandler:
         fresh: dict[str, Any] = {"after": self._round, "store": None, "reached": 0, "unreachable": "", "done": 0}
         if self._joined_in == self._link.opened:
             self._say(**fresh)
-        else:  # written with the address, which the new session tells
-            self._me = dataclasses.replace(self._me, **fresh)
+        else:
+            with self._saying:  # written with the address, which the new session tells
+                self._me = dataclasses.replace(self._me, **fresh)
         while True:
             seen = self._view.version
             self.raise_if_ended()
