@@ -42,7 +42,7 @@ demo: $(NATIVE)
 	@$(BIN)/python examples/demo.py
 
 test: $(NATIVE)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff format --check .

@@ -1,0 +1,195 @@
+"""Nodes of the elastic backend ``parallel``, what they say, and what the coordination service knows of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness import Agent, Cluster, wait_until
+
+from rdzv_plugins.coordination import Event
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.keys import Member, Round, decode
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kvstore.sessions import NativeCoordination
+
+
+class Job:
+    """Agents of one job by ``parallel`` on a cluster; its workers run until ``stop``."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        nnodes: object,
+        *,
+        script: str = "trains.py",
+        conf: str = "",
+        run_id: str = "",
+        code: int = 0,
+        **options: Any,
+    ) -> None:
+        self.cluster, self.nnodes, self.script, self.conf, self.options = cluster, nnodes, script, conf, options
+        self.run_id = run_id or "none"
+        self._flags = [f"--rdzv-id={run_id}"] if run_id else []
+        self._stop = cluster.directory / f"stop-{self.run_id}"
+        self._args = (self._stop,) if script == "trains.py" else (self._stop, code)
+
+    def node(self, rank: int | None = None, *, conf: str = "", flags: Sequence[str] = (), **env: str) -> Agent:
+        """One more agent; ``conf`` comes on top of the job's."""
+        conf = ",".join(filter(None, (self.conf, conf)))
+        options: dict[str, Any] = {"backend": "parallel", "nnodes": self.nnodes, "rank": rank, "conf": conf}
+        return self.cluster.run(
+            self.script, *self._args, **(options | self.options), options=[*self._flags, *flags], **env
+        )
+
+    def stop(self) -> None:
+        """The workers end."""
+        self._stop.touch()
+
+    def finish(self, *agents: Agent) -> None:
+        """Let it end; all these agents succeed, and nothing of theirs stays behind."""
+        self.stop()
+        codes = [agent.wait() for agent in agents]
+        assert codes == [0] * len(agents), outputs(agents)
+
+    def workers(self, agent: Agent) -> list[int]:
+        return self.cluster.workers(agent, self.script)
+
+    def kill_node(self, agent: Agent) -> None:
+        """An agent and its workers, as when a machine goes."""
+        workers = self.workers(agent)
+        for pid in (agent.pid, *workers):
+            self.cluster.kill(pid)
+        agent.process.wait(30)
+
+
+def outputs(agents: Iterable[Agent]) -> str:
+    return "\n".join(f"--- pid {agent.pid}:\n{agent.text}" for agent in agents)
+
+
+def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+    """Wait until the workers of ``agents``, one each, are the whole of one round, another one than that of ``after``.
+
+    Returns their reports in order of rank.
+    """
+    old = {report["MASTER_PORT"] for report in after}
+
+    def together() -> list[dict[str, Any]] | None:
+        last = [report for agent in agents for report in agent.reports()[-1:]]
+        ports = {report["MASTER_PORT"] for report in last}
+        whole = sorted(int(report["RANK"]) for report in last) == list(range(len(agents)))
+        sizes = {report["WORLD_SIZE"] for report in last}
+        return last if whole and len(ports) == 1 and not ports & old and sizes == {str(len(agents))} else None
+
+    found: list[dict[str, Any]] = wait_until(together, 90, lambda: f"no round of all of these:\n{outputs(agents)}")
+    return sorted(found, key=lambda report: int(report["RANK"]))
+
+
+def last_rank(agent: Agent) -> int:
+    return int(agent.reports()[-1]["RANK"])
+
+
+def worlds(agent: Agent) -> list[int]:
+    """The size of each round that its worker was in."""
+    return [int(report["WORLD_SIZE"]) for report in agent.reports()]
+
+
+def restarts(*agents: Agent) -> set[str]:
+    """What their workers were told of restarts used, in all rounds."""
+    return {report["TORCHELASTIC_RESTART_COUNT"] for agent in agents for report in agent.reports()}
+
+
+def named(agent: Agent) -> str:
+    """A pattern for how messages of other nodes call it."""
+    return rf"{re.escape(socket.gethostname())} \((node rank \d+, )?pid {agent.pid}\)"
+
+
+class Serve:
+    """``rdzv serve`` at the cluster's endpoint."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.agent = cluster.start(["rdzv", "serve", f"--rdzv-endpoint={cluster.endpoint}"])
+        self.agent.wait_for(r"serving a store at")
+
+    def kill(self) -> None:
+        os.kill(self.agent.pid, signal.SIGKILL)
+        self.agent.process.wait(30)
+
+
+class Observer:
+    """A session of the test's own: who is a member, who leads, which rounds have been declared."""
+
+    def __init__(self, cluster: Cluster, run_id: str) -> None:
+        self._service = NativeCoordination(
+            Endpoint("127.0.0.1", cluster.port), run_id, name="parallel", who="the endpoint"
+        )
+        self._session = self._service.open_session(60, on_lost=lambda _: None, timeout=60)
+        self._lock = threading.Lock()
+        self._rounds: list[Round] = []
+        self._session.watch(keys.ROUND, self._take, timeout=60)
+
+    def _take(self, events: Sequence[Event]) -> None:
+        with self._lock:
+            self._rounds += [decode(Round, event.value) for event in events if event.value is not None]
+
+    def close(self) -> None:
+        self._service.close()
+
+    @property
+    def rounds(self) -> list[Round]:
+        """Every declaration, in the order of the service."""
+        with self._lock:
+            return list(self._rounds)
+
+    def members(self) -> dict[int, Member]:
+        """Those that live, by pid."""
+        held, _ = self._session.list(keys.MEMBERS, timeout=60)
+        members = [decode(Member, kv.value) for kv in held]
+        return {member.pid: member for member in members}
+
+    def leader(self) -> int | None:
+        """The pid of the agent that leads."""
+        held, _ = self._session.list(keys.LEADER, timeout=60)
+        ids = {kv.value.decode() for kv in held}
+        return next((pid for pid, member in self.members().items() if member.node_id in ids), None)
+
+    def wait_members(self, *agents: Agent) -> None:
+        """Until these are the members, and one of them leads."""
+        pids = {agent.pid for agent in agents}
+        wait_until(
+            lambda: self.members().keys() == pids and self.leader() in pids,
+            90,
+            lambda: f"members {sorted(self.members())}, leader {self.leader()}\n{outputs(agents)}",
+        )
+
+
+@contextmanager
+def observing(cluster: Cluster, run_id: str = "none") -> Iterator[Observer]:
+    """An ``Observer`` of the endpoint, once somebody listens there."""
+    cluster.wait_listening()
+    observer = Observer(cluster, run_id)
+    try:
+        yield observer
+    finally:
+        observer.close()
+
+
+def trained(agent: Agent) -> int:
+    """How many steps trains.py has made in all rounds, after checking that none is missing or was made twice."""
+    found = agent.wait_for(r"trained (\d+) steps: (\d+)")
+    steps, total = map(int, found.groups())
+    assert total == sum(range(12)) * steps * (steps + 1) // 2
+    return steps
+
+
+def write_at_once(path: Path, text: str) -> None:
+    """Whoever sees it sees all of it."""
+    path.with_suffix(".part").write_text(text)
+    path.with_suffix(".part").rename(path)

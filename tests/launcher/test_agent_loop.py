@@ -1,0 +1,103 @@
+"""The agent's own loop: written after torch's, asks before it counts a failure, and looks at no wall clock."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import os
+import re
+import subprocess
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from elastic_kit import Job, Serve, in_one_round, observing, outputs, restarts, worlds, write_at_once
+from harness import Cluster, wait_until
+from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
+
+WRITTEN_AFTER = {
+    "_invoke_run": "af8673ca9425e872",
+    "_exit_barrier": "a2f3dde88f0f9c26",
+    "_rendezvous": "0249060b3fcd46ac",
+}
+"""What the methods of torch 2.13 do, by ``meaning``: the first two are replaced by ours, the third is called twice."""
+
+
+def meaning(method: Callable[..., object]) -> str:
+    """A hash of what a method does: not of its comments, its documentation or its layout."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
+    (function,) = tree.body
+    assert isinstance(function, ast.FunctionDef)
+    if isinstance(function.body[0], ast.Expr) and isinstance(function.body[0].value, ast.Constant):
+        del function.body[0]
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("name", WRITTEN_AFTER)
+def test_torchs_method_is_the_one_that_ours_was_written_after(name: str) -> None:
+    found = meaning(inspect.unwrap(getattr(SimpleElasticAgent, name)))
+    assert found == WRITTEN_AFTER[name], (
+        f"SimpleElasticAgent.{name} of torch {torch.__version__} is not that of torch 2.13. Read what has changed "
+        "(torch/distributed/elastic/agent/server/api.py), do the same in src/launcher/agent_loop.py or "
+        f"src/launcher/agent.py where it concerns them, and then put {found!r} here."
+    )
+
+
+def test_own_failures_use_up_restarts_and_lost_nodes_do_not(cluster: Cluster) -> None:
+    Serve(cluster)
+    job = Job(cluster, "1:2", conf="last_call_timeout=80", restarts=1)
+    first, second = job.node(0), job.node(1)
+    before = in_one_round(first, second)
+    write_at_once(cluster.directory / "crash-0", "3")
+    after = in_one_round(first, second, after=before)
+    assert after[0]["TORCHELASTIC_RESTART_COUNT"] == "1"
+    job.kill_node(second)
+    (alone,) = in_one_round(first)
+    assert alone["TORCHELASTIC_RESTART_COUNT"] == "1"
+    assert "restarting the workers: restart 1 of 1" in first.text
+    again = job.node(1)
+    in_one_round(first, again)
+    assert first.reports()[-1]["TORCHELASTIC_RESTART_COUNT"] == "1"
+    write_at_once(cluster.directory / "crash-0", "5")
+    assert [first.wait(), again.wait()] == [5, 5], outputs([first, again])
+    assert "restarts used on this node: 1 of 1" in first.text
+    for node in (first, again):
+        summary = node.text.rpartition("rdzv-run: the job failed.")[2]
+        assert "first failure: rank 0 (node 0 on " in summary
+        assert "ended with exit code 5" in summary
+
+
+@pytest.fixture(scope="module")
+def an_hour_ahead(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables of a process whose wall clock is an hour ahead."""
+    library = tmp_path_factory.mktemp("clock") / "an_hour_ahead.so"
+    source = Path(__file__).with_name("an_hour_ahead.cpp")
+    compiler = [os.environ.get("CXX", "c++"), "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([*compiler, "-o", library, source], check=True)
+    return {"LD_PRELOAD": str(library)}
+
+
+def test_clocks_that_disagree_by_an_hour_change_nothing(cluster: Cluster, an_hour_ahead: dict[str, str]) -> None:
+    """Neither the agents' nor the workers': a node is lost by silence, measured by one clock alone."""
+    date = subprocess.run(["date", "+%s"], env=os.environ | an_hour_ahead, capture_output=True, text=True, check=True)
+    assert abs(int(date.stdout) - time.time() - 3600) < 600, "the library works"
+    Serve(cluster)
+    job = Job(cluster, 2, conf="ttl=2,timeout=120")
+    ahead, right = job.node(0, **an_hour_ahead), job.node(1)
+    with observing(cluster) as observer:
+        in_one_round(ahead, right)
+        seen = time.monotonic()
+        wait_until(lambda: time.monotonic() > seen + 5, 60, lambda: "")  # two ttls and more, in which all is to stay
+        assert observer.members().keys() == {ahead.pid, right.pid}
+        assert [(each.number, each.state) for each in observer.rounds] == [(1, "complete")]
+    job.finish(ahead, right)
+    assert worlds(ahead) == worlds(right) == [2]
+    assert restarts(ahead, right) == {"0"}
+    stamp = re.search(r"^(\d+):", ahead.text), re.search(r"^(\d+):", right.text)
+    assert stamp[0]
+    assert stamp[1]
+    assert stamp[0][1] != stamp[1][1], "it did live in another hour"

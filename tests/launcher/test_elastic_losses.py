@@ -1,0 +1,222 @@
+"""Losses by ``parallel``: of the leader, of rank 0, of the endpoint, of a node that was only asleep."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from elastic_kit import (
+    Job,
+    Serve,
+    in_one_round,
+    last_rank,
+    named,
+    observing,
+    restarts,
+    trained,
+    worlds,
+)
+from harness import Agent, Cluster, error_of
+
+HOOKS = """
+import os, time
+from rdzv_plugins import hookimpl
+
+@hookimpl
+def rdzv_after_join(info):
+    if "WAITS" in os.environ:
+        print(f"waits as {info.rank}", flush=True)
+        time.sleep(600)
+"""
+
+
+@pytest.fixture
+def hooks(tmp_path: Path) -> str:
+    """A directory for PYTHONPATH with an installed plug-in."""
+    info = tmp_path / "site" / "rdzv_test_hooks-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rdzv-test-hooks\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rdzv_plugins]\ntest-hooks = rdzv_test_hooks\n")
+    (info.parent / "rdzv_test_hooks.py").write_text(HOOKS)
+    return str(info.parent)
+
+
+def test_leader_that_is_lost_while_others_wait_is_followed_by_another(cluster: Cluster) -> None:
+    Serve(cluster)
+    job = Job(cluster, 3, script="says.py")
+    with observing(cluster) as observer:
+        leader = job.node(2)
+        observer.wait_members(leader)
+        second = job.node(1)
+        observer.wait_members(leader, second)
+        assert observer.leader() == leader.pid
+        cluster.kill(leader.pid)
+        observer.wait_members(second)
+        assert observer.leader() == second.pid
+        nodes = [job.node(2), second, job.node(0)]
+        in_one_round(*nodes)
+        assert [(each.number, each.state, each.world) for each in observer.rounds] == [(1, "complete", 3)]
+    job.finish(*nodes)
+    assert [last_rank(node) for node in nodes] == [2, 1, 0]
+
+
+def test_leader_and_then_rank_0_are_lost_while_the_workers_run(cluster: Cluster) -> None:
+    Serve(cluster)
+    job = Job(cluster, "1:3", conf="last_call_timeout=80")
+    with observing(cluster) as observer:
+        leader = job.node(2)
+        observer.wait_members(leader)
+        first, second = job.node(0), job.node(1)
+        before = in_one_round(leader, first, second)
+        assert observer.leader() == leader.pid
+        job.kill_node(leader)
+        in_one_round(first, second, after=before)
+        assert [last_rank(node) for node in (first, second)] == [0, 1]
+        job.kill_node(first)
+        in_one_round(second)
+        assert observer.leader() == second.pid
+    job.finish(second)
+    assert worlds(second) == [3, 2, 1]
+    assert restarts(second) == {"0"}
+    assert trained(second) > second.reports()[-1]["FROM"] > 0
+    assert re.search(f"{named(leader)} was lost", second.text)
+    assert re.search(f"{named(first)} was lost", second.text)
+
+
+@pytest.mark.parametrize("asleep", ["leader with rank 0", "follower"])
+def test_agent_that_was_asleep_is_evicted_and_comes_back_in_a_round_of_its_own(cluster: Cluster, asleep: str) -> None:
+    Serve(cluster)
+    job = Job(cluster, "1:2", conf="ttl=2,last_call_timeout=80")
+    with observing(cluster) as observer:
+        ranks = {"leader": 0, "other": 1}
+        leader = job.node(ranks["leader"])
+        observer.wait_members(leader)
+        other = job.node(ranks["other"])
+        before = in_one_round(leader, other)
+        assert observer.leader() == leader.pid
+        sleeper, awake = (leader, other) if asleep != "follower" else (other, leader)
+        (old_worker,) = job.workers(sleeper)
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        alone = in_one_round(awake)
+        assert worlds(awake) == [2, 1]
+        assert observer.members().keys() == {awake.pid}
+        os.kill(sleeper.pid, signal.SIGCONT)
+        after = in_one_round(leader, other, after=[*before, *alone])
+        assert old_worker not in cluster.processes(), "its workers of the round from which it was evicted"
+        assert [last_rank(leader), last_rank(other)] == [0, 1]
+        numbers = [each.number for each in observer.rounds]
+        assert numbers == sorted(numbers), "nothing was written into an older round"
+        assert observer.rounds[-1].state == "complete"
+        assert len(after) == observer.rounds[-1].world == 2
+    job.finish(leader, other)
+    assert worlds(awake) == [2, 1, 2]
+    assert worlds(sleeper) == [2, 2]
+    assert restarts(awake, sleeper) == {"0"}
+    assert trained(awake) == trained(sleeper)
+    assert re.search(f"{named(sleeper)} was lost", awake.text)
+    assert "with a new session" in sleeper.text
+
+
+@pytest.mark.parametrize("when", ["while nodes wait", "while workers run"])
+def test_every_node_ends_and_names_the_endpoint_that_is_gone(cluster: Cluster, when: str) -> None:
+    serve = Serve(cluster)
+    waiting = when == "while nodes wait"
+    job = Job(cluster, 3 if waiting else 2, script="says.py", conf="ttl=2")
+    with observing(cluster) as observer:
+        nodes = [job.node(0), job.node(1)]
+        if waiting:
+            observer.wait_members(*nodes)
+        else:
+            in_one_round(*nodes)
+        serve.kill()
+        check_lost(cluster, *nodes)
+
+
+def test_agent_that_serves_the_endpoint_is_lost_while_nodes_wait(cluster: Cluster) -> None:
+    job = Job(cluster, 3, script="says.py", conf="ttl=2")
+    nodes = [job.node(0), job.node(1)]
+    with observing(cluster) as observer:
+        observer.wait_members(*nodes)
+        host, other = nodes if cluster.listens(nodes[0]) else nodes[::-1]
+        cluster.kill(host.pid)
+        check_lost(cluster, other)
+
+
+def check_lost(cluster: Cluster, *nodes: Agent) -> None:
+    for node in nodes:
+        assert node.wait(60) == 68, node.text
+        error = node.text.partition("rdzv-run: error: ")[2]
+        assert f"lost the rendezvous of run 'none' at {cluster.endpoint}" in error
+        assert "Traceback" not in node.text
+    assert cluster.processes() == {}
+
+
+def test_service_that_comes_back_in_time_finds_all_nodes_in_a_new_round(cluster: Cluster) -> None:
+    serve = Serve(cluster)
+    job = Job(cluster, 2, conf="ttl=20")
+    nodes = [job.node(1), job.node(0)]
+    before = in_one_round(*nodes)
+    serve.kill()
+    Serve(cluster)  # it counts its revisions from the beginning: what one node wrote to both may look the same
+    in_one_round(*nodes, after=before)
+    job.finish(*nodes)
+    for node, rank in zip(nodes, (1, 0), strict=True):
+        assert last_rank(node) == rank
+        assert worlds(node) == [2, 2]
+        assert "with a new session" in node.text
+        assert trained(node) > node.reports()[-1]["FROM"] > 0
+    assert restarts(*nodes) == {"0"}
+
+
+def test_service_that_comes_back_is_led_again_by_the_same_node(cluster: Cluster) -> None:
+    """All that it writes to the new server may look as it did in the old one, revisions included."""
+    serve = Serve(cluster)
+    job = Job(cluster, 2, script="says.py", conf="ttl=20")
+    leader = job.node(1)
+    with observing(cluster) as observer:
+        observer.wait_members(leader)
+        other = job.node(0)
+        before = in_one_round(leader, other)
+    serve.kill()
+    os.kill(other.pid, signal.SIGSTOP)
+    Serve(cluster)
+    with observing(cluster) as observer:
+        observer.wait_members(leader)
+        os.kill(other.pid, signal.SIGCONT)
+        in_one_round(leader, other, after=before)
+        assert observer.leader() == leader.pid
+    job.finish(leader, other)
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_node_that_is_lost_between_the_round_and_its_workers(cluster: Cluster, hooks: str, lost: int) -> None:
+    """The agents exchange ranks in the store of rank 0; nobody is to wait there for one that is gone."""
+    Serve(cluster)
+    job = Job(cluster, "2:3", script="says.py", conf="last_call_timeout=80")
+    nodes = {rank: job.node(rank, PYTHONPATH=hooks, **({"WAITS": "1"} if rank == lost else {})) for rank in range(3)}
+    victim = nodes.pop(lost)
+    victim.wait_for(f"waits as {lost}")
+    for node in nodes.values():
+        node.wait_for(r"this is node \d of 3")
+    cluster.kill(victim.pid)
+    in_one_round(*nodes.values())
+    job.finish(*nodes.values())
+    for node in nodes.values():
+        assert worlds(node) == [2], "no worker was started in the round that was never whole"
+        assert restarts(node) == {"0"}
+        assert "Traceback" not in node.text
+
+
+def test_node_that_hangs_between_the_round_and_its_workers_is_named(cluster: Cluster, hooks: str) -> None:
+    """It lives, so that it is not lost; but it does not take part in exchanging ranks."""
+    Serve(cluster)
+    job = Job(cluster, 2, script="says.py", conf="read_timeout=2")
+    hangs = job.node(0, PYTHONPATH=hooks, WAITS="1")
+    other = job.node(1)
+    hangs.wait_for("waits as 0")
+    message = error_of(other, 76)
+    assert "node 0" in message
+    assert other.reports() == []

@@ -1,0 +1,96 @@
+"""Nodes that come and go while a job runs, by ``parallel``: who is in a round, with which rank, and what it costs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+from elastic_kit import Job, in_one_round, last_rank, named, outputs, restarts, trained, worlds
+from harness import Cluster, wait_until
+
+
+def test_node_that_comes_late_joins_and_node_that_is_stopped_leaves(cluster: Cluster) -> None:
+    job = Job(cluster, "1:2", conf="last_call_timeout=0,allow_same_host=true")
+    first = job.node()
+    alone = in_one_round(first)
+    second = job.node()
+    both = in_one_round(first, second)
+    assert last_rank(first) == 0, "who stays keeps its rank"
+    assert both[0]["PID"] != alone[0]["PID"], "everybody restarts"
+    os.kill(second.pid, signal.SIGTERM)
+    assert second.wait() == 143
+    in_one_round(first)
+    job.finish(first)
+    assert worlds(first) == [1, 2, 1]
+    assert restarts(first, second) == {"0"}
+    assert trained(first) > 0
+    assert re.search(f"{named(second)} has come", first.text)
+    assert re.search(f"{named(second)} was lost: it got SIGTERM", first.text)
+    assert "rdzv-run: error" not in first.text
+    assert cluster.processes() == {}
+
+
+def test_spare_takes_the_place_of_a_lost_node_and_another_one_ends_with_the_job(cluster: Cluster) -> None:
+    job = Job(cluster, 2, conf="allow_same_host=true")
+    first, second = job.node(), job.node()
+    before = in_one_round(first, second)
+    spares = [job.node(), job.node()]
+    for spare in spares:
+        spare.wait_for(r"waiting: run 'none' at \S+: round 1 is complete with its 2 nodes; this node is a spare")
+    assert worlds(first) == worlds(second) == [2], "nobody has been disturbed"
+    survivor, victim = (first, second) if cluster.listens(first) else (second, first)
+    rank = last_rank(survivor)
+    job.kill_node(victim)
+    survivor.wait_for(f"round 1 is over: {named(victim)} was lost")
+    used = wait_until(lambda: next((spare for spare in spares if spare.reports()), None), 90, lambda: outputs(spares))
+    in_one_round(survivor, used, after=before)
+    assert last_rank(survivor) == rank
+    (left,) = (spare for spare in spares if spare is not used)
+    job.finish(survivor, used, left)
+    assert left.reports() == []
+    assert "this node was not needed" in left.text
+    assert restarts(survivor, used) == {"0"}
+    assert trained(survivor) == trained(used)
+    assert cluster.processes() == {}
+
+
+def test_given_ranks_survive_the_loss_and_the_return_of_a_node(cluster: Cluster) -> None:
+    job = Job(cluster, "2:3", conf="last_call_timeout=60")
+    nodes = {rank: job.node(rank) for rank in (2, 0, 1)}
+    first = in_one_round(*nodes.values())
+    assert {rank: last_rank(node) for rank, node in nodes.items()} == {0: 0, 1: 1, 2: 2}
+    victim = nodes.pop(1)
+    if cluster.listens(victim):  # the endpoint is to survive
+        nodes[1], victim = victim, nodes.pop(0)
+    lost = 3 - sum(nodes)
+    job.kill_node(victim)
+    fewer = in_one_round(*nodes.values(), after=first)
+    assert [last_rank(nodes[rank]) for rank in sorted(nodes)] == [0, 1], "without gaps, in the order of the given ones"
+    nodes[lost] = job.node(lost)
+    in_one_round(*nodes.values(), after=fewer)
+    assert {rank: last_rank(node) for rank, node in nodes.items()} == {0: 0, 1: 1, 2: 2}
+    job.finish(*nodes.values())
+    assert restarts(*nodes.values()) == {"0"}
+    assert len({trained(node) for node in nodes.values()}) == 1
+    for node in nodes.values():
+        assert "same machine" not in node.text, "given ranks say that it is meant"
+    assert cluster.processes() == {}
+
+
+def test_too_few_are_left_and_wait_for_a_replacement_saying_for_whom(cluster: Cluster) -> None:
+    job = Job(cluster, 2, conf="allow_same_host=true")
+    nodes = [job.node(), job.node()]
+    before = in_one_round(*nodes)
+    survivor, victim = nodes if cluster.listens(nodes[0]) else nodes[::-1]
+    old, rank = last_rank(survivor), last_rank(victim)
+    job.kill_node(victim)
+    there = rf"1 of 2 nodes have joined \({named(survivor)}\)"
+    survivor.wait_for(rf"waiting: run 'none' at \S+: {there}; missing: \S+ \(was node {rank}\)")
+    assert job.workers(survivor) == [], "nothing runs meanwhile"
+    again = job.node()
+    in_one_round(survivor, again, after=before)
+    assert (last_rank(survivor), last_rank(again)) == (old, rank)
+    job.finish(survivor, again)
+    assert restarts(survivor, again) == {"0"}
+    assert trained(again) > again.reports()[0]["FROM"] > 0

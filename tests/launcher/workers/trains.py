@@ -1,0 +1,47 @@
+"""A training job in small, over gloo: steps until the file STOP exists, and starts where the newest checkpoint ends.
+
+There is a checkpoint after each step. What a step adds is the same whatever the number of ranks, so the end proves
+that none was left out or done twice. A file ``crash-RANK`` lets that rank remove it and end with the code in it.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+ITEMS = 12
+stop, checkpoint = Path(sys.argv[1]), Path("checkpoint")
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+state = torch.tensor(json.loads(checkpoint.read_text()) if rank == 0 and checkpoint.exists() else [0, 0])
+dist.broadcast(state, 0)
+step, total = state.tolist()
+names = "RANK WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT"
+report = {name: os.environ[name] for name in names.split()} | {"PID": os.getpid(), "FROM": step}
+sys.stdout.write(json.dumps(report) + "\n")
+sys.stdout.flush()
+
+crash = Path(f"crash-{rank}")
+seen = 0
+while seen < world:
+    share = sum((step + 1) * item for item in range(rank, ITEMS, world))
+    values = torch.tensor([share, stop.exists()])
+    dist.all_reduce(values)
+    added, seen = values.tolist()
+    step, total = step + 1, total + added
+    if rank == 0:
+        Path("checkpoint.part").write_text(json.dumps([step, total]))
+        Path("checkpoint.part").rename(checkpoint)
+    if crash.exists():
+        code = int(crash.read_text())
+        crash.unlink()
+        print(f"rank {rank} crashes", file=sys.stderr, flush=True)
+        os._exit(code)
+    time.sleep(0.02)
+dist.barrier()
+print(f"trained {step} steps: {total}", flush=True)
+dist.destroy_process_group()
