@@ -1,4 +1,4 @@
-"""The nodes of ``rdzv bench rendezvous``, all in one process: ours, and torch's own.
+"""The nodes of ``rdzv bench rendezvous``, all in one process: what they have in common, and ours.
 
 Handlers are made before the clock starts. torch's connect their store then, which is therefore left out of its
 figures; ours connect in ``next_rendezvous``, which is counted.
@@ -18,10 +18,10 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost
 
-_RUN_ID = "bench"
-_HOST = "127.0.0.1"
-_LAST_CALL_S = 1
-_LATER_S = 60
+RUN_ID = "bench"
+HOST = "127.0.0.1"
+LAST_CALL_S = 1
+LATER_S = 60
 """A node gives up after the benchmark has."""
 
 
@@ -63,6 +63,8 @@ class Field(Protocol):
 def make(target: str, count: int, port: int, ttl: float, limit_s: float) -> Field:
     """``port`` is that of a server in another process; 0: ours is part of this one."""
     if target == "torch":
+        from launcher.bench.rendezvous_torch import TorchField
+
         return TorchField(count, limit_s)
     return OurField(count, port, ttl, limit_s)
 
@@ -147,22 +149,22 @@ class OurField:
         from rdzv_plugins.kvstore.server import StoreServer
         from rdzv_plugins.kvstore.sessions import NativeCoordination
 
-        self._server = None if port else StoreServer(_HOST, run=_RUN_ID)
-        self._endpoint = Endpoint(_HOST, self._server.port if self._server is not None else port)
+        self._server = None if port else StoreServer(HOST, run=RUN_ID)
+        self._endpoint = Endpoint(HOST, self._server.port if self._server is not None else port)
         where = str(self._endpoint)
-        request = Request("parallel", _RUN_ID, where, min_nodes=count - 1, max_nodes=count, nproc_per_node=1)
+        request = Request("parallel", RUN_ID, where, min_nodes=count - 1, max_nodes=count, nproc_per_node=1)
         # all nodes are asked to dial the workers' store at once here, on few cores
         options = ElasticOptions(
-            timeout=limit_s + _LATER_S,
+            timeout=limit_s + LATER_S,
             ttl=ttl,
             reach_timeout=limit_s,
-            last_call_timeout=_LAST_CALL_S,
+            last_call_timeout=LAST_CALL_S,
             allow_same_host=True,
         )
         self.nodes: list[_OurNode] = []
         for number in range(count):
             server = self._server if number == 0 else None
-            inner = NativeCoordination(self._endpoint, _RUN_ID, name="parallel", server=server, who="the benchmark")
+            inner = NativeCoordination(self._endpoint, RUN_ID, name="parallel", server=server, who="the benchmark")
             backend = _Backend(inner)
             self.nodes.append(_OurNode(ElasticHandler(backend, request, options), backend))
 
@@ -193,73 +195,3 @@ class OurField:
         from rdzv_plugins.kvstore.framing import ask_statistics
 
         return self._server.stats() if self._server is not None else ask_statistics(self._endpoint, 60.0)
-
-
-class _TorchNode:
-    def __init__(self, handler: Any) -> None:
-        self.handler = handler
-        self.over = threading.Event()
-        self.rank = -1
-
-    def join(self) -> None:
-        self.rank = self.handler.next_rendezvous().rank
-
-    def wait_over(self) -> None:
-        self.over.wait()
-
-
-class TorchField:
-    """torch's ``DynamicRendezvousHandler`` on its ``C10dRendezvousBackend``, as plain torchrun makes them."""
-
-    def __init__(self, count: int, limit_s: float) -> None:
-        from torch.distributed.elastic.rendezvous import RendezvousParameters
-        from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
-        from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
-
-        self._counts: Counter[str] = Counter()
-        self.nodes: list[_TorchNode] = []
-        endpoint = f"{_HOST}:0"
-        for number in range(count):
-            parameters = RendezvousParameters(
-                backend="c10d",
-                endpoint=endpoint,
-                run_id=_RUN_ID,
-                min_nodes=count - 1,
-                max_nodes=count,
-                local_addr=_HOST,  # as by --local-addr: else it looks its own name up
-                is_host=number == 0,
-                join_timeout=int(limit_s + _LATER_S),
-                last_call_timeout=_LAST_CALL_S,
-            )
-            backend, store = create_backend(parameters)
-            endpoint = f"{_HOST}:{store.port}"
-            self._count(backend)
-            self.nodes.append(_TorchNode(create_handler(store, backend, parameters)))
-
-    def lose_one(self) -> _TorchNode:
-        """It sends no more signs of life. Nodes of torch are not told: their failing workers make them join again."""
-        last = max(self.nodes, key=lambda node: node.rank)
-        last.handler._stop_heartbeats()
-        for node in self.nodes:
-            if node is not last:
-                node.over.set()
-        return last
-
-    def requests(self) -> dict[str, int]:
-        return dict(self._counts)
-
-    def per_node(self) -> dict[str, float]:
-        return {name: count / len(self.nodes) for name, count in self._counts.items()}
-
-    def server_cpu_s(self) -> float:
-        return 0.0
-
-    def _count(self, backend: Any) -> None:
-        """Its reads and writes of the state that all nodes share."""
-        call = backend._call_store
-
-        def counted(operation: str, *args: Any, **kwargs: Any) -> Any:
-            self._counts[operation] += 1
-            return call(operation, *args, **kwargs)
-
-        backend._call_store = counted
