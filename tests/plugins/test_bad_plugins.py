@@ -152,7 +152,7 @@ def test_create_that_makes_no_handler_is_named(bad_env):
     message, remedy = result.stderr.splitlines()[-2:]
     assert message.startswith("rdzv-run: error: plug-in 'bad_create' of rdzv-bad-bad-create 1.0")
     assert message.endswith("int")
-    assert "RendezvousHandler or a RendezvousBackend" in remedy
+    assert "a RendezvousHandler, a CoordinationBackend or a RendezvousBackend" in remedy
     assert "Traceback" not in result.stderr
 
 
