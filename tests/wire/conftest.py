@@ -12,7 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 # a hundred, 5 s each.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
+from coordination_kit import Service, opened
 from store_servers import KINDS, Server, lifeline, running
+
+from rdzv_plugins.coordination import Session
 
 
 @pytest.fixture(params=KINDS)
@@ -27,3 +30,23 @@ def ours(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Our server, empty."""
     with running(request.param) as server, lifeline(server, 60):
         yield server
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    """A coordination service, empty."""
+    service = Service()
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def one(service: Service) -> Session:
+    """A node's session with it."""
+    return opened(service.backend())
+
+
+@pytest.fixture
+def two(service: Service) -> Session:
+    """Another node's."""
+    return opened(service.backend())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from attack_kit import wait_until
@@ -13,23 +13,6 @@ from wire_client import PATIENCE
 from rdzv_plugins.coordination import Event, Session
 
 T = PATIENCE
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    service = Service()
-    yield service
-    service.close()
-
-
-@pytest.fixture
-def one(service: Service) -> Session:
-    return opened(service.backend())
-
-
-@pytest.fixture
-def two(service: Service) -> Session:
-    return opened(service.backend())
 
 
 def test_a_watch_begins_with_what_is_there_and_goes_on_with_every_change(one: Session, two: Session) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 
 import pytest
 from attack_kit import read_line, wait_until
@@ -16,23 +15,6 @@ from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.errors import ConnectionLost
 
 T = PATIENCE
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    service = Service()
-    yield service
-    service.close()
-
-
-@pytest.fixture
-def one(service: Service) -> Session:
-    return opened(service.backend())
-
-
-@pytest.fixture
-def two(service: Service) -> Session:
-    return opened(service.backend())
 
 
 def test_a_key_is_created_once(one: Session, two: Session) -> None:

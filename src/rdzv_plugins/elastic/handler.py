@@ -6,6 +6,7 @@ A node puts its own key and waits to be told its place; the leader, which is one
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -24,6 +25,7 @@ from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.elastic import farewell, keys
 from rdzv_plugins.elastic.elastic_options import ElasticOptions
 from rdzv_plugins.elastic.ended import ended_error, raise_if_not_needed
+from rdzv_plugins.elastic.insisting import insist
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Round, encode
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.machine_id import machine_id
@@ -304,13 +306,8 @@ class ElasticHandler:
         with self._saying:
             self._me = dataclasses.replace(self._me, **changes)
             session = self._link.session
-            while session is not None and self._me.address:
-                try:
-                    session.put(
-                        {keys.MEMBERS + self._me.node_id: encode(self._me)}, ephemeral=True, timeout=session.ttl
-                    )
-                    return
-                except TimeoutError:  # it may have been done: doing it again changes nothing
-                    continue
-                except errors.ConnectionLost:
-                    return
+            if session is None or not self._me.address:
+                return
+            item = {keys.MEMBERS + self._me.node_id: encode(self._me)}
+            with contextlib.suppress(errors.ConnectionLost):  # the next session begins with it
+                insist(lambda: session.put(item, ephemeral=True, timeout=session.ttl))

@@ -10,11 +10,11 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.insisting import insist
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Probe, Round, decode, encode
 from rdzv_plugins.elastic.membership import Decisions, Membership, Rules
 from rdzv_plugins.elastic.neighbours import Neighbours
@@ -25,8 +25,6 @@ from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.kvstore.ends import to_json
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _PROGRESS_S = 1.0
 _NODES_PER_PROGRESS_S = 500
@@ -68,15 +66,15 @@ class Leader:
     def _end_job(self, reason: str) -> None:
         outcome = Outcome("failed", f"the leader of the rendezvous cannot go on: {reason}")
         try:
-            _insist(lambda: self._session.create(keys.END, to_json(outcome).encode(), timeout=self._session.ttl))
+            insist(lambda: self._session.create(keys.END, to_json(outcome).encode(), timeout=self._session.ttl))
         except ConnectionLost as error:
             logger.debug("could not tell the other nodes: %s", error)
 
     def _lead(self) -> None:
         session, timeout = self._session, self._session.ttl
-        held, revision = _insist(lambda: session.list("", timeout=timeout))
+        held, revision = insist(lambda: session.list("", timeout=timeout))
         membership, probing = self._take_over(held)
-        watch = _insist(lambda: session.watch(keys.MEMBERS, self._inbox.put, after=revision, timeout=timeout))
+        watch = insist(lambda: session.watch(keys.MEMBERS, self._inbox.put, after=revision, timeout=timeout))
         try:
             told = [decode(Finishing, kv.value) for kv in held if kv.key == keys.FINISHING]
             finishing = any(each.round == membership.round.number for each in told)
@@ -172,24 +170,12 @@ class Leader:
             self._write(items)
         if decisions.forget:
             forgotten = [keys.NODES + node for node in decisions.forget]
-            _insist(lambda: self._session.delete(forgotten, guard=self._key, timeout=self._session.ttl))
+            insist(lambda: self._session.delete(forgotten, guard=self._key, timeout=self._session.ttl))
 
     def _write(self, items: Mapping[str, bytes]) -> None:
-        if _insist(lambda: self._session.put(items, guard=self._key, timeout=self._session.ttl)) is None:
+        if insist(lambda: self._session.put(items, guard=self._key, timeout=self._session.ttl)) is None:
             raise _Replaced
 
 
 class _Replaced(Exception):
     """Another node leads."""
-
-
-def _insist(request: Callable[[], T]) -> T:
-    """Ask again when the service does not answer: what it may have done already changes nothing the second time.
-
-    Ends by ``ConnectionLost`` at the latest when the session does.
-    """
-    while True:
-        try:
-            return request()
-        except TimeoutError:
-            continue

@@ -10,6 +10,7 @@ from typing import Any
 from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.elastic_options import ElasticOptions
+from rdzv_plugins.elastic.insisting import insist
 from rdzv_plugins.elastic.leader import Leader
 from rdzv_plugins.elastic.membership import Rules
 from rdzv_plugins.elastic.neighbours import Neighbours
@@ -72,10 +73,8 @@ class Link:
             if session is None or self._view.has_leader or self._closed:
                 return
             mine = self._node_id.encode()
-            try:
-                _, key = session.create(keys.LEADER, mine, ephemeral=True, timeout=session.ttl)
-            except TimeoutError:  # it may have been done: the answer says whose key it is
-                _, key = session.create(keys.LEADER, mine, ephemeral=True, timeout=session.ttl)
+            # its answer says whose key it is, also if it was written by a request that was not answered
+            _, key = insist(lambda: session.create(keys.LEADER, mine, ephemeral=True, timeout=session.ttl))
             if key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
                 return
             self._stop_leading()

@@ -42,7 +42,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Decisions:
-    """What the leader is to publish: first ``assignments`` by node, then ``round``."""
+    """What the leader is to publish: ``assignments`` by node, then ``round``; one that is over comes first."""
 
     assignments: Mapping[str, Assignment] = field(default_factory=dict)
     round: Round | None = None
