@@ -114,7 +114,13 @@ def _backend(args: argparse.Namespace) -> str:
 
 
 def _endpoint(args: argparse.Namespace) -> str:
-    """--rdzv-endpoint, or --master-addr and --master-port; both only if they say the same."""
+    """--rdzv-endpoint, or --master-addr and --master-port; both only if they say the same.
+
+    Where the endpoint is that of a service apart from the nodes, it says nothing of the master, which operators
+    name to every program (Kubeflow Trainer sets PET_MASTER_ADDR and PET_MASTER_PORT).
+    """
+    if args.rdzv_endpoint and _backend(args) not in _MEET_AT_A_NODE:
+        return str(args.rdzv_endpoint)
     if not args.master_addr:
         if args.master_port is None:
             return str(args.rdzv_endpoint)
@@ -140,6 +146,9 @@ def _endpoint(args: argparse.Namespace) -> str:
             )
         return str(args.rdzv_endpoint)
     return str(master)
+
+
+_MEET_AT_A_NODE = ("static", "c10d", "parallel", "parallel-epoll", "tiered", "tiered-proxy")
 
 
 def _bracketed(address: str) -> str:

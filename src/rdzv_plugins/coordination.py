@@ -52,9 +52,10 @@ class Watch(Protocol):
 class Session(Protocol):
     """One node's connection to the service, kept alive by the backend's own means until ``close``.
 
-    It ends when it is closed, when its connection breaks, or when the service has heard nothing for
-    ``ttl`` seconds by the service's own clock; then its ephemeral keys go, and whoever watches them is told.
-    An ended session never comes back: a node that finds its session ended opens another.
+    It ends when it is closed, or when the service has heard nothing for ``ttl`` seconds by the service's own
+    clock; at once when its connection breaks, if the service tells sessions by their connections. Then its
+    ephemeral keys go, and whoever watches them is told. A service of several members may move a session from one
+    to another. An ended session never comes back: a node that finds its session ended opens another.
 
     Thread-safe. Each call waits for an answer for at most ``timeout`` seconds and then raises
     ``TimeoutError``; what it would have changed may still change. After the end of the session every call
@@ -73,7 +74,7 @@ class Session(Protocol):
 
     @property
     def remote_addr(self) -> str:
-        """The address that was dialled to reach the service."""
+        """The address that was dialled to reach the service, or one of its members."""
         ...
 
     def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:

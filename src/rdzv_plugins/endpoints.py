@@ -63,6 +63,15 @@ def parse_endpoint(text: str, default_port: int | None, *, what: str = "--rdzv-e
     return Endpoint(host, check_port(port_text, what=what))
 
 
+def is_only_local(text: str) -> bool:
+    """True for one or more endpoints, separated by commas, if none of them can be reached from another machine."""
+    try:
+        found = [parse_endpoint(part.rpartition("://")[2], 0) for part in filter(None, text.split(","))]
+    except UsageError:  # of a form that only its backend knows
+        return False
+    return bool(found) and all(endpoint.is_loopback for endpoint in found)
+
+
 def parse_meeting_point(text: str, default_port: int | None, nodes: int) -> Endpoint:
     """An endpoint where ``nodes`` nodes are to meet: with several, port 0 is refused too. Raises ``UsageError``."""
     endpoint = parse_endpoint(text, default_port)

@@ -62,7 +62,7 @@ class MissingDependency(PluginError):
 
 
 class NotAvailableYet(PluginError):
-    """The name belongs to a backend that a later release brings."""
+    """The name belongs to a backend that a later release brings, or to one that is not to come."""
 
 
 class JoinVetoed(RdzvError):
@@ -87,6 +87,12 @@ class EndpointUnreachable(RendezvousFailed):
     """The endpoint did not resolve, refused, did not answer, or is not what was expected."""
 
     exit_code = 68  # EX_NOHOST
+
+
+class AccessRefused(EndpointUnreachable):
+    """The service answers, but not to this user: wrong or missing password, or no permission."""
+
+    exit_code = 77  # EX_NOPERM
 
 
 class EndpointLost(EndpointUnreachable):

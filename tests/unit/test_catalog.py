@@ -81,7 +81,13 @@ def test_unknown_name_far_from_all_gets_no_guess():
     assert "did you mean" not in str(refusal(UnknownBackend, [TOY], "zzz"))
 
 
-@pytest.mark.parametrize("name", ["tiered", "Tiered-Proxy", "etcd", "etcd-v2"])
+def test_backend_that_is_not_to_come_says_why_and_what_to_use():
+    error = refusal(NotAvailableYet, [TOY], "etcd_v2")
+    assert "'etcd_v2' is not provided: it speaks etcd's v2 API" in str(error)
+    assert "--rdzv-backend=etcd:" in error.remedy
+
+
+@pytest.mark.parametrize("name", ["tiered", "Tiered-Proxy"])
 def test_planned_name_is_not_available_yet(name):
     error = refusal(NotAvailableYet, [TOY], name)
     assert f"'{name}' is not available yet" in str(error)
@@ -89,7 +95,7 @@ def test_planned_name_is_not_available_yet(name):
 
 
 def test_planned_name_that_a_plugin_provides_is_found():
-    assert Catalog([record("etcd", backend("etcd"))]).find("etcd").backend.name == "etcd"
+    assert Catalog([record("tiered", backend("tiered"))]).find("tiered").backend.name == "tiered"
 
 
 def test_broken_plugin_is_named_with_its_cause_chained():

@@ -250,12 +250,19 @@ def test_agent_that_is_started_again_takes_over_its_rank():
 
 
 @pytest.mark.parametrize(
-    ("addresses", "published"),
-    [(("127.0.0.1", "127.0.0.1"), ""), (("127.0.0.1", "10.0.0.2"), "10.0.0.9"), (("10.0.0.1", "127.0.0.1"), "")],
+    ("addresses", "machines", "published"),
+    [
+        (("127.0.0.1", "127.0.0.1"), "mm", ""),
+        (("127.0.0.1", "127.0.0.1"), "mn", "10.0.0.9"),  # a service of several members, one on each machine
+        (("127.0.0.1", "10.0.0.2"), "mn", "10.0.0.9"),
+        (("127.0.0.1", "10.0.0.2"), "mm", "10.0.0.9"),
+        (("10.0.0.1", "127.0.0.1"), "mn", ""),
+    ],
 )
-def test_store_is_published_elsewhere_when_others_cannot_dial_loopback(addresses, published):
+def test_store_is_published_elsewhere_when_others_cannot_dial_loopback(addresses, machines, published):
     leader = Leader(2, 2)
-    out = leader.hear(*(node(name, address=a, public="10.0.0.9") for name, a in zip("ab", addresses, strict=True)))
+    nodes = zip("ab", addresses, machines, strict=True)
+    out = leader.hear(*(node(name, address=a, machine=m, public="10.0.0.9") for name, a, m in nodes))
     assert out.assignments["a"].publish == published
 
 

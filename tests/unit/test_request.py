@@ -100,7 +100,6 @@ def test_contradiction_is_refused(checked, argv, message):
     [
         ["--rdzv-backend=tiered"],
         ["--rdzv_backend=tiered-proxy"],
-        ["--rdzv-backend=etcd"],
         ["--enable_tiered_parallel_tcpstore=true"],
         ["--enable_tiered_parallel_tcpstore", "True", "--rdzv_backend=parallel"],
     ],

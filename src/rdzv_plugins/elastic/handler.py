@@ -137,13 +137,15 @@ class ElasticHandler:
         self._say(leaving="lost", reason=reason)
 
     def peer_lost(self) -> bool:
-        """A worker has failed here: is it because a node was lost? Waits for the answer, at most ``ttl`` and a second.
+        """A worker has failed here: is it because a node was lost? Waits at most twice the time to live.
 
         Every node of the round is asked for a sign of life; who does not give one is lost when its session ends.
+        That is within its time to live; twice, for a service that elects a new leader of its own in between.
         """
         if self._place is None or self._place.world == 1:
             return False
-        deadline = time.monotonic() + self._options.ttl + 1
+        session = self._link.session
+        deadline = time.monotonic() + 2 * (session.ttl if session is not None else self._options.ttl) + 1
         asked = self._view.probe.number + 1
         self._say(probe=asked)
         while True:

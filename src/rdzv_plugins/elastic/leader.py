@@ -6,13 +6,14 @@ meanwhile, changes nothing. Its successor starts from the keys alone.
 
 from __future__ import annotations
 
+import functools
 import logging
 import queue
 import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from rdzv_plugins.coordination import Event, KeyValue, Session
+from rdzv_plugins.coordination import Event, KeyValue, Session, Watch
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import insist
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Probe, Round, decode, encode
@@ -20,7 +21,7 @@ from rdzv_plugins.elastic.membership import Decisions, Membership, Rules
 from rdzv_plugins.elastic.neighbours import Neighbours
 from rdzv_plugins.elastic.probing import Probing
 from rdzv_plugins.elastic.ranks import Order
-from rdzv_plugins.errors import ConnectionLost, RdzvError
+from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.kvstore.ends import to_json
 
@@ -72,10 +73,15 @@ class Leader:
 
     def _lead(self) -> None:
         session, timeout = self._session, self._session.ttl
-        held, revision = insist(lambda: session.list("", timeout=timeout))
-        membership, probing = self._take_over(held)
-        watch = insist(lambda: session.watch(keys.MEMBERS, self._inbox.put, after=revision, timeout=timeout))
+        while True:
+            held, revision = insist(lambda: session.list("", timeout=timeout))
+            try:
+                watch = insist(functools.partial(self._watch_members, revision))
+                break
+            except Compacted:  # what has happened since the list was made is forgotten already
+                continue
         try:
+            membership, probing = self._take_over(held)
             told = [decode(Finishing, kv.value) for kv in held if kv.key == keys.FINISHING]
             finishing = any(each.round == membership.round.number for each in told)
             self._feed(membership, probing, [Event(kv.key, kv.value, kv.revision) for kv in held], finishing=finishing)
@@ -83,6 +89,9 @@ class Leader:
                 self._feed(membership, probing, events)
         finally:
             watch.cancel()
+
+    def _watch_members(self, after: int) -> Watch:
+        return self._session.watch(keys.MEMBERS, self._inbox.put, after=after, timeout=self._session.ttl)
 
     def _take_over(self, held: Sequence[KeyValue]) -> tuple[Membership, Probing]:
         values = {kv.key: kv.value for kv in held}

@@ -44,7 +44,10 @@ def plan(round_: int, chosen: list[Member], former: Former, order: Order) -> dic
 
 def other_address(first: Member, chosen: list[Member], members: Collection[Member]) -> str:
     """Where others can dial ``first``, if it knows only a loopback address of its own and they are elsewhere; or ""."""
-    if not is_loopback_address(first.address) or all(is_loopback_address(each.address) for each in chosen):
+    if not is_loopback_address(first.address):
+        return ""
+    # each may have reached a service on its own machine: an etcd member beside every node
+    if all(is_loopback_address(each.address) for each in chosen) and len({each.machine for each in chosen}) == 1:
         return ""
     # it has reached the endpoint by loopback: where others have dialled an agent of its machine, they reach it too
     served_there = any(each.serves and each.machine == first.machine for each in members)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from rdzv_plugins.elastic.facts import wanted
 from rdzv_plugins.elastic.view import View
-from rdzv_plugins.endpoints import parse_endpoint
+from rdzv_plugins.endpoints import is_only_local
 from rdzv_plugins.interfaces import Request
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def remedy_for_timeout(request: Request) -> str:
         "Look at the output of the missing nodes, or start them with the same --rdzv-endpoint, --rdzv-id and --nnodes. "
         "--rdzv-conf timeout=SECONDS waits longer."
     )
-    if request.endpoint and parse_endpoint(request.endpoint, 0).is_loopback:
+    if is_only_local(request.endpoint):
         remedy += (
             f" Nodes on other machines cannot reach {request.endpoint}: give an address of this one, on all nodes."
         )

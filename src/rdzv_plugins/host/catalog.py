@@ -12,10 +12,13 @@ from rdzv_plugins.options import did_you_mean
 PLANNED = {
     "tiered": "tiered",
     "tiered-proxy": "tiered",
-    "etcd": "etcd",
-    "etcd-v2": "etcd",
 }
-"""Names that torchrun and torch_npu_run users know and that a later release provides."""
+"""Names that torch_npu_run users know and that a later release provides."""
+
+DROPPED = {
+    "etcd-v2": ("it speaks etcd's v2 API, which etcd 3.6 has removed", "Use --rdzv-backend=etcd: v3, same endpoint."),
+}
+"""Names that torchrun users know and that are not to come: why, and what to use."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,9 @@ class Catalog:
                     remedy="Take it out of RDZV_DISABLE_PLUGINS and --rdzv-no-plugin.",
                 )
         names = sorted(self._claims)
+        if key in DROPPED:
+            why, instead = DROPPED[key]
+            raise NotAvailableYet(f"backend {name!r} is not provided: {why}", remedy=instead)
         if key in PLANNED:
             raise NotAvailableYet(
                 f"backend {name!r} is not available yet: {PLANNED[key]!r} comes with a later release of rdzv-plugins",

@@ -10,7 +10,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, OnEvents
 from rdzv_plugins.endpoints import Endpoint
@@ -21,6 +21,7 @@ from rdzv_plugins.kvstore.framing import DONE
 from rdzv_plugins.kvstore.opening import Opening
 from rdzv_plugins.kvstore.reach import reach
 from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.stoppable import StoppableCall
 
 __all__ = ["NativeCoordination", "NativeSession"]
 
@@ -29,35 +30,8 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-class _StoppableCall:
-    """A call-back that does not begin, and does not go on, after ``stop`` has returned elsewhere."""
-
-    def __init__(self, function: Callable[[Any], object]) -> None:
-        self._function = function
-        self._running = threading.Lock()
-        self._thread: int | None = None
-        self._stopped = False
-
-    def __call__(self, argument: object) -> None:
-        with self._running:
-            if self._stopped:
-                return
-            self._thread = threading.get_ident()
-            try:
-                self._function(argument)
-            finally:
-                self._thread = None
-
-    def stop(self) -> None:
-        """From the call itself: it goes on, and is the last one."""
-        self._stopped = True
-        if self._thread != threading.get_ident():
-            with self._running:  # wait for the one that runs
-                pass
-
-
 class _Watch:
-    def __init__(self, session: NativeSession, number: int, call: _StoppableCall) -> None:
+    def __init__(self, session: NativeSession, number: int, call: StoppableCall) -> None:
         self._session, self._number, self._call = session, number, call
 
     def cancel(self) -> None:
@@ -81,9 +55,9 @@ class NativeSession:
         self._local_addr = opening.local_addr
         self._remote_addr = opening.remote_addr
         self._seen_as = opening.opened.seen_as
-        self._on_lost = _StoppableCall(on_lost)
+        self._on_lost = StoppableCall(on_lost)
         self._lock = threading.RLock()  # of the watches; a signal handler may close
-        self._watches: dict[int, _StoppableCall] = {}
+        self._watches: dict[int, StoppableCall] = {}
         self._last_watch = 0
         self._connection = FramedConnection(
             connection, str(endpoint), ttl, frames.KEEP_ALIVE, on_push=self._pushed, on_end=self._ended
@@ -136,7 +110,7 @@ class NativeSession:
         """As ``Session.watch``. An error of ``on_events`` ends the session: it has missed an event."""
         if self._connection.forked:  # the lock may be held for ever
             raise self._connection.lost()
-        call = _StoppableCall(on_events)
+        call = StoppableCall(on_events)
         with self._lock:
             self._last_watch = number = self._last_watch + 1
             self._watches[number] = call  # before the request: pushes come right behind its answer
@@ -160,7 +134,7 @@ class NativeSession:
         for call in calls:
             call.stop()
 
-    def _unwatch(self, number: int, call: _StoppableCall) -> None:
+    def _unwatch(self, number: int, call: StoppableCall) -> None:
         if self._connection.forked:
             return
         with self._lock:

@@ -1,0 +1,244 @@
+"""The members of an etcd cluster, and the connection to one of them that a session uses. On the loop's thread only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from rdzv_plugins.backends.etcd.api import grpc
+from rdzv_plugins.backends.etcd.connection import Connection, Dropped, Unusable, open_connection
+from rdzv_plugins.backends.etcd.diagnosis import Reason
+from rdzv_plugins.backends.etcd.refusals import Verdict, denied, reason_of, refusal, verdict
+from rdzv_plugins.backends.etcd.security import Security
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RendezvousFailed
+
+logger = logging.getLogger(__name__)
+
+_STAGGER_S = 0.3
+"""A member that has not answered for so long is not waited for: the next one is asked beside it."""
+_ATTEMPT_S = 5.0
+"""A member that leaves a request unanswered for so long is left."""
+_COMPARE_S = 0.5
+"""How long a start may be held up by looking whether all members are of one cluster."""
+_BUSY_S = 0.2
+_CLOSED = "the session has been closed"
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+
+Ask = Callable[[Connection, float], Awaitable[Any]]
+"""Sends a request over that connection, with that time-out in seconds."""
+
+
+class Cluster:
+    """One at a time of its members is in use; another one when that fails. ``path`` is for messages."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], security: Security, path: str) -> None:
+        self._endpoints, self._security, self.path = tuple(endpoints), security, path
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[Connection] | None = None
+        self._reasons: dict[Endpoint, Reason] = {}
+        self._id = 0
+        self._closed = False
+        self.settled = False
+        """It has been of use once: what was right then is expected to become right again."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return ",".join(map(str, self._endpoints))
+
+    @property
+    def closed(self) -> bool:
+        """``close`` has been called."""
+        return self._closed
+
+    @property
+    def has_user(self) -> bool:
+        """It logs in, and its tokens may expire."""
+        return bool(self._security.user)
+
+    def denied(self, reason: str) -> RendezvousFailed:
+        """A watch was cancelled for ``reason`` as soon as it was created."""
+        if "permission" in reason:
+            return denied(self.path, self._security)
+        return RendezvousFailed(f"etcd refuses to watch {self.path}: {reason or 'it does not say why'}")
+
+    @property
+    def current(self) -> Connection | None:
+        """The connection in use, if there is one now."""
+        connection = self._connection
+        return None if connection is None or connection.dropped else connection
+
+    def why(self) -> str:
+        """What is wrong with each member, as far as it was tried."""
+        tried = ((endpoint, self._reasons.get(endpoint)) for endpoint in self._endpoints)
+        return "; ".join(f"{endpoint}: {reason.text}" for endpoint, reason in tried if reason) or "no answer yet"
+
+    def problem(self, lead: str) -> EndpointUnreachable:
+        """``lead``, and what is wrong with each member."""
+        remedies = dict.fromkeys(reason.remedy for reason in self._reasons.values() if reason.remedy)
+        denied = any(reason.denied for reason in self._reasons.values())
+        kind = AccessRefused if denied else EndpointUnreachable
+        remedy = " ".join(remedies) or "Check that etcd runs there, and the addresses, routes and firewalls between."
+        return kind(f"{lead}: {self.why()}", remedy=remedy)
+
+    async def connection(self, timeout: float) -> Connection:
+        """The one in use, or another.
+
+        Raises ``TimeoutError``; ``EndpointUnreachable`` if waiting is of no use; ``Dropped`` after ``close``.
+        """
+        if (connection := self.current) is not None:
+            return connection
+        if self._closed:
+            raise Dropped(_CLOSED)
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+            self._connecting.add_done_callback(
+                lambda task: task.cancelled() or task.exception()
+            )  # it is looked at here
+        connecting = self._connecting
+        done, _ = await asyncio.wait({connecting}, timeout=max(0.0, timeout))
+        if not done:
+            raise TimeoutError(self.why())
+        if connecting.cancelled():
+            raise Dropped(_CLOSED)
+        return connecting.result()
+
+    async def leave(self, connection: Connection, reason: str) -> None:
+        """Do not use ``connection`` any more."""
+        if not connection.dropped:
+            self._reasons[connection.endpoint] = Reason(reason)
+            logger.debug("etcd at %s is left: %s", connection.endpoint, reason)
+        await connection.drop(reason)
+
+    async def call(self, what: str, ask: Ask, deadline: float) -> Any:
+        """The answer to a request that may be repeated, at another member if need be.
+
+        ``deadline`` is in the monotonic clock's seconds. Raises ``TimeoutError`` with the reasons, the errors of
+        ``refusal``, and ``Dropped`` after ``close``.
+        """
+        logged_in = False
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                connection = await self.connection(left)
+            except TimeoutError:
+                break
+            left = deadline - time.monotonic()
+            try:
+                return await connection.answer(ask(connection, min(_ATTEMPT_S, max(0.001, left))))
+            except Dropped:
+                if self._closed:
+                    raise
+            except grpc.aio.AioRpcError as error:
+                decided = verdict(error)
+                if decided is None or (decided is Verdict.LOG_IN and (logged_in or not self._security.user)):
+                    raise refusal(error, what, self.path, self._security) from None
+                if decided is Verdict.LATER:
+                    await asyncio.sleep(_BUSY_S)
+                elif decided is Verdict.LOG_IN:
+                    logged_in = True
+                    await self.leave(connection, "the token has expired")  # its streams have it, too
+                elif deadline - time.monotonic() > 0:  # else it was we who had no time left
+                    await self.leave(connection, reason_of(error))
+        raise TimeoutError(f"{what}: etcd has not answered in time ({self.why()})")
+
+    async def close(self) -> None:
+        """Use no connection any more."""
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._connection is not None:
+            await self._connection.drop(_CLOSED)
+
+    async def _connect(self) -> Connection:
+        """Try all members until one can be used."""
+        pause = _FIRST_PAUSE_S
+        while True:
+            found = await self._any_member()
+            if found is not None:
+                if not self._id:
+                    self._id = found.cluster_id
+                    await self._compare(found)
+                self._connection = found
+                self._reasons.clear()
+                return found
+            reasons = [self._reasons.get(endpoint) for endpoint in self._endpoints]
+            final = all(reason and reason.final for reason in reasons) or any(
+                reason and reason.denied for reason in reasons
+            )
+            if final and not self.settled:
+                raise self.problem(f"etcd at {self.name} cannot be used")
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 1.5, _LONGEST_PAUSE_S)
+
+    async def _any_member(self) -> Connection | None:
+        """The first that can be used, in random order so that the nodes spread over the members."""
+        found: list[Connection] = []
+        trying: set[asyncio.Task[None]] = set()
+        try:
+            for endpoint in random.sample(self._endpoints, len(self._endpoints)):
+                trying.add(asyncio.get_running_loop().create_task(self._try(endpoint, found)))
+                _, trying = await asyncio.wait(trying, timeout=_STAGGER_S, return_when=asyncio.FIRST_COMPLETED)
+                if found:
+                    break
+            while trying and not found:
+                _, trying = await asyncio.wait(trying, return_when=asyncio.FIRST_COMPLETED)
+            return found[0] if found else None
+        except asyncio.CancelledError:
+            await _drop(found)
+            raise
+        finally:
+            for task in trying:
+                task.cancel()
+            await _drop(found[1:])
+
+    async def _try(self, endpoint: Endpoint, found: list[Connection]) -> None:
+        try:
+            connection = await open_connection(endpoint, self._security, self.path)
+        except Unusable as error:
+            self._reasons[endpoint] = error.reason
+            return
+        if self._id and connection.cluster_id != self._id:
+            self._reasons[endpoint] = Reason(
+                "it belongs to another etcd cluster than the member that was used before",
+                "--rdzv-endpoint has to name members of one cluster.",
+                final=True,
+            )
+            await connection.drop("of another cluster")
+            return
+        found.append(connection)
+
+    async def _compare(self, used: Connection) -> None:
+        """Nodes that wait for each other in different clusters would never know. Raises ``EndpointUnreachable``."""
+        others = [endpoint for endpoint in self._endpoints if endpoint != used.endpoint]
+        checks = [asyncio.get_running_loop().create_task(self._is_foreign(endpoint)) for endpoint in others]
+        if not checks:
+            return
+        done, late = await asyncio.wait(checks, timeout=_COMPARE_S)
+        for task in late:
+            task.cancel()
+        foreign = [endpoint for endpoint, task in zip(others, checks, strict=True) if task in done and task.result()]
+        if foreign:
+            await used.drop("of another cluster")
+            raise EndpointUnreachable(
+                f"{', '.join(map(str, foreign))} and {used.endpoint} are members of different etcd clusters",
+                remedy="--rdzv-endpoint has to name members of one cluster, the same on every node.",
+            )
+
+    async def _is_foreign(self, endpoint: Endpoint) -> bool:
+        try:
+            connection = await open_connection(endpoint, self._security, self.path, log_in=False)
+        except Unusable:  # its turn comes when it is needed
+            return False
+        await connection.drop("not needed")
+        return connection.cluster_id != self._id
+
+
+async def _drop(connections: Sequence[Connection]) -> None:
+    for connection in connections:
+        await connection.drop("not needed")

@@ -1,0 +1,124 @@
+"""Why a member that can be dialled cannot be used: asked with plain sockets and Python's TLS.
+
+gRPC says "unavailable" for each of these.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from dataclasses import dataclass
+
+from rdzv_plugins.backends.etcd.security import Security
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kvstore.reach import dial
+
+_ENOUGH = 4096
+_FIRST_VERSION = 3
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What is wrong with a member. ``final``: it will not become right by waiting."""
+
+    text: str
+    remedy: str = ""
+    final: bool = False
+    denied: bool = False
+    """It is about who asks."""
+
+
+def diagnose(endpoint: Endpoint, security: Security, timeout: float) -> Reason | None:
+    """What is wrong, or None if this cannot tell. Takes up to a few times ``timeout`` seconds; never raises."""
+    try:
+        connection: socket.socket = dial(endpoint.host, endpoint.port, timeout)
+        with connection:
+            if security.tls:
+                try:
+                    connection = security.context().wrap_socket(connection, server_hostname=endpoint.host)
+                except ssl.SSLError as error:
+                    return _of_handshake(error, endpoint, security)
+            with connection:
+                answer = _ask_version(connection, endpoint)
+    except ssl.SSLError as error:  # with TLS 1.3 the server's word on our certificate comes late
+        return _of_handshake(error, endpoint, security)
+    except OSError:
+        answer = b""
+    if not security.tls and _speaks_tls(endpoint, timeout):
+        return Reason(
+            "it speaks TLS",
+            "Give https:// in the endpoint, and --rdzv-conf cacert=FILE if its authority is your own.",
+            True,
+        )
+    return _of_answer(answer)
+
+
+def _ask_version(connection: socket.socket, endpoint: Endpoint) -> bytes:
+    connection.sendall(f"GET /version HTTP/1.1\r\nHost: {endpoint}\r\nConnection: close\r\n\r\n".encode())
+    answer = b""
+    while len(answer) < _ENOUGH and (part := connection.recv(_ENOUGH)):
+        answer += part
+    return answer
+
+
+def _speaks_tls(endpoint: Endpoint, timeout: float) -> bool:
+    anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+    try:
+        with dial(endpoint.host, endpoint.port, timeout) as plain, anyone.wrap_socket(plain):
+            return True
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")  # it has answered in TLS, for example: where is your certificate?
+    except OSError:
+        return False
+
+
+def _of_handshake(error: ssl.SSLError, endpoint: Endpoint, security: Security) -> Reason:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = error.verify_message
+        if "mismatch" in text.lower():
+            remedy = "Its certificate needs this name or address as subject alternative name."
+        elif "expired" in text or "not yet valid" in text:
+            remedy = "Renew it, or set the clock of this machine."
+        else:
+            whose = security.cacert or "the system's authorities"
+            remedy = f"It was not signed by {whose}: --rdzv-conf cacert=FILE names the right authority."
+        return Reason(f"TLS: its certificate is refused: {text.rstrip('.').lower()}", remedy, True)
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    if "alert" in reason:
+        mine = f"this node's certificate {security.cert}" if security.cert else "this node has no certificate"
+        return Reason(
+            f"TLS: it refuses this node ({reason}); {mine}",
+            "Give a client certificate that it trusts: --rdzv-conf cert=FILE,key=FILE.",
+            True,
+        )
+    if "wrong version" in reason or "record layer" in reason:
+        return Reason(
+            "it does not speak TLS",
+            "Leave out https://, protocol=https, cacert and cert, or switch TLS on in etcd.",
+            True,
+        )
+    return Reason(f"TLS: {reason}")
+
+
+def _of_answer(answer: bytes) -> Reason | None:
+    """What it says to an HTTP request: etcd tells its version."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    strange = Reason("something else than etcd listens there", "Check host and port: etcd's is 2379 by default.", True)
+    if not answer:
+        return None
+    if not head.startswith(b"HTTP/"):
+        return strange
+    try:
+        version = str(json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])["etcdserver"])
+        major = int(version.partition(".")[0])
+    except (ValueError, KeyError, TypeError):
+        return strange
+    if major < _FIRST_VERSION:
+        return Reason(
+            f"it is etcd {version}, which has only the v2 API",
+            "Use etcd 3.4 or later: etcd 3.6 has no v2 API any more.",
+            True,
+        )
+    return None

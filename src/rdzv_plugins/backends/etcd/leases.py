@@ -1,0 +1,183 @@
+"""Granting leases and keeping them alive, and saying how one has ended. On the loop's thread only.
+
+etcd ends a lease that was not refreshed for its time to live, by the clock of its leader alone; after an election
+every lease has its full time again. So only etcd knows whether a lease lives: while no member answers, this node
+does not know, and goes on for as long as the user allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from rdzv_plugins.backends.etcd.api import grpc, rpc
+from rdzv_plugins.backends.etcd.cluster import Cluster
+from rdzv_plugins.backends.etcd.connection import Connection, Dropped
+from rdzv_plugins.backends.etcd.refusals import reason_of
+from rdzv_plugins.backends.etcd.space import RUN_LEASE_S
+from rdzv_plugins.errors import ConnectionLost
+
+logger = logging.getLogger(__name__)
+
+TROUBLE = (grpc.aio.AioRpcError, Dropped, TimeoutError, asyncio.InvalidStateError)
+"""What a stream ends with when its member, or the way to it, is gone."""
+_REFRESHES_PER_TTL = 3
+_QUIET_S = 1.0
+"""Moving to another member takes less, and is not worth a line."""
+_REPORT_EVERY_S = 10.0
+_CLOCK_S = 5.0
+"""A wall clock that moves by more against the machine's own has been set."""
+
+
+def now() -> float:
+    """Seconds that do not jump, and that count on while the machine sleeps where it can tell."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def trouble(error: Exception) -> str:
+    """One of ``TROUBLE`` in words."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return reason_of(error)
+    return "it does not answer" if isinstance(error, TimeoutError) else str(error) or "it has hung up"
+
+
+async def grant(cluster: Cluster, lease: int, ttl: int, deadline: float) -> int:
+    """A lease of that number; returns its time to live in seconds, which may be more than was asked for."""
+
+    async def ask(connection: Connection, timeout: float) -> Any:
+        request = rpc.LeaseGrantRequest(TTL=ttl, ID=lease)
+        try:
+            return await connection.lease.LeaseGrant(request, timeout=timeout, metadata=connection.metadata)
+        except grpc.aio.AioRpcError as error:
+            if "lease already exists" in (
+                error.details() or ""
+            ):  # from an attempt that was not answered, or by another
+                return rpc.LeaseGrantResponse(ID=lease, TTL=ttl)
+            raise
+
+    answer = await cluster.call("a lease", ask, deadline)
+    return int(answer.TTL)
+
+
+async def ensure(cluster: Cluster, lease: int, ttl: int, deadline: float) -> None:
+    """A lease of that number lives, and has all of its time before it."""
+
+    async def refresh(connection: Connection, timeout: float) -> int:
+        call = connection.lease.LeaseKeepAlive(timeout=timeout, metadata=connection.metadata)
+        try:
+            return await refreshed(connection, call, lease, timeout)
+        finally:
+            call.cancel()
+
+    if await cluster.call("the lease of the run", refresh, deadline) <= 0:
+        await grant(cluster, lease, ttl, deadline)
+
+
+async def refreshed(connection: Connection, call: Any, lease: int, timeout: float) -> int:
+    """Refresh ``lease`` on a stream; the seconds that it has now, 0 if it is gone. Raises ``TROUBLE``."""
+    await connection.answer(call.write(rpc.LeaseKeepAliveRequest(ID=lease)), timeout)
+    answer = await connection.answer(call.read(), timeout)
+    if answer is grpc.aio.EOF:
+        raise Dropped("it has hung up")
+    return int(answer.TTL)
+
+
+class KeepAlive:
+    """Refreshes a session's lease, and now and then its run's, at whichever member answers."""
+
+    def __init__(self, cluster: Cluster, lease: int, ttl: float, run_lease: int, outage: float) -> None:
+        self._cluster, self._lease, self._ttl, self._run_lease = cluster, lease, ttl, run_lease
+        self._patience = max(outage, ttl)
+        self._last = now()
+        self._run_last = self._last
+        self._troubled = False  # since the last refresh
+        self._clock = time.time() - now()
+
+    async def run(self) -> ConnectionLost:
+        """Until the lease is gone, or nobody has answered for too long: returns why the session has ended."""
+        while True:
+            try:
+                connection = await self._reach()
+                if connection is None:
+                    return self._unanswered()
+                try:
+                    gone = await self._refresh(connection)
+                    return self._gone(gone)
+                except TROUBLE as error:
+                    self._troubled = True
+                    await self._cluster.leave(connection, trouble(error))
+            except Dropped as error:
+                return ConnectionLost(str(error))
+            except Exception as error:  # it must not end in silence
+                logger.exception("keeping the lease alive has failed")
+                return ConnectionLost(f"keeping the lease alive has failed: {error!r}")
+
+    async def _reach(self) -> Connection | None:
+        """A connection, or None when it has taken too long."""
+        wait, told = _QUIET_S, False
+        while (left := self._last + self._patience - now()) > 0:
+            try:
+                connection = await self._cluster.connection(min(wait, left))
+            except TimeoutError:
+                self._troubled = True
+                if wait >= left:
+                    return None
+                told = True
+                logger.warning(
+                    "etcd has not answered for %.0f s (%s); this node goes on without it for another %.0f s at most",
+                    now() - self._last,
+                    self._cluster.why(),
+                    left - wait,
+                )
+                wait = _REPORT_EVERY_S
+                continue
+            if told:
+                logger.warning("etcd answers again, at %s, after %.0f s", connection.endpoint, now() - self._last)
+            return connection
+        return None
+
+    async def _refresh(self, connection: Connection) -> str:
+        """Returns which lease is gone."""
+        period = self._ttl / _REFRESHES_PER_TTL
+        call = connection.lease.LeaseKeepAlive(metadata=connection.metadata)
+        try:
+            while True:
+                sent = now()
+                if await refreshed(connection, call, self._lease, period) <= 0:
+                    return "its lease"
+                self._last, self._troubled = sent, False
+                if sent - self._run_last >= RUN_LEASE_S / _REFRESHES_PER_TTL:
+                    if await refreshed(connection, call, self._run_lease, period) <= 0:
+                        return "the lease of the run"
+                    self._run_last = sent
+                await asyncio.sleep(max(0.0, sent + period - now()))
+        finally:
+            call.cancel()
+
+    def _unanswered(self) -> ConnectionLost:
+        error = ConnectionLost(f"etcd has not answered for {now() - self._last:.0f} s: {self._cluster.why()}")
+        error.silent = True
+        return error
+
+    def _gone(self, which: str) -> ConnectionLost:
+        silence = now() - self._last
+        if silence < self._ttl:
+            text = (
+                f"{which} is gone, though it was refreshed {silence:.1f} s ago: it was revoked by hand, etcd has lost "
+                "data, or the clock of the machine of etcd's leader has jumped"
+            )
+        elif self._troubled:
+            text = (
+                f"{which} has ended, for no member of etcd has answered in time: the last one did {silence:.1f} s ago"
+            )
+        else:
+            text = (
+                f"{which} has ended, for this process stood still for {silence:.1f} s (it was stopped, or the machine "
+                f"slept or was overloaded); after {self._ttl:g} s it counts as lost"
+            )
+        jump = time.time() - now() - self._clock
+        if abs(jump) > _CLOCK_S:
+            text += f"; the clock of this machine has been set by {jump:+.0f} s meanwhile, which is not the cause"
+        return ConnectionLost(f"the session with etcd at {self._cluster.name} is over: {text}")

@@ -1,0 +1,87 @@
+"""What an error that gRPC reports means for whoever asked: ask another member, log in again, or give up."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from rdzv_plugins.backends.etcd.api import grpc
+from rdzv_plugins.backends.etcd.security import PASSWORD, USER, Security
+from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RendezvousFailed
+
+
+class Verdict(enum.Enum):
+    """What to do next."""
+
+    ELSEWHERE = "this member cannot answer now"
+    LATER = "the cluster is too busy"
+    LOG_IN = "the token is no longer known"
+
+
+_ELSEWHERE = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+)
+
+
+def verdict(error: Any) -> Verdict | None:
+    """Of an ``AioRpcError``; None: asking again is of no use."""
+    code, text = error.code(), error.details() or ""
+    if code == grpc.StatusCode.UNAUTHENTICATED or "invalid auth token" in text:
+        return Verdict.LOG_IN
+    if "too many requests" in text:
+        return Verdict.LATER
+    return Verdict.ELSEWHERE if code in _ELSEWHERE else None
+
+
+def reason_of(error: Any) -> str:
+    """One line."""
+    text = (error.details() or error.code().name).splitlines()[0].removeprefix("etcdserver: ")
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and "Deadline" in text:
+        return "it does not answer"
+    if text == "no leader":
+        return "no leader: too few members of the cluster live, or reach each other, for a majority"
+    return str(text)
+
+
+def denied(path: str, security: Security) -> AccessRefused:
+    """No permission for the keys under ``path``."""
+    folder = path.rstrip("/").rpartition("/")[0] + "/"
+    return AccessRefused(
+        f"etcd does not let {_user(security)} read and write under {path}",
+        remedy=f"For a role of that user, as root: etcdctl role grant-permission ROLE --prefix=true readwrite {folder}",
+    )
+
+
+def _user(security: Security) -> str:
+    return f"user {security.user!r}" if security.user else "a node without a user"
+
+
+def refusal(error: Any, what: str, path: str, security: Security) -> RendezvousFailed:
+    """The error for the user; ``path`` is where the run's keys lie.
+
+    ``EndpointUnreachable`` (``AccessRefused`` is one) if nothing else will be done either.
+    """
+    text = reason_of(error)
+    if "user name is empty" in text:
+        return AccessRefused(
+            "etcd wants a user and a password, and this node has none",
+            remedy=f"Give --rdzv-conf credentials=FILE (one line, user:password), or set {USER} and {PASSWORD}.",
+        )
+    if "authentication failed" in text:
+        return AccessRefused(
+            f"etcd does not accept the password of {_user(security)}, or does not know that user",
+            remedy=f"Check the file of --rdzv-conf credentials, or {USER} and {PASSWORD}.",
+        )
+    if error.code() == grpc.StatusCode.PERMISSION_DENIED:
+        return denied(path, security)
+    if "space exceeded" in text:
+        return EndpointUnreachable(
+            f"etcd takes no more writes: {text}",
+            remedy="Compact and defragment it, then: etcdctl alarm disarm. --auto-compaction-retention avoids this.",
+        )
+    return RendezvousFailed(f"etcd refuses {what}: {text}")

@@ -1,0 +1,151 @@
+"""Where the keys of a run lie in etcd, and the requests that read and change them.
+
+``<prefix>/<run id>/k/`` holds the keys of the run, ``<prefix>/<run id>/s/`` one key for each session. Everything
+hangs on a lease: what is ephemeral on its session's, the rest on one of the run. So a job that was killed as a
+whole leaves nothing behind, and who opens a session sees whether another one lives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rdzv_plugins.backends.etcd.api import rpc
+from rdzv_plugins.coordination import Event, KeyValue
+
+RUN_LEASE_S = 600
+"""How long the keys of a run outlive its last node, if that could not clean up."""
+MOST_OPERATIONS = 128
+"""In one transaction: etcd's default (--max-txn-ops)."""
+MOST_BYTES = 1 << 20
+"""In one transaction: below etcd's default of 1.5 MiB (--max-request-bytes)."""
+
+
+class Space:
+    """The keys of one run. Immutable."""
+
+    def __init__(self, prefix: str, run_id: str) -> None:
+        # quoted: run "a" is not to own the keys of run "a/b"
+        self.path = f"{prefix.rstrip('/')}/{urllib.parse.quote(run_id, safe='')}/"
+        self._keys = f"{self.path}k/".encode()
+        self._sessions = f"{self.path}s/".encode()
+        digest = hashlib.sha256(self.path.encode()).digest()
+        self.run_lease = int.from_bytes(digest[:8], "big") >> 1 or 1
+        """The same for all nodes of the run, which have no other way to agree on it before they have met."""
+
+    def full(self, key: str) -> bytes:
+        """The key as etcd knows it."""
+        return self._keys + key.encode()
+
+    def events(self, answer: Any) -> Iterator[Event]:
+        """What a watch was told. Keys that are not text are not ours."""
+        for event in answer.events:
+            name = self._short(event.kv.key)
+            if name is not None:
+                gone = event.type == event.DELETE
+                yield Event(name, None if gone else event.kv.value, event.kv.mod_revision)
+
+    def held(self, answer: Any) -> list[KeyValue]:
+        """The keys of a range's answer."""
+        named = ((self._short(kv.key), kv) for kv in answer.kvs)
+        return [KeyValue(name, kv.value, kv.mod_revision) for name, kv in named if name is not None]
+
+    def _short(self, key: bytes) -> str | None:
+        try:
+            return key[len(self._keys) :].decode()
+        except UnicodeDecodeError:
+            return None
+
+    def all(self, prefix: str) -> Any:
+        """All keys that begin with ``prefix``, in the order of their last changes."""
+        start = self.full(prefix)
+        return rpc.RangeRequest(
+            key=start, range_end=_end(start), sort_order=rpc.RangeRequest.ASCEND, sort_target=rpc.RangeRequest.MOD
+        )
+
+    def names(self, prefix: str, revision: int) -> Any:
+        """Which keys began with ``prefix`` at ``revision``."""
+        start = self.full(prefix)
+        return rpc.RangeRequest(key=start, range_end=_end(start), revision=revision, keys_only=True)
+
+    def create(self, key: str, value: bytes, lease: int) -> Any:
+        """Write ``key`` if it is absent, else read it."""
+        name = self.full(key)
+        return rpc.TxnRequest(
+            compare=[_unchanged(name, 0)],
+            success=[_put(name, value, lease)],
+            failure=[rpc.RequestOp(request_range=rpc.RangeRequest(key=name))],
+        )
+
+    def puts(self, items: Mapping[str, bytes], lease: int) -> Iterator[tuple[list[str], list[Any]]]:
+        """The keys and the operations of as few transactions as etcd's limits allow, in order."""
+        names: list[str] = []
+        operations: list[Any] = []
+        size = 0
+        for key, value in items.items():
+            grown = size + len(value) + len(key)
+            if operations and (len(operations) == MOST_OPERATIONS or grown > MOST_BYTES):
+                yield names, operations
+                names, operations, grown = [], [], len(value) + len(key)
+            names.append(key)
+            operations.append(_put(self.full(key), value, lease))
+            size = grown
+        yield names, operations
+
+    def deletes(self, keys: Sequence[str]) -> Iterator[list[Any]]:
+        """The operations of as few transactions as etcd's limits allow."""
+        names = [self.full(key) for key in dict.fromkeys(keys)]
+        for start in range(0, max(1, len(names)), MOST_OPERATIONS):
+            yield [_delete(name) for name in names[start : start + MOST_OPERATIONS]]
+
+    def guarded(self, operations: Sequence[Any], guard: KeyValue | None) -> Any:
+        """A transaction that does nothing if ``guard`` has changed."""
+        compare = [] if guard is None else [_unchanged(self.full(guard.key), guard.revision)]
+        return rpc.TxnRequest(compare=compare, success=operations)
+
+    def enter(self, lease: int) -> Any:
+        """Say that a session lives. If it is the only one, what is there was left behind by a dead run."""
+        mine = _put(self._session(lease), b"", lease)
+        return rpc.TxnRequest(compare=[self._nobody()], success=[_delete_all(self._keys), mine], failure=[mine])
+
+    def leave(self) -> Any:
+        """Delete the keys of the run, if no session lives."""
+        return rpc.TxnRequest(compare=[self._nobody()], success=[_delete_all(self._keys)])
+
+    def _session(self, lease: int) -> bytes:
+        return self._sessions + f"{lease:016x}".encode()
+
+    def _nobody(self) -> Any:
+        """No session lives: true of every key in an empty range."""
+        compare = _unchanged(self._sessions, 0)
+        compare.range_end = _end(self._sessions)
+        return compare
+
+
+def watch_request(key: bytes, start: int) -> Any:
+    """Every change from revision ``start`` on of keys that begin with ``key``."""
+    return rpc.WatchRequest(create_request=rpc.WatchCreateRequest(key=key, range_end=_end(key), start_revision=start))
+
+
+def _unchanged(key: bytes, revision: int) -> Any:
+    """0: it is absent."""
+    return rpc.Compare(key=key, target=rpc.Compare.MOD, result=rpc.Compare.EQUAL, mod_revision=revision)
+
+
+def _put(key: bytes, value: bytes, lease: int) -> Any:
+    return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value, lease=lease))
+
+
+def _delete(key: bytes) -> Any:
+    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key))
+
+
+def _delete_all(prefix: bytes) -> Any:
+    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=prefix, range_end=_end(prefix)))
+
+
+def _end(prefix: bytes) -> bytes:
+    """The first key behind all that begin with ``prefix``, which ends in "/" or in text: never in the last byte."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
