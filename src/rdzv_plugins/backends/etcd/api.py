@@ -19,8 +19,9 @@ from typing import Any
 from rdzv_plugins.errors import BrokenPlugin
 
 _MODE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
-_DURING_IMPORT = {_MODE: "python", "GRPC_VERBOSITY": "NONE"}
-"""gRPC's own lines about each handshake that fails tell users less than our messages."""
+_DURING_IMPORT = {_MODE: "python", "GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+"""gRPC's own lines about each handshake that fails tell users less than our messages. Its handlers around ``fork``
+start its threads again in the child, which sometimes crashes; no child of ours uses gRPC."""
 
 
 @contextlib.contextmanager

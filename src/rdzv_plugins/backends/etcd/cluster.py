@@ -152,8 +152,10 @@ class Cluster:
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._connection is not None:
-            await self._connection.drop(_CLOSED)
+        self._connecting = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.drop(_CLOSED)
 
     async def _connect(self) -> Connection:
         """Try all members until one can be used."""

@@ -45,16 +45,37 @@ class Connection:
         """Why it is not used any more."""
         self.cluster_id = 0
         self.metadata: tuple[tuple[str, str], ...] = (_REQUIRE_LEADER,)
-        self._channel = _channel(endpoint, security, remote_addr)
-        self.kv, self.lease, self.watch = (
-            rpc.KVStub(self._channel),
-            rpc.LeaseStub(self._channel),
-            rpc.WatchStub(self._channel),
+        channel = _channel(endpoint, security, remote_addr)
+        self._open: tuple[Any, Any, Any, Any] | None = (
+            channel,
+            rpc.KVStub(channel),
+            rpc.LeaseStub(channel),
+            rpc.WatchStub(channel),
         )
+
+    def _held(self) -> tuple[Any, Any, Any, Any]:
+        if self._open is None:
+            raise Dropped(self.dropped)
+        return self._open
+
+    @property
+    def kv(self) -> Any:
+        """The stub of etcd's service KV; each of the stubs raises ``Dropped`` when the connection is."""
+        return self._held()[1]
+
+    @property
+    def lease(self) -> Any:
+        """That of Lease."""
+        return self._held()[2]
+
+    @property
+    def watch(self) -> Any:
+        """That of Watch."""
+        return self._held()[3]
 
     async def check(self) -> None:
         """Ask the member who it is. Raises ``AioRpcError`` or ``Unusable``."""
-        status = await rpc.MaintenanceStub(self._channel).Status(rpc.StatusRequest(), timeout=DIAL_S)
+        status = await rpc.MaintenanceStub(self._held()[0]).Status(rpc.StatusRequest(), timeout=DIAL_S)
         self.cluster_id = status.header.cluster_id
         if not status.leader:
             raise Unusable(
@@ -67,7 +88,7 @@ class Connection:
             return
         request = rpc.AuthenticateRequest(name=self._security.user, password=self._security.password)
         try:
-            answer = await rpc.AuthStub(self._channel).Authenticate(request, timeout=DIAL_S)
+            answer = await rpc.AuthStub(self._held()[0]).Authenticate(request, timeout=DIAL_S)
         except grpc.aio.AioRpcError as error:
             if "authentication is not enabled" in (error.details() or ""):
                 return  # whoever may come without a password may come with one
@@ -77,8 +98,10 @@ class Connection:
     async def drop(self, reason: str) -> None:
         """Use it no longer: whoever waits for an answer on it gets ``Dropped``."""
         if not self.dropped:
+            channel, *_ = self._held()
             self.dropped = reason
-            await self._channel.close()
+            self._open = None  # the socket is closed once nobody holds the channel any more
+            await channel.close()
 
     async def answer(self, waiting: Awaitable[T], timeout: float | None = None) -> T:
         """What ``waiting`` gives. Raises ``Dropped`` if this connection is dropped meanwhile, and ``TimeoutError``."""

@@ -134,7 +134,8 @@ class EtcdSession:
     async def _close(self, revoke: bool) -> None:
         """The lease first: then others know, and then what the last session leaves is deleted."""
         self._on_over(self)
-        for task in self._tasks:
+        tasks, self._tasks = self._tasks, []  # a task that is kept keeps what its streams held: sockets
+        for task in tasks:
             task.cancel()
         try:
             if revoke and self._ttl and self._cluster.current is not None:

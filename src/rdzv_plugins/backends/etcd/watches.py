@@ -102,16 +102,20 @@ class Watches:
                 if self._cluster.closed:
                     return
                 continue
-            stream = connection.watch.Watch(metadata=connection.metadata)
             try:
-                await self._serve(connection, stream)
+                await self._serve(connection, connection.watch.Watch(metadata=connection.metadata))
             except TROUBLE as error:
                 await self._cluster.leave(connection, trouble(error))
-            finally:
-                self._stream = None
-                stream.cancel()
+            del connection
 
     async def _serve(self, connection: Connection, stream: Any) -> None:
+        try:
+            await self._follow(connection, stream)
+        finally:
+            self._stream = None
+            stream.cancel()
+
+    async def _follow(self, connection: Connection, stream: Any) -> None:
         self._asked.clear()
         for watched in self._all:
             watched.number = None

@@ -1,0 +1,63 @@
+"""Old generated code beside whatever protobuf is installed: in processes of their own, since it is loaded once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+MODE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+NAMES = (MODE, "GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT")
+
+
+def python(code: str, **env: str) -> str:
+    clean = {name: value for name, value in os.environ.items() if name not in NAMES}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=clean | env, check=True, capture_output=True, text=True, timeout=60
+    ).stdout
+
+
+LOAD = "from rdzv_plugins.backends.etcd.api import rpc; print(rpc.RangeRequest(key=b'k').key)"
+SHOW = f"import os; print({{name: os.environ[name] for name in {NAMES} if name in os.environ}})"
+
+
+@pytest.mark.parametrize("mode", ["", "upb", "python"])
+def test_what_is_set_for_the_import_is_put_back(mode):
+    set_before = {MODE: mode, "GRPC_VERBOSITY": "ERROR"} if mode else {}
+    assert python(f"{LOAD}\n{SHOW}", **set_before) == f"b'k'\n{set_before}\n"
+
+
+def test_protobuf_loaded_before_in_another_mode_is_told_apart_with_what_to_do():
+    said = python(
+        f"""
+import google.protobuf.descriptor
+from rdzv_plugins.errors import BrokenPlugin
+try:
+    {LOAD}
+except BrokenPlugin as error:
+    print(error, error.remedy)
+{SHOW}"""
+    )
+    assert "has already loaded it in mode 'upb'" in said
+    assert f"Set {MODE}=python" in said
+    assert said.endswith("{}\n")
+
+
+def test_protobuf_loaded_before_in_the_same_mode_is_fine():
+    assert python(f"import google.protobuf.descriptor\n{LOAD}", **{MODE: "python"}) == "b'k'\n"
+
+
+def test_without_the_extra_the_message_says_how_to_install_it(tmp_path):
+    (tmp_path / "etcd3.py").write_text("raise ModuleNotFoundError(\"No module named 'etcd3'\", name='etcd3')")
+    done = subprocess.run(
+        [sys.executable, "-m", "launcher.cli", "--rdzv-backend=etcd", "--rdzv-endpoint=127.0.0.1:1", "x.py"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 69, done.stderr
+    assert "backend 'etcd' needs module 'etcd3', which is not installed" in done.stderr
+    assert "pip install 'rdzv-plugins[etcd]'" in done.stderr

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rdzv_plugins.backends.etcd import EtcdOptions, security_of
+from rdzv_plugins.backends.etcd.security import PASSWORD, USER, Security, credentials
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.interfaces import Request
+
+
+def request(endpoint: str = "h1", **options: object) -> Request:
+    return Request("etcd", "run", endpoint, min_nodes=1, max_nodes=2, nproc_per_node=1, options=EtcdOptions(**options))
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch):
+    monkeypatch.delenv(USER, raising=False)
+    monkeypatch.delenv(PASSWORD, raising=False)
+
+
+@pytest.fixture
+def pem(tmp_path: Path) -> str:
+    (tmp_path / "some.pem").write_text("a certificate")
+    return str(tmp_path / "some.pem")
+
+
+def test_plain_unless_tls_is_asked_for_in_one_of_three_ways(pem):
+    assert not security_of(request()).tls
+    assert security_of(request("https://h1")).tls
+    assert security_of(request(protocol="https")).tls
+    assert security_of(request(cacert=pem)).tls
+    assert security_of(request(cert=pem, key=pem)).tls
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "options", "match"),
+    [
+        ("https://h1", {"protocol": "http"}, "contradicts"),
+        ("http://h1", {"cacert": "PEM"}, "http was asked for"),
+        ("h1", {"cert": "PEM"}, "only one"),
+        ("h1", {"key": "PEM"}, "only one"),
+        ("h1", {"cacert": "/no/such/file"}, "cacert=/no/such/file cannot be read: no such file"),
+    ],
+)
+def test_contradictions_and_missing_files_are_refused(pem, endpoint, options, match):
+    given = {name: pem if value == "PEM" else value for name, value in options.items()}
+    with pytest.raises(UsageError, match=match) as caught:
+        security_of(request(endpoint, **given))
+    assert caught.value.remedy
+
+
+def test_credentials_come_from_a_file_or_from_the_environment(tmp_path, monkeypatch):
+    assert credentials(None) == ("", "")
+    monkeypatch.setenv(USER, "ann")
+    with pytest.raises(UsageError, match=f"only {USER} is set"):
+        credentials(None)
+    monkeypatch.setenv(PASSWORD, "secret")
+    assert credentials(None) == ("ann", "secret")
+    file = tmp_path / "etcd"
+    file.write_text("bob:with:colon\n")
+    assert credentials(str(file)) == ("bob", "with:colon")
+
+
+@pytest.mark.parametrize("text", ["", "bob", "bob:", ":secret", "bob:secret\nann:secret\n"])
+def test_a_file_without_user_and_password_is_refused_without_telling_what_it_holds(tmp_path, text):
+    file = tmp_path / "etcd"
+    file.write_text(text)
+    with pytest.raises(UsageError, match="one line of the form user:password") as caught:
+        credentials(str(file))
+    assert "secret" not in f"{caught.value} {caught.value.remedy}"
+
+
+def test_the_password_is_in_no_text_of_it():
+    assert "secret" not in repr(Security(user="ann", password="secret"))
