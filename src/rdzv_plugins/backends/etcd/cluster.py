@@ -21,8 +21,9 @@ logger = logging.getLogger(__name__)
 
 _STAGGER_S = 0.3
 """A member that has not answered for so long is not waited for: the next one is asked beside it."""
-_ATTEMPT_S = 5.0
-"""A member that leaves a request unanswered for so long is left."""
+_ATTEMPT_S = 3.0
+"""A request that is not answered for so long is made once more: etcd loses what is asked while it has no leader. The
+second time, after twice as long, the member is left."""
 _COMPARE_S = 0.5
 """How long a start may be held up by looking whether all members are of one cluster."""
 _BUSY_S = 0.2
@@ -122,7 +123,7 @@ class Cluster:
         ``deadline`` is in the monotonic clock's seconds. Raises ``TimeoutError`` with the reasons, the errors of
         ``refusal``, and ``Dropped`` after ``close``.
         """
-        logged_in = False
+        logged_in, limit = False, _ATTEMPT_S
         while (left := deadline - time.monotonic()) > 0:
             try:
                 connection = await self.connection(left)
@@ -130,10 +131,12 @@ class Cluster:
                 break
             left = deadline - time.monotonic()
             try:
-                return await connection.answer(ask(connection, min(_ATTEMPT_S, max(0.001, left))))
+                return await connection.answer(ask(connection, min(limit, max(0.001, left))))
             except Dropped:
                 if self._closed:
                     raise
+            except TimeoutError:
+                await self.leave(connection, "it does not answer")
             except grpc.aio.AioRpcError as error:
                 decided = verdict(error)
                 if decided is None or (decided is Verdict.LOG_IN and (logged_in or not self._security.user)):
@@ -143,6 +146,8 @@ class Cluster:
                 elif decided is Verdict.LOG_IN:
                     logged_in = True
                     await self.leave(connection, "the token has expired")  # its streams have it, too
+                elif error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and limit == _ATTEMPT_S:
+                    limit *= 2
                 elif deadline - time.monotonic() > 0:  # else it was we who had no time left
                     await self.leave(connection, reason_of(error))
         raise TimeoutError(f"{what}: etcd has not answered in time ({self.why()})")

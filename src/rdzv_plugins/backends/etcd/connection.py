@@ -19,6 +19,19 @@ T = TypeVar("T")
 
 DIAL_S = 3.0
 """How long one member is given to accept a connection, and to answer the first question."""
+_UNARY = {
+    "KV/Range": (rpc.RangeRequest, rpc.RangeResponse),
+    "KV/Txn": (rpc.TxnRequest, rpc.TxnResponse),
+    "Lease/LeaseGrant": (rpc.LeaseGrantRequest, rpc.LeaseGrantResponse),
+    "Lease/LeaseRevoke": (rpc.LeaseRevokeRequest, rpc.LeaseRevokeResponse),
+    "Lease/LeaseTimeToLive": (rpc.LeaseTimeToLiveRequest, rpc.LeaseTimeToLiveResponse),
+    "Auth/Authenticate": (rpc.AuthenticateRequest, rpc.AuthenticateResponse),
+    "Maintenance/Status": (rpc.StatusRequest, rpc.StatusResponse),
+}
+_STREAMS = {
+    "Watch/Watch": (rpc.WatchRequest, rpc.WatchResponse),
+    "Lease/LeaseKeepAlive": (rpc.LeaseKeepAliveRequest, rpc.LeaseKeepAliveResponse),
+}
 _REQUIRE_LEADER = ("hasleader", "true")
 """A member that has lost the majority says so at once, also on streams, instead of leaving them silent."""
 
@@ -45,37 +58,30 @@ class Connection:
         """Why it is not used any more."""
         self.cluster_id = 0
         self.metadata: tuple[tuple[str, str], ...] = (_REQUIRE_LEADER,)
-        channel = _channel(endpoint, security, remote_addr)
-        self._open: tuple[Any, Any, Any, Any] | None = (
-            channel,
-            rpc.KVStub(channel),
-            rpc.LeaseStub(channel),
-            rpc.WatchStub(channel),
-        )
+        self._channel: Any = _channel(endpoint, security, remote_addr)
+        self._methods: dict[str, Any] = {}
 
-    def _held(self) -> tuple[Any, Any, Any, Any]:
-        if self._open is None:
+    def unary(self, method: str, request: Any, timeout: float) -> Awaitable[Any]:
+        """The answer of a method such as "KV/Txn". Raises ``AioRpcError``, and ``Dropped`` when the connection is."""
+        return self._method(method, _UNARY[method])(request, timeout=timeout, metadata=self.metadata)  # type: ignore[no-any-return]
+
+    def stream(self, method: str) -> Any:
+        """A stream of requests and answers, "Watch/Watch" or "Lease/LeaseKeepAlive". Raises ``Dropped``."""
+        return self._method(method, _STREAMS[method])(metadata=self.metadata)
+
+    def _method(self, name: str, messages: tuple[Any, Any]) -> Any:
+        """Made when it is needed: a connection that only asks who is there needs one of them."""
+        if self.dropped:
             raise Dropped(self.dropped)
-        return self._open
-
-    @property
-    def kv(self) -> Any:
-        """The stub of etcd's service KV; each of the stubs raises ``Dropped`` when the connection is."""
-        return self._held()[1]
-
-    @property
-    def lease(self) -> Any:
-        """That of Lease."""
-        return self._held()[2]
-
-    @property
-    def watch(self) -> Any:
-        """That of Watch."""
-        return self._held()[3]
+        if name not in self._methods:
+            request, answer = messages
+            make = self._channel.stream_stream if name in _STREAMS else self._channel.unary_unary
+            self._methods[name] = make(f"/etcdserverpb.{name}", request.SerializeToString, answer.FromString)
+        return self._methods[name]
 
     async def check(self) -> None:
         """Ask the member who it is. Raises ``AioRpcError`` or ``Unusable``."""
-        status = await rpc.MaintenanceStub(self._held()[0]).Status(rpc.StatusRequest(), timeout=DIAL_S)
+        status = await self.unary("Maintenance/Status", rpc.StatusRequest(), DIAL_S)
         self.cluster_id = status.header.cluster_id
         if not status.leader:
             raise Unusable(
@@ -88,7 +94,7 @@ class Connection:
             return
         request = rpc.AuthenticateRequest(name=self._security.user, password=self._security.password)
         try:
-            answer = await rpc.AuthStub(self._held()[0]).Authenticate(request, timeout=DIAL_S)
+            answer = await self.unary("Auth/Authenticate", request, DIAL_S)
         except grpc.aio.AioRpcError as error:
             if "authentication is not enabled" in (error.details() or ""):
                 return  # whoever may come without a password may come with one
@@ -98,10 +104,9 @@ class Connection:
     async def drop(self, reason: str) -> None:
         """Use it no longer: whoever waits for an answer on it gets ``Dropped``."""
         if not self.dropped:
-            channel, *_ = self._held()
             self.dropped = reason
-            self._open = None  # the socket is closed once nobody holds the channel any more
-            await channel.close()
+            channel, self._channel, self._methods = self._channel, None, {}
+            await channel.close()  # its socket goes once nobody holds it any more
 
     async def answer(self, waiting: Awaitable[T], timeout: float | None = None) -> T:
         """What ``waiting`` gives. Raises ``Dropped`` if this connection is dropped meanwhile, and ``TimeoutError``."""
@@ -122,11 +127,10 @@ async def open_connection(endpoint: Endpoint, security: Security, path: str, *, 
     the ways in which dialling can fail.
     """
     loop = asyncio.get_running_loop()
-    plain, problem = await loop.run_in_executor(None, try_connect, endpoint, DIAL_S, None)
-    if plain is None:
+    local_addr, remote_addr, problem = await loop.run_in_executor(None, _dial, endpoint)
+    if problem:
         raise Unusable(Reason(problem))
-    with plain:
-        connection = Connection(endpoint, security, plain.getsockname()[0], plain.getpeername()[0])
+    connection = Connection(endpoint, security, local_addr, remote_addr)
     with contextlib.ExitStack() as undo:
         undo.callback(lambda: loop.create_task(connection.drop("not used")))
         try:
@@ -137,6 +141,15 @@ async def open_connection(endpoint: Endpoint, security: Security, path: str, *, 
             raise Unusable(await _reason(error, endpoint, security, path)) from None
         undo.pop_all()
     return connection
+
+
+def _dial(endpoint: Endpoint) -> tuple[str, str, str]:
+    """(address here, address there, what went wrong)."""
+    plain, problem = try_connect(endpoint, DIAL_S, None)
+    if plain is None:
+        return "", "", problem
+    with plain:
+        return plain.getsockname()[0], plain.getpeername()[0], ""
 
 
 async def _reason(error: Any, endpoint: Endpoint, security: Security, path: str) -> Reason:

@@ -49,7 +49,7 @@ async def grant(cluster: Cluster, lease: int, ttl: int, deadline: float) -> int:
     async def ask(connection: Connection, timeout: float) -> Any:
         request = rpc.LeaseGrantRequest(TTL=ttl, ID=lease)
         try:
-            return await connection.lease.LeaseGrant(request, timeout=timeout, metadata=connection.metadata)
+            return await connection.unary("Lease/LeaseGrant", request, timeout)
         except grpc.aio.AioRpcError as error:
             if "lease already exists" in (
                 error.details() or ""
@@ -61,18 +61,14 @@ async def grant(cluster: Cluster, lease: int, ttl: int, deadline: float) -> int:
     return int(answer.TTL)
 
 
-async def ensure(cluster: Cluster, lease: int, ttl: int, deadline: float) -> None:
-    """A lease of that number lives, and has all of its time before it."""
+async def ensure(cluster: Cluster, lease: int, ttl: int, deadline: float) -> float:
+    """A lease of that number lives; returns the seconds that it has left."""
 
-    async def refresh(connection: Connection, timeout: float) -> int:
-        call = connection.lease.LeaseKeepAlive(timeout=timeout, metadata=connection.metadata)
-        try:
-            return await refreshed(connection, call, lease, timeout)
-        finally:
-            call.cancel()
+    def ask(connection: Connection, timeout: float) -> Any:
+        return connection.unary("Lease/LeaseTimeToLive", rpc.LeaseTimeToLiveRequest(ID=lease), timeout)
 
-    if await cluster.call("the lease of the run", refresh, deadline) <= 0:
-        await grant(cluster, lease, ttl, deadline)
+    left = int((await cluster.call("the lease of the run", ask, deadline)).TTL)
+    return float(left if left > 0 else await grant(cluster, lease, ttl, deadline))
 
 
 async def refreshed(connection: Connection, call: Any, lease: int, timeout: float) -> int:
@@ -87,11 +83,13 @@ async def refreshed(connection: Connection, call: Any, lease: int, timeout: floa
 class KeepAlive:
     """Refreshes a session's lease, and now and then its run's, at whichever member answers."""
 
-    def __init__(self, cluster: Cluster, lease: int, ttl: float, run_lease: int, outage: float) -> None:
-        self._cluster, self._lease, self._ttl, self._run_lease = cluster, lease, ttl, run_lease
+    def __init__(self, cluster: Cluster, lease: int, ttl: float, *, run: tuple[int, float], outage: float) -> None:
+        """``run``: the lease of the run, and the seconds that it has left."""
+        self._cluster, self._lease, self._ttl = cluster, lease, ttl
+        self._run_lease, run_left = run
         self._patience = max(outage, ttl)
         self._last = now()
-        self._run_last = self._last
+        self._run_last = self._last - (RUN_LEASE_S - run_left)
         self._troubled = False  # since the last refresh
         self._clock = time.time() - now()
 
@@ -141,7 +139,7 @@ class KeepAlive:
     async def _refresh(self, connection: Connection) -> str:
         """Returns which lease is gone."""
         period = self._ttl / _REFRESHES_PER_TTL
-        call = connection.lease.LeaseKeepAlive(metadata=connection.metadata)
+        call = connection.stream("Lease/LeaseKeepAlive")
         try:
             while True:
                 sent = now()

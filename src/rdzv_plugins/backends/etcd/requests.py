@@ -32,7 +32,7 @@ class Requests:
         def ask(connection: Connection, timeout: float) -> Any:
             nonlocal asked
             asked += 1
-            return connection.kv.Txn(request, timeout=timeout, metadata=connection.metadata)
+            return connection.unary("KV/Txn", request, timeout)
 
         answer = await self._cluster.call(what, ask, deadline)
         return answer, asked > 1
@@ -97,8 +97,7 @@ class Requests:
         deadline = time.monotonic() + 60
 
         def revoke(connection: Connection, timeout: float) -> Any:
-            request = rpc.LeaseRevokeRequest(ID=lease)
-            return connection.lease.LeaseRevoke(request, timeout=timeout, metadata=connection.metadata)
+            return connection.unary("Lease/LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease), timeout)
 
         try:
             await self._cluster.call("ending the session", revoke, deadline)
@@ -108,7 +107,7 @@ class Requests:
 
     async def _range(self, what: str, request: Any, deadline: float) -> Any:
         def ask(connection: Connection, timeout: float) -> Any:
-            return connection.kv.Range(request, timeout=timeout, metadata=connection.metadata)
+            return connection.unary("KV/Range", request, timeout)
 
         return await self._cluster.call(what, ask, deadline)
 

@@ -65,10 +65,11 @@ class EtcdSession:
         connection = await self._cluster.connection(deadline - time.monotonic())
         self._addresses = connection.local_addr, connection.remote_addr
         self._ttl = float(await grant(self._cluster, self._lease, ttl, deadline))
-        await ensure(self._cluster, self._space.run_lease, RUN_LEASE_S, deadline)
+        left = await ensure(self._cluster, self._space.run_lease, RUN_LEASE_S, deadline)
         await self._requests.transaction("entering the run", self._space.enter(self._lease), deadline)
         self._cluster.settled = True
-        keeping = KeepAlive(self._cluster, self._lease, self._ttl, self._space.run_lease, outage)
+        run = (self._space.run_lease, left)
+        keeping = KeepAlive(self._cluster, self._lease, self._ttl, run=run, outage=outage)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._keep(keeping)), loop.create_task(self._watches.run())]
 

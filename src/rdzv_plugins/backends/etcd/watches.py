@@ -22,6 +22,7 @@ from rdzv_plugins.kvstore.stoppable import StoppableCall
 
 logger = logging.getLogger(__name__)
 
+_COMPARE_S = 10.0
 _PATIENCE_S = 3600.0
 """Between two members the lease's own patience decides when to give up."""
 
@@ -103,7 +104,7 @@ class Watches:
                     return
                 continue
             try:
-                await self._serve(connection, connection.watch.Watch(metadata=connection.metadata))
+                await self._serve(connection, connection.stream("Watch/Watch"))
             except TROUBLE as error:
                 await self._cluster.leave(connection, trouble(error))
             del connection
@@ -171,7 +172,7 @@ class Watches:
     async def _compare(self, connection: Connection, watched: Watched) -> None:
         """What has changed since, as far as it can be seen from what is there now."""
         request = self._space.all(watched.prefix)
-        answer = await connection.answer(connection.kv.Range(request, metadata=connection.metadata), _PATIENCE_S)
+        answer = await connection.answer(connection.unary("KV/Range", request, _COMPARE_S))
         held = self._space.held(answer)
         revision = answer.header.revision
         gone = watched.known - {kv.key for kv in held}
