@@ -74,6 +74,8 @@ def build_request(args: argparse.Namespace, resolve: Callable[[Request], Request
 
 def check_meeting_point(request: Request, arguments: Mapping[str, object]) -> None:
     """Refuse several nodes without a place to meet. After plug-ins had their say: Slurm may know the place."""
+    if request.backend in _MEET_APART:  # which says by itself what it needs
+        return
     also = " (--master-port alone does not say on which machine)" if arguments.get("master_port") else ""
     require_meeting_point(request.endpoint, request.max_nodes, also=also)
 
@@ -119,7 +121,7 @@ def _endpoint(args: argparse.Namespace) -> str:
     Where the endpoint is that of a service apart from the nodes, it says nothing of the master, which operators
     name to every program (Kubeflow Trainer sets PET_MASTER_ADDR and PET_MASTER_PORT).
     """
-    if args.rdzv_endpoint and _backend(args) not in _MEET_AT_A_NODE:
+    if _backend(args) in _MEET_APART or (args.rdzv_endpoint and _backend(args) not in _MEET_AT_A_NODE):
         return str(args.rdzv_endpoint)
     if not args.master_addr:
         if args.master_port is None:
@@ -148,6 +150,7 @@ def _endpoint(args: argparse.Namespace) -> str:
     return str(master)
 
 
+_MEET_APART = ("etcd",)
 _MEET_AT_A_NODE = ("static", "c10d", "parallel", "parallel-epoll", "tiered", "tiered-proxy")
 
 

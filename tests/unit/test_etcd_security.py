@@ -3,6 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from rdzv_plugins.backends.etcd import EtcdOptions, security_of
 from rdzv_plugins.backends.etcd.security import PASSWORD, USER, Security, credentials
@@ -20,10 +27,14 @@ def nobody(monkeypatch):
     monkeypatch.delenv(PASSWORD, raising=False)
 
 
-@pytest.fixture
-def pem(tmp_path: Path) -> str:
-    (tmp_path / "some.pem").write_text("a certificate")
-    return str(tmp_path / "some.pem")
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory) -> str:
+    """An authority's certificate, and in the same file a certificate with its key."""
+    authority = trustme.CA()
+    path: Path = tmp_path_factory.mktemp("pem") / "some.pem"
+    own = authority.issue_cert("localhost")
+    path.write_bytes(b"".join(blob.bytes() for blob in (own.private_key_pem, *own.cert_chain_pems, authority.cert_pem)))
+    return str(path)
 
 
 def test_plain_unless_tls_is_asked_for_in_one_of_three_ways(pem):
@@ -49,6 +60,21 @@ def test_contradictions_and_missing_files_are_refused(pem, endpoint, options, ma
     with pytest.raises(UsageError, match=match) as caught:
         security_of(request(endpoint, **given))
     assert caught.value.remedy
+
+
+def test_files_of_another_kind_are_refused(pem):
+    with pytest.raises(UsageError, match=f"cacert={__file__} holds no certificate"):
+        security_of(request(cacert=__file__))
+    with pytest.raises(UsageError, match=f"cert={pem} and key={__file__} are not a certificate and its key"):
+        security_of(request(cert=pem, key=__file__))
+
+
+def test_a_key_with_a_password_is_refused_instead_of_asking_for_it(pem, tmp_path):
+    key = tmp_path / "key"
+    plain = load_pem_private_key(Path(pem).read_bytes(), None)
+    key.write_bytes(plain.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
+    with pytest.raises(UsageError, match="are not a certificate and its key"):
+        security_of(request(cert=pem, key=str(key)))
 
 
 def test_credentials_come_from_a_file_or_from_the_environment(tmp_path, monkeypatch):

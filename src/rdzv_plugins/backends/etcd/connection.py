@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -131,15 +130,16 @@ async def open_connection(endpoint: Endpoint, security: Security, path: str, *, 
     if problem:
         raise Unusable(Reason(problem))
     connection = Connection(endpoint, security, local_addr, remote_addr)
-    with contextlib.ExitStack() as undo:
-        undo.callback(lambda: loop.create_task(connection.drop("not used")))
-        try:
-            await connection.check()
-            if log_in:
-                await connection.log_in()
-        except grpc.aio.AioRpcError as error:
-            raise Unusable(await _reason(error, endpoint, security, path)) from None
-        undo.pop_all()
+    try:
+        await connection.check()
+        if log_in:
+            await connection.log_in()
+    except grpc.aio.AioRpcError as error:
+        await connection.drop("not used")
+        raise Unusable(await _reason(error, endpoint, security, path)) from None
+    except BaseException:
+        await connection.drop("not used")
+        raise
     return connection
 
 
@@ -167,6 +167,10 @@ def _channel(endpoint: Endpoint, security: Security, address: str) -> Any:
     options = [
         ("grpc.enable_http_proxy", 0),  # the cluster is not on the Internet
         ("grpc.use_local_subchannel_pool", 1),  # a connection of its own: one that hangs is not to be shared
+        (
+            "grpc.min_reconnect_backoff_ms",
+            int(DIAL_S * 1000),
+        ),  # for so long a member may keep gRPC in suspense, not 20 s
         ("grpc.max_receive_message_length", -1),  # a list of thousands of nodes
         ("grpc.default_authority", str(endpoint)),
     ]

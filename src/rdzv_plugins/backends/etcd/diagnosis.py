@@ -5,6 +5,7 @@ gRPC says "unavailable" for each of these.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import ssl
@@ -29,6 +30,11 @@ class Reason:
     """It is about who asks."""
 
 
+_NO_TLS = Reason(
+    "it does not speak TLS", "Leave out https://, protocol=https, cacert and cert, or switch TLS on in etcd.", True
+)
+
+
 def diagnose(endpoint: Endpoint, security: Security, timeout: float) -> Reason | None:
     """What is wrong, or None if this cannot tell. Takes up to a few times ``timeout`` seconds; never raises."""
     try:
@@ -37,6 +43,8 @@ def diagnose(endpoint: Endpoint, security: Security, timeout: float) -> Reason |
             if security.tls:
                 try:
                     connection = security.context().wrap_socket(connection, server_hostname=endpoint.host)
+                except ssl.SSLEOFError:  # it has hung up: etcd without TLS does so
+                    return _of_plain(endpoint, timeout)
                 except ssl.SSLError as error:
                     return _of_handshake(error, endpoint, security)
             with connection:
@@ -57,9 +65,20 @@ def diagnose(endpoint: Endpoint, security: Security, timeout: float) -> Reason |
 def _ask_version(connection: socket.socket, endpoint: Endpoint) -> bytes:
     connection.sendall(f"GET /version HTTP/1.1\r\nHost: {endpoint}\r\nConnection: close\r\n\r\n".encode())
     answer = b""
-    while len(answer) < _ENOUGH and (part := connection.recv(_ENOUGH)):
-        answer += part
+    with contextlib.suppress(TimeoutError, ConnectionError):  # what it has said by then is enough to know it
+        while len(answer) < _ENOUGH and (part := connection.recv(_ENOUGH)):
+            answer += part
     return answer
+
+
+def _of_plain(endpoint: Endpoint, timeout: float) -> Reason:
+    """Does it speak without TLS?"""
+    try:
+        with dial(endpoint.host, endpoint.port, timeout) as connection:
+            answer = _ask_version(connection, endpoint)
+    except OSError:
+        answer = b""
+    return _NO_TLS if answer else Reason("it hangs up during the TLS handshake")
 
 
 def _speaks_tls(endpoint: Endpoint, timeout: float) -> bool:
@@ -94,11 +113,7 @@ def _of_handshake(error: ssl.SSLError, endpoint: Endpoint, security: Security) -
             True,
         )
     if "wrong version" in reason or "record layer" in reason:
-        return Reason(
-            "it does not speak TLS",
-            "Leave out https://, protocol=https, cacert and cert, or switch TLS on in etcd.",
-            True,
-        )
+        return _NO_TLS
     return Reason(f"TLS: {reason}")
 
 

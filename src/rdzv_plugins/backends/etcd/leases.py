@@ -101,8 +101,7 @@ class KeepAlive:
                 if connection is None:
                     return self._unanswered()
                 try:
-                    gone = await self._refresh(connection)
-                    return self._gone(gone)
+                    return self.gone(await self._refresh(connection))
                 except TROUBLE as error:
                     self._troubled = True
                     await self._cluster.leave(connection, trouble(error))
@@ -159,7 +158,8 @@ class KeepAlive:
         error.silent = True
         return error
 
-    def _gone(self, which: str) -> ConnectionLost:
+    def gone(self, which: str = "its lease") -> ConnectionLost:
+        """Why, as far as this node can tell."""
         silence = now() - self._last
         if silence < self._ttl:
             text = (

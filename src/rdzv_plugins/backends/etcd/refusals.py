@@ -28,6 +28,10 @@ _ELSEWHERE = (
 )
 
 
+class LeaseGone(EndpointUnreachable):
+    """A key was to hang on a lease that has ended: so has the session."""
+
+
 def verdict(error: Any) -> Verdict | None:
     """Of an ``AioRpcError``; None: asking again is of no use."""
     code, text = error.code(), error.details() or ""
@@ -67,6 +71,8 @@ def refusal(error: Any, what: str, path: str, security: Security) -> RendezvousF
     ``EndpointUnreachable`` (``AccessRefused`` is one) if nothing else will be done either.
     """
     text = reason_of(error)
+    if "lease not found" in text:
+        return LeaseGone(f"etcd refuses {what}: {text}")
     if "user name is empty" in text:
         return AccessRefused(
             "etcd wants a user and a password, and this node has none",

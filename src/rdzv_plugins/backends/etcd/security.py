@@ -34,6 +34,8 @@ class Security:
             path = getattr(self, name)
             if path is not None:
                 _read(path, name)
+        if self.cacert is not None or self.cert is not None:
+            self.context()
 
     @property
     def authorities(self) -> bytes | None:
@@ -49,10 +51,23 @@ class Security:
         return _read(self.key, "key"), _read(self.cert, "cert")
 
     def context(self) -> ssl.SSLContext:
-        """The same for Python's own TLS, which says better than gRPC's what is wrong."""
-        context = ssl.create_default_context(cafile=self.cacert)
+        """The same for Python's own TLS, which says better than gRPC's what is wrong. Raises ``UsageError``."""
+        try:
+            context = ssl.create_default_context(cafile=self.cacert)
+        except ssl.SSLError:
+            raise UsageError(
+                f"--rdzv-conf: cacert={self.cacert} holds no certificate",
+                remedy="It has to be PEM: text with BEGIN CERTIFICATE in it.",
+            ) from None
         if self.cert is not None:
-            context.load_cert_chain(self.cert, self.key)
+            try:
+                context.load_cert_chain(self.cert, self.key, password="")  # else it would ask for one at the terminal
+            except ssl.SSLError as error:
+                raise UsageError(
+                    f"--rdzv-conf: cert={self.cert} and key={self.key} are not a certificate and its key: "
+                    f"{(error.reason or str(error)).replace('_', ' ').lower()}",
+                    remedy="Both have to be PEM, and the key without a password.",
+                ) from None
         return context
 
 

@@ -14,6 +14,7 @@ from rdzv_plugins.backends.etcd.cluster import Cluster
 from rdzv_plugins.backends.etcd.connection import Dropped
 from rdzv_plugins.backends.etcd.leases import KeepAlive, ensure, grant
 from rdzv_plugins.backends.etcd.loop import LoopThread
+from rdzv_plugins.backends.etcd.refusals import LeaseGone
 from rdzv_plugins.backends.etcd.requests import Requests
 from rdzv_plugins.backends.etcd.space import RUN_LEASE_S, Space
 from rdzv_plugins.backends.etcd.watches import Watched, Watches
@@ -55,6 +56,7 @@ class EtcdSession:
         self._lease = secrets.randbits(63) or 1  # chosen here: a request that is repeated grants the same one
         self._ttl = 0.0
         self._addresses = ("", "")
+        self._keeping: KeepAlive | None = None
         self._over: ConnectionLost | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._calls: list[StoppableCall] = []
@@ -69,9 +71,9 @@ class EtcdSession:
         await self._requests.transaction("entering the run", self._space.enter(self._lease), deadline)
         self._cluster.settled = True
         run = (self._space.run_lease, left)
-        keeping = KeepAlive(self._cluster, self._lease, self._ttl, run=run, outage=outage)
+        self._keeping = KeepAlive(self._cluster, self._lease, self._ttl, run=run, outage=outage)
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._keep(keeping)), loop.create_task(self._watches.run())]
+        self._tasks = [loop.create_task(self._keep(self._keeping)), loop.create_task(self._watches.run())]
 
     @property
     def ttl(self) -> float:
@@ -198,7 +200,8 @@ class EtcdSession:
         except Dropped:
             raise self._lost() from None
         except EndpointUnreachable as error:  # nothing else will be done either
-            lost = ConnectionLost(str(error), remedy=error.remedy)
+            known = self._keeping.gone() if isinstance(error, LeaseGone) and self._keeping is not None else None
+            lost = known or ConnectionLost(str(error), remedy=error.remedy)
             self._loop.soon(lambda: asyncio.ensure_future(self._lose(lost)))
             raise lost from None
 
