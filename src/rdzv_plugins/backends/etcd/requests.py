@@ -1,7 +1,8 @@
-"""A session's requests, each as etcd's transactions make it possible. On the loop's thread only."""
+"""A session's requests. On the loop's thread only."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.backends.etcd.cluster import Cluster
 from rdzv_plugins.backends.etcd.connection import Connection
-from rdzv_plugins.backends.etcd.space import Space
+from rdzv_plugins.backends.etcd.refusals import LeaseGone
+from rdzv_plugins.backends.etcd.space import NEW, Space
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.errors import Compacted, RendezvousFailed
 
@@ -17,16 +19,109 @@ _NAMED = 3
 
 
 class Requests:
-    """Each is repeated at another member when one fails. Deadlines are in the monotonic clock's seconds.
+    """Each is made again, at another member if need be, when it is not answered.
 
-    Raises what ``Cluster.call`` does.
+    A write that is made again must not be done twice, nor long after, by a member that was stopped with it in its
+    hands. So the writes of a session come one after the other, and each has a number, which the same transaction puts
+    into the session's key: it is done only while that key has the number before it.
+
+    Deadlines are in the monotonic clock's seconds. Raises what ``Cluster.call`` does, ``LeaseGone`` among it.
     """
 
-    def __init__(self, cluster: Cluster, space: Space) -> None:
-        self._cluster, self._space = cluster, space
+    def __init__(self, cluster: Cluster, space: Space, lease: int) -> None:
+        self._cluster, self._space, self._lease = cluster, space, lease
+        self._writing = asyncio.Lock()
+        self._number = 0
+        self._held = NEW  # by the session's key
+        self._unsure = False  # the last write may be done yet
 
-    async def transaction(self, what: str, request: Any, deadline: float) -> tuple[Any, bool]:
-        """etcd's answer, and whether it was asked more than once: then the answer may be to its own first try."""
+    async def enter(self, deadline: float) -> None:
+        """Say that this session lives."""
+        await self._transaction("entering the run", self._space.enter(self._lease), deadline)
+
+    async def create(self, key: str, value: bytes, deadline: float, *, ephemeral: bool) -> tuple[bool, KeyValue]:
+        """As ``Session.create``."""
+        [(_, change)] = self._space.puts({key: value}, self._lease_of(ephemeral))
+        done, revision, read = await self._write(
+            f"creating {key!r}", change, deadline, compare=[self._space.absent(key)], read=[self._space.get(key)]
+        )
+        if done:
+            return True, KeyValue(key, value, revision)
+        held = read[0].kvs
+        if not held:  # deleted again before it was looked at: it was there
+            return await self.create(key, value, deadline, ephemeral=ephemeral)
+        return False, KeyValue(key, held[0].value, held[0].mod_revision)
+
+    async def put(
+        self, items: Mapping[str, bytes], guard: KeyValue | None, deadline: float, *, ephemeral: bool
+    ) -> int | None:
+        """As ``Session.put``: in parts, each of them guarded."""
+        revision = 0
+        for names, change in self._space.puts(items, self._lease_of(ephemeral)):
+            compare = [] if guard is None else [self._space.unchanged(guard)]
+            done, revision, _ = await self._write(f"writing {_named(names)}", change, deadline, compare=compare)
+            if not done:
+                return None
+            if guard is not None and guard.key in names:
+                guard = KeyValue(guard.key, items[guard.key], revision)
+        return revision
+
+    async def delete(self, keys: Sequence[str], guard: KeyValue | None, deadline: float) -> bool:
+        """As ``Session.delete``: in parts, each of them guarded."""
+        for change in self._space.deletes(keys):
+            compare = [] if guard is None else [self._space.unchanged(guard)]
+            done, _, _ = await self._write(f"deleting {_named(keys)}", change, deadline, compare=compare)
+            if not done:
+                return False
+        return True
+
+    def _lease_of(self, ephemeral: bool) -> int:
+        return self._lease if ephemeral else self._space.run_lease
+
+    async def _write(
+        self, what: str, change: Sequence[Any], deadline: float, *, compare: Sequence[Any], read: Sequence[Any] = ()
+    ) -> tuple[bool, int, Sequence[Any]]:
+        """(whether it was done, the revision of that, what was read if it was not)."""
+        async with self._writing:
+            if self._unsure:
+                await self._settle(deadline)
+            self._number += 1
+            mine = b"%d" % self._number
+            request = self._space.numbered(self._lease, self._held, mine, compare=compare, change=change, read=read)
+            self._unsure = True
+            answer, again = await self._transaction(what, request, deadline)
+            if answer.succeeded:
+                self._held, self._unsure = mine, False
+                return True, answer.header.revision, ()
+            session, *others = (each.response_range for each in answer.responses)
+            if not session.kvs:
+                raise LeaseGone(f"etcd refuses {what}: the session's lease has ended")
+            if session.kvs[0].value == mine:  # it was done when it was asked for first
+                self._held, self._unsure = mine, False
+                return True, session.kvs[0].mod_revision, ()
+            if again:  # a first try may be under way yet
+                done, revision = await self._settle(deadline)
+                return done, revision, others
+            self._unsure = False
+            return False, 0, others
+
+    async def _settle(self, deadline: float) -> tuple[bool, int]:
+        """The last write is done, or will never be. Returns which, and the revision of it."""
+        mine = b"%d" % self._number
+        never = mine + b" never"
+        request = self._space.numbered(self._lease, self._held, never, compare=(), change=(), read=())
+        answer, _ = await self._transaction("writing", request, deadline)
+        held, revision = never, 0
+        if not answer.succeeded:
+            [session] = (each.response_range for each in answer.responses)
+            if not session.kvs:
+                raise LeaseGone("etcd refuses writing: the session's lease has ended")
+            held, revision = session.kvs[0].value, session.kvs[0].mod_revision
+        self._held, self._unsure = held, False
+        return held == mine, revision
+
+    async def _transaction(self, what: str, request: Any, deadline: float) -> tuple[Any, bool]:
+        """etcd's answer, and whether it was asked more than once."""
         asked = 0
 
         def ask(connection: Connection, timeout: float) -> Any:
@@ -34,44 +129,7 @@ class Requests:
             asked += 1
             return connection.unary("KV/Txn", request, timeout)
 
-        answer = await self._cluster.call(what, ask, deadline)
-        return answer, asked > 1
-
-    async def create(self, key: str, value: bytes, lease: int, deadline: float, *, mine: bool) -> tuple[bool, KeyValue]:
-        """``mine``: the lease is this session's alone, which tells who has written the key."""
-        request = self._space.create(key, value, lease)
-        while True:
-            answer, repeated = await self.transaction(f"creating {key!r}", request, deadline)
-            if answer.succeeded:
-                return True, KeyValue(key, value, answer.header.revision)
-            kv = answer.responses[0].response_range.kvs[0]
-            ours = repeated and mine and kv.lease == lease and kv.value == value
-            return ours, KeyValue(key, kv.value, kv.mod_revision)
-
-    async def put(self, items: Mapping[str, bytes], lease: int, guard: KeyValue | None, deadline: float) -> int | None:
-        """In parts, each of them guarded."""
-        revision = 0
-        for names, operations in self._space.puts(items, lease):
-            what = f"writing {_named(names)}"
-            answer, repeated = await self.transaction(what, self._space.guarded(operations, guard), deadline)
-            changes_guard = guard is not None and guard.key in names
-            if not answer.succeeded:
-                if repeated and changes_guard:
-                    raise TimeoutError(f"{what}: etcd was asked again, and cannot tell whether it had done it before")
-                return None
-            revision = answer.header.revision
-            if guard is not None and changes_guard:
-                guard = KeyValue(guard.key, items[guard.key], revision)
-        return revision
-
-    async def delete(self, keys: Sequence[str], guard: KeyValue | None, deadline: float) -> bool:
-        """In parts, each of them guarded."""
-        for operations in self._space.deletes(keys):
-            request = self._space.guarded(operations, guard)
-            answer, _ = await self.transaction(f"deleting {_named(keys)}", request, deadline)
-            if not answer.succeeded:
-                return False
-        return True
+        return await self._cluster.call(what, ask, deadline), asked > 1
 
     async def list(self, prefix: str, deadline: float) -> tuple[Sequence[KeyValue], int]:
         """The keys in the order of their last changes, and the revision of the answer."""
@@ -92,18 +150,18 @@ class Requests:
             raise
         return {kv.key for kv in self._space.held(answer)}
 
-    async def leave(self, lease: int) -> None:
-        """End a session's lease, and delete what is left if it was the last one."""
+    async def leave(self) -> None:
+        """End the session's lease, and delete what is left if it was the last one."""
         deadline = time.monotonic() + 60
 
         def revoke(connection: Connection, timeout: float) -> Any:
-            return connection.unary("Lease/LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease), timeout)
+            return connection.unary("Lease/LeaseRevoke", rpc.LeaseRevokeRequest(ID=self._lease), timeout)
 
         try:
             await self._cluster.call("ending the session", revoke, deadline)
         except RendezvousFailed:
             pass  # it was gone already
-        await self.transaction("cleaning up", self._space.leave(), deadline)
+        await self._transaction("cleaning up", self._space.leave(), deadline)
 
     async def _range(self, what: str, request: Any, deadline: float) -> Any:
         def ask(connection: Connection, timeout: float) -> Any:

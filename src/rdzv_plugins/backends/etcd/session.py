@@ -50,10 +50,10 @@ class EtcdSession:
     ) -> None:
         """On the loop's thread."""
         self._loop, self._cluster, self._space, self._on_over = loop, cluster, space, on_over
-        self._requests = Requests(cluster, space)
         self._watches = Watches(cluster, space, self._call_back_failed)
         self._on_lost = StoppableCall(on_lost)
         self._lease = secrets.randbits(63) or 1  # chosen here: a request that is repeated grants the same one
+        self._requests = Requests(cluster, space, self._lease)
         self._ttl = 0.0
         self._addresses = ("", "")
         self._keeping: KeepAlive | None = None
@@ -68,7 +68,7 @@ class EtcdSession:
         self._addresses = connection.local_addr, connection.remote_addr
         self._ttl = float(await grant(self._cluster, self._lease, ttl, deadline))
         left = await ensure(self._cluster, self._space.run_lease, RUN_LEASE_S, deadline)
-        await self._requests.transaction("entering the run", self._space.enter(self._lease), deadline)
+        await self._requests.enter(deadline)
         self._cluster.settled = True
         run = (self._space.run_lease, left)
         self._keeping = KeepAlive(self._cluster, self._lease, self._ttl, run=run, outage=outage)
@@ -88,18 +88,16 @@ class EtcdSession:
         return self._addresses[1]
 
     def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:
-        lease = self._lease_of(ephemeral)
-        return self._ask(lambda deadline: self._requests.create(key, value, lease, deadline, mine=ephemeral), timeout)
+        return self._ask(lambda deadline: self._requests.create(key, value, deadline, ephemeral=ephemeral), timeout)
 
     def put(
         self, items: Mapping[str, bytes], *, ephemeral: bool = False, guard: KeyValue | None = None, timeout: float
     ) -> int | None:
-        """As ``Session.put``, in transactions of at most 128 keys and 1 MiB."""
-        lease = self._lease_of(ephemeral)
-        return self._ask(lambda deadline: self._requests.put(items, lease, guard, deadline), timeout)
+        """As ``Session.put``, in transactions of at most 127 keys and 1 MiB."""
+        return self._ask(lambda deadline: self._requests.put(items, guard, deadline, ephemeral=ephemeral), timeout)
 
     def delete(self, keys: Iterable[str], *, guard: KeyValue | None = None, timeout: float) -> bool:
-        """As ``Session.delete``, in transactions of at most 128 keys."""
+        """As ``Session.delete``, in transactions of at most 127 keys."""
         names = tuple(keys)
         return self._ask(lambda deadline: self._requests.delete(names, guard, deadline), timeout)
 
@@ -142,7 +140,7 @@ class EtcdSession:
             task.cancel()
         try:
             if revoke and self._ttl and self._cluster.current is not None:
-                await asyncio.wait_for(self._requests.leave(self._lease), _GOOD_BYE_S * 0.9)
+                await asyncio.wait_for(self._requests.leave(), _GOOD_BYE_S * 0.9)
         except (asyncio.TimeoutError, TimeoutError, Dropped, RendezvousFailed):
             pass  # its keys go with the lease
         finally:
@@ -185,9 +183,6 @@ class EtcdSession:
         if self._over is None:
             self._loop.soon(lambda: asyncio.ensure_future(self._watches.remove(watched)))
         watched.call.stop()
-
-    def _lease_of(self, ephemeral: bool) -> int:
-        return self._lease if ephemeral else self._space.run_lease
 
     def _ask(self, work: Callable[[float], Coroutine[Any, Any, T]], timeout: float) -> T:
         """What the coroutine returns, within ``timeout`` seconds. From any thread but the loop's."""

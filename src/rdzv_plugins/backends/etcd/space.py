@@ -17,8 +17,10 @@ from rdzv_plugins.coordination import Event, KeyValue
 
 RUN_LEASE_S = 600
 """How long the keys of a run outlive its last node, if that could not clean up."""
-MOST_OPERATIONS = 128
-"""In one transaction: etcd's default (--max-txn-ops)."""
+MOST_OPERATIONS = 127
+"""In one transaction, beside the session's own key: etcd's default is 128 (--max-txn-ops)."""
+NEW = b"0"
+"""What a session's key holds before its first write."""
 MOST_BYTES = 1 << 20
 """In one transaction: below etcd's default of 1.5 MiB (--max-request-bytes)."""
 
@@ -70,14 +72,17 @@ class Space:
         start = self.full(prefix)
         return rpc.RangeRequest(key=start, range_end=_end(start), revision=revision, keys_only=True)
 
-    def create(self, key: str, value: bytes, lease: int) -> Any:
-        """Write ``key`` if it is absent, else read it."""
-        name = self.full(key)
-        return rpc.TxnRequest(
-            compare=[_unchanged(name, 0)],
-            success=[_put(name, value, lease)],
-            failure=[rpc.RequestOp(request_range=rpc.RangeRequest(key=name))],
-        )
+    def get(self, key: str) -> Any:
+        """The operation that reads one key, if it is there."""
+        return _get(self.full(key))
+
+    def absent(self, key: str) -> Any:
+        """The condition that a key is not there."""
+        return _unchanged(self.full(key), 0)
+
+    def unchanged(self, guard: KeyValue) -> Any:
+        """The condition that a key was not written since."""
+        return _unchanged(self.full(guard.key), guard.revision)
 
     def puts(self, items: Mapping[str, bytes], lease: int) -> Iterator[tuple[list[str], list[Any]]]:
         """The keys and the operations of as few transactions as etcd's limits allow, in order."""
@@ -100,15 +105,31 @@ class Space:
         for start in range(0, max(1, len(names)), MOST_OPERATIONS):
             yield [_delete(name) for name in names[start : start + MOST_OPERATIONS]]
 
-    def guarded(self, operations: Sequence[Any], guard: KeyValue | None) -> Any:
-        """A transaction that does nothing if ``guard`` has changed."""
-        compare = [] if guard is None else [_unchanged(self.full(guard.key), guard.revision)]
-        return rpc.TxnRequest(compare=compare, success=operations)
-
     def enter(self, lease: int) -> Any:
         """Say that a session lives. If it is the only one, what is there was left behind by a dead run."""
-        mine = _put(self._session(lease), b"", lease)
-        return rpc.TxnRequest(compare=[self._nobody()], success=[_delete_all(self._keys), mine], failure=[mine])
+        name = self._session(lease)
+        mine = _put(name, NEW, lease)
+        # a try that comes late, when the session has written already, is not to set it back
+        once = rpc.RequestOp(request_txn=rpc.TxnRequest(compare=[_unchanged(name, 0)], success=[mine]))
+        return rpc.TxnRequest(compare=[self._nobody()], success=[_delete_all(self._keys), mine], failure=[once])
+
+    def numbered(
+        self,
+        lease: int,
+        before: bytes,
+        after: bytes,
+        *,
+        compare: Sequence[Any],
+        change: Sequence[Any],
+        read: Sequence[Any],
+    ) -> Any:
+        """A transaction that is done once at most, if its session lives: it turns the session's key from ``before``
+        into ``after``. Else it reads that key, and ``read``."""
+        name = self._session(lease)
+        current = rpc.Compare(key=name, target=rpc.Compare.VALUE, result=rpc.Compare.EQUAL, value=before)
+        return rpc.TxnRequest(
+            compare=[current, *compare], success=[*change, _put(name, after, lease)], failure=[_get(name), *read]
+        )
 
     def leave(self) -> Any:
         """Delete the keys of the run, if no session lives."""
@@ -136,6 +157,10 @@ def _unchanged(key: bytes, revision: int) -> Any:
 
 def _put(key: bytes, value: bytes, lease: int) -> Any:
     return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value, lease=lease))
+
+
+def _get(key: bytes) -> Any:
+    return rpc.RequestOp(request_range=rpc.RangeRequest(key=key))
 
 
 def _delete(key: bytes) -> Any:
