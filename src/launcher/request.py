@@ -48,6 +48,11 @@ def build_request(args: argparse.Namespace, resolve: Callable[[Request], Request
         raise UsageError(f"--monitor-interval={args.monitor_interval:g} must be more than 0 seconds")
     if args.exit_barrier_timeout <= 0:
         raise UsageError(f"--exit-barrier-timeout={args.exit_barrier_timeout:g} must be more than 0 seconds")
+    if "/" in (args.rdzv_id or ""):
+        raise UsageError(
+            f"--rdzv-id={args.rdzv_id}: torch names the directories of the workers' logs by it: it cannot have a slash",
+            remedy="Use another character, for example a dot.",
+        )
     if args.no_python and args.module:
         raise UsageError("--no-python and --module exclude each other", remedy="Keep one of them.")
     if args.node_rank is not None and args.node_rank < 0:

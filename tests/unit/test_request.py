@@ -79,6 +79,7 @@ REFUSED = {
     ),
     "tiered in other words": (["--enable_tiered_parallel_tcpstore=on"], "neither true nor false"),
     "negative restarts": (["--max-restarts=-1"], "--max-restarts=-1 is negative"),
+    "run id with a slash": (["--rdzv-id=team/job"], "--rdzv-id=team/job: torch names"),
     "no interval": (["--monitor-interval=0"], "--monitor-interval=0 must be more than 0"),
     "no exit barrier": (["--exit-barrier-timeout=0"], "--exit-barrier-timeout=0 must be more than 0"),
     "binary and module": (["--no-python", "-m"], "--no-python and --module exclude each other"),

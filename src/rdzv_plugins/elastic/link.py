@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from typing import Any
 
 from rdzv_plugins.coordination import CoordinationBackend, Session
@@ -22,6 +23,7 @@ from rdzv_plugins.interfaces import Request
 
 logger = logging.getLogger(__name__)
 
+_AGAIN_S = 0.5
 _ANSWER_S = 1.0
 """How long a service that was silent is given to answer once more: this process may have been the silent one."""
 
@@ -64,7 +66,15 @@ class Link:
 
     def open(self, timeout: float) -> None:
         """Reach the service. Raises ``EndpointUnreachable``, ``RunIdMismatch`` or ``SettingsDiffer``."""
-        self._connect(timeout)
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return self._connect(max(0.0, deadline - time.monotonic()))
+            except ConnectionLost as error:  # as soon as it was opened: this process may have stood still
+                if time.monotonic() >= deadline:
+                    raise
+                logger.warning("run %s: %s; trying again", self._request.run_id, error)
+                time.sleep(_AGAIN_S)
 
     def campaign(self) -> None:
         """Lead, unless somebody does. One request at most; does nothing without a session."""

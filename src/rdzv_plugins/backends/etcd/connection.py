@@ -59,6 +59,7 @@ class Connection:
         self.metadata: tuple[tuple[str, str], ...] = (_REQUIRE_LEADER,)
         self._channel: Any = _channel(endpoint, security, remote_addr)
         self._methods: dict[str, Any] = {}
+        self._waiting: set[asyncio.Task[Any]] = set()
 
     def unary(self, method: str, request: Any, timeout: float) -> Awaitable[Any]:
         """The answer of a method such as "KV/Txn". Raises ``AioRpcError``, and ``Dropped`` when the connection is."""
@@ -104,11 +105,18 @@ class Connection:
         """Use it no longer: whoever waits for an answer on it gets ``Dropped``."""
         if not self.dropped:
             self.dropped = reason
+            for (
+                task
+            ) in self._waiting:  # closing a channel wakes who reads, but not who writes to a stream that is not open
+                task.cancel()
             channel, self._channel, self._methods = self._channel, None, {}
             await channel.close()  # its socket goes once nobody holds it any more
 
     async def answer(self, waiting: Awaitable[T], timeout: float | None = None) -> T:
         """What ``waiting`` gives. Raises ``Dropped`` if this connection is dropped meanwhile, and ``TimeoutError``."""
+        task = asyncio.current_task()
+        assert task is not None, "on the loop"
+        self._waiting.add(task)
         try:
             return await (waiting if timeout is None else asyncio.wait_for(waiting, timeout))
         except asyncio.TimeoutError:  # another class than TimeoutError before Python 3.11
@@ -117,6 +125,8 @@ class Connection:
             if self.dropped:  # a closed channel cancels its calls, and refuses new ones
                 raise Dropped(self.dropped) from None
             raise
+        finally:
+            self._waiting.discard(task)
 
 
 async def open_connection(endpoint: Endpoint, security: Security, path: str, *, log_in: bool = True) -> Connection:

@@ -134,6 +134,8 @@ class Watches:
 
     async def _ask(self, connection: Connection, stream: Any, watched: Watched) -> None:
         async with self._writing:
+            if self._stream is None or self._stream[1] is not stream:  # whoever opens the next one asks for all
+                return
             if watched in self._asked or watched.number is not None or watched not in self._all:
                 return
             self._asked.append(watched)
