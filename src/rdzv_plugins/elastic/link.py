@@ -147,9 +147,11 @@ class Link:
             self._connect(_ANSWER_S if lost.silent else self._options.ttl)
             logger.warning("run %s: back at %s, with a new session", self._request.run_id, self._request.endpoint)
         except (RdzvError, TimeoutError) as error:
+            # who knows what to do about it has said all there is to say
+            then = "" if lost.remedy else f" (then: {error})"
             self.problem = EndpointLost(
-                f"lost the rendezvous of run {self._request.run_id!r} at {self._request.endpoint}: {lost} "
-                f"(then: {error})",
-                remedy="The node or server that serves it has ended, or cannot be reached. Its own output says why.",
+                f"lost the rendezvous of run {self._request.run_id!r} at {self._request.endpoint}: {lost}{then}",
+                remedy=lost.remedy
+                or "The node or server that serves it has ended, or cannot be reached. Its own output says why.",
             )
             self._view.wake()

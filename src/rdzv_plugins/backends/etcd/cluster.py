@@ -76,17 +76,20 @@ class Cluster:
         return None if connection is None or connection.dropped else connection
 
     def why(self) -> str:
-        """What is wrong with each member, as far as it was tried."""
+        """What is wrong with each member."""
         tried = ((endpoint, self._reasons.get(endpoint)) for endpoint in self._endpoints)
-        return "; ".join(f"{endpoint}: {reason.text}" for endpoint, reason in tried if reason) or "no answer yet"
+        return "; ".join(f"{endpoint}: {reason.text if reason else 'no answer yet'}" for endpoint, reason in tried)
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        remedies = dict.fromkeys(reason.remedy for reason in self._reasons.values() if reason.remedy)
+        return " ".join(remedies) or "Check that etcd runs there, and the addresses, routes and firewalls between."
 
     def problem(self, lead: str) -> EndpointUnreachable:
         """``lead``, and what is wrong with each member."""
-        remedies = dict.fromkeys(reason.remedy for reason in self._reasons.values() if reason.remedy)
         denied = any(reason.denied for reason in self._reasons.values())
-        kind = AccessRefused if denied else EndpointUnreachable
-        remedy = " ".join(remedies) or "Check that etcd runs there, and the addresses, routes and firewalls between."
-        return kind(f"{lead}: {self.why()}", remedy=remedy)
+        return (AccessRefused if denied else EndpointUnreachable)(f"{lead}: {self.why()}", remedy=self.remedy)
 
     async def connection(self, timeout: float) -> Connection:
         """The one in use, or another.
@@ -99,9 +102,7 @@ class Cluster:
             raise Dropped(_CLOSED)
         if self._connecting is None or self._connecting.done():
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
-            self._connecting.add_done_callback(
-                lambda task: task.cancelled() or task.exception()
-            )  # it is looked at here
+            self._connecting.add_done_callback(_looked_at)
         connecting = self._connecting
         done, _ = await asyncio.wait({connecting}, timeout=max(0.0, timeout))
         if not done:
@@ -210,6 +211,9 @@ class Cluster:
         except Unusable as error:
             self._reasons[endpoint] = error.reason
             return
+        except Exception as error:  # such as a certificate's file that is no longer there
+            self._reasons[endpoint] = Reason(str(error) or repr(error), getattr(error, "remedy", ""))
+            return
         if self._id and connection.cluster_id != self._id:
             self._reasons[endpoint] = Reason(
                 "it belongs to another etcd cluster than the member that was used before",
@@ -244,6 +248,12 @@ class Cluster:
             return False
         await connection.drop("not needed")
         return connection.cluster_id != self._id
+
+
+def _looked_at(task: asyncio.Task[Connection]) -> None:
+    """Its error is for whoever waits for it, if anybody does: asyncio is not to report it."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _drop(connections: Sequence[Connection]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
-from rdzv_plugins.backends.etcd.diagnosis import Reason, diagnose
+from rdzv_plugins.backends.etcd.diagnosis import SILENT, Reason, diagnose
 from rdzv_plugins.backends.etcd.refusals import reason_of, refusal, verdict
 from rdzv_plugins.backends.etcd.security import Security
 from rdzv_plugins.endpoints import Endpoint
@@ -127,6 +127,7 @@ class Connection:
             raise
         finally:
             self._waiting.discard(task)
+            del task  # an error that this frame is part of is kept by the task: no ring, which would keep sockets
 
 
 async def open_connection(endpoint: Endpoint, security: Security, path: str, *, log_in: bool = True) -> Connection:
@@ -167,7 +168,7 @@ async def _reason(error: Any, endpoint: Endpoint, security: Security, path: str)
         refused = refusal(error, "the login", path, security)
         return Reason(str(refused), refused.remedy, final=True, denied=isinstance(refused, AccessRefused))
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Reason("it accepts connections, but does not answer")
+        return SILENT
     found = await asyncio.get_running_loop().run_in_executor(None, diagnose, endpoint, security, DIAL_S)
     return found or Reason(reason_of(error))
 

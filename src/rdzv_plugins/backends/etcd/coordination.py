@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from rdzv_plugins.backends.etcd.cluster import Cluster
 from rdzv_plugins.backends.etcd.loop import LoopThread, loop_thread
+from rdzv_plugins.backends.etcd.refusals import LeaseGone
 from rdzv_plugins.backends.etcd.security import Security
 from rdzv_plugins.backends.etcd.session import EtcdSession
 from rdzv_plugins.backends.etcd.space import Space
@@ -64,10 +65,17 @@ class EtcdCoordination:
         self, loop: LoopThread, ttl: int, on_lost: Callable[[ConnectionLost], None], timeout: float
     ) -> EtcdSession:
         cluster = Cluster(self._endpoints, self._security, self._space.path)
-        session = EtcdSession(loop, cluster, self._space, on_lost, self._sessions.discard)
         try:
             await _reach(cluster, timeout)
-            await session.open(ttl, self._outage, time.monotonic() + max(timeout, _MORE_S))
+            deadline = time.monotonic() + max(timeout, _MORE_S)
+            while True:
+                session = EtcdSession(loop, cluster, self._space, on_lost, self._sessions.discard)
+                try:
+                    await session.open(ttl, self._outage, deadline)
+                    break
+                except LeaseGone:  # before it was of use: this process, or etcd, has stood still
+                    if time.monotonic() >= deadline:
+                        raise
         except (TimeoutError, asyncio.TimeoutError):
             await cluster.close()
             raise cluster.problem(f"etcd could not be reached within {timeout:g} s") from None

@@ -30,6 +30,7 @@ class Reason:
     """It is about who asks."""
 
 
+SILENT = Reason("it accepts connections, but does not answer")
 _NO_TLS = Reason(
     "it does not speak TLS", "Leave out https://, protocol=https, cacert and cert, or switch TLS on in etcd.", True
 )
@@ -51,6 +52,8 @@ def diagnose(endpoint: Endpoint, security: Security, timeout: float) -> Reason |
                 answer = _ask_version(connection, endpoint)
     except ssl.SSLError as error:  # with TLS 1.3 the server's word on our certificate comes late
         return _of_handshake(error, endpoint, security)
+    except TimeoutError:
+        return SILENT
     except OSError:
         answer = b""
     if not security.tls and _speaks_tls(endpoint, timeout):

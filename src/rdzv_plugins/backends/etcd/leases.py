@@ -154,7 +154,8 @@ class KeepAlive:
             call.cancel()
 
     def _unanswered(self) -> ConnectionLost:
-        error = ConnectionLost(f"etcd has not answered for {now() - self._last:.0f} s: {self._cluster.why()}")
+        text = f"etcd has not answered for {now() - self._last:.0f} s: {self._cluster.why()}"
+        error = ConnectionLost(text, remedy=self._cluster.remedy)
         error.silent = True
         return error
 

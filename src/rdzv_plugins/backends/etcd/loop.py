@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import os
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -23,6 +26,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._running: set[concurrent.futures.Future[object]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rdzv-etcd", daemon=True)
         self._thread.start()
 
@@ -42,9 +46,16 @@ class LoopThread:
             future.cancel()
             raise
 
-    def soon(self, function: Any, *arguments: Any) -> None:
-        """Call ``function`` on the loop's thread."""
-        self._loop.call_soon_threadsafe(function, *arguments)
+    def start(self, work: Coroutine[Any, Any, object]) -> None:
+        """Let ``work`` run by itself. From any thread."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._running.add(future)  # asyncio itself would let go of it
+        future.add_done_callback(self._ended)
+
+    def _ended(self, future: concurrent.futures.Future[object]) -> None:
+        self._running.discard(future)
+        if not future.cancelled() and (error := future.exception()) is not None:
+            logger.error("a task of a session with etcd has failed", exc_info=error)
 
 
 _current: LoopThread | None = None

@@ -125,7 +125,7 @@ class EtcdSession:
         if first:
             self._over = ConnectionLost(reason)
         if self._loop.is_current():  # from a call-back of this or another session
-            self._loop.soon(lambda: asyncio.ensure_future(self._close(revoke and first)))
+            self._loop.start(self._close(revoke and first))
         else:
             with contextlib.suppress(TimeoutError):
                 self._loop.run(self._close(revoke and first), _GOOD_BYE_S)
@@ -158,7 +158,7 @@ class EtcdSession:
 
     def _call_back_failed(self, error: Exception) -> None:
         lost = ConnectionLost(f"the session with etcd ends, for a watch's call-back has failed: {error!r}")
-        asyncio.get_running_loop().create_task(self._lose(lost))
+        self._loop.start(self._lose(lost))
 
     async def _watch(self, prefix: str, call: StoppableCall, after: int, deadline: float) -> Watched:
         """Which keys were known: at ``after`` to the caller, else those that it is told of first."""
@@ -168,7 +168,7 @@ class EtcdSession:
         else:
             held, revision = await self._requests.list(prefix, deadline)
             watched = Watched(prefix, call, revision + 1, set())
-            watched.begin(held)
+            self._watches.begin(watched, held)
         try:
             await asyncio.wait_for(self._watches.add(watched), deadline - time.monotonic())
         except BaseException:
@@ -181,7 +181,7 @@ class EtcdSession:
         if self._pid != os.getpid():
             return
         if self._over is None:
-            self._loop.soon(lambda: asyncio.ensure_future(self._watches.remove(watched)))
+            self._loop.start(self._watches.remove(watched))
         watched.call.stop()
 
     def _ask(self, work: Callable[[float], Coroutine[Any, Any, T]], timeout: float) -> T:
@@ -197,7 +197,7 @@ class EtcdSession:
         except EndpointUnreachable as error:  # nothing else will be done either
             known = self._keeping.gone() if isinstance(error, LeaseGone) and self._keeping is not None else None
             lost = known or ConnectionLost(str(error), remedy=error.remedy)
-            self._loop.soon(lambda: asyncio.ensure_future(self._lose(lost)))
+            self._loop.start(self._lose(lost))
             raise lost from None
 
     def _lost(self) -> ConnectionLost:

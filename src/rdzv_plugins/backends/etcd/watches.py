@@ -38,12 +38,6 @@ class Watched:
         """Once already, which may have been an old token."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def begin(self, held: Sequence[KeyValue]) -> None:
-        """What is there when it begins."""
-        self.known.update(kv.key for kv in held)
-        if held:
-            self.call([Event(kv.key, kv.value, kv.revision) for kv in held])
-
     def tell(self, events: Sequence[Event], revision: int) -> None:
         """Pass ``events`` on; all up to ``revision`` is known then."""
         self.start = revision + 1
@@ -64,8 +58,12 @@ class Watches:
         self._writing = asyncio.Lock()
         self._asked: collections.deque[Watched] = collections.deque()  # in this order etcd says their numbers
 
+    def begin(self, watched: Watched, held: Sequence[KeyValue]) -> None:
+        """Tell what is there when it begins."""
+        self._tell(watched, [Event(kv.key, kv.value, kv.revision) for kv in held], watched.start - 1)
+
     async def add(self, watched: Watched) -> None:
-        """Returns once etcd watches. Raises ``AccessRefused``."""
+        """Returns once etcd watches. Raises ``AccessRefused``, and ``Dropped`` when the session ends."""
         self._all.append(watched)
         self._wanted.set()
         if self._stream is not None:
@@ -95,6 +93,14 @@ class Watches:
 
     async def run(self) -> None:
         """Until it is cancelled, or the session closed."""
+        try:
+            await self._run()
+        finally:
+            for watched in self._all:
+                if not watched.ready.done():
+                    watched.ready.set_exception(Dropped("the session has ended"))
+
+    async def _run(self) -> None:
         while True:
             await self._wanted.wait()
             try:
@@ -178,7 +184,7 @@ class Watches:
         held = self._space.held(answer)
         revision = answer.header.revision
         gone = watched.known - {kv.key for kv in held}
-        events = [Event(key, None, revision) for key in sorted(gone)]
+        events = [Event(key, None, watched.start) for key in sorted(gone)]  # then, or later
         events += [Event(kv.key, kv.value, kv.revision) for kv in held if kv.revision >= watched.start]
         self._tell(watched, events, revision)
 
