@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rdzv_plugins.coordination import Event, Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import Member, decode
 
 
@@ -27,9 +28,9 @@ def wait_until_alone(session: Session, me: Member, linger: float) -> bool:
                 others.add(node)
         (alone.clear if others else alone.set)()
 
-    held, revision = session.list(keys.MEMBERS, timeout=session.ttl)
+    held, revision = session.list(keys.MEMBERS, timeout=patience(session))
     seen([Event(kv.key, kv.value, kv.revision) for kv in held])
-    watch = session.watch(keys.MEMBERS, seen, after=revision, timeout=session.ttl)
+    watch = session.watch(keys.MEMBERS, seen, after=revision, timeout=patience(session))
     try:
         return alone.wait(linger)
     finally:

@@ -25,7 +25,7 @@ from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.elastic import farewell, keys
 from rdzv_plugins.elastic.elastic_options import ElasticOptions
 from rdzv_plugins.elastic.ended import ended_error, raise_if_not_needed
-from rdzv_plugins.elastic.insisting import insist
+from rdzv_plugins.elastic.insisting import insist, patience
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Round, encode
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.machine_id import machine_id
@@ -42,6 +42,9 @@ from rdzv_plugins.kvstore.ends import parse_failure, to_json
 from rdzv_plugins.kvstore.reach import default_address
 
 logger = logging.getLogger(__name__)
+
+_BEFORE_WORKERS_S = 2.0
+"""What telling the others may take from the time that workers have to end in."""
 
 
 class ElasticHandler:
@@ -118,14 +121,14 @@ class ElasticHandler:
     def note_failure(self, failure: Failure) -> None:
         session = self._link.session
         if session is not None:
-            session.create(f"{keys.FAILURES}{self._round}", to_json(failure).encode(), timeout=session.ttl)
+            session.create(f"{keys.FAILURES}{self._round}", to_json(failure).encode(), timeout=patience(session))
 
     def first_failure(self) -> Failure | None:
         session = self._link.session
         if session is None:
             return None
         key = f"{keys.FAILURES}{self._round}"
-        held, _ = session.list(key, timeout=session.ttl)
+        held, _ = session.list(key, timeout=patience(session))
         return next((parse_failure(kv.value) for kv in held if kv.key == key), None)
 
     def note_done(self) -> None:
@@ -134,7 +137,7 @@ class ElasticHandler:
 
     def note_leaving(self, reason: str) -> None:
         """This node is about to stop its workers and go: theirs will fail, and that is not their fault."""
-        self._say(leaving="lost", reason=reason)
+        self._say_once(_BEFORE_WORKERS_S, leaving="lost", reason=reason)
 
     def peer_lost(self) -> bool:
         """A worker has failed here: is it because a node was lost? Waits at most twice the time to live.
@@ -168,8 +171,8 @@ class ElasticHandler:
                 self._end(outcome)
             if outcome.end == "done" and self._round:
                 finishing = Finishing(self._round, self._me.name)
-                session.put({keys.FINISHING: encode(finishing)}, timeout=session.ttl)
-            self._say(leaving=outcome.end, reason=outcome.reason)
+                session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
+            self._say_once(patience(session), leaving=outcome.end, reason=outcome.reason)
             if self._link.hosts_service or (outcome.end == "done" and self._serves_workers()):
                 farewell.wait_until_alone(session, self._me, self._options.linger)
         except (errors.ConnectionLost, TimeoutError) as error:
@@ -292,16 +295,34 @@ class ElasticHandler:
                 task()
             except (errors.ConnectionLost, TimeoutError) as error:
                 logger.debug("in the background: %s", error)
+            except errors.RdzvError as error:
+                logger.warning("run %s: %s", self._request.run_id, error)
 
         threading.Thread(target=run, name="rdzv-elastic", daemon=True).start()
 
     def _end(self, outcome: Outcome) -> None:
         session = self._link.session
         if session is not None:
-            session.create(keys.END, to_json(outcome).encode(), timeout=session.ttl)
+            session.create(keys.END, to_json(outcome).encode(), timeout=patience(session))
 
     def _serves_workers(self) -> bool:
         return self._place is not None and self._place.rank == 0 and self._place.world > 1
+
+    def _say_once(self, timeout: float, **changes: Any) -> None:
+        """As ``_say``, for at most ``timeout`` seconds: who leaves does not wait for a service that does not answer."""
+        start = time.monotonic()
+        if not self._saying.acquire(timeout=timeout):  # somebody else insists
+            return
+        try:
+            self._me = dataclasses.replace(self._me, **changes)
+            session = self._link.session
+            if session is not None and self._me.address:
+                left = max(0.1, start + timeout - time.monotonic())
+                session.put({keys.MEMBERS + self._me.node_id: encode(self._me)}, ephemeral=True, timeout=left)
+        except (errors.ConnectionLost, TimeoutError) as error:
+            logger.debug("could not tell the other nodes that this one leaves: %s", error)
+        finally:
+            self._saying.release()
 
     def _say(self, **changes: Any) -> None:
         """Change what this node says of itself, and write it. Without a session the next one begins with it."""
@@ -312,4 +333,4 @@ class ElasticHandler:
                 return
             item = {keys.MEMBERS + self._me.node_id: encode(self._me)}
             with contextlib.suppress(errors.ConnectionLost):  # the next session begins with it
-                insist(lambda: session.put(item, ephemeral=True, timeout=session.ttl))
+                insist(lambda: session.put(item, ephemeral=True, timeout=patience(session)))

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from rdzv_plugins.coordination import Session
+
 T = TypeVar("T")
+
+_LONGEST_S = 10.0
+
+
+def patience(session: Session) -> float:
+    """Seconds that one request is given: less than a session lives, so that who insists learns of its end."""
+    return min(session.ttl, _LONGEST_S)
 
 
 def insist(request: Callable[[], T]) -> T:

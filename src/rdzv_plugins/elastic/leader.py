@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from rdzv_plugins.coordination import Event, KeyValue, Session, Watch
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.insisting import insist
+from rdzv_plugins.elastic.insisting import insist, patience
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Probe, Round, decode, encode
 from rdzv_plugins.elastic.membership import Decisions, Membership, Rules
 from rdzv_plugins.elastic.neighbours import Neighbours
@@ -67,12 +67,12 @@ class Leader:
     def _end_job(self, reason: str) -> None:
         outcome = Outcome("failed", f"the leader of the rendezvous cannot go on: {reason}")
         try:
-            insist(lambda: self._session.create(keys.END, to_json(outcome).encode(), timeout=self._session.ttl))
+            insist(lambda: self._session.create(keys.END, to_json(outcome).encode(), timeout=patience(self._session)))
         except ConnectionLost as error:
             logger.debug("could not tell the other nodes: %s", error)
 
     def _lead(self) -> None:
-        session, timeout = self._session, self._session.ttl
+        session, timeout = self._session, patience(self._session)
         while True:
             held, revision = insist(lambda: session.list("", timeout=timeout))
             try:
@@ -91,7 +91,7 @@ class Leader:
             watch.cancel()
 
     def _watch_members(self, after: int) -> Watch:
-        return self._session.watch(keys.MEMBERS, self._inbox.put, after=after, timeout=self._session.ttl)
+        return self._session.watch(keys.MEMBERS, self._inbox.put, after=after, timeout=patience(self._session))
 
     def _take_over(self, held: Sequence[KeyValue]) -> tuple[Membership, Probing]:
         values = {kv.key: kv.value for kv in held}
@@ -179,10 +179,10 @@ class Leader:
             self._write(items)
         if decisions.forget:
             forgotten = [keys.NODES + node for node in decisions.forget]
-            insist(lambda: self._session.delete(forgotten, guard=self._key, timeout=self._session.ttl))
+            insist(lambda: self._session.delete(forgotten, guard=self._key, timeout=patience(self._session)))
 
     def _write(self, items: Mapping[str, bytes]) -> None:
-        if insist(lambda: self._session.put(items, guard=self._key, timeout=self._session.ttl)) is None:
+        if insist(lambda: self._session.put(items, guard=self._key, timeout=patience(self._session))) is None:
             raise _Replaced
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.elastic_options import ElasticOptions
-from rdzv_plugins.elastic.insisting import insist
+from rdzv_plugins.elastic.insisting import insist, patience
 from rdzv_plugins.elastic.leader import Leader
 from rdzv_plugins.elastic.membership import Rules
 from rdzv_plugins.elastic.neighbours import Neighbours
@@ -70,9 +70,12 @@ class Link:
         while True:
             try:
                 return self._connect(max(0.0, deadline - time.monotonic()))
-            except ConnectionLost as error:  # as soon as it was opened: this process may have stood still
+            except (
+                ConnectionLost,
+                TimeoutError,
+            ) as error:  # just opened: this process, or the service, has stood still
                 if time.monotonic() >= deadline:
-                    raise
+                    raise error if isinstance(error, ConnectionLost) else ConnectionLost(str(error)) from None
                 logger.warning("run %s: %s; trying again", self._request.run_id, error)
                 time.sleep(_AGAIN_S)
 
@@ -84,7 +87,7 @@ class Link:
                 return
             mine = self._node_id.encode()
             # its answer says whose key it is, also if it was written by a request that was not answered
-            _, key = insist(lambda: session.create(keys.LEADER, mine, ephemeral=True, timeout=session.ttl))
+            _, key = insist(lambda: session.create(keys.LEADER, mine, ephemeral=True, timeout=patience(session)))
             if key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
                 return
             self._stop_leading()
@@ -144,9 +147,11 @@ class Link:
         """A service that does not come back within a session's life is lost: others know by then that we are."""
         logger.warning("run %s: %s; trying to reach it again", self._request.run_id, lost)
         try:
-            self._connect(_ANSWER_S if lost.silent else self._options.ttl)
+            self.open(_ANSWER_S if lost.silent else self._options.ttl)
             logger.warning("run %s: back at %s, with a new session", self._request.run_id, self._request.endpoint)
-        except (RdzvError, TimeoutError) as error:
+        except Exception as error:
+            if not isinstance(error, RdzvError):
+                logger.exception("run %s: reaching the rendezvous again has failed", self._request.run_id)
             # who knows what to do about it has said all there is to say
             then = "" if lost.remedy else f" (then: {error})"
             self.problem = EndpointLost(

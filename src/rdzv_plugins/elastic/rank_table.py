@@ -6,6 +6,7 @@ import logging
 
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import Assignment, decode
 
 logger = logging.getLogger(__name__)
@@ -17,7 +18,7 @@ def log_rank_table(session: Session, place: Assignment) -> None:
     """One request, on one node, once a round. Larger tables are cut: the log is for people."""
     if place.world == 1 or not logger.isEnabledFor(logging.INFO):
         return
-    held, _ = session.list(keys.NODES, timeout=session.ttl)
+    held, _ = session.list(keys.NODES, timeout=patience(session))
     nodes = sorted((decode(Assignment, kv.value) for kv in held), key=lambda each: each.rank)
     rows = [
         f"  {each.rank:>4}  {each.host} (pid {each.pid})  {each.address}"

@@ -15,7 +15,7 @@ from rdzv_plugins.backends.etcd.diagnosis import Reason
 from rdzv_plugins.backends.etcd.refusals import Verdict, denied, reason_of, refusal, verdict
 from rdzv_plugins.backends.etcd.security import Security
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RendezvousFailed
+from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +26,19 @@ _ATTEMPT_S = 3.0
 second time, after twice as long, the member is left."""
 _COMPARE_S = 0.5
 """How long a start may be held up by looking whether all members are of one cluster."""
+_LOGINS = 3
+"""In one request: users may be changed while it is made."""
 _BUSY_S = 0.2
 _CLOSED = "the session has been closed"
+_SHORT_S = 1.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
+
+_FOREIGN = Reason(
+    "it belongs to another etcd cluster than the member that was used before",
+    "--rdzv-endpoint has to name members of one cluster.",
+    final=True,
+)
 
 Ask = Callable[[Connection, float], Awaitable[Any]]
 """Sends a request over that connection, with that time-out in seconds."""
@@ -44,6 +53,7 @@ class Cluster:
         self._connecting: asyncio.Task[Connection] | None = None
         self._reasons: dict[Endpoint, Reason] = {}
         self._id = 0
+        self._pause = 0.0
         self._closed = False
         self.settled = False
         """It has been of use once: what was right then is expected to become right again."""
@@ -88,8 +98,7 @@ class Cluster:
 
     def problem(self, lead: str) -> EndpointUnreachable:
         """``lead``, and what is wrong with each member."""
-        denied = any(reason.denied for reason in self._reasons.values())
-        return (AccessRefused if denied else EndpointUnreachable)(f"{lead}: {self.why()}", remedy=self.remedy)
+        return EndpointUnreachable(f"{lead}: {self.why()}", remedy=self.remedy)
 
     async def connection(self, timeout: float) -> Connection:
         """The one in use, or another.
@@ -115,6 +124,8 @@ class Cluster:
         """Do not use ``connection`` any more."""
         if not connection.dropped:
             self._reasons[connection.endpoint] = Reason(reason)
+            short = time.monotonic() - connection.opened < _SHORT_S  # it could be reached, and was of no use
+            self._pause = min(max(self._pause * 1.5, _FIRST_PAUSE_S), _LONGEST_PAUSE_S) if short else 0.0
             logger.debug("etcd at %s is left: %s", connection.endpoint, reason)
         await connection.drop(reason)
 
@@ -124,29 +135,35 @@ class Cluster:
         ``deadline`` is in the monotonic clock's seconds. Raises ``TimeoutError`` with the reasons, the errors of
         ``refusal``, and ``Dropped`` after ``close``.
         """
-        logged_in, limit = False, _ATTEMPT_S
+        logins, limit = 0, _ATTEMPT_S
         while (left := deadline - time.monotonic()) > 0:
             try:
                 connection = await self.connection(left)
             except TimeoutError:
                 break
-            left = deadline - time.monotonic()
             try:
-                return await connection.answer(ask(connection, min(limit, max(0.001, left))))
+                await connection.answer(connection.logged_in(), deadline - time.monotonic())
+                left = min(limit, max(0.001, deadline - time.monotonic()))
+                answer = await connection.answer(ask(connection, left))
+                connection.cluster_id = answer.header.cluster_id or connection.cluster_id
+                if not self._is_of_another(connection):
+                    self._id = connection.cluster_id
+                    return answer
+                await self.leave(connection, _FOREIGN.text)
             except Dropped:
                 if self._closed:
                     raise
-            except TimeoutError:
-                await self.leave(connection, "it does not answer")
+            except TimeoutError:  # of the login, for which others may wait longer
+                self._reasons[connection.endpoint] = Reason("it is still at the login")
             except grpc.aio.AioRpcError as error:
-                decided = verdict(error)
-                if decided is None or (decided is Verdict.LOG_IN and (logged_in or not self._security.user)):
+                decided = verdict(error, has_user=self.has_user)
+                if decided is None or (decided is Verdict.LOG_IN and logins == _LOGINS):
                     raise refusal(error, what, self.path, self._security) from None
                 if decided is Verdict.LATER:
                     await asyncio.sleep(_BUSY_S)
                 elif decided is Verdict.LOG_IN:
-                    logged_in = True
-                    await self.leave(connection, "the token has expired")  # its streams have it, too
+                    logins += 1
+                    connection.forget_login()
                 elif error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and limit == _ATTEMPT_S:
                     limit *= 2
                 elif deadline - time.monotonic() > 0:  # else it was we who had no time left
@@ -166,20 +183,18 @@ class Cluster:
     async def _connect(self) -> Connection:
         """Try all members until one can be used."""
         pause = _FIRST_PAUSE_S
+        await asyncio.sleep(self._pause)
         while True:
             found = await self._any_member()
             if found is not None:
-                if not self._id:
+                if not self._id and found.cluster_id:
                     self._id = found.cluster_id
                     await self._compare(found)
                 self._connection = found
                 self._reasons.clear()
                 return found
             reasons = [self._reasons.get(endpoint) for endpoint in self._endpoints]
-            final = all(reason and reason.final for reason in reasons) or any(
-                reason and reason.denied for reason in reasons
-            )
-            if final and not self.settled:
+            if all(reason and reason.final for reason in reasons) and not self.settled:
                 raise self.problem(f"etcd at {self.name} cannot be used")
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 1.5, _LONGEST_PAUSE_S)
@@ -207,22 +222,21 @@ class Cluster:
 
     async def _try(self, endpoint: Endpoint, found: list[Connection]) -> None:
         try:
-            connection = await open_connection(endpoint, self._security, self.path)
+            connection = await open_connection(endpoint, self._security)
         except Unusable as error:
             self._reasons[endpoint] = error.reason
             return
         except Exception as error:  # such as a certificate's file that is no longer there
             self._reasons[endpoint] = Reason(str(error) or repr(error), getattr(error, "remedy", ""))
             return
-        if self._id and connection.cluster_id != self._id:
-            self._reasons[endpoint] = Reason(
-                "it belongs to another etcd cluster than the member that was used before",
-                "--rdzv-endpoint has to name members of one cluster.",
-                final=True,
-            )
-            await connection.drop("of another cluster")
+        if self._is_of_another(connection):
+            self._reasons[endpoint] = _FOREIGN
+            await connection.drop(_FOREIGN.text)
             return
         found.append(connection)
+
+    def _is_of_another(self, connection: Connection) -> bool:
+        return bool(self._id and connection.cluster_id) and connection.cluster_id != self._id
 
     async def _compare(self, used: Connection) -> None:
         """Nodes that wait for each other in different clusters would never know. Raises ``EndpointUnreachable``."""
@@ -243,11 +257,11 @@ class Cluster:
 
     async def _is_foreign(self, endpoint: Endpoint) -> bool:
         try:
-            connection = await open_connection(endpoint, self._security, self.path, log_in=False)
+            connection = await open_connection(endpoint, self._security)
         except Unusable:  # its turn comes when it is needed
             return False
         await connection.drop("not needed")
-        return connection.cluster_id != self._id
+        return self._is_of_another(connection)
 
 
 def _looked_at(task: asyncio.Task[Connection]) -> None:

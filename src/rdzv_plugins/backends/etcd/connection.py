@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.diagnosis import SILENT, Reason, diagnose
-from rdzv_plugins.backends.etcd.refusals import reason_of, refusal, verdict
+from rdzv_plugins.backends.etcd.refusals import is_about_users, reason_of
 from rdzv_plugins.backends.etcd.security import Security
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import AccessRefused
 from rdzv_plugins.kvstore.reach import try_connect
 
 T = TypeVar("T")
 
 DIAL_S = 3.0
 """How long one member is given to accept a connection, and to answer the first question."""
+_LOGIN_S = 120.0
 _UNARY = {
     "KV/Range": (rpc.RangeRequest, rpc.RangeResponse),
     "KV/Txn": (rpc.TxnRequest, rpc.TxnResponse),
@@ -53,13 +54,16 @@ class Connection:
     def __init__(self, endpoint: Endpoint, security: Security, local_addr: str, remote_addr: str) -> None:
         self.endpoint, self.local_addr, self.remote_addr = endpoint, local_addr, remote_addr
         self._security = security
+        self.opened = time.monotonic()
         self.dropped = ""
         """Why it is not used any more."""
         self.cluster_id = 0
+        """0: not known."""
         self.metadata: tuple[tuple[str, str], ...] = (_REQUIRE_LEADER,)
         self._channel: Any = _channel(endpoint, security, remote_addr)
         self._methods: dict[str, Any] = {}
         self._waiting: set[asyncio.Task[Any]] = set()
+        self._login: asyncio.Task[None] | None = None
 
     def unary(self, method: str, request: Any, timeout: float) -> Awaitable[Any]:
         """The answer of a method such as "KV/Txn". Raises ``AioRpcError``, and ``Dropped`` when the connection is."""
@@ -80,21 +84,40 @@ class Connection:
         return self._methods[name]
 
     async def check(self) -> None:
-        """Ask the member who it is. Raises ``AioRpcError`` or ``Unusable``."""
-        status = await self.unary("Maintenance/Status", rpc.StatusRequest(), DIAL_S)
-        self.cluster_id = status.header.cluster_id
-        if not status.leader:
-            raise Unusable(
-                Reason("no leader: too few members of the cluster live, or reach each other, for a majority")
-            )
+        """Ask the member whether it is of use, and of which cluster. Raises ``AioRpcError``.
 
-    async def log_in(self) -> None:
-        """Get a token, if there is a user. Raises ``AioRpcError``."""
+        That there is no leader it says to anybody, of which cluster it is from 3.5.28 on to some users only.
+        """
+        try:
+            status = await self.unary("Maintenance/Status", rpc.StatusRequest(), DIAL_S)
+            self.cluster_id = status.header.cluster_id
+        except grpc.aio.AioRpcError as error:
+            if not is_about_users(error):
+                raise
+
+    async def logged_in(self) -> None:
+        """Returns once there is a token, if there is a user. Raises ``AioRpcError``.
+
+        All who want one wait for the same login, also if somebody else has given up waiting: etcd needs a tenth of a
+        second of a processor for each password, and thousands of nodes may start at once.
+        """
         if not self._security.user:
             return
+        if self._login is None or (self._login.done() and self._login.exception() is not None):
+            self._login = asyncio.get_running_loop().create_task(self._log_in())
+            self._login.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.wait({self._login})
+        self._login.result()
+
+    def forget_login(self) -> None:
+        """The token is of no use any more."""
+        if self._login is not None and self._login.done():
+            self._login = None
+
+    async def _log_in(self) -> None:
         request = rpc.AuthenticateRequest(name=self._security.user, password=self._security.password)
         try:
-            answer = await self.unary("Auth/Authenticate", request, DIAL_S)
+            answer = await self.unary("Auth/Authenticate", request, _LOGIN_S)
         except grpc.aio.AioRpcError as error:
             if "authentication is not enabled" in (error.details() or ""):
                 return  # whoever may come without a password may come with one
@@ -130,8 +153,8 @@ class Connection:
             del task  # an error that this frame is part of is kept by the task: no ring, which would keep sockets
 
 
-async def open_connection(endpoint: Endpoint, security: Security, path: str, *, log_in: bool = True) -> Connection:
-    """A connection to a member that answers, belongs to a cluster with a leader, and knows this node's user.
+async def open_connection(endpoint: Endpoint, security: Security) -> Connection:
+    """A connection to a member that answers, and belongs to a cluster with a leader. Nobody has logged in yet.
 
     Raises ``Unusable``. The machine's address on it is learnt with a socket of our own, which also tells apart
     the ways in which dialling can fail.
@@ -143,11 +166,9 @@ async def open_connection(endpoint: Endpoint, security: Security, path: str, *, 
     connection = Connection(endpoint, security, local_addr, remote_addr)
     try:
         await connection.check()
-        if log_in:
-            await connection.log_in()
     except grpc.aio.AioRpcError as error:
         await connection.drop("not used")
-        raise Unusable(await _reason(error, endpoint, security, path)) from None
+        raise Unusable(await _reason(error, endpoint, security)) from None
     except BaseException:
         await connection.drop("not used")
         raise
@@ -163,12 +184,11 @@ def _dial(endpoint: Endpoint) -> tuple[str, str, str]:
         return plain.getsockname()[0], plain.getpeername()[0], ""
 
 
-async def _reason(error: Any, endpoint: Endpoint, security: Security, path: str) -> Reason:
-    if verdict(error) is None and error.code() != grpc.StatusCode.UNIMPLEMENTED:
-        refused = refusal(error, "the login", path, security)
-        return Reason(str(refused), refused.remedy, final=True, denied=isinstance(refused, AccessRefused))
+async def _reason(error: Any, endpoint: Endpoint, security: Security) -> Reason:
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
         return SILENT
+    if (error.details() or "").startswith("etcdserver: "):  # it is etcd, and says itself what is wrong
+        return Reason(reason_of(error))
     found = await asyncio.get_running_loop().run_in_executor(None, diagnose, endpoint, security, DIAL_S)
     return found or Reason(reason_of(error))
 

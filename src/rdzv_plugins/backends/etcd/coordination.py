@@ -20,8 +20,8 @@ from rdzv_plugins.errors import ConnectionLost
 logger = logging.getLogger(__name__)
 
 _REPORT_EVERY_S = 10.0
-_MORE_S = 10.0
-"""Once a member answers, what a session needs is asked for with this much time at least."""
+_MORE_S = 2.0
+"""For what a session needs once a member answers, however late that is."""
 
 
 class EtcdCoordination:
@@ -43,6 +43,7 @@ class EtcdCoordination:
         self._endpoints, self._security = tuple(endpoints), security or Security()
         self._space, self._outage = Space(prefix, run_id), outage_timeout
         self._sessions: set[EtcdSession] = set()
+        self._closed = False
 
     @property
     def name(self) -> str:
@@ -59,15 +60,18 @@ class EtcdCoordination:
         if waiting cannot help.
         """
         loop = loop_thread()
-        return loop.run(self._open(loop, math.ceil(ttl), on_lost, timeout), timeout + _MORE_S)
+        session = loop.run(self._open(loop, math.ceil(ttl), on_lost, timeout), timeout + _MORE_S)
+        if self._closed:  # meanwhile, by another thread
+            session.close()
+        return session
 
     async def _open(
         self, loop: LoopThread, ttl: int, on_lost: Callable[[ConnectionLost], None], timeout: float
     ) -> EtcdSession:
         cluster = Cluster(self._endpoints, self._security, self._space.path)
         try:
+            deadline = time.monotonic() + timeout + _MORE_S
             await _reach(cluster, timeout)
-            deadline = time.monotonic() + max(timeout, _MORE_S)
             while True:
                 session = EtcdSession(loop, cluster, self._space, on_lost, self._sessions.discard)
                 try:
@@ -87,6 +91,7 @@ class EtcdCoordination:
 
     def close(self) -> None:
         """End the sessions that are still open. May be repeated."""
+        self._closed = True
         for session in list(self._sessions):
             session.close()
 

@@ -26,8 +26,6 @@ class Reason:
     text: str
     remedy: str = ""
     final: bool = False
-    denied: bool = False
-    """It is about who asks."""
 
 
 SILENT = Reason("it accepts connections, but does not answer")

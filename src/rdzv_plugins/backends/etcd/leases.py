@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.cluster import Cluster
 from rdzv_plugins.backends.etcd.connection import Connection, Dropped
-from rdzv_plugins.backends.etcd.refusals import reason_of
+from rdzv_plugins.backends.etcd.refusals import Verdict, reason_of, verdict
 from rdzv_plugins.backends.etcd.space import RUN_LEASE_S
 from rdzv_plugins.errors import ConnectionLost
 
@@ -26,6 +27,7 @@ TROUBLE = (grpc.aio.AioRpcError, Dropped, TimeoutError, asyncio.InvalidStateErro
 _REFRESHES_PER_TTL = 3
 _QUIET_S = 1.0
 """Moving to another member takes less, and is not worth a line."""
+_LOGIN_PAUSE_S = 0.2
 _REPORT_EVERY_S = 10.0
 _CLOCK_S = 5.0
 """A wall clock that moves by more against the machine's own has been set."""
@@ -61,14 +63,14 @@ async def grant(cluster: Cluster, lease: int, ttl: int, deadline: float) -> int:
     return int(answer.TTL)
 
 
-async def ensure(cluster: Cluster, lease: int, ttl: int, deadline: float) -> float:
-    """A lease of that number lives; returns the seconds that it has left."""
+async def ensure(cluster: Cluster, lease: int, ttl: int, deadline: float) -> None:
+    """There is a lease of that number. It may be about to end: refresh it soon."""
 
     def ask(connection: Connection, timeout: float) -> Any:
         return connection.unary("Lease/LeaseTimeToLive", rpc.LeaseTimeToLiveRequest(ID=lease), timeout)
 
-    left = int((await cluster.call("the lease of the run", ask, deadline)).TTL)
-    return float(left if left > 0 else await grant(cluster, lease, ttl, deadline))
+    if (await cluster.call("the lease of the run", ask, deadline)).TTL <= 0:
+        await grant(cluster, lease, ttl, deadline)
 
 
 async def refreshed(connection: Connection, call: Any, lease: int, timeout: float) -> int:
@@ -83,13 +85,13 @@ async def refreshed(connection: Connection, call: Any, lease: int, timeout: floa
 class KeepAlive:
     """Refreshes a session's lease, and now and then its run's, at whichever member answers."""
 
-    def __init__(self, cluster: Cluster, lease: int, ttl: float, *, run: tuple[int, float], outage: float) -> None:
-        """``run``: the lease of the run, and the seconds that it has left."""
-        self._cluster, self._lease, self._ttl = cluster, lease, ttl
-        self._run_lease, run_left = run
+    def __init__(self, cluster: Cluster, lease: int, ttl: float, run_lease: int, outage: float) -> None:
+        self._cluster, self._lease, self._ttl, self._run_lease = cluster, lease, ttl, run_lease
         self._patience = max(outage, ttl)
         self._last = now()
-        self._run_last = self._last - (RUN_LEASE_S - run_left)
+        self._run_last = -math.inf  # it may be about to end
+        self._stepped = self._last
+        self._stood = 0.0  # for so long this process has stood still since the last refresh
         self._troubled = False  # since the last refresh
         self._clock = time.time() - now()
 
@@ -104,12 +106,27 @@ class KeepAlive:
                     return self.gone(await self._refresh(connection))
                 except TROUBLE as error:
                     self._troubled = True
-                    await self._cluster.leave(connection, trouble(error))
+                    await self._after(error, connection)
             except Dropped as error:
                 return ConnectionLost(str(error))
             except Exception as error:  # it must not end in silence
                 logger.exception("keeping the lease alive has failed")
                 return ConnectionLost(f"keeping the lease alive has failed: {error!r}")
+
+    async def _after(self, error: Exception, connection: Connection) -> None:
+        """Leave the member, unless it only wants to know who asks, as etcd after 3.6 may."""
+        if (
+            isinstance(error, grpc.aio.AioRpcError)
+            and verdict(error, has_user=self._cluster.has_user) is Verdict.LOG_IN
+        ):
+            await asyncio.sleep(_LOGIN_PAUSE_S)
+            connection.forget_login()
+            try:
+                await connection.answer(connection.logged_in(), self._ttl)
+                return
+            except TROUBLE as again:
+                error = again
+        await self._cluster.leave(connection, trouble(error))
 
     async def _reach(self) -> Connection | None:
         """A connection, or None when it has taken too long."""
@@ -138,20 +155,29 @@ class KeepAlive:
     async def _refresh(self, connection: Connection) -> str:
         """Returns which lease is gone."""
         period = self._ttl / _REFRESHES_PER_TTL
+        self._stepped = now()
         call = connection.stream("Lease/LeaseKeepAlive")
         try:
             while True:
+                self._step()
                 sent = now()
                 if await refreshed(connection, call, self._lease, period) <= 0:
                     return "its lease"
-                self._last, self._troubled = sent, False
+                self._last, self._troubled, self._stood = sent, False, 0.0
                 if sent - self._run_last >= RUN_LEASE_S / _REFRESHES_PER_TTL:
                     if await refreshed(connection, call, self._run_lease, period) <= 0:
                         return "the lease of the run"
                     self._run_last = sent
                 await asyncio.sleep(max(0.0, sent + period - now()))
         finally:
+            self._step()
             call.cancel()
+
+    def _step(self) -> None:
+        """Between two steps nothing here takes longer than the time between two refreshes."""
+        stood, self._stepped = now() - self._stepped, now()
+        if stood > self._ttl / _REFRESHES_PER_TTL + self._ttl / 2:
+            self._stood = max(self._stood, stood)
 
     def _unanswered(self) -> ConnectionLost:
         text = f"etcd has not answered for {now() - self._last:.0f} s: {self._cluster.why()}"
@@ -167,14 +193,14 @@ class KeepAlive:
                 f"{which} is gone, though it was refreshed {silence:.1f} s ago: it was revoked by hand, etcd has lost "
                 "data, or the clock of the machine of etcd's leader has jumped"
             )
-        elif self._troubled:
+        elif self._troubled and not self._stood:
             text = (
                 f"{which} has ended, for no member of etcd has answered in time: the last one did {silence:.1f} s ago"
             )
         else:
             text = (
-                f"{which} has ended, for this process stood still for {silence:.1f} s (it was stopped, or the machine "
-                f"slept or was overloaded); after {self._ttl:g} s it counts as lost"
+                f"{which} has ended, for this process stood still for {self._stood or silence:.1f} s (it was stopped, "
+                f"or the machine slept or was overloaded); after {self._ttl:g} s it counts as lost"
             )
         jump = time.time() - now() - self._clock
         if abs(jump) > _CLOCK_S:

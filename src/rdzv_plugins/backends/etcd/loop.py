@@ -10,7 +10,7 @@ import concurrent.futures
 import logging
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,10 @@ class LoopThread:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._running.add(future)  # asyncio itself would let go of it
         future.add_done_callback(self._ended)
+
+    def soon(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call ``function`` on the loop's thread."""
+        self._loop.call_soon_threadsafe(function, *arguments)
 
     def _ended(self, future: concurrent.futures.Future[object]) -> None:
         self._running.discard(future)

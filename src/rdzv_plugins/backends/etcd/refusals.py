@@ -32,14 +32,33 @@ class LeaseGone(EndpointUnreachable):
     """A key was to hang on a lease that has ended: so has the session."""
 
 
-def verdict(error: Any) -> Verdict | None:
+_OF_THE_REQUEST = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.OUT_OF_RANGE,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
+"""Another one may well be done."""
+
+_OLD_TOKEN = ("invalid auth token", "revision of auth store is old", "user name is empty")
+"""It has expired, or users were changed, or authentication was switched on since."""
+
+
+def verdict(error: Any, *, has_user: bool) -> Verdict | None:
     """Of an ``AioRpcError``; None: asking again is of no use."""
     code, text = error.code(), error.details() or ""
-    if code == grpc.StatusCode.UNAUTHENTICATED or "invalid auth token" in text:
+    if has_user and (code == grpc.StatusCode.UNAUTHENTICATED or any(each in text for each in _OLD_TOKEN)):
         return Verdict.LOG_IN
     if "too many requests" in text:
         return Verdict.LATER
     return Verdict.ELSEWHERE if code in _ELSEWHERE else None
+
+
+def is_about_users(error: Any) -> bool:
+    """It answers, but not to everybody."""
+    code, text = error.code(), error.details() or ""
+    denied = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+    return code in denied or any(each in text for each in _OLD_TOKEN)
 
 
 def reason_of(error: Any) -> str:
@@ -90,4 +109,5 @@ def refusal(error: Any, what: str, path: str, security: Security) -> RendezvousF
             f"etcd takes no more writes: {text}",
             remedy="Compact and defragment it, then: etcdctl alarm disarm. --auto-compaction-retention avoids this.",
         )
-    return RendezvousFailed(f"etcd refuses {what}: {text}")
+    kind = RendezvousFailed if error.code() in _OF_THE_REQUEST else EndpointUnreachable
+    return kind(f"etcd refuses {what}: {text}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import rpc
@@ -82,7 +83,7 @@ class Requests:
         self, what: str, change: Sequence[Any], deadline: float, *, compare: Sequence[Any], read: Sequence[Any] = ()
     ) -> tuple[bool, int, Sequence[Any]]:
         """(whether it was done, the revision of that, what was read if it was not)."""
-        async with self._writing:
+        async with self._turn(what, deadline):
             if self._unsure:
                 await self._settle(deadline)
             self._number += 1
@@ -104,6 +105,20 @@ class Requests:
                 return done, revision, others
             self._unsure = False
             return False, 0, others
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, what: str, deadline: float) -> AsyncIterator[None]:
+        if self._writing.locked():
+            try:
+                await asyncio.wait_for(self._writing.acquire(), max(0.0, deadline - time.monotonic()))
+            except asyncio.TimeoutError:
+                raise TimeoutError(f"{what}: the write before it was not answered ({self._cluster.why()})") from None
+        else:
+            await self._writing.acquire()
+        try:
+            yield
+        finally:
+            self._writing.release()
 
     async def _settle(self, deadline: float) -> tuple[bool, int]:
         """The last write is done, or will never be. Returns which, and the revision of it."""

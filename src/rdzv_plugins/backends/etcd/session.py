@@ -50,7 +50,7 @@ class EtcdSession:
     ) -> None:
         """On the loop's thread."""
         self._loop, self._cluster, self._space, self._on_over = loop, cluster, space, on_over
-        self._watches = Watches(cluster, space, self._call_back_failed)
+        self._watches = Watches(cluster, space, self._watching_failed)
         self._on_lost = StoppableCall(on_lost)
         self._lease = secrets.randbits(63) or 1  # chosen here: a request that is repeated grants the same one
         self._requests = Requests(cluster, space, self._lease)
@@ -64,14 +64,22 @@ class EtcdSession:
 
     async def open(self, ttl: int, outage: float, deadline: float) -> None:
         """Get a lease and say that this session lives. Called once, on the loop's thread."""
+        try:
+            await self._open(ttl, outage, deadline)
+        except BaseException:
+            if self._ttl:  # others are not to wait for its end
+                with contextlib.suppress(asyncio.TimeoutError, TimeoutError, Dropped, RendezvousFailed):
+                    await asyncio.wait_for(self._requests.leave(), _GOOD_BYE_S / 2)
+            raise
+
+    async def _open(self, ttl: int, outage: float, deadline: float) -> None:
         connection = await self._cluster.connection(deadline - time.monotonic())
         self._addresses = connection.local_addr, connection.remote_addr
         self._ttl = float(await grant(self._cluster, self._lease, ttl, deadline))
-        left = await ensure(self._cluster, self._space.run_lease, RUN_LEASE_S, deadline)
+        await ensure(self._cluster, self._space.run_lease, RUN_LEASE_S, deadline)
         await self._requests.enter(deadline)
         self._cluster.settled = True
-        run = (self._space.run_lease, left)
-        self._keeping = KeepAlive(self._cluster, self._lease, self._ttl, run=run, outage=outage)
+        self._keeping = KeepAlive(self._cluster, self._lease, self._ttl, self._space.run_lease, outage)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._keep(self._keeping)), loop.create_task(self._watches.run())]
 
@@ -139,7 +147,7 @@ class EtcdSession:
         for task in tasks:
             task.cancel()
         try:
-            if revoke and self._ttl and self._cluster.current is not None:
+            if revoke and self._ttl:
                 await asyncio.wait_for(self._requests.leave(), _GOOD_BYE_S * 0.9)
         except (asyncio.TimeoutError, TimeoutError, Dropped, RendezvousFailed):
             pass  # its keys go with the lease
@@ -156,8 +164,8 @@ class EtcdSession:
             await self._cluster.close()
             self._on_lost(error)
 
-    def _call_back_failed(self, error: Exception) -> None:
-        lost = ConnectionLost(f"the session with etcd ends, for a watch's call-back has failed: {error!r}")
+    def _watching_failed(self, error: BaseException) -> None:
+        lost = ConnectionLost(f"the session with etcd ends, for it may have missed an event: {error!r}")
         self._loop.start(self._lose(lost))
 
     async def _watch(self, prefix: str, call: StoppableCall, after: int, deadline: float) -> Watched:
@@ -171,17 +179,21 @@ class EtcdSession:
             self._watches.begin(watched, held)
         try:
             await asyncio.wait_for(self._watches.add(watched), deadline - time.monotonic())
-        except BaseException:
-            await self._watches.remove(watched)
+            return watched
+        except BaseException as error:
+            self._watches.remove(watched)
             self._calls.remove(call)
+            if isinstance(error, asyncio.TimeoutError):
+                raise TimeoutError(
+                    f"watching {prefix!r}: etcd has not answered in time ({self._cluster.why()})"
+                ) from None
             raise
-        return watched
 
     def _unwatch(self, watched: Watched) -> None:
         if self._pid != os.getpid():
             return
         if self._over is None:
-            self._loop.start(self._watches.remove(watched))
+            self._loop.soon(self._watches.remove, watched)
         watched.call.stop()
 
     def _ask(self, work: Callable[[float], Coroutine[Any, Any, T]], timeout: float) -> T:

@@ -47,16 +47,22 @@ class Watched:
             self.call(events)
 
 
-class Watches:
-    """``run`` serves the stream; ``failed`` is told of an error of a call-back, which has missed an event then."""
+class _NewToken(Exception):
+    """The stream has to be opened again, by another token."""
 
-    def __init__(self, cluster: Cluster, space: Space, failed: Callable[[Exception], None]) -> None:
+
+class Watches:
+    """``run`` serves them; ``failed`` is told of an error of a call-back, which has missed an event then.
+
+    Only ``run`` touches the stream: gRPC ends a stream when a task is cancelled that writes to it, and whoever asks for
+    a watch may be cancelled.
+    """
+
+    def __init__(self, cluster: Cluster, space: Space, failed: Callable[[BaseException], None]) -> None:
         self._cluster, self._space, self._failed = cluster, space, failed
         self._all: list[Watched] = []
-        self._wanted = asyncio.Event()
-        self._stream: tuple[Connection, Any] | None = None
-        self._writing = asyncio.Lock()
-        self._asked: collections.deque[Watched] = collections.deque()  # in this order etcd says their numbers
+        self._cancelled: list[int] = []
+        self._changed = asyncio.Event()  # there is something to write
 
     def begin(self, watched: Watched, held: Sequence[KeyValue]) -> None:
         """Tell what is there when it begins."""
@@ -65,106 +71,108 @@ class Watches:
     async def add(self, watched: Watched) -> None:
         """Returns once etcd watches. Raises ``AccessRefused``, and ``Dropped`` when the session ends."""
         self._all.append(watched)
-        self._wanted.set()
-        if self._stream is not None:
-            try:
-                await self._ask(*self._stream, watched)
-            except TROUBLE as error:
-                logger.debug("a watch is asked for again: %s", error)  # by run, with the next stream
+        self._changed.set()
         await watched.ready
 
-    async def remove(self, watched: Watched) -> None:
-        """It is not called any more; etcd is told if that is possible now."""
-        if watched not in self._all:
-            return
-        self._all.remove(watched)
-        if self._stream is not None and watched.number is not None:
-            await self._cancel(watched.number)
+    def remove(self, watched: Watched) -> None:
+        """It is not called any more; etcd is told."""
+        if watched in self._all:
+            self._all.remove(watched)
+            self._cancel(watched.number)
 
-    async def _cancel(self, number: int) -> None:
-        request = rpc.WatchRequest(cancel_request=rpc.WatchCancelRequest(watch_id=number))
-        if self._stream is not None:
-            connection, stream = self._stream
-            try:
-                async with self._writing:
-                    await connection.answer(stream.write(request))
-            except TROUBLE as error:
-                logger.debug("a watch ends with its stream: %s", error)
+    def _cancel(self, number: int | None) -> None:
+        if number is not None:
+            self._cancelled.append(number)
+            self._changed.set()
 
     async def run(self) -> None:
         """Until it is cancelled, or the session closed."""
         try:
-            await self._run()
+            await self._changed.wait()
+            while not self._cluster.closed:
+                await self._follow()
+        except asyncio.CancelledError as error:  # by close, or by nobody that we know of
+            self._failed(error)
+            raise
+        except Exception as error:
+            logger.exception("following the watches has failed")
+            self._failed(error)
         finally:
             for watched in self._all:
                 if not watched.ready.done():
                     watched.ready.set_exception(Dropped("the session has ended"))
 
-    async def _run(self) -> None:
-        while True:
-            await self._wanted.wait()
-            try:
-                connection = await self._cluster.connection(_PATIENCE_S)
-            except (TimeoutError, Dropped):
-                if self._cluster.closed:
-                    return
-                continue
-            try:
-                await self._serve(connection, connection.stream("Watch/Watch"))
-            except TROUBLE as error:
-                await self._cluster.leave(connection, trouble(error))
-            del connection
-
-    async def _serve(self, connection: Connection, stream: Any) -> None:
+    async def _follow(self) -> None:
+        """One stream, from its beginning to its end."""
         try:
-            await self._follow(connection, stream)
-        finally:
-            self._stream = None
-            stream.cancel()
+            connection = await self._cluster.connection(_PATIENCE_S)
+        except (TimeoutError, Dropped):  # after an hour, or closed
+            return
+        try:
+            await connection.answer(connection.logged_in(), _PATIENCE_S)
+            stream = connection.stream("Watch/Watch")
+            asked: collections.deque[Watched] = collections.deque()  # in this order etcd says their numbers
+            for watched in self._all:
+                watched.number = None
+            self._cancelled.clear()
+            self._changed.set()
+            writing = asyncio.get_running_loop().create_task(self._write(connection, stream, asked))
+            try:
+                while True:
+                    answer = await connection.answer(stream.read())
+                    if answer is grpc.aio.EOF:
+                        raise Dropped("it has hung up")
+                    if answer.created:
+                        self._created(asked.popleft(), answer)
+                    else:
+                        await self._told(connection, answer)
+            finally:
+                writing.cancel()
+                stream.cancel()
+        except _NewToken:
+            connection.forget_login()
+        except TROUBLE as error:
+            await self._cluster.leave(connection, trouble(error))
 
-    async def _follow(self, connection: Connection, stream: Any) -> None:
-        self._asked.clear()
-        for watched in self._all:
-            watched.number = None
-        self._stream = connection, stream
-        for watched in list(self._all):
-            await self._ask(connection, stream, watched)
-        while True:
-            answer = await connection.answer(stream.read())
-            if answer is grpc.aio.EOF:
-                raise Dropped("it has hung up")
-            if answer.created:
-                await self._created(self._asked.popleft(), answer)
-            else:
-                await self._told(connection, stream, answer)
+    async def _write(self, connection: Connection, stream: Any, asked: collections.deque[Watched]) -> None:
+        """What there is to write, whenever there is something."""
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                for watched in list(self._all):
+                    if watched.number is None and watched not in asked:
+                        asked.append(watched)
+                        request = watch_request(self._space.full(watched.prefix), watched.start)
+                        await connection.answer(stream.write(request))
+                while self._cancelled:
+                    request = rpc.WatchCancelRequest(watch_id=self._cancelled.pop())
+                    await connection.answer(stream.write(rpc.WatchRequest(cancel_request=request)))
+        except TROUBLE as error:
+            await self._cluster.leave(connection, trouble(error))  # the reader hears of it
 
-    async def _ask(self, connection: Connection, stream: Any, watched: Watched) -> None:
-        async with self._writing:
-            if self._stream is None or self._stream[1] is not stream:  # whoever opens the next one asks for all
-                return
-            if watched in self._asked or watched.number is not None or watched not in self._all:
-                return
-            self._asked.append(watched)
-            await connection.answer(stream.write(watch_request(self._space.full(watched.prefix), watched.start)))
-
-    async def _created(self, watched: Watched, answer: Any) -> None:
+    def _created(self, watched: Watched, answer: Any) -> None:
         if answer.canceled:
             if watched.refused or not self._cluster.has_user:
-                self._all.remove(watched)
-                if not watched.ready.done():
-                    watched.ready.set_exception(self._cluster.denied(answer.cancel_reason))
+                if watched in self._all:
+                    self._all.remove(watched)
+                error = self._cluster.denied(answer.cancel_reason)
+                if watched.ready.done():  # it was there, and nobody waits for it now
+                    self._failed(error)
+                else:
+                    watched.ready.set_exception(error)
                 return
-            watched.refused = True  # the stream's token may be too old: the next one has a new one
-            raise Dropped(answer.cancel_reason or "a watch was refused")
+            watched.refused = True  # the stream's token may be too old
+            raise _NewToken
         watched.refused = False
         if watched not in self._all:  # removed meanwhile
-            await self._cancel(answer.watch_id)
+            self._cancel(answer.watch_id)
             return
         watched.number = answer.watch_id
         if not watched.ready.done():
             watched.ready.set_result(None)
 
-    async def _told(self, connection: Connection, stream: Any, answer: Any) -> None:
+    async def _told(self, connection: Connection, answer: Any) -> None:
         watched = next((each for each in self._all if each.number == answer.watch_id), None)
         if watched is None:
             return
@@ -173,7 +181,7 @@ class Watches:
                 raise Dropped(answer.cancel_reason or "it has cancelled a watch")
             await self._compare(connection, watched)
             watched.number = None
-            await self._ask(connection, stream, watched)
+            self._changed.set()
         elif answer.events:
             self._tell(watched, list(self._space.events(answer)), answer.events[-1].kv.mod_revision)
 
