@@ -54,11 +54,20 @@ class Agent(LostNodesCostNothing):
         self._monitor.ignore_exits()
         try:
             if isinstance(sys.exc_info()[1], SignalException):  # before the workers go: their peers fail with them
-                self._handler.note_leaving(f"it got {death_sig.name}")
+                self._note_leaving(death_sig)
             super()._shutdown(death_sig, *arguments, **options)
         except SignalException:  # a second signal: whoever sends it does not want to wait
             self.kill_workers()
             raise
+
+    def _note_leaving(self, death_sig: signal.Signals) -> None:
+        """Nothing may stand between a signal and the workers."""
+        try:
+            self._handler.note_leaving(f"it got {death_sig.name}")
+        except SignalException:
+            raise
+        except Exception as error:
+            logger.warning("could not tell the other nodes that this one leaves: %s", error)
 
     def kill_workers(self) -> None:
         """Last resort, when stopping them was interrupted: nothing that we started stays behind."""

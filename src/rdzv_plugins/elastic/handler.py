@@ -150,7 +150,7 @@ class ElasticHandler:
         session = self._link.session
         deadline = time.monotonic() + 2 * (session.ttl if session is not None else self._options.ttl) + 1
         asked = self._view.probe.number + 1
-        self._say(probe=asked)
+        self._say_once(deadline - time.monotonic(), probe=asked)
         while True:
             seen = self._view.version
             self.raise_if_ended()
@@ -172,7 +172,10 @@ class ElasticHandler:
             if outcome.end == "done" and self._round:
                 finishing = Finishing(self._round, self._me.name)
                 session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
-            self._say_once(patience(session), leaving=outcome.end, reason=outcome.reason)
+            quick = outcome.end == "lost"  # nobody waits for a word of that
+            self._say_once(
+                _BEFORE_WORKERS_S if quick else patience(session), leaving=outcome.end, reason=outcome.reason
+            )
             if self._link.hosts_service or (outcome.end == "done" and self._serves_workers()):
                 farewell.wait_until_alone(session, self._me, self._options.linger)
         except (errors.ConnectionLost, TimeoutError) as error:

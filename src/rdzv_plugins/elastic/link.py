@@ -70,10 +70,8 @@ class Link:
         while True:
             try:
                 return self._connect(max(0.0, deadline - time.monotonic()))
-            except (
-                ConnectionLost,
-                TimeoutError,
-            ) as error:  # just opened: this process, or the service, has stood still
+            except (ConnectionLost, TimeoutError) as error:
+                # as soon as it was opened: this process, or the service, has stood still
                 if time.monotonic() >= deadline:
                     raise error if isinstance(error, ConnectionLost) else ConnectionLost(str(error)) from None
                 logger.warning("run %s: %s; trying again", self._request.run_id, error)

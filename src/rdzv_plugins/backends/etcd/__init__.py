@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rdzv_plugins.backends.etcd.members import parse_members
-from rdzv_plugins.backends.etcd.security import Security, credentials
+from rdzv_plugins.backends.etcd.security import Security, credentials, forget_password
 from rdzv_plugins.elastic.elastic_options import ElasticOptions
 from rdzv_plugins.elastic.elastic_options import validate as validate_elastic
 from rdzv_plugins.errors import UsageError
@@ -77,15 +77,17 @@ def security_of(request: Request) -> Security:
 
 
 def create(request: Request) -> EtcdCoordination:
-    """The cluster as this node sees it; nothing is sent yet."""
+    """The cluster as this node sees it; nothing is sent yet. Takes user and password out of the environment."""
     from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 
     members, _ = parse_members(request.endpoint)
     options: EtcdOptions = request.options
+    security = security_of(request)
+    forget_password()
     return EtcdCoordination(
         members,
         request.run_id,
-        security=security_of(request),
+        security=security,
         prefix=options.prefix,
         outage_timeout=options.outage_timeout,
     )

@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc
-from rdzv_plugins.backends.etcd.connection import Connection, Dropped, Unusable, open_connection
+from rdzv_plugins.backends.etcd.connection import Connection, Dropped, Stream
 from rdzv_plugins.backends.etcd.diagnosis import Reason
+from rdzv_plugins.backends.etcd.loop import looked_at
+from rdzv_plugins.backends.etcd.opening import Unusable, open_connection
 from rdzv_plugins.backends.etcd.refusals import Verdict, denied, reason_of, refusal, verdict
 from rdzv_plugins.backends.etcd.security import Security
 from rdzv_plugins.endpoints import Endpoint
@@ -26,6 +28,7 @@ _ATTEMPT_S = 3.0
 second time, after twice as long, the member is left."""
 _COMPARE_S = 0.5
 """How long a start may be held up by looking whether all members are of one cluster."""
+_LOGIN_S = 60.0
 _LOGINS = 3
 """In one request: users may be changed while it is made."""
 _BUSY_S = 0.2
@@ -55,7 +58,7 @@ class Cluster:
         self._id = 0
         self._pause = 0.0
         self._closed = False
-        self.settled = False
+        self.proven = False
         """It has been of use once: what was right then is expected to become right again."""
 
     @property
@@ -111,7 +114,7 @@ class Cluster:
             raise Dropped(_CLOSED)
         if self._connecting is None or self._connecting.done():
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
-            self._connecting.add_done_callback(_looked_at)
+            self._connecting.add_done_callback(looked_at)
         connecting = self._connecting
         done, _ = await asyncio.wait({connecting}, timeout=max(0.0, timeout))
         if not done:
@@ -136,25 +139,24 @@ class Cluster:
         ``refusal``, and ``Dropped`` after ``close``.
         """
         logins, limit = 0, _ATTEMPT_S
-        while (left := deadline - time.monotonic()) > 0:
+        while deadline - time.monotonic() > 0:
             try:
-                connection = await self.connection(left)
+                connection = await self.connection(deadline - time.monotonic())
+                await self._log_in(connection, deadline)
             except TimeoutError:
                 break
-            try:
-                await connection.answer(connection.logged_in(), deadline - time.monotonic())
-                left = min(limit, max(0.001, deadline - time.monotonic()))
-                answer = await connection.answer(ask(connection, left))
-                connection.cluster_id = answer.header.cluster_id or connection.cluster_id
-                if not self._is_of_another(connection):
-                    self._id = connection.cluster_id
-                    return answer
-                await self.leave(connection, _FOREIGN.text)
             except Dropped:
                 if self._closed:
                     raise
-            except TimeoutError:  # of the login, for which others may wait longer
-                self._reasons[connection.endpoint] = Reason("it is still at the login")
+                continue
+            token = connection.token
+            try:
+                answer = await ask(connection, min(limit, max(0.001, deadline - time.monotonic())))
+                if await self._is_ours(connection, answer):
+                    return answer
+            except Dropped:
+                if self._closed:
+                    raise
             except grpc.aio.AioRpcError as error:
                 decided = verdict(error, has_user=self.has_user)
                 if decided is None or (decided is Verdict.LOG_IN and logins == _LOGINS):
@@ -163,12 +165,39 @@ class Cluster:
                     await asyncio.sleep(_BUSY_S)
                 elif decided is Verdict.LOG_IN:
                     logins += 1
-                    connection.forget_login()
+                    connection.forget_login(token)
                 elif error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and limit == _ATTEMPT_S:
                     limit *= 2
                 elif deadline - time.monotonic() > 0:  # else it was we who had no time left
                     await self.leave(connection, reason_of(error))
         raise TimeoutError(f"{what}: etcd has not answered in time ({self.why()})")
+
+    async def _log_in(self, connection: Connection, deadline: float) -> None:
+        """Raises ``TimeoutError``, ``Dropped`` and the errors of ``refusal``."""
+        try:
+            await connection.logged_in(deadline - time.monotonic())
+        except TimeoutError:
+            self._reasons[connection.endpoint] = Reason("it has not answered the login yet")
+            raise
+        except grpc.aio.AioRpcError as error:
+            if verdict(error, has_user=False) is None:
+                raise refusal(error, "the login", self.path, self._security) from None
+            await self.leave(connection, reason_of(error))
+            raise Dropped(connection.dropped) from None
+
+    async def _is_ours(self, connection: Connection, answer: Any) -> bool:
+        """It comes from a member of the cluster that was used before."""
+        connection.cluster_id = answer.header.cluster_id or connection.cluster_id
+        if self._is_of_another(connection):
+            await self.leave(connection, _FOREIGN.text)
+            return False
+        self._id = self._id or connection.cluster_id
+        return True
+
+    async def stream(self, connection: Connection, method: str) -> Stream:
+        """A stream for which a user has logged in. Raises ``TROUBLE``, and the errors of ``refusal``."""
+        await self._log_in(connection, time.monotonic() + _LOGIN_S)
+        return connection.stream(method)
 
     async def close(self) -> None:
         """Use no connection any more."""
@@ -194,7 +223,7 @@ class Cluster:
                 self._reasons.clear()
                 return found
             reasons = [self._reasons.get(endpoint) for endpoint in self._endpoints]
-            if all(reason and reason.final for reason in reasons) and not self.settled:
+            if all(reason and reason.final for reason in reasons) and not self.proven:
                 raise self.problem(f"etcd at {self.name} cannot be used")
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 1.5, _LONGEST_PAUSE_S)
@@ -262,12 +291,6 @@ class Cluster:
             return False
         await connection.drop("not needed")
         return self._is_of_another(connection)
-
-
-def _looked_at(task: asyncio.Task[Connection]) -> None:
-    """Its error is for whoever waits for it, if anybody does: asyncio is not to report it."""
-    if not task.cancelled():
-        task.exception()
 
 
 async def _drop(connections: Sequence[Connection]) -> None:

@@ -24,6 +24,13 @@ _MORE_S = 2.0
 """For what a session needs once a member answers, however late that is."""
 
 
+class _Opening:
+    """What whoever opens a session and who opens it for them tell each other: either sees what the other wrote."""
+
+    wanted = True
+    session: EtcdSession | None = None
+
+
 class EtcdCoordination:
     """Coordination of run ``run_id`` by the etcd cluster whose members are ``endpoints``. Thread-safe.
 
@@ -60,13 +67,22 @@ class EtcdCoordination:
         if waiting cannot help.
         """
         loop = loop_thread()
-        session = loop.run(self._open(loop, math.ceil(ttl), on_lost, timeout), timeout + _MORE_S)
-        if self._closed:  # meanwhile, by another thread
-            session.close()
-        return session
+        opening = _Opening()
+        try:
+            return loop.run(self._open(loop, math.ceil(ttl), on_lost, timeout, opening), timeout + _MORE_S)
+        except BaseException:  # a signal, for example, just when it had been opened
+            opening.wanted = False
+            if opening.session is not None:
+                opening.session.close()
+            raise
 
     async def _open(
-        self, loop: LoopThread, ttl: int, on_lost: Callable[[ConnectionLost], None], timeout: float
+        self,
+        loop: LoopThread,
+        ttl: int,
+        on_lost: Callable[[ConnectionLost], None],
+        timeout: float,
+        opening: _Opening,
     ) -> EtcdSession:
         cluster = Cluster(self._endpoints, self._security, self._space.path)
         try:
@@ -87,6 +103,10 @@ class EtcdCoordination:
             await cluster.close()
             raise
         self._sessions.add(session)
+        opening.session = session
+        if self._closed or not opening.wanted:  # by now
+            loop.start(session.end(revoke=True))
+            raise ConnectionLost("the backend was closed while a session was being opened")
         return session
 
     def close(self) -> None:

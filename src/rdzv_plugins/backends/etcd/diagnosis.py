@@ -17,6 +17,8 @@ from rdzv_plugins.kvstore.reach import dial
 
 _ENOUGH = 4096
 _FIRST_VERSION = 3
+_SETTINGS = b"\x04"
+"""The type of the first frame of an HTTP/2 server; it comes behind three bytes of length."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,10 @@ def _of_answer(answer: bytes) -> Reason | None:
     """What it says to an HTTP request: etcd tells its version."""
     head, _, body = answer.partition(b"\r\n\r\n")
     strange = Reason("something else than etcd listens there", "Check host and port: etcd's is 2379 by default.", True)
-    if not answer:
+    if not answer or answer[3:4] == _SETTINGS:  # HTTP/2 alone, as etcd can be told to: it may be starting
         return None
+    if head.startswith(b"HTTP/") and head[9:10] == b"5":  # of a proxy, which has no member to ask just now
+        return Reason(f"it answers HTTP {head[9:12].decode(errors='replace')}")
     if not head.startswith(b"HTTP/"):
         return strange
     try:

@@ -15,18 +15,19 @@ from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.cluster import Cluster
-from rdzv_plugins.backends.etcd.connection import Connection, Dropped
+from rdzv_plugins.backends.etcd.connection import TROUBLE, Connection, Dropped, Stream
 from rdzv_plugins.backends.etcd.refusals import Verdict, reason_of, verdict
 from rdzv_plugins.backends.etcd.space import RUN_LEASE_S
 from rdzv_plugins.errors import ConnectionLost
 
 logger = logging.getLogger(__name__)
 
-TROUBLE = (grpc.aio.AioRpcError, Dropped, TimeoutError, asyncio.InvalidStateError)
-"""What a stream ends with when its member, or the way to it, is gone."""
 _REFRESHES_PER_TTL = 3
 _QUIET_S = 1.0
 """Moving to another member takes less, and is not worth a line."""
+_LONGEST_PERIOD_S = 10.0
+"""That the way to etcd is dead is found out by refreshing alone; the watches are deaf meanwhile."""
+_ANSWER_S = 5.0
 _LOGIN_PAUSE_S = 0.2
 _REPORT_EVERY_S = 10.0
 _CLOCK_S = 5.0
@@ -73,13 +74,10 @@ async def ensure(cluster: Cluster, lease: int, ttl: int, deadline: float) -> Non
         await grant(cluster, lease, ttl, deadline)
 
 
-async def refreshed(connection: Connection, call: Any, lease: int, timeout: float) -> int:
-    """Refresh ``lease`` on a stream; the seconds that it has now, 0 if it is gone. Raises ``TROUBLE``."""
-    await connection.answer(call.write(rpc.LeaseKeepAliveRequest(ID=lease)), timeout)
-    answer = await connection.answer(call.read(), timeout)
-    if answer is grpc.aio.EOF:
-        raise Dropped("it has hung up")
-    return int(answer.TTL)
+async def _refreshed(stream: Stream, lease: int, timeout: float) -> int:
+    """Refresh ``lease``; the seconds that it has now, 0 if it is gone. Raises ``TROUBLE``."""
+    await stream.write(rpc.LeaseKeepAliveRequest(ID=lease), timeout)
+    return int((await stream.read(timeout)).TTL)
 
 
 class KeepAlive:
@@ -88,6 +86,7 @@ class KeepAlive:
     def __init__(self, cluster: Cluster, lease: int, ttl: float, run_lease: int, outage: float) -> None:
         self._cluster, self._lease, self._ttl, self._run_lease = cluster, lease, ttl, run_lease
         self._patience = max(outage, ttl)
+        self._period = min(ttl / _REFRESHES_PER_TTL, _LONGEST_PERIOD_S)
         self._last = now()
         self._run_last = -math.inf  # it may be about to end
         self._stepped = self._last
@@ -120,9 +119,9 @@ class KeepAlive:
             and verdict(error, has_user=self._cluster.has_user) is Verdict.LOG_IN
         ):
             await asyncio.sleep(_LOGIN_PAUSE_S)
-            connection.forget_login()
+            connection.forget_login(connection.token)
             try:
-                await connection.answer(connection.logged_in(), self._ttl)
+                await connection.logged_in(self._ttl)
                 return
             except TROUBLE as again:
                 error = again
@@ -154,29 +153,29 @@ class KeepAlive:
 
     async def _refresh(self, connection: Connection) -> str:
         """Returns which lease is gone."""
-        period = self._ttl / _REFRESHES_PER_TTL
+        period, timeout = self._period, min(self._period, _ANSWER_S)
         self._stepped = now()
-        call = connection.stream("Lease/LeaseKeepAlive")
+        stream = connection.stream("Lease/LeaseKeepAlive")
         try:
             while True:
                 self._step()
                 sent = now()
-                if await refreshed(connection, call, self._lease, period) <= 0:
+                if await _refreshed(stream, self._lease, timeout) <= 0:
                     return "its lease"
                 self._last, self._troubled, self._stood = sent, False, 0.0
                 if sent - self._run_last >= RUN_LEASE_S / _REFRESHES_PER_TTL:
-                    if await refreshed(connection, call, self._run_lease, period) <= 0:
+                    if await _refreshed(stream, self._run_lease, timeout) <= 0:
                         return "the lease of the run"
                     self._run_last = sent
                 await asyncio.sleep(max(0.0, sent + period - now()))
         finally:
             self._step()
-            call.cancel()
+            stream.close()
 
     def _step(self) -> None:
         """Between two steps nothing here takes longer than the time between two refreshes."""
         stood, self._stepped = now() - self._stepped, now()
-        if stood > self._ttl / _REFRESHES_PER_TTL + self._ttl / 2:
+        if stood > self._period + self._ttl / 2:
             self._stood = max(self._stood, stood)
 
     def _unanswered(self) -> ConnectionLost:
@@ -191,7 +190,7 @@ class KeepAlive:
         if silence < self._ttl:
             text = (
                 f"{which} is gone, though it was refreshed {silence:.1f} s ago: it was revoked by hand, etcd has lost "
-                "data, or the clock of the machine of etcd's leader has jumped"
+                "data, a leader of etcd that stood still has come back (its issue 15247), or its clock has jumped"
             )
         elif self._troubled and not self._stood:
             text = (

@@ -62,6 +62,32 @@ class LoopThread:
             logger.error("a task of a session with etcd has failed", exc_info=error)
 
 
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """What ``function`` returns, on a daemon thread of its own: asyncio's threads hold up the end of the process."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def tell(value: T | None, error: BaseException | None) -> None:
+        if not result.done():  # nobody waits any more
+            result.set_exception(error) if error is not None else result.set_result(value)  # type: ignore[arg-type]
+
+    def work() -> None:
+        try:
+            outcome: tuple[T | None, BaseException | None] = function(*arguments), None
+        except Exception as error:
+            outcome = None, error
+        loop.call_soon_threadsafe(tell, *outcome)
+
+    threading.Thread(target=work, name="rdzv-etcd-dial", daemon=True).start()
+    return await result
+
+
+def looked_at(task: asyncio.Future[Any]) -> None:
+    """Its error is for whoever waits for it, if anybody does: asyncio is not to report it."""
+    if not task.cancelled():
+        task.exception()
+
+
 _current: LoopThread | None = None
 _starting = threading.Lock()
 

@@ -18,6 +18,11 @@ def parse_members(text: str) -> tuple[tuple[Endpoint, ...], str]:
     schemes: dict[str, None] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         scheme, sign, rest = part.rpartition("://")
+        if "@" in rest:  # which is not repeated here
+            raise UsageError(
+                "--rdzv-endpoint: a user or a password in it can be read by others, in the list of processes",
+                remedy="Give --rdzv-conf credentials=FILE (one line, user:password), or the environment's variables.",
+            )
         if sign:
             if scheme not in _SCHEMES:
                 raise UsageError(

@@ -32,9 +32,8 @@ class Requests:
     def __init__(self, cluster: Cluster, space: Space, lease: int) -> None:
         self._cluster, self._space, self._lease = cluster, space, lease
         self._writing = asyncio.Lock()
-        self._number = 0
-        self._held = NEW  # by the session's key
-        self._unsure = False  # the last write may be done yet
+        # the session's key holds _held; or, while _unsure, that or _number: the last write may be done yet
+        self._number, self._held, self._unsure = 0, NEW, False
 
     async def enter(self, deadline: float) -> None:
         """Say that this session lives."""
@@ -165,9 +164,8 @@ class Requests:
             raise
         return {kv.key for kv in self._space.held(answer)}
 
-    async def leave(self) -> None:
+    async def leave(self, deadline: float) -> None:
         """End the session's lease, and delete what is left if it was the last one."""
-        deadline = time.monotonic() + 60
 
         def revoke(connection: Connection, timeout: float) -> Any:
             return connection.unary("Lease/LeaseRevoke", rpc.LeaseRevokeRequest(ID=self._lease), timeout)

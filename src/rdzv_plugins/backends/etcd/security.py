@@ -71,6 +71,12 @@ class Security:
         return context
 
 
+def forget_password() -> None:
+    """Workers inherit the environment, and print it: they are not to find the password there."""
+    os.environ.pop(PASSWORD, None)
+    os.environ.pop(USER, None)
+
+
 def credentials(path: str | None) -> tuple[str, str]:
     """User and password, from the file at ``path``, else from the environment; empty if there are none.
 

@@ -19,7 +19,7 @@ from rdzv_plugins.backends.etcd.requests import Requests
 from rdzv_plugins.backends.etcd.space import RUN_LEASE_S, Space
 from rdzv_plugins.backends.etcd.watches import Watched, Watches
 from rdzv_plugins.coordination import KeyValue, OnEvents
-from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RendezvousFailed
+from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, RendezvousFailed
 from rdzv_plugins.kvstore.stoppable import StoppableCall
 
 T = TypeVar("T")
@@ -68,8 +68,8 @@ class EtcdSession:
             await self._open(ttl, outage, deadline)
         except BaseException:
             if self._ttl:  # others are not to wait for its end
-                with contextlib.suppress(asyncio.TimeoutError, TimeoutError, Dropped, RendezvousFailed):
-                    await asyncio.wait_for(self._requests.leave(), _GOOD_BYE_S / 2)
+                with contextlib.suppress(TimeoutError, Dropped, RendezvousFailed):
+                    await self._requests.leave(time.monotonic() + _GOOD_BYE_S / 2)
             raise
 
     async def _open(self, ttl: int, outage: float, deadline: float) -> None:
@@ -78,7 +78,7 @@ class EtcdSession:
         self._ttl = float(await grant(self._cluster, self._lease, ttl, deadline))
         await ensure(self._cluster, self._space.run_lease, RUN_LEASE_S, deadline)
         await self._requests.enter(deadline)
-        self._cluster.settled = True
+        self._cluster.proven = True
         self._keeping = KeepAlive(self._cluster, self._lease, self._ttl, self._space.run_lease, outage)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._keep(self._keeping)), loop.create_task(self._watches.run())]
@@ -133,14 +133,14 @@ class EtcdSession:
         if first:
             self._over = ConnectionLost(reason)
         if self._loop.is_current():  # from a call-back of this or another session
-            self._loop.start(self._close(revoke and first))
+            self._loop.start(self.end(revoke=revoke and first))
         else:
             with contextlib.suppress(TimeoutError):
-                self._loop.run(self._close(revoke and first), _GOOD_BYE_S)
+                self._loop.run(self.end(revoke=revoke and first), _GOOD_BYE_S)
         for call in (self._on_lost, *self._calls):
             call.stop()
 
-    async def _close(self, revoke: bool) -> None:
+    async def end(self, *, revoke: bool) -> None:
         """The lease first: then others know, and then what the last session leaves is deleted."""
         self._on_over(self)
         tasks, self._tasks = self._tasks, []  # a task that is kept keeps what its streams held: sockets
@@ -148,8 +148,8 @@ class EtcdSession:
             task.cancel()
         try:
             if revoke and self._ttl:
-                await asyncio.wait_for(self._requests.leave(), _GOOD_BYE_S * 0.9)
-        except (asyncio.TimeoutError, TimeoutError, Dropped, RendezvousFailed):
+                await self._requests.leave(time.monotonic() + _GOOD_BYE_S * 0.9)
+        except (TimeoutError, Dropped, RendezvousFailed):
             pass  # its keys go with the lease
         finally:
             await self._cluster.close()
@@ -161,11 +161,18 @@ class EtcdSession:
         if self._over is None:
             self._over = error
             self._on_over(self)
+            tasks, self._tasks = self._tasks, []
+            for task in tasks:
+                if task is not asyncio.current_task():
+                    task.cancel()
             await self._cluster.close()
             self._on_lost(error)
 
     def _watching_failed(self, error: BaseException) -> None:
-        lost = ConnectionLost(f"the session with etcd ends, for it may have missed an event: {error!r}")
+        if isinstance(error, RdzvError):
+            lost = ConnectionLost(str(error), remedy=error.remedy)
+        else:
+            lost = ConnectionLost(f"the session with etcd ends, for it may have missed an event: {error!r}")
         self._loop.start(self._lose(lost))
 
     async def _watch(self, prefix: str, call: StoppableCall, after: int, deadline: float) -> Watched:
@@ -195,6 +202,8 @@ class EtcdSession:
         if self._over is None:
             self._loop.soon(self._watches.remove, watched)
         watched.call.stop()
+        with contextlib.suppress(ValueError):  # cancelled before
+            self._calls.remove(watched.call)
 
     def _ask(self, work: Callable[[float], Coroutine[Any, Any, T]], timeout: float) -> T:
         """What the coroutine returns, within ``timeout`` seconds. From any thread but the loop's."""

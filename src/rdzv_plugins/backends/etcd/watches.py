@@ -12,12 +12,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rdzv_plugins.backends.etcd.api import grpc, rpc
+from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.backends.etcd.cluster import Cluster
-from rdzv_plugins.backends.etcd.connection import Connection, Dropped
-from rdzv_plugins.backends.etcd.leases import TROUBLE, trouble
+from rdzv_plugins.backends.etcd.connection import TROUBLE, Connection, Dropped, Stream
+from rdzv_plugins.backends.etcd.leases import trouble
 from rdzv_plugins.backends.etcd.space import Space, watch_request
 from rdzv_plugins.coordination import Event, KeyValue
+from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.kvstore.stoppable import StoppableCall
 
 logger = logging.getLogger(__name__)
@@ -94,6 +95,8 @@ class Watches:
         except asyncio.CancelledError as error:  # by close, or by nobody that we know of
             self._failed(error)
             raise
+        except RdzvError as error:
+            self._failed(error)
         except Exception as error:
             logger.exception("following the watches has failed")
             self._failed(error)
@@ -109,32 +112,31 @@ class Watches:
         except (TimeoutError, Dropped):  # after an hour, or closed
             return
         try:
-            await connection.answer(connection.logged_in(), _PATIENCE_S)
-            stream = connection.stream("Watch/Watch")
+            stream = await self._cluster.stream(connection, "Watch/Watch")
+            token = connection.token
             asked: collections.deque[Watched] = collections.deque()  # in this order etcd says their numbers
             for watched in self._all:
                 watched.number = None
             self._cancelled.clear()
             self._changed.set()
             writing = asyncio.get_running_loop().create_task(self._write(connection, stream, asked))
+            writing.add_done_callback(self._writer_ended)
             try:
                 while True:
-                    answer = await connection.answer(stream.read())
-                    if answer is grpc.aio.EOF:
-                        raise Dropped("it has hung up")
+                    answer = await stream.read()
                     if answer.created:
                         self._created(asked.popleft(), answer)
                     else:
                         await self._told(connection, answer)
             finally:
                 writing.cancel()
-                stream.cancel()
+                stream.close()
         except _NewToken:
-            connection.forget_login()
+            connection.forget_login(token)
         except TROUBLE as error:
             await self._cluster.leave(connection, trouble(error))
 
-    async def _write(self, connection: Connection, stream: Any, asked: collections.deque[Watched]) -> None:
+    async def _write(self, connection: Connection, stream: Stream, asked: collections.deque[Watched]) -> None:
         """What there is to write, whenever there is something."""
         try:
             while True:
@@ -144,12 +146,16 @@ class Watches:
                     if watched.number is None and watched not in asked:
                         asked.append(watched)
                         request = watch_request(self._space.full(watched.prefix), watched.start)
-                        await connection.answer(stream.write(request))
+                        await stream.write(request)
                 while self._cancelled:
                     request = rpc.WatchCancelRequest(watch_id=self._cancelled.pop())
-                    await connection.answer(stream.write(rpc.WatchRequest(cancel_request=request)))
+                    await stream.write(rpc.WatchRequest(cancel_request=request))
         except TROUBLE as error:
             await self._cluster.leave(connection, trouble(error))  # the reader hears of it
+
+    def _writer_ended(self, writing: asyncio.Task[None]) -> None:
+        if not writing.cancelled() and (error := writing.exception()) is not None:
+            self._failed(error)
 
     def _created(self, watched: Watched, answer: Any) -> None:
         if answer.canceled:
@@ -188,7 +194,7 @@ class Watches:
     async def _compare(self, connection: Connection, watched: Watched) -> None:
         """What has changed since, as far as it can be seen from what is there now."""
         request = self._space.all(watched.prefix)
-        answer = await connection.answer(connection.unary("KV/Range", request, _COMPARE_S))
+        answer = await connection.unary("KV/Range", request, _COMPARE_S)
         held = self._space.held(answer)
         revision = answer.header.revision
         gone = watched.known - {kv.key for kv in held}

@@ -1,0 +1,92 @@
+"""Reaching a member: a socket of our own first, which tells apart the ways in which that can fail, then gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from typing import Any
+
+from rdzv_plugins.backends.etcd.api import grpc
+from rdzv_plugins.backends.etcd.connection import DIAL_S, Connection
+from rdzv_plugins.backends.etcd.diagnosis import SILENT, Reason, diagnose
+from rdzv_plugins.backends.etcd.loop import in_thread
+from rdzv_plugins.backends.etcd.refusals import reason_of
+from rdzv_plugins.backends.etcd.security import Security
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kvstore.reach import resolve, try_connect
+
+
+class Unusable(Exception):
+    """A member cannot be used now."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.text)
+        self.reason = reason
+
+
+async def open_connection(endpoint: Endpoint, security: Security) -> Connection:
+    """A connection to a member that answers, and belongs to a cluster with a leader. Nobody has logged in yet.
+
+    Raises ``Unusable``. The socket also tells the address of this machine on the way there.
+    """
+    try:
+        local_addr, remote_addr, problem = await asyncio.wait_for(in_thread(_dial, endpoint), 2 * DIAL_S)
+    except asyncio.TimeoutError:
+        raise Unusable(Reason("its name was not resolved in time")) from None
+    if problem:
+        raise Unusable(Reason(problem))
+    connection = Connection(endpoint, security, make_channel(endpoint, security, remote_addr), local_addr, remote_addr)
+    try:
+        await connection.check()
+    except grpc.aio.AioRpcError as error:
+        await connection.drop("not used")
+        raise Unusable(await _reason(error, endpoint, security)) from None
+    except BaseException:
+        await connection.drop("not used")
+        raise
+    return connection
+
+
+def _dial(endpoint: Endpoint) -> tuple[str, str, str]:
+    """(address here, address there, what went wrong). Of several addresses of a name any: each may be a member."""
+    try:
+        addresses = list({str(each[4][0]) for each in resolve(endpoint.host, endpoint.port)})
+    except socket.gaierror:
+        addresses = [endpoint.host]
+    problem = ""
+    for address in random.sample(addresses, len(addresses)):
+        plain, problem = try_connect(Endpoint(address, endpoint.port), DIAL_S, None)
+        if plain is not None:
+            with plain:
+                return plain.getsockname()[0], plain.getpeername()[0], ""
+    return "", "", problem
+
+
+async def _reason(error: Any, endpoint: Endpoint, security: Security) -> Reason:
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return SILENT
+    if (error.details() or "").startswith("etcdserver: "):  # it is etcd, and says itself what is wrong
+        return Reason(reason_of(error))
+    found = await in_thread(diagnose, endpoint, security, DIAL_S)
+    return found or Reason(reason_of(error))
+
+
+def make_channel(endpoint: Endpoint, security: Security, address: str) -> Any:
+    """To the member's ``address``; its certificate has to be for the host of ``endpoint``."""
+    target = f"ipv6:[{address}]:{endpoint.port}" if ":" in address else f"ipv4:{address}:{endpoint.port}"
+    options = [
+        ("grpc.enable_http_proxy", 0),  # the cluster is not on the Internet
+        ("grpc.use_local_subchannel_pool", 1),  # a connection of its own: one that hangs is not to be shared
+        # so long a member may keep a channel that was given up, not 20 s; more than DIAL_S, by which it is known as silent
+        ("grpc.min_reconnect_backoff_ms", int(2 * DIAL_S * 1000)),
+        ("grpc.max_receive_message_length", -1),  # a list of thousands of nodes
+        ("grpc.default_authority", str(endpoint)),
+    ]
+    if not security.tls:
+        return grpc.aio.insecure_channel(target, options=options)
+    options.append(("grpc.ssl_target_name_override", endpoint.host))
+    key, chain = security.certificate
+    return grpc.aio.secure_channel(
+        target, grpc.ssl_channel_credentials(security.authorities, key, chain), options=options
+    )
