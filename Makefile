@@ -42,6 +42,7 @@ demo: $(NATIVE)
 	@$(BIN)/python examples/demo.py
 
 test: $(NATIVE)
+	@tests/install_etcd.sh
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(STAMP)

@@ -78,7 +78,7 @@ def make_channel(endpoint: Endpoint, security: Security, address: str) -> Any:
     options = [
         ("grpc.enable_http_proxy", 0),  # the cluster is not on the Internet
         ("grpc.use_local_subchannel_pool", 1),  # a connection of its own: one that hangs is not to be shared
-        # so long a member may keep a channel that was given up, not 20 s; more than DIAL_S, by which it is known as silent
+        # so long a member may hold a channel that was given up, not 20 s; more than DIAL_S, when it is known as silent
         ("grpc.min_reconnect_backoff_ms", int(2 * DIAL_S * 1000)),
         ("grpc.max_receive_message_length", -1),  # a list of thousands of nodes
         ("grpc.default_authority", str(endpoint)),

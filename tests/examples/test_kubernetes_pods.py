@@ -1,0 +1,118 @@
+"""What the manifests of examples/kubernetes start, started: each pod's own command and environment, as processes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import etcd_kit
+from etcd_processes import data_directory, require_programs
+from guides import block
+from harness import Agent, Cluster, error_of, free_port, wait_until
+from manifests import ETCD, FOLDER, Pod, container_of, one, pods
+
+EXAMPLES = FOLDER.parent
+direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def answers(url: str) -> bool:
+    """As a probe sees it."""
+    try:
+        with direct.open(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@contextmanager
+def etcd_of_the_manifest(jobs: Cluster) -> Iterator[str]:
+    """Its three pods, ready; the endpoint is on loopback."""
+    require_programs()
+    manifest = one("etcd.yaml", "StatefulSet")
+    data = data_directory(jobs.directory)
+    names = [f"etcd-{number}" for number in range(manifest["spec"]["replicas"])]
+    ports = {(name, port): free_port() for name in names for port in (2379, 2380, 2381)}
+    hosts = {f"{name}.etcd:{port}": f"127.0.0.1:{ports[name, port]}" for name, port in ports}
+    members = []
+    try:
+        for name in names:
+            own = {f"0.0.0.0:{port}": f"127.0.0.1:{ports[name, port]}" for port in (2379, 2380, 2381)}
+            here = hosts | own | {"/var/lib/etcd": str(data / name)}
+            pod = Pod(manifest, {"metadata.name": name}, here)
+            program = shutil.which(pod.command[0])
+            members.append(
+                jobs.start([program, *pod.command[1:]], before=("setpriv", "--pdeathsig", "KILL"), **pod.env)
+            )
+        for probe in ("livenessProbe", "readinessProbe"):
+            path = container_of(manifest)[probe]["httpGet"]["path"]
+            for name in names:
+                url = f"http://127.0.0.1:{ports[name, 2381]}{path}"
+                wait_until(lambda url=url: answers(url), 60, lambda: "\n".join(member.text for member in members))
+        yield ",".join(hosts[member] for member in ETCD.split(","))
+    finally:
+        for member in members:
+            jobs.kill(member.pid)
+            member.process.wait(30)
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def here(jobs: Cluster, endpoint: str) -> dict[str, str]:
+    """What is elsewhere in a cluster."""
+    (jobs.directory / "checkpoints").mkdir(exist_ok=True)
+    (jobs.directory / "secret").mkdir(exist_ok=True)
+    return {
+        ETCD: endpoint,
+        "/checkpoints": str(jobs.directory / "checkpoints"),
+        "/run/secrets/rdzv-etcd": str(jobs.directory / "secret"),
+        "train_digits.py": str(EXAMPLES / "train_digits.py"),
+    }
+
+
+def start(jobs: Cluster, pod: Pod, *more: str) -> Agent:
+    return jobs.start([*pod.command, *more], **pod.env)
+
+
+def test_the_job_trains_at_the_etcd_of_the_manifest(jobs: Cluster) -> None:
+    with etcd_of_the_manifest(jobs) as endpoint:
+        nodes = [start(jobs, pod) for pod in pods(one("job.yaml", "Job"), here(jobs, endpoint))]
+        assert [node.wait() for node in nodes] == [0, 0, 0], nodes[0].text
+        assert sum("test accuracy: 9" in node.text for node in nodes) == 1
+        assert "world size 3" in nodes[0].text
+        assert (jobs.directory / "checkpoints/digits.pt").exists()
+
+
+def test_a_pod_that_is_lost_is_replaced_by_one_with_its_index(jobs: Cluster, etcd: etcd_kit.Cluster) -> None:
+    job = pods(one("job.yaml", "Job"), here(jobs, etcd.endpoint))
+    on_and_on = ("--epochs=1000000", "--epoch-seconds=0.5")
+    nodes = [start(jobs, pod, *on_and_on) for pod in job]
+    nodes[0].wait_for(r"epoch \d+/.*world size 3")
+    for pid in (nodes[0].pid, *jobs.workers(nodes[0], "train_digits.py")):
+        jobs.kill(pid)
+    nodes[1].wait_for(r"resumed from epoch \d+")
+    wait_until(lambda: "world size 2" in nodes[1].text + nodes[2].text, 90, lambda: nodes[1].text)
+    nodes[0].process.wait(30)
+    again = start(jobs, job[0], *on_and_on)
+    again.wait_for(r"rank 0: resumed from epoch \d+")
+    again.wait_for(r"epoch \d+/.*world size 3")
+
+
+def test_all_by_variables_and_a_secret(jobs: Cluster, etcd: etcd_kit.Cluster) -> None:
+    script = block("slurm-and-kubernetes.md", "auth enable")
+    commands = re.findall(r"^kubectl exec etcd-0 -- etcdctl (.*)$", script, re.MULTILINE)
+    for command in commands:
+        etcd.etcdctl(*shlex.split(command))
+    secret = re.search(r"--from-literal=(\w+)=(\S+)", script)
+    assert secret
+    job = pods(one("job-pet.yaml", "Job"), here(jobs, etcd.endpoint))
+
+    (jobs.directory / "secret" / secret[1]).write_text("trainer:GUESS")
+    assert "password" in error_of(start(jobs, job[0]), 77)
+
+    (jobs.directory / "secret" / secret[1]).write_text(secret[2])
+    nodes = [start(jobs, pod) for pod in job]
+    assert [node.wait() for node in nodes] == [0, 0, 0], nodes[0].text
+    assert "world size 3" in nodes[0].text  # rank 0 is in pod 0

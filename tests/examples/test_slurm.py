@@ -1,0 +1,161 @@
+"""examples/slurm/train.sbatch with real agents, real workers and a real etcd; Slurm's own programs have stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import etcd_kit
+import pytest
+from harness import BIN, Agent, Cluster, wait_until
+
+from rdzv_plugins.kvstore.listening import port_holder
+
+SCRIPT = Path(__file__).parents[2] / "examples/slurm/train.sbatch"
+STAND_INS = Path(__file__).parent / "slurm_stand_ins.py"
+KNOWN = {  # options of sbatch that the script sets for itself
+    *("--job-name", "--ntasks-per-node", "--cpus-per-task", "--time", "--output", "--open-mode", "--gpus-per-node"),
+    *("--no-kill", "--requeue", "--signal"),
+}
+
+
+class SlurmJob:
+    """The script as sbatch would start it on the first of its nodes."""
+
+    def __init__(
+        self, jobs: Cluster, arguments: Sequence[object], *, gpus: str = "", number: str = "4711", **env: str
+    ) -> None:
+        self.jobs, self.folder = jobs, jobs.directory / "slurm"
+        programs = self.folder / "bin"
+        programs.mkdir(parents=True)
+        for name in ("srun", "scontrol", "scancel"):
+            (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_INS} {name} "$@"\n')
+            (programs / name).chmod(0o755)
+        slurm = {
+            "SLURM_JOB_ID": number,
+            "SLURM_JOB_NUM_NODES": "2",
+            "SLURM_JOB_NODELIST": "localhost,node2",
+            "SLURM_CPUS_PER_TASK": "8",
+            "SLURM_CLUSTER_NAME": "cluster",
+            "STAND_IN_DIR": str(self.folder),
+            "STAND_IN_GPUS": gpus,
+            "PATH": f"{programs}:{BIN}:{os.environ['PATH']}",
+        }
+        self.batch: Agent = jobs.start(["/bin/bash", SCRIPT, *arguments], **(slurm | env))
+
+    def reports(self, node: int) -> list[dict[str, Any]]:
+        """What the workers of a node have said, in order."""
+        return [json.loads(line) for line in re.findall(rf"^{node}: (\{{.*\}})$", self.batch.text, re.MULTILINE)]
+
+    def wait_world(self, size: int, *nodes: int) -> None:
+        """Until the newest workers of these nodes are in a world of that size."""
+
+        def all_are() -> bool:
+            return all(self.reports(node) and self.reports(node)[-1]["WORLD_SIZE"] == str(size) for node in nodes)
+
+        wait_until(lambda: all_are() or self.batch.process.poll() is not None, 120, lambda: self.batch.text)
+        assert all_are(), f"no world of {size} on nodes {nodes}:\n{self.batch.text}"
+
+    def agent(self, node: int) -> int:
+        """Its pid."""
+        return int((self.folder / f"task-{node}").read_text())
+
+    def lose(self, node: int) -> None:
+        """All processes of a node."""
+        for pid in (self.agent(node), *(report["PID"] for report in self.reports(node))):
+            self.jobs.kill(pid)
+
+
+def trains(jobs: Cluster) -> list[Path]:
+    """The script that trains until the second of these files exists."""
+    return [jobs.script("trains.py"), jobs.directory / "stop"]
+
+
+def test_bash_reads_it() -> None:
+    assert subprocess.run(["bash", "-n", SCRIPT], capture_output=True, text=True).stderr == ""
+
+
+def test_directives_are_options_of_sbatch_and_before_the_first_command() -> None:
+    lines = SCRIPT.read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
+    found = [number for number, line in enumerate(lines) if re.match("#+SBATCH", line)]
+    assert max(found) < first  # sbatch reads no further
+    assert {re.split(r"[ =]", lines[number])[1] for number in found} == KNOWN
+
+
+def test_without_sbatch_it_says_so() -> None:
+    done = subprocess.run(["bash", SCRIPT, "x.py"], capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+    assert done.returncode == 1
+    assert "start this script with sbatch" in done.stderr
+
+
+def test_nodes_meet_at_etcd_each_with_its_rank_and_its_gpus(jobs: Cluster, etcd: etcd_kit.Cluster) -> None:
+    job = SlurmJob(jobs, trains(jobs), gpus="1,2", ETCD_ENDPOINTS=etcd.endpoint)
+    job.wait_world(3, 0, 1)
+    assert {report["GROUP_RANK"] for report in job.reports(0)} == {"0"}
+    assert {report["GROUP_RANK"] for report in job.reports(1)} == {"1"}
+    assert "agents on the same machine" not in job.batch.text  # the warning for nodes without a given rank
+    assert etcd.keys("/rdzv-plugins/cluster-4711-0/")
+    (jobs.directory / "stop").touch()
+    assert job.batch.wait() == 0, job.batch.text
+    assert not etcd.keys("/rdzv-plugins/")
+    assert not (job.folder / "requeued").exists()
+
+
+def test_the_first_node_is_lost_and_the_other_goes_on(jobs: Cluster, etcd: etcd_kit.Cluster) -> None:
+    job = SlurmJob(jobs, trains(jobs), NPROC_PER_NODE="1", ETCD_ENDPOINTS=etcd.endpoint)
+    job.wait_world(2, 0, 1)
+    job.lose(0)
+    job.wait_world(1, 1)
+    (jobs.directory / "stop").touch()
+    job.batch.wait_for(r"srun: task 1 ended: 0")
+    assert job.batch.wait() == 137  # srun's: the highest of all nodes
+    assert re.search(r"^1: trained \d+ steps", job.batch.text, re.MULTILINE)
+
+
+def test_without_etcd_the_first_host_is_the_endpoint(jobs: Cluster) -> None:
+    job = SlurmJob(jobs, trains(jobs), number=str(jobs.port))
+    job.wait_world(2, 0, 1)
+    port = 20000 + jobs.port % 10000
+    assert f"joining at localhost:{port} by parallel" in job.batch.text
+    first = 0 if f"pid {job.agent(0)} " in port_holder(port) else 1  # here each node is on the first host
+    job.lose(1 - first)
+    job.wait_world(1, first)
+    (jobs.directory / "stop").touch()
+    job.batch.wait_for(f"srun: task {first} ended: 0")
+    assert job.batch.wait() == 137
+
+
+def test_when_the_time_is_up_the_agents_leave_and_the_job_is_requeued(jobs: Cluster, etcd: etcd_kit.Cluster) -> None:
+    job = SlurmJob(jobs, trains(jobs), ETCD_ENDPOINTS=etcd.endpoint, SLURM_RESTART_COUNT="3")
+    job.wait_world(2, 0, 1)
+    assert etcd.keys("/rdzv-plugins/cluster-4711-3/")
+    os.kill(job.batch.pid, signal.SIGUSR1)
+    assert job.batch.wait() == 143, job.batch.text
+    assert "got SIGTERM" in job.batch.text
+    assert (job.folder / "requeued").read_text() == "4711"
+    assert not etcd.keys("/rdzv-plugins/")
+
+
+@pytest.mark.parametrize("password", ["right", "wrong"])
+def test_with_tls_and_a_password(jobs: Cluster, tmp_path: Path, password: str) -> None:
+    tls, users = etcd_kit.Tls(tmp_path / "tls"), etcd_kit.Users()
+    with etcd_kit.etcd(tmp_path, tls=tls, users=users) as etcd:
+        credentials = tmp_path / "credentials"
+        credentials.write_text(f"{users.user}:{users.password if password == 'right' else 'guess'}\n")
+        job = SlurmJob(
+            jobs,
+            [jobs.script("report.py")],
+            ETCD_ENDPOINTS=etcd.endpoint.replace("https://", ""),
+            ETCD_CREDENTIALS=str(credentials),
+            ETCD_CACERT=tls.cacert,
+        )
+        assert job.batch.wait() == (0 if password == "right" else 77), job.batch.text
+        assert [len(job.reports(node)) for node in (0, 1)] == ([1, 1] if password == "right" else [0, 0])
