@@ -35,7 +35,7 @@ class Node:
 
     @property
     def id(self) -> str:
-        return self.handler._me.node_id
+        return self.handler._self.me.node_id
 
     @property
     def asked(self) -> int:

@@ -101,7 +101,7 @@ def test_settings_that_differ_are_named_with_whose_they_are(differs, flag):
         with pytest.raises(errors.SettingsDiffer, match="first node of the job at here:1") as raised:
             job.node(**differs).handler.next_rendezvous()
         assert flag in str(raised.value)
-        assert f"than {nodes[0].handler._me.host} (pid " in str(raised.value)
+        assert f"than {nodes[0].handler._self.me.host} (pid " in str(raised.value)
         assert nodes[0].handler.num_nodes_waiting() == 0
 
 

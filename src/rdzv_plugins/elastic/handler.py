@@ -6,8 +6,6 @@ A node puts its own key and waits to be told its place; the leader, which is one
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
 import logging
 import os
@@ -25,10 +23,11 @@ from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.elastic import farewell, keys
 from rdzv_plugins.elastic.elastic_options import ElasticOptions
 from rdzv_plugins.elastic.ended import ended_error, raise_if_not_needed
-from rdzv_plugins.elastic.insisting import insist, patience
+from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Round, encode
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.machine_id import machine_id
+from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.rank_table import log_rank_table
 from rdzv_plugins.elastic.ranks import Order
 from rdzv_plugins.elastic.reports import Reports, kind_of_waiting, remedy_for_timeout, what_is_waited_for
@@ -56,7 +55,7 @@ class ElasticHandler:
         self._backend, self._request, self._options = backend, request, options
         self._view = View(self._told)
         host = socket.gethostname()
-        self._me = Member(
+        me = Member(
             node_id=uuid.uuid4().hex,
             host=host,
             machine=machine_id(),
@@ -67,16 +66,16 @@ class ElasticHandler:
             node_rank=request.node_rank,
             serves=backend.hosts_service,
         )
-        self._saying = threading.Lock()  # what this node says of itself is written in order
         self._link = Link(
             backend,
             request,
             options,
             self._view,
             order,
-            node_id=self._me.node_id,
+            node_id=me.node_id,
             settings=settings_of(request, backend.name, options.store, host),
         )
+        self._self = Myself(me, self._link)
         self._store = RoundStore(options)
         self._joining = False
         self._joined_in = 0  # which of the link's sessions this node's round belongs to
@@ -133,11 +132,11 @@ class ElasticHandler:
 
     def note_done(self) -> None:
         """This node's workers have all succeeded; it still waits for those of the others."""
-        self._say(done=self._round)
+        self._self.say(done=self._round)
 
     def note_leaving(self, reason: str) -> None:
         """This node is about to stop its workers and go: theirs will fail, and that is not their fault."""
-        self._say_once(_BEFORE_WORKERS_S, leaving="lost", reason=reason)
+        self._self.say_once(_BEFORE_WORKERS_S, leaving="lost", reason=reason)
 
     def peer_lost(self) -> bool:
         """A worker has failed here: is it because a node was lost? Waits at most twice the time to live.
@@ -150,7 +149,7 @@ class ElasticHandler:
         session = self._link.session
         deadline = time.monotonic() + 2 * (session.ttl if session is not None else self._options.ttl) + 1
         asked = self._view.probe.number + 1
-        self._say_once(deadline - time.monotonic(), probe=asked)
+        self._self.say_once(deadline - time.monotonic(), probe=asked)
         while True:
             seen = self._view.version
             self.raise_if_ended()
@@ -170,14 +169,14 @@ class ElasticHandler:
             if outcome.end == "failed" or (outcome.end == "lost" and self._link.hosts_service):
                 self._end(outcome)
             if outcome.end == "done" and self._round:
-                finishing = Finishing(self._round, self._me.name)
+                finishing = Finishing(self._round, self._self.me.name)
                 session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
             quick = outcome.end == "lost"  # nobody waits for a word of that
-            self._say_once(
+            self._self.say_once(
                 _BEFORE_WORKERS_S if quick else patience(session), leaving=outcome.end, reason=outcome.reason
             )
             if self._link.hosts_service or (outcome.end == "done" and self._serves_workers()):
-                farewell.wait_until_alone(session, self._me, self._options.linger)
+                farewell.wait_until_alone(session, self._self.me, self._options.linger)
         except (errors.ConnectionLost, TimeoutError) as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
 
@@ -210,10 +209,9 @@ class ElasticHandler:
             self._link.open(self._options.join_seconds)
         fresh: dict[str, Any] = {"after": self._round, "store": None, "reached": 0, "unreachable": "", "done": 0}
         if self._joined_in == self._link.opened:
-            self._say(**fresh)
+            self._self.say(**fresh)
         else:
-            with self._saying:  # written with the address, which the new session tells
-                self._me = dataclasses.replace(self._me, **fresh)
+            self._self.change(**fresh)  # written with the address, which the new session tells
         while True:
             seen = self._view.version
             self.raise_if_ended()
@@ -243,7 +241,7 @@ class ElasticHandler:
             self._joined_in = self._link.opened
             address = self._request.local_addr or session.local_addr
             public = default_address() if is_loopback_address(address) else address
-            self._say(address=address, public=public, dialled=session.remote_addr)
+            self._self.say(address=address, public=public, dialled=session.remote_addr)
         if not self._view.has_leader:
             self._link.campaign()
         place, declared = self._view.assignment, self._view.round
@@ -255,13 +253,13 @@ class ElasticHandler:
         if place is None or place.round <= self._round:
             return None
         if not place.master_addr:
-            if self._me.store is None or self._me.store[0] != place.round:
-                address = self._me.address if self._request.local_addr else place.publish or self._me.address
-                self._say(store=self._store.serve(place, address))
-        elif self._me.reached != place.round:
+            if self._self.me.store is None or self._self.me.store[0] != place.round:
+                address = self._self.me.address if self._request.local_addr else place.publish or self._self.me.address
+                self._self.say(store=self._store.serve(place, address))
+        elif self._self.me.reached != place.round:
             unreachable = self._store.reach(place)
             if unreachable is not None:
-                self._say(reached=place.round, unreachable=unreachable)
+                self._self.say(reached=place.round, unreachable=unreachable)
         elif declared.number == place.round and declared.state in ("complete", "over"):
             self._round, self._place = place.round, place
             if declared.state == "complete":
@@ -269,7 +267,7 @@ class ElasticHandler:
                     log_rank_table(session, place)
                 return place
             self._store.close(self._round)
-            self._say(after=self._round, store=None)  # it was over before this node had heard that it was complete
+            self._self.say(after=self._round, store=None)  # it was over before this node had heard that it was complete
         return None
 
     def _told(self) -> None:
@@ -279,9 +277,9 @@ class ElasticHandler:
         if declared.state == "over" and declared.number == self._round and not self._joining:
             self._hear_over(declared)
         place = view.assignment
-        asked = view.probe.number > self._me.alive and not view.probe.answered
+        asked = view.probe.number > self._self.me.alive and not view.probe.answered
         if asked and place is not None and view.probe.round == place.round:
-            self._in_background(lambda: self._say(alive=view.probe.number))
+            self._in_background(lambda: self._self.say(alive=view.probe.number))
         if not view.has_leader and not self._joining and self._round:
             self._in_background(self._link.campaign)
 
@@ -310,30 +308,3 @@ class ElasticHandler:
 
     def _serves_workers(self) -> bool:
         return self._place is not None and self._place.rank == 0 and self._place.world > 1
-
-    def _say_once(self, timeout: float, **changes: Any) -> None:
-        """As ``_say``, for at most ``timeout`` seconds: who leaves does not wait for a service that does not answer."""
-        start = time.monotonic()
-        if not self._saying.acquire(timeout=timeout):  # somebody else insists
-            return
-        try:
-            self._me = dataclasses.replace(self._me, **changes)
-            session = self._link.session
-            if session is not None and self._me.address:
-                left = max(0.1, start + timeout - time.monotonic())
-                session.put({keys.MEMBERS + self._me.node_id: encode(self._me)}, ephemeral=True, timeout=left)
-        except (errors.ConnectionLost, TimeoutError) as error:
-            logger.debug("could not tell the other nodes that this one leaves: %s", error)
-        finally:
-            self._saying.release()
-
-    def _say(self, **changes: Any) -> None:
-        """Change what this node says of itself, and write it. Without a session the next one begins with it."""
-        with self._saying:
-            self._me = dataclasses.replace(self._me, **changes)
-            session = self._link.session
-            if session is None or not self._me.address:
-                return
-            item = {keys.MEMBERS + self._me.node_id: encode(self._me)}
-            with contextlib.suppress(errors.ConnectionLost):  # the next session begins with it
-                insist(lambda: session.put(item, ephemeral=True, timeout=patience(session)))

@@ -1,0 +1,60 @@
+"""What a node says of itself to the others: one key, written by this node alone, in order."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from typing import Any
+
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.insisting import insist, patience
+from rdzv_plugins.elastic.keys import Member, encode
+from rdzv_plugins.elastic.link import Link
+from rdzv_plugins.errors import ConnectionLost
+
+logger = logging.getLogger(__name__)
+
+
+class Myself:
+    """This node's ``Member``. Thread-safe. Without a session, or before its address is known, nothing is written."""
+
+    def __init__(self, me: Member, link: Link) -> None:
+        self.me = me
+        self._link = link
+        self._saying = threading.Lock()
+
+    def change(self, **changes: Any) -> None:
+        """Write it with what is said next."""
+        with self._saying:
+            self.me = dataclasses.replace(self.me, **changes)
+
+    def say(self, **changes: Any) -> None:
+        """Change it, and write it however long that takes. A session that ends is enough: the next begins with it."""
+        with self._saying:
+            self.me = dataclasses.replace(self.me, **changes)
+            session = self._link.session
+            if session is None or not self.me.address:
+                return
+            with contextlib.suppress(ConnectionLost):
+                insist(lambda: session.put(self._item(), ephemeral=True, timeout=patience(session)))
+
+    def say_once(self, timeout: float, **changes: Any) -> None:
+        """As ``say``, for at most ``timeout`` seconds: who leaves does not wait for a service that does not answer."""
+        start = time.monotonic()
+        if not self._saying.acquire(timeout=max(0.0, timeout)):  # somebody else insists
+            return
+        try:
+            self.me = dataclasses.replace(self.me, **changes)
+            session = self._link.session
+            if session is not None and self.me.address:
+                session.put(self._item(), ephemeral=True, timeout=max(0.1, start + timeout - time.monotonic()))
+        except (ConnectionLost, TimeoutError) as error:
+            logger.debug("could not tell the other nodes of %s: %s", ", ".join(changes), error)
+        finally:
+            self._saying.release()
+
+    def _item(self) -> dict[str, bytes]:
+        return {keys.MEMBERS + self.me.node_id: encode(self.me)}
