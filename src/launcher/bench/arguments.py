@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 from rdzv_plugins.errors import UsageError
@@ -44,14 +45,18 @@ def configure(commands: Any) -> None:
 
 
 def _configure_rendezvous(what: Any) -> None:
-    rendezvous = what.add_parser("rendezvous", help="how long nodes take to join, beside torch's c10d rendezvous")
+    rendezvous = what.add_parser(
+        "rendezvous", help="how long nodes take to join, over parallel and etcd, beside torch's c10d rendezvous"
+    )
     add = rendezvous.add_argument
     add("--nodes", metavar="N,N", help="how many (default 16,64,256,1024,4096)")
     add("--repeats", type=int, metavar="N", help="runs of each target (default 3)")
-    add("--targets", default="ours,torch", metavar="A,B", help="some of ours,torch (default both)")
-    add("--server", default="agent", metavar="WHERE", help="ours: part of the first node's process (agent, the "
+    add("--targets", metavar="A,B", help="some of parallel,etcd,torch (default all that are installed)")
+    add("--server", default="agent", metavar="WHERE", help="parallel: part of the first node's process (agent, the "
         "default), or in another one (process), as with rdzv serve")  # fmt: skip
-    add("--ttl", type=float, default=10.0, metavar="SECONDS", help="of a session of ours (default 10)")
+    add("--etcd-data", metavar="DIR", help="where etcd keeps its data while it is measured, which it writes to disk at "
+        "each change (default: the system's directory for temporary files)")  # fmt: skip
+    add("--ttl", type=float, default=10.0, metavar="SECONDS", help="of a session of parallel or etcd (default 10)")
     add("--limit", type=float, default=60.0, metavar="SECONDS", help="of one round; a target that needs longer is not "
         "asked for more nodes (default 60)")  # fmt: skip
     add("--quick", action="store_true", help="4 and 16 nodes and one run: to see that it works, not for figures")
@@ -102,6 +107,8 @@ def _run_store(args: argparse.Namespace) -> int:
 
 
 def _run_rendezvous(args: argparse.Namespace) -> int:
+    import tempfile
+
     from launcher.bench.rendezvous import SERVERS, TARGETS, Settings
     from launcher.bench.rendezvous import run as run_rendezvous
 
@@ -109,10 +116,13 @@ def _run_rendezvous(args: argparse.Namespace) -> int:
     counts = tuple(dict.fromkeys(_positive("--nodes", text) for text in nodes.split(",")))
     if min(counts) < _LEAST_NODES:
         raise UsageError(f"--nodes={min(counts)}: at least {_LEAST_NODES} nodes are needed, one of which is lost")
-    targets = tuple(dict.fromkeys(args.targets.split(",")))
+    targets = () if args.targets is None else tuple(dict.fromkeys(args.targets.split(",")))
     for target in targets:
         if target not in TARGETS:
             raise UsageError(f"--targets: '{target}' is none of {', '.join(TARGETS)}")
+    etcd_data = os.path.abspath(args.etcd_data or tempfile.gettempdir())
+    if not (os.path.isdir(etcd_data) and os.access(etcd_data, os.W_OK)):
+        raise UsageError(f"--etcd-data={args.etcd_data}: not a directory that can be written to")
     if args.server not in SERVERS:
         raise UsageError(f"--server: '{args.server}' is none of {', '.join(SERVERS)}")
     for flag, seconds in (("--limit", args.limit), ("--ttl", args.ttl)):
@@ -123,6 +133,7 @@ def _run_rendezvous(args: argparse.Namespace) -> int:
         nodes=counts,
         targets=targets,
         server=args.server,
+        etcd_data=etcd_data,
         repeats=_positive("--repeats", repeats),
         ttl=args.ttl,
         limit_s=args.limit,

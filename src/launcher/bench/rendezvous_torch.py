@@ -6,7 +6,9 @@ import threading
 from collections import Counter
 from typing import Any
 
-from launcher.bench.rendezvous_nodes import HOST, LAST_CALL_S, LATER_S, RUN_ID
+from launcher.bench.rendezvous_nodes import HOST, LATER_S, RUN_ID, Counts
+
+_LAST_CALL_S = 1
 
 
 class _TorchNode:
@@ -20,10 +22,13 @@ class _TorchNode:
 
     def wait_over(self) -> None:
         self.over.wait()
+        self.over.clear()
 
 
 class TorchField:
     """torch's ``DynamicRendezvousHandler`` on its ``C10dRendezvousBackend``, as plain torchrun makes them."""
+
+    told_of_loss = True  # here; in a job its nodes are not, and their failing workers make them join again
 
     def __init__(self, count: int, limit_s: float) -> None:
         from torch.distributed.elastic.rendezvous import RendezvousParameters
@@ -43,30 +48,34 @@ class TorchField:
                 local_addr=HOST,  # as by --local-addr: else it looks its own name up
                 is_host=number == 0,
                 join_timeout=int(limit_s + LATER_S),
-                last_call_timeout=LAST_CALL_S,
+                last_call_timeout=_LAST_CALL_S,
             )
             backend, store = create_backend(parameters)
             endpoint = f"{HOST}:{store.port}"
             self._count(backend)
             self.nodes.append(_TorchNode(create_handler(store, backend, parameters)))
 
-    def lose_one(self) -> _TorchNode:
-        """It sends no more signs of life. Nodes of torch are not told: their failing workers make them join again."""
-        last = max(self.nodes, key=lambda node: node.rank)
-        last.handler._stop_heartbeats()
-        for node in self.nodes:
-            if node is not last:
-                node.over.set()
-        return last
+    def choose_one(self) -> None:
+        self._chosen = max(self.nodes, key=lambda node: node.rank)
 
-    def requests(self) -> dict[str, int]:
-        return dict(self._counts)
+    def lose_one(self) -> None:
+        """It sends no more signs of life. Nodes of torch are not told: their failing workers make them join again."""
+        self._chosen.handler._stop_heartbeats()
+        for node in self.nodes:
+            if node is not self._chosen:
+                node.over.set()
+
+    def close_one(self) -> None:
+        raise NotImplementedError("not measured")
+
+    def known_at(self) -> float | None:
+        return None
+
+    def counts(self) -> Counts:
+        return Counts(dict(self._counts))
 
     def per_node(self) -> dict[str, float]:
         return {name: count / len(self.nodes) for name, count in self._counts.items()}
-
-    def server_cpu_s(self) -> float:
-        return 0.0
 
     def _count(self, backend: Any) -> None:
         """Its reads and writes of the state that all nodes share."""

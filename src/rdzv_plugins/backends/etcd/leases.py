@@ -28,6 +28,8 @@ _QUIET_S = 1.0
 _LONGEST_PERIOD_S = 10.0
 """That the way to etcd is dead is found out by refreshing alone; the watches are deaf meanwhile."""
 _ANSWER_S = 5.0
+_LATE_S = 1.0
+"""Who hears of an answer by so much after its time-out may have had it in time."""
 _LOGIN_PAUSE_S = 0.2
 _REPORT_EVERY_S = 10.0
 _CLOCK_S = 5.0
@@ -91,6 +93,7 @@ class KeepAlive:
         self._run_last = -math.inf  # it may be about to end
         self._stepped = self._last
         self._stood = 0.0  # for so long this process has stood still since the last refresh
+        self._late = False
         self._troubled = False  # since the last refresh
         self._clock = time.time() - now()
 
@@ -113,7 +116,9 @@ class KeepAlive:
                 return ConnectionLost(f"keeping the lease alive has failed: {error!r}")
 
     async def _after(self, error: Exception, connection: Connection) -> None:
-        """Leave the member, unless it only wants to know who asks, as etcd after 3.6 may."""
+        """Leave the member, unless it was this process that was late, or it only wants to know who asks."""
+        if isinstance(error, TimeoutError) and self._late:
+            return
         if (
             isinstance(error, grpc.aio.AioRpcError)
             and verdict(error, has_user=self._cluster.has_user) is Verdict.LOG_IN
@@ -175,6 +180,7 @@ class KeepAlive:
     def _step(self) -> None:
         """Between two steps nothing here takes longer than the time between two refreshes."""
         stood, self._stepped = now() - self._stepped, now()
+        self._late = stood > self._period + _LATE_S
         if stood > self._period + self._ttl / 2:
             self._stood = max(self._stood, stood)
 
