@@ -2,16 +2,41 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "wire"))  # wire_client: raw requests
+sys.path.append(str(Path(__file__).parents[1] / "etcd"))  # etcd_kit: real etcd processes
 
+import etcd_kit
+from elastic_kit import EtcdMeeting, Meeting
 from harness import Cluster, new_cluster
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     yield from new_cluster(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def one_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[etcd_kit.Cluster]:
+    """An etcd of one member for all tests of a file; each has a run of its own."""
+    with etcd_kit.etcd(tmp_path_factory.mktemp("etcd")) as etcd:
+        yield etcd
+
+
+@pytest.fixture(params=["parallel", "etcd"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """The elastic backends."""
+    return str(request.param)
+
+
+@pytest.fixture
+def meeting(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Meeting]:
+    """Starts agents by an elastic backend."""
+    etcd = request.getfixturevalue("one_etcd") if backend == "etcd" else None
+    with closing(Meeting(tmp_path) if etcd is None else EtcdMeeting(tmp_path, etcd)) as meeting:
+        yield meeting

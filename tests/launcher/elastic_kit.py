@@ -1,4 +1,8 @@
-"""Nodes of the elastic backend ``parallel``, what they say, and what the coordination service knows of them."""
+"""Nodes of an elastic backend, what they say, and what the coordination service knows of them.
+
+A ``Meeting`` is where they meet. A test that takes the fixture ``meeting`` runs once by each backend, unless it is
+marked ``parallel_only``: with ``parallel`` a node or ``rdzv serve`` serves the endpoint, with etcd none of them does.
+"""
 
 from __future__ import annotations
 
@@ -7,47 +11,109 @@ import re
 import signal
 import socket
 import threading
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import etcd_kit
+import pytest
 from harness import Agent, Cluster, wait_until
 
-from rdzv_plugins.coordination import Event
+from rdzv_plugins.coordination import CoordinationBackend, Event
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.keys import Member, Round, decode
+from rdzv_plugins.elastic.keys import Assignment, Member, Round, decode
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.sessions import NativeCoordination
 
+parallel_only = pytest.mark.parametrize("backend", ["parallel"], indirect=True)
+
+
+class Meeting(Cluster):
+    """Agents that meet by ``parallel``: the first one that comes serves the endpoint, or ``serve`` does."""
+
+    backend = "parallel"
+    alias = "parallel-epoll"
+    run_id = "none"
+    conf = ""
+
+    def serve(self) -> Serve | None:
+        """From now on the service outlives each node."""
+        return Serve(self)
+
+    def coordination(self, run_id: str) -> CoordinationBackend:
+        """As one more node of the run sees the service."""
+        self.wait_listening()
+        return NativeCoordination(Endpoint("127.0.0.1", self.port), run_id, name="parallel", who="the endpoint")
+
+
+class EtcdMeeting(Meeting):
+    """Agents that meet at an etcd, which other tests use, too: the run has an id of its own."""
+
+    backend = "etcd"
+    alias = "ETCD"
+    conf = "ttl=3"  # a node that is killed is known to be lost when its lease ends
+
+    def __init__(self, directory: Path, etcd: etcd_kit.Cluster) -> None:
+        super().__init__(directory)
+        self.etcd = etcd
+        self.run_id = f"run-{uuid.uuid4().hex[:8]}"
+
+    @property
+    def endpoint(self) -> str:
+        return self.etcd.endpoint
+
+    def serve(self) -> None:
+        """It is there."""
+
+    def listens(self, agent: Agent) -> bool:
+        """No node is special."""
+        return False
+
+    def coordination(self, run_id: str) -> CoordinationBackend:
+        from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
+
+        return EtcdCoordination(self.etcd.endpoints, run_id)
+
+    def held(self, run_id: str) -> dict[str, int]:
+        """The keys of the run that are in etcd now, and the lease of each."""
+        return self.etcd.keys(f"/rdzv-plugins/{quote(run_id, safe='')}/")
+
+
+def merged(*confs: str) -> str:
+    """Settings for --rdzv-conf; the last one counts where a name is given twice."""
+    return ",".join({part.partition("=")[0]: part for conf in confs for part in conf.split(",") if part}.values())
+
 
 class Job:
-    """Agents of one job by ``parallel`` on a cluster; its workers run until ``stop``."""
+    """Agents of one job; its workers run until ``stop``."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        meeting: Meeting,
         nnodes: object,
         *,
         script: str = "trains.py",
         conf: str = "",
         run_id: str = "",
         code: int = 0,
+        args: Sequence[object] = (),
         **options: Any,
     ) -> None:
-        self.cluster, self.nnodes, self.script, self.conf, self.options = cluster, nnodes, script, conf, options
-        self.run_id = run_id or "none"
-        self._flags = [f"--rdzv-id={run_id}"] if run_id else []
-        self._stop = cluster.directory / f"stop-{self.run_id}"
-        self._args = (self._stop,) if script == "trains.py" else (self._stop, code)
+        self.meeting, self.nnodes, self.script, self.options = meeting, nnodes, script, options
+        self.conf = merged(meeting.conf, conf)
+        self.run_id = run_id or meeting.run_id
+        self._flags = [f"--rdzv-id={self.run_id}"] if self.run_id != "none" else []
+        self._stop = meeting.directory / f"stop-{quote(self.run_id, safe='')}"
+        self._args = tuple(args) or ((self._stop,) if script == "trains.py" else (self._stop, code))
 
     def node(self, rank: int | None = None, *, conf: str = "", flags: Sequence[str] = (), **env: str) -> Agent:
         """One more agent; ``conf`` comes on top of the job's."""
-        conf = ",".join(filter(None, (self.conf, conf)))
-        options: dict[str, Any] = {"backend": "parallel", "nnodes": self.nnodes, "rank": rank, "conf": conf}
-        return self.cluster.run(
-            self.script, *self._args, **(options | self.options), options=[*self._flags, *flags], **env
-        )
+        options: dict[str, Any] = {"backend": self.meeting.backend, "nnodes": self.nnodes, "rank": rank}
+        options |= self.options | {"conf": merged(self.conf, conf), "options": [*self._flags, *flags]}
+        return self.meeting.run(self.script, *self._args, **options, **env)
 
     def stop(self) -> None:
         """The workers end."""
@@ -60,13 +126,13 @@ class Job:
         assert codes == [0] * len(agents), outputs(agents)
 
     def workers(self, agent: Agent) -> list[int]:
-        return self.cluster.workers(agent, self.script)
+        return self.meeting.workers(agent, self.script)
 
     def kill_node(self, agent: Agent) -> None:
         """An agent and its workers, as when a machine goes."""
         workers = self.workers(agent)
         for pid in (agent.pid, *workers):
-            self.cluster.kill(pid)
+            self.meeting.kill(pid)
         agent.process.wait(30)
 
 
@@ -112,10 +178,10 @@ def named(agent: Agent) -> str:
 
 
 class Serve:
-    """``rdzv serve`` at the cluster's endpoint."""
+    """``rdzv serve`` at the endpoint."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.agent = cluster.start(["rdzv", "serve", f"--rdzv-endpoint={cluster.endpoint}"])
+    def __init__(self, meeting: Meeting) -> None:
+        self.agent = meeting.start(["rdzv", "serve", f"--rdzv-endpoint={meeting.endpoint}"])
         self.agent.wait_for(r"serving a store at")
 
     def kill(self) -> None:
@@ -126,11 +192,9 @@ class Serve:
 class Observer:
     """A session of the test's own: who is a member, who leads, which rounds have been declared."""
 
-    def __init__(self, cluster: Cluster, run_id: str) -> None:
-        self._service = NativeCoordination(
-            Endpoint("127.0.0.1", cluster.port), run_id, name="parallel", who="the endpoint"
-        )
-        self._session = self._service.open_session(60, on_lost=lambda _: None, timeout=60)
+    def __init__(self, service: CoordinationBackend) -> None:
+        self._service = service
+        self._session = service.open_session(60, on_lost=lambda _: None, timeout=60)
         self._lock = threading.Lock()
         self._rounds: list[Round] = []
         self._session.watch(keys.ROUND, self._take, timeout=60)
@@ -140,6 +204,7 @@ class Observer:
             self._rounds += [decode(Round, event.value) for event in events if event.value is not None]
 
     def close(self) -> None:
+        self._session.close()
         self._service.close()
 
     @property
@@ -153,6 +218,11 @@ class Observer:
         held, _ = self._session.list(keys.MEMBERS, timeout=60)
         members = [decode(Member, kv.value) for kv in held]
         return {member.pid: member for member in members}
+
+    def placed(self) -> set[int]:
+        """The pids of those that have been told a place in a round."""
+        held, _ = self._session.list(keys.NODES, timeout=60)
+        return {decode(Assignment, kv.value).pid for kv in held}
 
     def leader(self) -> int | None:
         """The pid of the agent that leads."""
@@ -171,10 +241,9 @@ class Observer:
 
 
 @contextmanager
-def observing(cluster: Cluster, run_id: str = "none") -> Iterator[Observer]:
-    """An ``Observer`` of the endpoint, once somebody listens there."""
-    cluster.wait_listening()
-    observer = Observer(cluster, run_id)
+def observing(meeting: Meeting, run_id: str = "") -> Iterator[Observer]:
+    """An ``Observer`` of the run, once the service is there."""
+    observer = Observer(meeting.coordination(run_id or meeting.run_id))
     try:
         yield observer
     finally:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from elastic_kit import Job, Serve, in_one_round, observing, outputs, restarts, worlds, write_at_once
-from harness import Cluster, wait_until
+from elastic_kit import Job, Meeting, in_one_round, observing, outputs, restarts, worlds, write_at_once
+from harness import wait_until
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 
 WRITTEN_AFTER = {
@@ -47,12 +47,12 @@ def test_torchs_method_is_the_one_that_ours_was_written_after(name: str) -> None
     )
 
 
-def test_own_failures_use_up_restarts_and_lost_nodes_do_not(cluster: Cluster) -> None:
-    Serve(cluster)
-    job = Job(cluster, "1:2", conf="last_call_timeout=80", restarts=1)
+def test_own_failures_use_up_restarts_and_lost_nodes_do_not(meeting: Meeting) -> None:
+    meeting.serve()
+    job = Job(meeting, "1:2", conf="last_call_timeout=80", restarts=1)
     first, second = job.node(0), job.node(1)
     before = in_one_round(first, second)
-    write_at_once(cluster.directory / "crash-0", "3")
+    write_at_once(meeting.directory / "crash-0", "3")
     after = in_one_round(first, second, after=before)
     assert after[0]["TORCHELASTIC_RESTART_COUNT"] == "1"
     job.kill_node(second)
@@ -62,7 +62,7 @@ def test_own_failures_use_up_restarts_and_lost_nodes_do_not(cluster: Cluster) ->
     again = job.node(1)
     in_one_round(first, again)
     assert first.reports()[-1]["TORCHELASTIC_RESTART_COUNT"] == "1"
-    write_at_once(cluster.directory / "crash-0", "5")
+    write_at_once(meeting.directory / "crash-0", "5")
     assert [first.wait(), again.wait()] == [5, 5], outputs([first, again])
     assert "restarts used on this node: 1 of 1" in first.text
     for node in (first, again):
@@ -81,14 +81,14 @@ def an_hour_ahead(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"LD_PRELOAD": str(library)}
 
 
-def test_clocks_that_disagree_by_an_hour_change_nothing(cluster: Cluster, an_hour_ahead: dict[str, str]) -> None:
+def test_clocks_that_disagree_by_an_hour_change_nothing(meeting: Meeting, an_hour_ahead: dict[str, str]) -> None:
     """Neither the agents' nor the workers': a node is lost by silence, measured by one clock alone."""
     date = subprocess.run(["date", "+%s"], env=os.environ | an_hour_ahead, capture_output=True, text=True, check=True)
     assert abs(int(date.stdout) - time.time() - 3600) < 600, "the library works"
-    Serve(cluster)
-    job = Job(cluster, 2, conf="ttl=2,timeout=120")
+    meeting.serve()
+    job = Job(meeting, 2, conf="ttl=2,timeout=120")
     ahead, right = job.node(0, **an_hour_ahead), job.node(1)
-    with observing(cluster) as observer:
+    with observing(meeting) as observer:
         in_one_round(ahead, right)
         seen = time.monotonic()
         wait_until(lambda: time.monotonic() > seen + 5, 60, lambda: "")  # two ttls and more, in which all is to stay

@@ -1,4 +1,7 @@
-"""Losses by ``parallel``: of the leader, of rank 0, of the endpoint, of a node that was only asleep."""
+"""Losses by either elastic backend: of the leader, of rank 0, of a node that was only asleep; of a served endpoint.
+
+The loss of etcd itself is in test_etcd_cluster.py.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,18 @@ from pathlib import Path
 import pytest
 from elastic_kit import (
     Job,
+    Meeting,
     Serve,
     in_one_round,
     last_rank,
     named,
     observing,
+    parallel_only,
     restarts,
     trained,
     worlds,
 )
-from harness import Agent, Cluster, error_of
+from harness import Agent, error_of
 
 HOOKS = """
 import os, time
@@ -44,16 +49,16 @@ def hooks(tmp_path: Path) -> str:
     return str(info.parent)
 
 
-def test_leader_that_is_lost_while_others_wait_is_followed_by_another(cluster: Cluster) -> None:
-    Serve(cluster)
-    job = Job(cluster, 3, script="says.py")
-    with observing(cluster) as observer:
+def test_leader_that_is_lost_while_others_wait_is_followed_by_another(meeting: Meeting) -> None:
+    meeting.serve()
+    job = Job(meeting, 3, script="says.py")
+    with observing(meeting) as observer:
         leader = job.node(2)
         observer.wait_members(leader)
         second = job.node(1)
         observer.wait_members(leader, second)
         assert observer.leader() == leader.pid
-        cluster.kill(leader.pid)
+        meeting.kill(leader.pid)
         observer.wait_members(second)
         assert observer.leader() == second.pid
         nodes = [job.node(2), second, job.node(0)]
@@ -63,10 +68,10 @@ def test_leader_that_is_lost_while_others_wait_is_followed_by_another(cluster: C
     assert [last_rank(node) for node in nodes] == [2, 1, 0]
 
 
-def test_leader_and_then_rank_0_are_lost_while_the_workers_run(cluster: Cluster) -> None:
-    Serve(cluster)
-    job = Job(cluster, "1:3", conf="last_call_timeout=80")
-    with observing(cluster) as observer:
+def test_leader_and_then_rank_0_are_lost_while_the_workers_run(meeting: Meeting) -> None:
+    meeting.serve()
+    job = Job(meeting, "1:3", conf="last_call_timeout=80")
+    with observing(meeting) as observer:
         leader = job.node(2)
         observer.wait_members(leader)
         first, second = job.node(0), job.node(1)
@@ -87,10 +92,10 @@ def test_leader_and_then_rank_0_are_lost_while_the_workers_run(cluster: Cluster)
 
 
 @pytest.mark.parametrize("asleep", ["leader with rank 0", "follower"])
-def test_agent_that_was_asleep_is_evicted_and_comes_back_in_a_round_of_its_own(cluster: Cluster, asleep: str) -> None:
-    Serve(cluster)
-    job = Job(cluster, "1:2", conf="ttl=2,last_call_timeout=80")
-    with observing(cluster) as observer:
+def test_agent_that_was_asleep_is_evicted_and_comes_back_in_a_round_of_its_own(meeting: Meeting, asleep: str) -> None:
+    meeting.serve()
+    job = Job(meeting, "1:2", conf="ttl=2,last_call_timeout=80")
+    with observing(meeting) as observer:
         ranks = {"leader": 0, "other": 1}
         leader = job.node(ranks["leader"])
         observer.wait_members(leader)
@@ -105,7 +110,7 @@ def test_agent_that_was_asleep_is_evicted_and_comes_back_in_a_round_of_its_own(c
         assert observer.members().keys() == {awake.pid}
         os.kill(sleeper.pid, signal.SIGCONT)
         after = in_one_round(leader, other, after=[*before, *alone])
-        assert old_worker not in cluster.processes(), "its workers of the round from which it was evicted"
+        assert old_worker not in meeting.processes(), "its workers of the round from which it was evicted"
         assert [last_rank(leader), last_rank(other)] == [0, 1]
         numbers = [each.number for each in observer.rounds]
         assert numbers == sorted(numbers), "nothing was written into an older round"
@@ -120,47 +125,50 @@ def test_agent_that_was_asleep_is_evicted_and_comes_back_in_a_round_of_its_own(c
     assert "with a new session" in sleeper.text
 
 
+@parallel_only
 @pytest.mark.parametrize("when", ["while nodes wait", "while workers run"])
-def test_every_node_ends_and_names_the_endpoint_that_is_gone(cluster: Cluster, when: str) -> None:
-    serve = Serve(cluster)
+def test_every_node_ends_and_names_the_endpoint_that_is_gone(meeting: Meeting, when: str) -> None:
+    serve = Serve(meeting)
     waiting = when == "while nodes wait"
-    job = Job(cluster, 3 if waiting else 2, script="says.py", conf="ttl=2")
-    with observing(cluster) as observer:
+    job = Job(meeting, 3 if waiting else 2, script="says.py", conf="ttl=2")
+    with observing(meeting) as observer:
         nodes = [job.node(0), job.node(1)]
         if waiting:
             observer.wait_members(*nodes)
         else:
             in_one_round(*nodes)
         serve.kill()
-        check_lost(cluster, *nodes)
+        check_lost(meeting, *nodes)
 
 
-def test_agent_that_serves_the_endpoint_is_lost_while_nodes_wait(cluster: Cluster) -> None:
-    job = Job(cluster, 3, script="says.py", conf="ttl=2")
+@parallel_only
+def test_agent_that_serves_the_endpoint_is_lost_while_nodes_wait(meeting: Meeting) -> None:
+    job = Job(meeting, 3, script="says.py", conf="ttl=2")
     nodes = [job.node(0), job.node(1)]
-    with observing(cluster) as observer:
+    with observing(meeting) as observer:
         observer.wait_members(*nodes)
-        host, other = nodes if cluster.listens(nodes[0]) else nodes[::-1]
-        cluster.kill(host.pid)
-        check_lost(cluster, other)
+        host, other = nodes if meeting.listens(nodes[0]) else nodes[::-1]
+        meeting.kill(host.pid)
+        check_lost(meeting, other)
 
 
-def check_lost(cluster: Cluster, *nodes: Agent) -> None:
+def check_lost(meeting: Meeting, *nodes: Agent) -> None:
     for node in nodes:
         assert node.wait(60) == 68, node.text
         error = node.text.partition("rdzv-run: error: ")[2]
-        assert f"lost the rendezvous of run 'none' at {cluster.endpoint}" in error
+        assert f"lost the rendezvous of run 'none' at {meeting.endpoint}" in error
         assert "Traceback" not in node.text
-    assert cluster.processes() == {}
+    assert meeting.processes() == {}
 
 
-def test_service_that_comes_back_in_time_finds_all_nodes_in_a_new_round(cluster: Cluster) -> None:
-    serve = Serve(cluster)
-    job = Job(cluster, 2, conf="ttl=20")
+@parallel_only
+def test_service_that_comes_back_in_time_finds_all_nodes_in_a_new_round(meeting: Meeting) -> None:
+    serve = Serve(meeting)
+    job = Job(meeting, 2, conf="ttl=20")
     nodes = [job.node(1), job.node(0)]
     before = in_one_round(*nodes)
     serve.kill()
-    Serve(cluster)  # it counts its revisions from the beginning: what one node wrote to both may look the same
+    Serve(meeting)  # it counts its revisions from the beginning: what one node wrote to both may look the same
     in_one_round(*nodes, after=before)
     job.finish(*nodes)
     for node, rank in zip(nodes, (1, 0), strict=True):
@@ -171,19 +179,20 @@ def test_service_that_comes_back_in_time_finds_all_nodes_in_a_new_round(cluster:
     assert restarts(*nodes) == {"0"}
 
 
-def test_service_that_comes_back_is_led_again_by_the_same_node(cluster: Cluster) -> None:
+@parallel_only
+def test_service_that_comes_back_is_led_again_by_the_same_node(meeting: Meeting) -> None:
     """All that it writes to the new server may look as it did in the old one, revisions included."""
-    serve = Serve(cluster)
-    job = Job(cluster, 2, script="says.py", conf="ttl=20")
+    serve = Serve(meeting)
+    job = Job(meeting, 2, script="says.py", conf="ttl=20")
     leader = job.node(1)
-    with observing(cluster) as observer:
+    with observing(meeting) as observer:
         observer.wait_members(leader)
         other = job.node(0)
         before = in_one_round(leader, other)
     serve.kill()
     os.kill(other.pid, signal.SIGSTOP)
-    Serve(cluster)
-    with observing(cluster) as observer:
+    Serve(meeting)
+    with observing(meeting) as observer:
         observer.wait_members(leader)
         os.kill(other.pid, signal.SIGCONT)
         in_one_round(leader, other, after=before)
@@ -192,16 +201,16 @@ def test_service_that_comes_back_is_led_again_by_the_same_node(cluster: Cluster)
 
 
 @pytest.mark.parametrize("lost", [0, 2])
-def test_node_that_is_lost_between_the_round_and_its_workers(cluster: Cluster, hooks: str, lost: int) -> None:
+def test_node_that_is_lost_between_the_round_and_its_workers(meeting: Meeting, hooks: str, lost: int) -> None:
     """The agents exchange ranks in the store of rank 0; nobody is to wait there for one that is gone."""
-    Serve(cluster)
-    job = Job(cluster, "2:3", script="says.py", conf="last_call_timeout=80")
+    meeting.serve()
+    job = Job(meeting, "2:3", script="says.py", conf="last_call_timeout=80")
     nodes = {rank: job.node(rank, PYTHONPATH=hooks, **({"WAITS": "1"} if rank == lost else {})) for rank in range(3)}
     victim = nodes.pop(lost)
     victim.wait_for(f"waits as {lost}")
     for node in nodes.values():
         node.wait_for(r"this is node \d of 3")
-    cluster.kill(victim.pid)
+    meeting.kill(victim.pid)
     in_one_round(*nodes.values())
     job.finish(*nodes.values())
     for node in nodes.values():
@@ -210,10 +219,11 @@ def test_node_that_is_lost_between_the_round_and_its_workers(cluster: Cluster, h
         assert "Traceback" not in node.text
 
 
-def test_node_that_hangs_between_the_round_and_its_workers_is_named(cluster: Cluster, hooks: str) -> None:
+@parallel_only  # what it is about happens in the store of rank 0
+def test_node_that_hangs_between_the_round_and_its_workers_is_named(meeting: Meeting, hooks: str) -> None:
     """It lives, so that it is not lost; but it does not take part in exchanging ranks."""
-    Serve(cluster)
-    job = Job(cluster, 2, script="says.py", conf="read_timeout=2")
+    meeting.serve()
+    job = Job(meeting, 2, script="says.py", conf="read_timeout=2")
     hangs = job.node(0, PYTHONPATH=hooks, WAITS="1")
     other = job.node(1)
     hangs.wait_for("waits as 0")

@@ -1,4 +1,4 @@
-"""Nodes that come and go while a job runs, by ``parallel``: who is in a round, with which rank, and what it costs."""
+"""Nodes that come and go while a job runs: who is in a round, with which rank, and what it costs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 import re
 import signal
 
-from elastic_kit import Job, in_one_round, last_rank, named, outputs, restarts, trained, worlds
-from harness import Cluster, wait_until
+from elastic_kit import Job, Meeting, in_one_round, last_rank, named, outputs, restarts, trained, worlds
+from harness import wait_until
 
 
-def test_node_that_comes_late_joins_and_node_that_is_stopped_leaves(cluster: Cluster) -> None:
-    job = Job(cluster, "1:2", conf="last_call_timeout=0,allow_same_host=true")
+def test_node_that_comes_late_joins_and_node_that_is_stopped_leaves(meeting: Meeting) -> None:
+    job = Job(meeting, "1:2", conf="last_call_timeout=0,allow_same_host=true")
     first = job.node()
     alone = in_one_round(first)
     second = job.node()
@@ -28,18 +28,20 @@ def test_node_that_comes_late_joins_and_node_that_is_stopped_leaves(cluster: Clu
     assert re.search(f"{named(second)} has come", first.text)
     assert re.search(f"{named(second)} was lost: it got SIGTERM", first.text)
     assert "rdzv-run: error" not in first.text
-    assert cluster.processes() == {}
+    assert meeting.processes() == {}
 
 
-def test_spare_takes_the_place_of_a_lost_node_and_another_one_ends_with_the_job(cluster: Cluster) -> None:
-    job = Job(cluster, 2, conf="allow_same_host=true")
+def test_spare_takes_the_place_of_a_lost_node_and_another_one_ends_with_the_job(meeting: Meeting) -> None:
+    job = Job(meeting, 2, conf="allow_same_host=true")
     first, second = job.node(), job.node()
     before = in_one_round(first, second)
     spares = [job.node(), job.node()]
     for spare in spares:
-        spare.wait_for(r"waiting: run 'none' at \S+: round 1 is complete with its 2 nodes; this node is a spare")
+        spare.wait_for(
+            rf"waiting: run '{meeting.run_id}' at \S+: round 1 is complete with its 2 nodes; this node is a spare"
+        )
     assert worlds(first) == worlds(second) == [2], "nobody has been disturbed"
-    survivor, victim = (first, second) if cluster.listens(first) else (second, first)
+    survivor, victim = (first, second) if meeting.listens(first) else (second, first)
     rank = last_rank(survivor)
     job.kill_node(victim)
     survivor.wait_for(f"round 1 is over: {named(victim)} was lost")
@@ -52,16 +54,16 @@ def test_spare_takes_the_place_of_a_lost_node_and_another_one_ends_with_the_job(
     assert "this node was not needed" in left.text
     assert restarts(survivor, used) == {"0"}
     assert trained(survivor) == trained(used)
-    assert cluster.processes() == {}
+    assert meeting.processes() == {}
 
 
-def test_given_ranks_survive_the_loss_and_the_return_of_a_node(cluster: Cluster) -> None:
-    job = Job(cluster, "2:3", conf="last_call_timeout=60")
+def test_given_ranks_survive_the_loss_and_the_return_of_a_node(meeting: Meeting) -> None:
+    job = Job(meeting, "2:3", conf="last_call_timeout=60")
     nodes = {rank: job.node(rank) for rank in (2, 0, 1)}
     first = in_one_round(*nodes.values())
     assert {rank: last_rank(node) for rank, node in nodes.items()} == {0: 0, 1: 1, 2: 2}
     victim = nodes.pop(1)
-    if cluster.listens(victim):  # the endpoint is to survive
+    if meeting.listens(victim):  # the endpoint is to survive
         nodes[1], victim = victim, nodes.pop(0)
     lost = 3 - sum(nodes)
     job.kill_node(victim)
@@ -75,18 +77,18 @@ def test_given_ranks_survive_the_loss_and_the_return_of_a_node(cluster: Cluster)
     assert len({trained(node) for node in nodes.values()}) == 1
     for node in nodes.values():
         assert "same machine" not in node.text, "given ranks say that it is meant"
-    assert cluster.processes() == {}
+    assert meeting.processes() == {}
 
 
-def test_too_few_are_left_and_wait_for_a_replacement_saying_for_whom(cluster: Cluster) -> None:
-    job = Job(cluster, 2, conf="allow_same_host=true")
+def test_too_few_are_left_and_wait_for_a_replacement_saying_for_whom(meeting: Meeting) -> None:
+    job = Job(meeting, 2, conf="allow_same_host=true")
     nodes = [job.node(), job.node()]
     before = in_one_round(*nodes)
-    survivor, victim = nodes if cluster.listens(nodes[0]) else nodes[::-1]
+    survivor, victim = nodes if meeting.listens(nodes[0]) else nodes[::-1]
     old, rank = last_rank(survivor), last_rank(victim)
     job.kill_node(victim)
     there = rf"1 of 2 nodes have joined \({named(survivor)}\)"
-    survivor.wait_for(rf"waiting: run 'none' at \S+: {there}; missing: \S+ \(was node {rank}\)")
+    survivor.wait_for(rf"waiting: run '{meeting.run_id}' at \S+: {there}; missing: \S+ \(was node {rank}\)")
     assert job.workers(survivor) == [], "nothing runs meanwhile"
     again = job.node()
     in_one_round(survivor, again, after=before)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from elastic_kit import Job, Serve, in_one_round, restarts, trained, worlds
-from harness import Agent, Cluster
+from elastic_kit import Job, Meeting, in_one_round, parallel_only, restarts, trained, worlds
+from harness import Agent
 
 DIGITS = Path(__file__).parents[2] / "examples" / "train_digits.py"
 
 
-def test_training_survives_the_loss_and_the_return_of_nodes_without_a_step_lost_or_done_twice(cluster: Cluster) -> None:
-    Serve(cluster)
-    job = Job(cluster, "1:2", conf="last_call_timeout=80")
+@parallel_only  # over etcd test_elastic_losses.py and test_etcd_training.py lose rank 0, and count the steps
+def test_training_survives_the_loss_and_the_return_of_nodes_without_a_step_lost_or_done_twice(meeting: Meeting) -> None:
+    meeting.serve()
+    job = Job(meeting, "1:2", conf="last_call_timeout=80")
     first, second = job.node(0), job.node(1)
     before = in_one_round(first, second)
     job.kill_node(second)
@@ -34,13 +35,14 @@ def test_training_survives_the_loss_and_the_return_of_nodes_without_a_step_lost_
     assert trained(first) == trained(second) > started[-1]
 
 
-def test_digits_are_learnt_though_a_node_is_lost_and_another_one_comes(cluster: Cluster) -> None:
-    Serve(cluster)
-    checkpoint = cluster.directory / "checkpoint.pt"
+@parallel_only  # by etcd in test_etcd_training.py, with three nodes
+def test_digits_are_learnt_though_a_node_is_lost_and_another_one_comes(meeting: Meeting) -> None:
+    meeting.serve()
+    checkpoint = meeting.directory / "checkpoint.pt"
     epochs = 10
 
     def node(rank: int) -> Agent:
-        return cluster.run(
+        return meeting.run(
             str(DIGITS),
             *(f"--epochs={epochs}", f"--checkpoint={checkpoint}", "--epoch-seconds=0.8", "--cpu"),
             backend="parallel",
@@ -51,8 +53,8 @@ def test_digits_are_learnt_though_a_node_is_lost_and_another_one_comes(cluster: 
 
     first, second = node(0), node(1)
     first.wait_for(r"epoch 2/\d+: .* world size 2")
-    for pid in (second.pid, *cluster.workers(second, "train_digits.py")):
-        cluster.kill(pid)
+    for pid in (second.pid, *meeting.workers(second, "train_digits.py")):
+        meeting.kill(pid)
     first.wait_for(r"epoch \d+/\d+: .* world size 1, restarts 0")
     again = node(1)
     assert [first.wait(), again.wait()] == [0, 0], first.text + again.text
