@@ -43,7 +43,7 @@ demo: $(NATIVE)
 
 test: $(NATIVE)
 	@tests/install_etcd.sh
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff format --check .

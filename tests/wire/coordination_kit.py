@@ -1,6 +1,7 @@
 """A coordination service to test against, and what watches and losses have said.
 
-Another ``CoordinationBackend`` runs through ``test_sessions.py`` by another ``Service``.
+``test_sessions.py`` and ``test_session_watches.py`` run over each kind of ``Service``: here the native store,
+in ``tests/etcd/etcd_service.py`` an etcd.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
 
 from attack_kit import read_line, wait_until
 from processes import SCRIPTS, spawned
@@ -30,8 +33,37 @@ LONG = 60.0
 """Time to live of sessions that no test waits for: longer than any test's patience."""
 
 
-class Service:
-    """The native store in this process; serves any run."""
+class Service(Protocol):
+    """Serves any run. What services differ in by their nature stands here, and nowhere else."""
+
+    kind: str
+    """``session_client.py`` knows it by that."""
+    least_ttl: float
+    """The shortest time to live, in seconds, that it grants."""
+    notices_a_kill: bool
+    """It knows at once that a process is gone: else that is told by silence alone, after the time to live."""
+    one_revision_per_put: bool
+    """Items of one put share a revision: else each has its own."""
+    whole_seconds: bool
+    """A time to live is rounded up to them."""
+
+    def backend(self, run: str = "run") -> CoordinationBackend: ...
+
+    def client(self, key: str, ttl: float, *, child: str = "") -> AbstractContextManager[subprocess.Popen[str]]:
+        """A process with a session that has written ``key`` as ephemeral; see ``client_of``."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class NativeService:
+    """The native store in this process."""
+
+    kind = "native"
+    least_ttl = 0.6  # it grants less, but the machine may be busy
+    notices_a_kill = True
+    one_revision_per_put = False
+    whole_seconds = False
 
     def __init__(self, threads: int = 2) -> None:
         self.server = StoreServer("127.0.0.1", threads=threads)
@@ -44,8 +76,7 @@ class Service:
         return backend
 
     def client(self, key: str, ttl: float, *, child: str = "") -> AbstractContextManager[subprocess.Popen[str]]:
-        """A process with a session that has written ``key`` as ephemeral."""
-        return client_of(self.endpoint, key, ttl, child=child)
+        return client_of([self.endpoint], key, ttl, child=child)
 
     def close(self) -> None:
         for backend in self._backends:
@@ -54,12 +85,32 @@ class Service:
 
 
 @contextmanager
-def client_of(endpoint: Endpoint, key: str, ttl: float, *, child: str = "") -> Iterator[subprocess.Popen[str]]:
-    options = {"host": endpoint.host, "port": endpoint.port, "run": "run", "key": key, "ttl": ttl, "child": child}
-    with spawned([[sys.executable, SCRIPTS / "session_client.py", json.dumps(options)]]) as (process,):
+def client_of(
+    endpoints: Sequence[Endpoint],
+    key: str,
+    ttl: float,
+    *,
+    kind: str = "native",
+    run: str = "run",
+    child: str = "",
+    environment: Mapping[str, str] = MappingProxyType({}),
+    **more: object,
+) -> Iterator[subprocess.Popen[str]]:
+    """A process with a session that has written ``key`` as ephemeral. ``more``: arguments of its backend."""
+    options = {"kind": kind, "endpoints": [(each.host, each.port) for each in endpoints], "run": run, "more": more}
+    options |= {"key": key, "ttl": ttl, "child": child}
+    command = [sys.executable, SCRIPTS / "session_client.py", json.dumps(options)]
+    with spawned([command], [dict(environment)]) as (process,):
         line = read_line(process)
         assert line == "ready\n", line + (process.communicate(timeout=PATIENCE)[0] if process.stdout else "")
         yield process
+
+
+def leave(process: subprocess.Popen[str]) -> None:
+    """Let a client close its session and end."""
+    assert process.stdin
+    process.stdin.close()
+    assert process.wait(PATIENCE) == 0
 
 
 class Losses:

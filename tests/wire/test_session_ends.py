@@ -213,7 +213,7 @@ def test_a_fork_amid_a_call_back_does_not_stop_the_child(apart: ServerProcess) -
         assert go.wait(T)
 
     watch = session.watch("", call, timeout=T)
-    with client_of(Endpoint("127.0.0.1", apart.port), "key", LONG):
+    with client_of([Endpoint("127.0.0.1", apart.port)], "key", LONG):
         assert running.wait(T)
         child = os.fork()
         if child == 0:

@@ -34,9 +34,10 @@ def test_keys_are_listed_by_prefix_in_the_order_of_their_last_changes(one: Sessi
     found, revision = one.list("a/", timeout=T)
     assert [(each.key, each.value) for each in found] == [("a/1", b"x" * 5000), ("a/2", b"new")]
     assert [each.revision for each in found] == [last, again]
-    assert revision == again
+    assert revision >= again  # greater where other runs have changed keys since
     assert keys(one.list("", timeout=T)).keys() == {"a/1", "a/2", "b/1"}
-    assert one.list("nothing", timeout=T) == ([], again)
+    nothing, revision = one.list("nothing", timeout=T)
+    assert (nothing, revision >= again) == ([], True)
 
 
 def test_keys_are_text_of_any_alphabet(one: Session) -> None:
@@ -100,11 +101,12 @@ def test_an_ephemeral_key_belongs_to_who_has_written_it_last(service: Service, o
 
 
 @pytest.mark.parametrize("child", ["", "fork", "spawn"])
-def test_the_keys_of_a_killed_process_go_at_once(service: Service, one: Session, child: str) -> None:
-    """Even if it leaves a child, which has inherited what it could: the session would live for longer than we wait."""
+def test_the_keys_of_a_killed_process_go(service: Service, one: Session, child: str) -> None:
+    """At once where that can be known, and even if it leaves a child, which has inherited what it could."""
     recorder = Recorder()
     one.watch("node", recorder, timeout=T)
-    with service.client("node", ttl=2 * LONG, child=child) as process:
+    longer_than_we_wait = 2 * LONG
+    with service.client("node", longer_than_we_wait if service.notices_a_kill else 2.0, child=child) as process:
         assert recorder.take(1) == [("node", b"here")]
         process.kill()
         assert recorder.take(2)[1] == ("node", None)
@@ -113,7 +115,7 @@ def test_the_keys_of_a_killed_process_go_at_once(service: Service, one: Session,
 def test_the_keys_of_a_stopped_process_go_after_its_time_to_live(service: Service, one: Session) -> None:
     recorder = Recorder()
     one.watch("node", recorder, timeout=T)
-    with service.client("node", ttl=1.0) as process:
+    with service.client("node", ttl=2.0) as process:
         assert recorder.take(1) == [("node", b"here")]
         stop(process.pid)
         assert recorder.take(2)[1] == ("node", None)
@@ -125,12 +127,12 @@ def test_the_keys_of_a_stopped_process_go_after_its_time_to_live(service: Servic
 
 
 def test_a_session_stays_while_nothing_is_asked(service: Service) -> None:
-    losses, recorder = Losses(), Recorder()
-    idle = opened(service.backend(), ttl=0.6, losses=losses)
+    losses, recorder, ttl = Losses(), Recorder(), service.least_ttl
+    idle = opened(service.backend(), ttl, losses)
     idle.put({"idle": b""}, ephemeral=True, timeout=T)
     idle.watch("dead", recorder, timeout=T)
     for ended in range(1, 4):  # sessions of the same time to live end one after the other: so ours would have
-        with service.client("dead", ttl=0.6) as process:
+        with service.client("dead", ttl) as process:
             stop(process.pid)
             assert recorder.take(2 * ended)[-1] == ("dead", None)
     assert losses.none
@@ -223,7 +225,7 @@ def test_closing_the_backend_ends_its_sessions(service: Service, two: Session) -
 def test_what_a_session_says_of_itself(service: Service) -> None:
     backend = service.backend()
     session = opened(backend, ttl=7.5)
-    assert session.ttl == 7.5
+    assert session.ttl == (8 if service.whole_seconds else 7.5)
     assert (session.local_addr, session.remote_addr) == ("127.0.0.1", "127.0.0.1")
     assert isinstance(backend, CoordinationBackend)
     assert backend.name

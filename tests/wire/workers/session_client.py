@@ -1,6 +1,7 @@
 """One session as a process, to be killed or stopped. Its argument is JSON: see ``main``.
 
-It writes an ephemeral key and says "ready"; ends when its input does. Says "lost: ..." when the session is lost.
+It writes an ephemeral key and says "ready"; when its input ends, it closes the session and ends.
+Says "lost: ..." when the session is lost.
 """
 
 from __future__ import annotations
@@ -9,15 +10,26 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
+from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.sessions import NativeCoordination
+
+
+def backend_of(options: dict[str, Any]) -> CoordinationBackend:
+    endpoints = [Endpoint(*each) for each in options["endpoints"]]
+    if options["kind"] == "native":
+        from rdzv_plugins.kvstore.sessions import NativeCoordination
+
+        return NativeCoordination(endpoints[0], options["run"], name="parallel", who="the store")
+    from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
+
+    return EtcdCoordination(endpoints, options["run"], **options["more"])
 
 
 def main() -> None:
     options = json.loads(sys.argv[1])
-    endpoint = Endpoint(options["host"], options["port"])
-    backend = NativeCoordination(endpoint, options["run"], name="parallel", who="the store")
+    backend = backend_of(options)
     session = backend.open_session(
         options["ttl"], on_lost=lambda error: print(f"lost: {error}", flush=True), timeout=30
     )
@@ -30,6 +42,7 @@ def main() -> None:
         subprocess.Popen(["cat"], close_fds=False)
     print("ready", flush=True)
     sys.stdin.read()
+    backend.close()
 
 
 if __name__ == "__main__":

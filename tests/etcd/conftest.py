@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / "launcher"))  # harness: jobs
+sys.path.append(str(Path(__file__).parents[1] / "wire"))  # coordination_kit: sessions
+
+import harness
+from etcd_kit import Cluster, etcd
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Iterator[Cluster]:
+    """An etcd of one member, empty."""
+    with etcd(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Cluster]:
+    """An etcd of three members, empty, that elects a leader within a second, and so grants short leases."""
+    with etcd(tmp_path, members=3, heartbeat=20, election=200) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[harness.Cluster]:
+    """Starts jobs."""
+    yield from harness.new_cluster(tmp_path)

@@ -1,0 +1,159 @@
+"""Requests whose answers get lost: they are asked again elsewhere, and their result is that of the first time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from coordination_kit import LONG, Losses, Recorder, opened
+from etcd_kit import Cluster
+from etcd_relay import Relay
+from failover_kit import home, path_of
+from harness import wait_until
+from wire_client import PATIENCE
+
+from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
+from rdzv_plugins.coordination import KeyValue, Session
+
+T = PATIENCE
+
+
+@dataclass
+class TwoWays:
+    """A session on a cluster of one member, which it can reach in two ways, and another session beside."""
+
+    cluster: Cluster
+    session: Session
+    losses: Losses
+    used: Relay
+    other: Session
+
+    def ask(self, call: Callable[[], Any], happened: Callable[[], object], meanwhile: Callable[[], object]) -> Any:
+        """The result of a call whose first answer is lost.
+
+        ``happened``: true once etcd has done it; ``meanwhile`` is what somebody else does before it is asked again.
+        """
+        results: list[Any] = []
+        self.used.hold_answers()
+        thread = threading.Thread(target=lambda: results.append(call()))
+        thread.start()
+        wait_until(happened, T, lambda: "it was never done")
+        meanwhile()
+        self.used.cut()
+        thread.join(T)
+        assert self.losses.none
+        return results[0]
+
+    def now(self, key: str) -> list[KeyValue]:
+        return list(self.other.list(key, timeout=T)[0])
+
+
+@pytest.fixture
+def ways(single: Cluster) -> Iterator[TwoWays]:
+    """Both ways lead to the same member."""
+    losses = Losses()
+    with Relay(single.endpoints[0]) as first, Relay(single.endpoints[0]) as second:
+        backend = EtcdCoordination([first.endpoint, second.endpoint], "run")
+        session = opened(backend, LONG, losses)
+        wait_until(lambda: first.is_used != second.is_used, T, lambda: "both ways stay in use")
+        used = first if first.is_used else second
+        beside = EtcdCoordination(single.endpoints, "run")
+        yield TwoWays(single, session, losses, used, opened(beside))
+        backend.close()
+        beside.close()
+
+
+def nothing() -> None:
+    """Nobody else does anything."""
+
+
+@pytest.mark.parametrize("ephemeral", [True, False], ids=["ephemeral", "lasting"])
+def test_create(ways: TwoWays, ephemeral: bool) -> None:
+    done, held = ways.ask(
+        lambda: ways.session.create("k", b"mine", ephemeral=ephemeral, timeout=T), lambda: ways.now("k"), nothing
+    )
+    assert [held] == ways.now("k")
+    assert done
+
+
+def test_put(ways: TwoWays) -> None:
+    revision = ways.ask(lambda: ways.session.put({"k": b"1"}, timeout=T), lambda: ways.now("k"), nothing)
+    assert [each.revision for each in ways.now("k")] == [revision]
+
+
+@pytest.mark.parametrize("among", [True, False], ids=["guard among the items", "another guard"])
+def test_guarded_put(ways: TwoWays, among: bool) -> None:
+    _, guard = ways.other.create("guard", b"", timeout=T)
+    items = {"k": b"1", "guard": b"new"} if among else {"k": b"1"}
+    revision = ways.ask(lambda: ways.session.put(items, guard=guard, timeout=T), lambda: ways.now("k"), nothing)
+    assert revision == ways.now("k")[0].revision
+
+
+def test_guarded_delete(ways: TwoWays) -> None:
+    _, guard = ways.other.create("k", b"", timeout=T)
+    assert ways.ask(lambda: ways.session.delete(["k"], guard=guard, timeout=T), lambda: not ways.now("k"), nothing)
+
+
+def test_a_put_that_is_asked_again_does_not_undo_what_came_between(ways: TwoWays) -> None:
+    """What is asked again was done once: whoever writes after that has written last."""
+    ways.ask(
+        lambda: ways.session.put({"k": b"first"}, timeout=T),
+        lambda: ways.now("k"),
+        lambda: ways.other.put({"k": b"second"}, timeout=T),
+    )
+    assert [each.value for each in ways.now("k")] == [b"second"]
+
+
+def test_a_delete_that_is_asked_again_does_not_undo_what_came_between(ways: TwoWays) -> None:
+    ways.other.put({"k": b"old"}, timeout=T)
+    ways.ask(
+        lambda: ways.session.delete(["k"], timeout=T),
+        lambda: not ways.now("k"),
+        lambda: ways.other.put({"k": b"second"}, timeout=T),
+    )
+    assert [each.value for each in ways.now("k")] == [b"second"]
+
+
+def test_a_put_that_a_frozen_member_finds_when_it_wakes_up_comes_too_late(three: Cluster) -> None:
+    backend, losses = EtcdCoordination(three.endpoints, "run"), Losses()
+    session = opened(backend, LONG, losses)
+    member = home(three)
+    member.stop()
+    session.put({"k": b"1"}, timeout=LONG)  # asked of the frozen member first
+    session.put({"k": b"2"}, timeout=LONG)
+    member.cont()
+    three.wait_quorum()
+    three.etcdctl("--endpoints", member.url, "put", "/fence", "")  # behind all that it had to do
+    assert [each.value for each in session.list("k", timeout=T)[0]] == [b"2"]
+    assert losses.none
+    assert list(three.keys(path_of()))
+    backend.close()
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["answers", "requests"])
+def test_a_way_that_breaks_at_any_byte(single: Cluster, answers: bool) -> None:
+    """From the opening of a session to its end: each call is done once, and comes to what it does on a good way."""
+    after, has_broken = 0, True
+    while has_broken:
+        after += 151
+        losses, recorder = Losses(), Recorder()
+        with Relay(single.endpoints[0]) as relay:
+            relay.break_once(answers=answers, after=after)
+            backend = EtcdCoordination([relay.endpoint], "run")
+            session = opened(backend, LONG, losses)
+            done, guard = session.create("k", b"1", ephemeral=True, timeout=T)
+            session.watch("", recorder, timeout=T)
+            changed = session.put({"k": b"2", "other": b""}, guard=guard, timeout=T)
+            assert changed is not None, after
+            deleted = session.delete(["k", "other"], guard=KeyValue("k", b"2", changed), timeout=T)
+            told = recorder.take(5)
+            backend.close()
+            has_broken = relay.has_broken
+        assert (done, deleted) == (True, True), after
+        assert told == [("k", b"1"), ("k", b"2"), ("other", b""), ("k", None), ("other", None)], after
+        assert [each.revision for each in recorder.events[1:3]] == [changed, changed], after
+        assert losses.none, after
+        assert single.keys("") == {}, after

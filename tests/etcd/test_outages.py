@@ -1,0 +1,189 @@
+"""How a session with etcd is lost, refused or resumed after an outage: every cause has its own words."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from attack_kit import read_line
+from coordination_kit import LONG, Losses, Recorder, client_of, keys_of, leave, opened, stop
+from etcd_kit import Cluster, Member, etcd
+from failover_kit import Subject, home
+from wire_client import PATIENCE
+
+from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
+from rdzv_plugins.coordination import Event
+from rdzv_plugins.errors import Compacted, ConnectionLost, EndpointUnreachable
+
+T = PATIENCE
+
+
+def named_with_reasons(text: str, members: list[Member]) -> list[str]:
+    """What is said of each of the members."""
+    found = [re.search(rf"{re.escape(str(member.endpoint))}: ([^;]+)", text) for member in members]
+    assert all(found), text
+    return [each[1] for each in found if each]
+
+
+def test_no_quorum_for_too_long_ends_the_session_and_names_every_member_with_its_reason(three: Cluster) -> None:
+    subject = Subject(three, ttl=2, outage_timeout=4)
+    mine = home(three)
+    one, two = (member for member in three.members if member is not mine)
+    one.kill()
+    two.kill()
+    error = subject.losses.next()
+    assert error.silent
+    alive, *dead = named_with_reasons(str(error), [mine, one, two])
+    assert "no leader" in alive
+    assert ["refused" in each for each in dead] == [True, True]
+    assert error.remedy
+    for _ in range(2):
+        with pytest.raises(ConnectionLost, match=re.escape(str(error))):
+            subject.session.put({"k": b""}, timeout=T)
+    subject.close()
+    assert subject.losses.none
+
+
+def test_a_cluster_that_stands_still_for_too_long_ends_the_session(three: Cluster) -> None:
+    subject = Subject(three, ttl=2, outage_timeout=4)
+    for member in three.members:
+        member.stop()
+    error = subject.losses.next()
+    assert error.silent
+    assert all("answer" in each for each in named_with_reasons(str(error), three.members)), str(error)
+    subject.close()
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_session_is_not_opened_without_a_quorum(three: Cluster, left: int) -> None:
+    for member in three.members[left:]:
+        member.kill()
+    backend = EtcdCoordination(three.endpoints, "run")
+    with pytest.raises(EndpointUnreachable) as raised:
+        backend.open_session(5, on_lost=Losses(), timeout=3)
+    reasons = named_with_reasons(str(raised.value), list(three.members))
+    assert ["refused" in each for each in reasons] == [False] * left + [True] * (3 - left), str(raised.value)
+    assert all("no leader" in each for each in reasons[:left])
+    assert raised.value.remedy
+    backend.close()
+
+
+def test_members_of_two_clusters_are_refused_by_name(tmp_path: Path) -> None:
+    with etcd(tmp_path) as one, etcd(tmp_path) as other:
+        backend = EtcdCoordination([*one.endpoints, *other.endpoints], "run")
+        with pytest.raises(EndpointUnreachable, match="different etcd clusters") as raised:
+            backend.open_session(5, on_lost=Losses(), timeout=T)
+        assert str(one.endpoint) in str(raised.value)
+        assert str(other.endpoint) in str(raised.value)
+        backend.close()
+        assert one.keys() == other.keys() == {}
+
+
+def test_a_lease_that_was_revoked_by_hand_ends_the_session(single: Cluster) -> None:
+    """Long before a third of its time to live, when it would have to be refreshed."""
+    subject = Subject(single, ttl=20 * PATIENCE)
+    single.etcdctl("lease", "revoke", f"{subject.lease:x}")
+    error = subject.losses.next()
+    assert "revoked" in str(error)
+    assert not error.silent
+    with pytest.raises(ConnectionLost, match="revoked"):
+        subject.session.list("", timeout=T)
+    subject.close()
+    assert subject.losses.none
+
+
+def test_a_process_that_stood_still_is_told_that_it_did(single: Cluster) -> None:
+    observer, recorder = EtcdCoordination(single.endpoints, "run"), Recorder()
+    opened(observer).watch("node", recorder, timeout=T)
+    with client_of(single.endpoints, "node", 2, kind="etcd") as process:
+        recorder.take(1)
+        stop(process.pid)
+        assert recorder.take(2)[1] == ("node", None)
+        process.send_signal(signal.SIGCONT)
+        assert re.match(r"lost: .*this process stood still for \d", read_line(process))
+        leave(process)
+    observer.close()
+
+
+def test_a_watch_that_resumes_behind_a_compaction_tells_the_last_state_and_what_is_gone(three: Cluster) -> None:
+    away, there = three.members[0], EtcdCoordination([three.members[1].endpoint], "run")
+    other = opened(there)
+    other.put({"stays": b"1", "changes": b"1", "goes": b"1", "returns": b"1"}, timeout=T)
+    losses, recorder, later = Losses(), Recorder(), Recorder()
+    backend = EtcdCoordination([away.endpoint], "run")
+    session = opened(backend, LONG, losses)
+    session.watch("", recorder, timeout=T)
+    _, revision = session.list("", timeout=T)
+    session.watch("", later, after=revision, timeout=T)
+    recorder.take(4)
+    away.kill()
+    three.wait_quorum()
+    other.put({"changes": b"2", "comes and goes": b""}, timeout=T)
+    other.delete(["goes", "returns", "comes and goes"], timeout=T)
+    last = other.put({"changes": b"3", "returns": b"2", "comes": b"1"}, timeout=T)
+    three.etcdctl("compact", "--physical", str(last))
+    away.restart()
+    other.put({"after": b""}, timeout=T)
+    for told in (recorder.until(after_is_told)[4:], later.until(after_is_told)):
+        *resumed, after = told
+        assert (after.key, after.value) == ("after", b"")
+        assert {each.key: each.value for each in resumed if each.key != "comes and goes"} == {
+            "goes": None,
+            "changes": b"3",
+            "returns": b"2",
+            "comes": b"1",
+        }
+        assert len({each.key for each in resumed}) == len(resumed)
+        revisions = [each.revision for each in told]
+        assert revisions == sorted(revisions)
+    assert losses.none
+    backend.close()
+    there.close()
+
+
+def after_is_told(events: list[Event]) -> bool:
+    return bool(events) and events[-1].key == "after"
+
+
+def test_a_watch_from_a_forgotten_revision_is_refused(single: Cluster) -> None:
+    backend = EtcdCoordination(single.endpoints, "run")
+    session = opened(backend)
+    old = session.put({"a": b""}, timeout=T)
+    new = session.put({"b": b""}, timeout=T)
+    assert old
+    single.etcdctl("compact", str(new))
+    recorder = Recorder()
+    with pytest.raises(Compacted) as raised:
+        session.watch("", recorder, after=old - 1, timeout=T)
+    assert raised.value.remedy
+    session.watch("", recorder, after=0, timeout=T)
+    assert sorted(recorder.take(2)) == [("a", b""), ("b", b"")]
+    backend.close()
+
+
+def test_requests_while_nobody_answers_keep_their_deadlines(three: Cluster) -> None:
+    subject = Subject(three, ttl=2, outage_timeout=LONG)
+    for member in three.members:
+        member.stop()
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            subject.session.put({"k": b""}, timeout=1)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(T)
+    assert [type(each) for each in errors] == [TimeoutError] * 8
+    for member in three.members:
+        member.cont()
+    three.wait_quorum()
+    assert keys_of(subject.session)["mine"] == b"here"
+    subject.close()

@@ -1,0 +1,125 @@
+"""Requests that etcd cannot take in one piece, and requests whose answers get lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from coordination_kit import LONG, Recorder, keys_of, opened
+from etcd_kit import Cluster
+from etcd_relay import Relay
+from harness import wait_until
+from wire_client import PATIENCE
+
+from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
+from rdzv_plugins.coordination import Session
+from rdzv_plugins.errors import RdzvError
+
+T = PATIENCE
+MIB = 2**20
+
+
+@pytest.fixture
+def backend(single: Cluster) -> Iterator[EtcdCoordination]:
+    backend = EtcdCoordination(single.endpoints, "run")
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def session(backend: EtcdCoordination) -> Session:
+    return opened(backend)
+
+
+@pytest.fixture
+def relay(single: Cluster) -> Iterator[Relay]:
+    with Relay(single.endpoints[0]) as relay:
+        yield relay
+
+
+class Asking:
+    """A call on a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._results: list[Any] = []
+        self._thread = threading.Thread(target=lambda: self._results.append(call()))
+        self._thread.start()
+
+    def result(self) -> Any:
+        self._thread.join(LONG)
+        return self._results[0]
+
+
+def big(count: int, size: int) -> dict[str, bytes]:
+    return {f"big/{number:05}": bytes([number % 256]) * size for number in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("count", "size"), [(127, 10), (128, 10), (129, 10), (1000, 10), (40, 100_000), (3, MIB - 1000)], ids=str
+)
+def test_a_put_of_any_size_is_done_in_its_order(session: Session, count: int, size: int) -> None:
+    recorder, items = Recorder(), big(count, size)
+    session.watch("", recorder, timeout=T)
+    _, guard = session.create("guard", b"", timeout=T)
+    revision = session.put(items, ephemeral=True, guard=guard, timeout=T)
+    found = session.list("big/", timeout=T)
+    assert {each.key: each.value for each in found[0]} == items
+    assert max(each.revision for each in found[0]) == revision
+    assert [key for key, _ in recorder.take(1 + count)[1:]] == list(items)
+    session.close()
+
+
+def test_a_delete_of_any_size(session: Session) -> None:
+    items = big(1000, 10)
+    session.put(items | {"stays": b""}, timeout=T)
+    _, guard = session.create("guard", b"", timeout=T)
+    assert session.delete([*items, "guard"], guard=guard, timeout=T)
+    assert keys_of(session) == {"stays": b""}
+
+
+@pytest.mark.parametrize("place", [0, 150, 299])
+def test_a_guard_among_the_items_of_a_put_in_parts(session: Session, place: int) -> None:
+    _, guard = session.create("guard", b"old", timeout=T)
+    names = list(big(300, 10))
+    names.insert(place, "guard")
+    items = dict.fromkeys(names, b"new")
+    assert session.put(items, guard=guard, timeout=T)
+    assert keys_of(session) == items
+    assert session.put(dict.fromkeys(names, b"newer"), guard=guard, timeout=T) is None
+    assert keys_of(session) == items
+
+
+@pytest.mark.parametrize("what", ["put", "delete"])
+def test_a_guard_that_changes_in_between_stops_the_rest(
+    single: Cluster, session: Session, relay: Relay, what: str
+) -> None:
+    names = [f"{number:05}/{'x' * 5000}" for number in range(512)]  # four parts, each far larger than the last bytes
+    if what == "delete":
+        session.put(dict.fromkeys(names, b""), timeout=T)
+    _, guard = session.create("guard", b"", timeout=T)
+    backend = EtcdCoordination([relay.endpoint], "run")
+    held_up = opened(backend)
+    relay.hold_requests(after=1_000_000)  # the first part, of 128 operations, and a bit
+    if what == "put":
+        asking = Asking(lambda: held_up.put(dict.fromkeys(names, b""), guard=guard, timeout=LONG))
+    else:
+        asking = Asking(lambda: held_up.delete(names, guard=guard, timeout=LONG))
+    relay.wait_held()
+    changed = len(names) if what == "delete" else 0
+    wait_until(lambda: len(session.list("0", timeout=T)[0]) != changed, T, lambda: "no part has arrived")
+    session.put({"guard": b"changed"}, timeout=T)
+    relay.release()
+    assert asking.result() is (None if what == "put" else False)
+    left = sorted(each.key for each in session.list("0", timeout=T)[0])
+    assert left == (names[: len(left)] if what == "put" else names[len(names) - len(left) :]), "no gaps"
+    assert 0 < len(left) < len(names)
+    backend.close()
+
+
+def test_a_value_that_is_too_large_is_refused_and_the_session_goes_on(session: Session) -> None:
+    with pytest.raises((RdzvError, ValueError), match=r"large|much|bytes"):
+        session.put({"k": b"x" * (3 * MIB)}, timeout=T)
+    session.put({"k": b"x" * MIB}, timeout=T)
+    assert keys_of(session) == {"k": b"x" * MIB}
