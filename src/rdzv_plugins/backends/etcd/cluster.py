@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc
-from rdzv_plugins.backends.etcd.connection import Connection, Dropped, Stream
+from rdzv_plugins.backends.etcd.connection import LATE_S, Connection, Dropped, Stream
 from rdzv_plugins.backends.etcd.diagnosis import Reason
 from rdzv_plugins.backends.etcd.loop import looked_at
 from rdzv_plugins.backends.etcd.opening import Unusable, open_connection
@@ -149,9 +149,10 @@ class Cluster:
                 if self._closed:
                     raise
                 continue
-            token = connection.token
+            token, start = connection.token, time.monotonic()
+            given = min(limit, max(0.001, deadline - start))
             try:
-                answer = await ask(connection, min(limit, max(0.001, deadline - time.monotonic())))
+                answer = await ask(connection, given)
                 if await self._is_ours(connection, answer):
                     return answer
             except Dropped:
@@ -166,7 +167,9 @@ class Cluster:
                 elif decided is Verdict.LOG_IN:
                     logins += 1
                     connection.forget_login(token)
-                elif error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and limit == _ATTEMPT_S:
+                elif error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and (
+                    limit == _ATTEMPT_S or time.monotonic() - start > given + LATE_S
+                ):
                     limit *= 2
                 elif deadline - time.monotonic() > 0:  # else it was we who had no time left
                     await self.leave(connection, reason_of(error))

@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 DIAL_S = 3.0
 """How long one member is given to accept a connection, and to answer the first question."""
+LATE_S = 0.3
+"""Who hears of a time-out by so much too late may have had the answer in time: this process is busy, not the member."""
 _LOGIN_S = 60.0
 _UNARY = {
     "KV/Range": (rpc.RangeRequest, rpc.RangeResponse),

@@ -15,7 +15,7 @@ from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.cluster import Cluster
-from rdzv_plugins.backends.etcd.connection import TROUBLE, Connection, Dropped, Stream
+from rdzv_plugins.backends.etcd.connection import LATE_S, TROUBLE, Connection, Dropped, Stream
 from rdzv_plugins.backends.etcd.refusals import Verdict, reason_of, verdict
 from rdzv_plugins.backends.etcd.space import RUN_LEASE_S
 from rdzv_plugins.errors import ConnectionLost
@@ -28,8 +28,6 @@ _QUIET_S = 1.0
 _LONGEST_PERIOD_S = 10.0
 """That the way to etcd is dead is found out by refreshing alone; the watches are deaf meanwhile."""
 _ANSWER_S = 5.0
-_LATE_S = 1.0
-"""Who hears of an answer by so much after its time-out may have had it in time."""
 _LOGIN_PAUSE_S = 0.2
 _REPORT_EVERY_S = 10.0
 _CLOCK_S = 5.0
@@ -180,7 +178,7 @@ class KeepAlive:
     def _step(self) -> None:
         """Between two steps nothing here takes longer than the time between two refreshes."""
         stood, self._stepped = now() - self._stepped, now()
-        self._late = stood > self._period + _LATE_S
+        self._late = stood > min(self._period, _ANSWER_S) + LATE_S
         if stood > self._period + self._ttl / 2:
             self._stood = max(self._stood, stood)
 
