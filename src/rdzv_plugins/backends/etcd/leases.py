@@ -54,9 +54,8 @@ async def grant(cluster: Cluster, lease: int, ttl: int, deadline: float) -> int:
         try:
             return await connection.unary("Lease/LeaseGrant", request, timeout)
         except grpc.aio.AioRpcError as error:
-            if "lease already exists" in (
-                error.details() or ""
-            ):  # from an attempt that was not answered, or by another
+            # by an attempt that was not answered, or by another node
+            if "lease already exists" in (error.details() or ""):
                 return rpc.LeaseGrantResponse(ID=lease, TTL=ttl)
             raise
 
