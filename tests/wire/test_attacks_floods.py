@@ -150,7 +150,7 @@ def test_announced_values_take_no_memory(threads: int) -> None:
 
 def test_half_sent_values_are_limited_in_all(threads: int) -> None:
     """20 half-sent values of 8 MiB, of which eight are taken. The bystanders' own values come in parts, too."""
-    limit = 68 * MIB
+    limit = 71 * MIB
     with (
         ServerProcess(threads=threads, buffered_bytes=limit) as server,
         Bystanders(server.port, value=bytes(300_000)) as bystanders,

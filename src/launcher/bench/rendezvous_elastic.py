@@ -153,6 +153,8 @@ class ElasticField:
     def per_node(self) -> dict[str, float]:
         """The attempts to lead are left out: who tries depends on who came first."""
         names = ("open_session", "watch", "put", "list", "delete")
-        plain = [node.backend.asked for node in self.nodes if not node.gone and node is not self.chosen]
-        counts = {name: statistics.median_low(asked[name] for asked in plain) for name in names}
+        left = [node for node in self.nodes if not node.gone and node is not self.chosen]
+        # who leads, or serves the workers' store, asks for more
+        plain = [node for node in left if node.rank > 0 and not node.session.leads] or left
+        counts = {name: statistics.median_low(node.backend.asked[name] for node in plain) for name in names}
         return {name: count for name, count in counts.items() if count}
