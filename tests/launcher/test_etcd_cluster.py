@@ -60,6 +60,18 @@ def reasons(etcd: etcd_kit.Cluster) -> str:
     return "".join(each)
 
 
+def two_nodes(meeting: EtcdMeeting, waiting: bool, conf: str = "") -> tuple[Job, list[Agent]]:
+    """That work, or wait for a third."""
+    job = Job(meeting, 3 if waiting else 2, script="says.py", conf=conf)
+    nodes = [job.node(0), job.node(1)]
+    if waiting:
+        with observing(meeting) as observer:
+            observer.wait_members(*nodes)
+    else:
+        in_one_round(*nodes)
+    return job, nodes
+
+
 def check_nothing_but_etcd_was_lost(*nodes: Agent) -> None:
     for node in nodes:
         assert worlds(node) == [len(nodes)], f"the workers were not left alone:\n{outputs(nodes)}"
@@ -119,13 +131,7 @@ def test_without_a_quorum_nodes_say_so_and_go_on_when_it_is_back(
     meeting: EtcdMeeting, three: etcd_kit.Cluster, when: str
 ) -> None:
     waiting = when == "while nodes wait"
-    job = Job(meeting, 3 if waiting else 2, script="says.py")
-    nodes = [job.node(0), job.node(1)]
-    if waiting:
-        with observing(meeting) as observer:
-            observer.wait_members(*nodes)
-    else:
-        in_one_round(*nodes)
+    job, nodes = two_nodes(meeting, waiting)
     killed = lose_quorum(three)
     for node in nodes:
         node.wait_for(rf"rdzv-run warning: etcd has not answered for \d+ s {reasons(three)}[^\n]*goes on")
@@ -145,14 +151,7 @@ def test_without_a_quorum_nodes_say_so_and_go_on_when_it_is_back(
 def test_without_a_quorum_for_too_long_every_node_ends_and_names_the_members(
     meeting: EtcdMeeting, three: etcd_kit.Cluster, when: str
 ) -> None:
-    waiting = when == "while nodes wait"
-    job = Job(meeting, 3 if waiting else 2, script="says.py", conf="outage_timeout=3")
-    nodes = [job.node(0), job.node(1)]
-    if waiting:
-        with observing(meeting) as observer:
-            observer.wait_members(*nodes)
-    else:
-        in_one_round(*nodes)
+    job, nodes = two_nodes(meeting, when == "while nodes wait", conf="outage_timeout=3")
     lose_quorum(three)
     for node in nodes:
         assert node.wait(60) == 68, node.text

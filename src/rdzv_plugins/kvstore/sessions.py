@@ -18,6 +18,7 @@ from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
 from rdzv_plugins.kvstore import coordination_frames as frames
 from rdzv_plugins.kvstore.framed_connection import FramedConnection
 from rdzv_plugins.kvstore.framing import DONE
+from rdzv_plugins.kvstore.naming import named
 from rdzv_plugins.kvstore.opening import Opening
 from rdzv_plugins.kvstore.reach import reach
 from rdzv_plugins.kvstore.server import StoreServer
@@ -94,14 +95,14 @@ class NativeSession:
     ) -> int | None:
         """As ``Session.put``, in one transaction. Raises ``ValueError`` for more than 16 MiB."""
         payload = frames.put(items, ephemeral=ephemeral, guard=_condition(guard))
-        changed = self._ask(frames.PUT, payload, frames.changed, timeout, f"writing {_named(items)}")
+        changed = self._ask(frames.PUT, payload, frames.changed, timeout, f"writing {named(items)}")
         return changed.revision if changed.done else None
 
     def delete(self, keys: Iterable[str], *, guard: KeyValue | None = None, timeout: float) -> bool:
         """As ``Session.delete``, in one transaction. Raises ``ValueError`` for more than 16 MiB of names."""
         keys = tuple(keys)
         payload = frames.delete(keys, guard=_condition(guard))
-        return self._ask(frames.DELETE, payload, frames.changed, timeout, f"deleting {_named(keys)}").done
+        return self._ask(frames.DELETE, payload, frames.changed, timeout, f"deleting {named(keys)}").done
 
     def list(self, prefix: str, *, timeout: float) -> tuple[Sequence[KeyValue], int]:
         return self._ask(frames.LIST, frames.list_(prefix), frames.listed, timeout, f"listing {prefix!r}")
@@ -224,9 +225,3 @@ class NativeCoordination:
 
 def _condition(guard: KeyValue | None) -> tuple[str, int] | None:
     return None if guard is None else (guard.key, guard.revision)
-
-
-def _named(keys: Iterable[str]) -> str:
-    """Some of the keys, for messages."""
-    listed = list(keys)
-    return ", ".join(map(repr, listed[:3])) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")

@@ -15,8 +15,7 @@ from rdzv_plugins.backends.etcd.refusals import LeaseGone
 from rdzv_plugins.backends.etcd.space import NEW, Space
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.errors import Compacted, RendezvousFailed
-
-_NAMED = 3
+from rdzv_plugins.kvstore.naming import named
 
 
 class Requests:
@@ -59,7 +58,7 @@ class Requests:
         revision = 0
         for names, change in self._space.puts(items, self._lease_of(ephemeral)):
             compare = [] if guard is None else [self._space.unchanged(guard)]
-            done, revision, _ = await self._write(f"writing {_named(names)}", change, deadline, compare=compare)
+            done, revision, _ = await self._write(f"writing {named(names)}", change, deadline, compare=compare)
             if not done:
                 return None
             if guard is not None and guard.key in names:
@@ -70,7 +69,7 @@ class Requests:
         """As ``Session.delete``: in parts, each of them guarded."""
         for change in self._space.deletes(keys):
             compare = [] if guard is None else [self._space.unchanged(guard)]
-            done, _, _ = await self._write(f"deleting {_named(keys)}", change, deadline, compare=compare)
+            done, _, _ = await self._write(f"deleting {named(keys)}", change, deadline, compare=compare)
             if not done:
                 return False
         return True
@@ -181,8 +180,3 @@ class Requests:
             return connection.unary("KV/Range", request, timeout)
 
         return await self._cluster.call(what, ask, deadline)
-
-
-def _named(keys: Sequence[str]) -> str:
-    """Some of the keys, for messages."""
-    return ", ".join(map(repr, keys[:_NAMED])) + (f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else "")

@@ -143,9 +143,7 @@ class EtcdSession:
     async def end(self, *, revoke: bool) -> None:
         """The lease first: then others know, and then what the last session leaves is deleted."""
         self._on_over(self)
-        tasks, self._tasks = self._tasks, []  # a task that is kept keeps what its streams held: sockets
-        for task in tasks:
-            task.cancel()
+        self._stop_tasks()
         try:
             if revoke and self._ttl:
                 await self._requests.leave(time.monotonic() + _GOOD_BYE_S * 0.9)
@@ -154,6 +152,13 @@ class EtcdSession:
         finally:
             await self._cluster.close()
 
+    def _stop_tasks(self) -> None:
+        """All but the one that asks for it."""
+        tasks, self._tasks = self._tasks, []  # a task that is kept keeps what its streams held: sockets
+        for task in tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
     async def _keep(self, keeping: KeepAlive) -> None:
         await self._lose(await keeping.run())
 
@@ -161,10 +166,7 @@ class EtcdSession:
         if self._over is None:
             self._over = error
             self._on_over(self)
-            tasks, self._tasks = self._tasks, []
-            for task in tasks:
-                if task is not asyncio.current_task():
-                    task.cancel()
+            self._stop_tasks()
             await self._cluster.close()
             self._on_lost(error)
 
