@@ -36,7 +36,7 @@ def measured(capfd, *arguments: str) -> list[dict]:
 @pytest.mark.parametrize("server", ["agent", "process"])
 def test_requests_of_a_node_are_the_same_for_every_number_of_nodes(capfd, server) -> None:
     nodes = f"--nodes={','.join(map(str, NODES))}"
-    cases = measured(capfd, "--targets=parallel", nodes, "--ttl=1", f"--server={server}")
+    cases = measured(capfd, "--targets=parallel", nodes, "--ttl=2", f"--server={server}")
     assert [case["nodes"] for case in cases] == [*NODES]
     for case in cases:
         nodes, parallel = case["nodes"], case["targets"]["parallel"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from launcher.bench.rendezvous_nodes import LATER_S, RUN_ID
-from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, OnEvents, Session, Watch
+from rdzv_plugins.coordination import CoordinationBackend, KeyValue, OnEvents, Session, Watch
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.errors import ConnectionLost
 
@@ -17,11 +17,11 @@ _GO = 2
 """How many nodes go, one after the other."""
 
 
-class Ears:
-    """A session, and an event that is set whenever its watches tell something: so nobody has to poll."""
+class Counted:
+    """A session that counts what it is asked, and knows whether it leads."""
 
-    def __init__(self, inner: Session, heard: threading.Event, asked: Counter[str]) -> None:
-        self.inner, self._heard, self._asked = inner, heard, asked
+    def __init__(self, inner: Session, asked: Counter[str]) -> None:
+        self.inner, self._asked = inner, asked
         self.leads = False
         self.member_key = ""
 
@@ -51,22 +51,17 @@ class Ears:
         return self.inner.list(prefix, timeout=timeout)
 
     def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> Watch:
-        def told(events: Sequence[Event]) -> None:
-            on_events(events)
-            self._heard.set()
-
         self._asked["watch"] += 1
-        return self.inner.watch(prefix, told, after=after, timeout=timeout)
+        return self.inner.watch(prefix, on_events, after=after, timeout=timeout)
 
 
 class _Backend:
-    """A ``CoordinationBackend`` whose sessions have ears."""
+    """A ``CoordinationBackend`` whose sessions are counted."""
 
     def __init__(self, inner: CoordinationBackend) -> None:
         self._inner = inner
-        self.heard = threading.Event()
         self.asked: Counter[str] = Counter()
-        self.session: Ears | None = None
+        self.session: Counted | None = None
 
     @property
     def name(self) -> str:
@@ -79,7 +74,7 @@ class _Backend:
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Session:
         self.asked["open_session"] += 1
         inner = self._inner.open_session(ttl, on_lost=on_lost, timeout=timeout)
-        self.session = Ears(inner, self.heard, self.asked)
+        self.session = Counted(inner, self.asked)
         return cast(Session, self.session)
 
     def close(self) -> None:
@@ -99,12 +94,15 @@ class ElasticNode:
         self.rank = self._handler.next_rendezvous().rank
 
     def wait_over(self) -> None:
-        while self.gone or not self._handler.num_nodes_waiting():
-            self.backend.heard.wait()
-            self.backend.heard.clear()
+        view = self._handler._view  # woken by all that can end a round, so nobody has to poll
+        while True:
+            seen = view.version
+            if not self.gone and self._handler.num_nodes_waiting():
+                return
+            view.wait(seen, threading.TIMEOUT_MAX)
 
     @property
-    def session(self) -> Ears:
+    def session(self) -> Counted:
         assert self.backend.session is not None, "it has joined"
         return self.backend.session
 
