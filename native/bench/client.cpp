@@ -51,12 +51,14 @@ Client::Client(Client&& other) noexcept
       name_(other.name_),
       unsent_(std::move(other.unsent_)) {}
 
-void Client::open(const std::optional<in_addr>& source) {
-  fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+void Client::open(sa_family_t family, const std::optional<in_addr>& source) {
+  fd_ = ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd_ < 0) {
     fail("socket");
   }
-  set_option(fd_, IPPROTO_TCP, TCP_NODELAY, 1);
+  if (family == AF_INET) {
+    set_option(fd_, IPPROTO_TCP, TCP_NODELAY, 1);
+  }
   if (source) {
     set_option(fd_, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     sockaddr_in from{};
@@ -68,8 +70,8 @@ void Client::open(const std::optional<in_addr>& source) {
   }
 }
 
-void Client::connect(const sockaddr_in& server) {
-  if (::connect(fd_, reinterpret_cast<const sockaddr*>(&server), sizeof server) != 0 && errno != EINPROGRESS) {
+void Client::connect(const Place& server) {
+  if (::connect(fd_, reinterpret_cast<const sockaddr*>(&server.address), server.size) != 0 && errno != EINPROGRESS) {
     lost("connect", errno);
   }
 }

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "exchange.hpp"
+#include "place.hpp"
 
 namespace rdzv::load {
 
@@ -23,9 +24,9 @@ class Client {
   ~Client() { close(); }
 
   // Makes the socket. Throws LoadError.
-  void open(const std::optional<in_addr>& source);
+  void open(sa_family_t family, const std::optional<in_addr>& source);
   // Starts a connection that does not block. Throws ConnectionLost.
-  void connect(const sockaddr_in& server);
+  void connect(const Place& server);
   // Throws ConnectionLost if the connection under way has failed.
   void established() const;
   // With a reset, so that no port is left in TIME_WAIT.

@@ -8,7 +8,7 @@
 
 namespace rdzv::load {
 
-Connecting::Connecting(const ConnectPlan& plan, const sockaddr_in& server, bool echo, Poller& poller,
+Connecting::Connecting(const ConnectPlan& plan, const Place& server, bool echo, Poller& poller,
                        std::vector<Client>& clients)
     : plan_(plan),
       server_(server),
@@ -37,14 +37,20 @@ Figures Connecting::run() {
   return figures;
 }
 
+const Place& Connecting::place(std::size_t index) const {
+  return plan_.places.empty() ? server_ : place_of(plan_.places, index, plan_.count);
+}
+
 // Before the clock starts: what a machine does to have so many sockets is not what its server does with them.
 void Connecting::open_all() {
+  Networks networks;
   for (std::size_t index = 0; index < plan_.count; ++index) {
     std::optional<in_addr> source;
     if (!plan_.sources.empty()) {
       source = parse_address(plan_.sources[index % plan_.sources.size()]);
     }
-    clients_[index].open(source);
+    networks.enter(place(index).network);
+    clients_[index].open(place(index).address.ss_family, source);
   }
 }
 
@@ -58,7 +64,7 @@ void Connecting::fill_window() {
 void Connecting::connect(std::size_t index) {
   began_ns_[index] = now_ns();
   states_[index] = State::kConnecting;
-  clients_[index].connect(server_);
+  clients_[index].connect(place(index));
   poller_.add(clients_[index].fd(), index);
 }
 

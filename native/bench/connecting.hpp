@@ -14,13 +14,14 @@ namespace rdzv::load {
 
 class Connecting {
  public:
-  Connecting(const ConnectPlan& plan, const sockaddr_in& server, bool echo, Poller& poller,
+  Connecting(const ConnectPlan& plan, const Place& server, bool echo, Poller& poller,
              std::vector<Client>& clients);
   Figures run();
 
  private:
   enum class State : char { kNew, kConnecting, kPinging, kReady, kFailed };
 
+  const Place& place(std::size_t index) const;
   void open_all();
   void fill_window();
   void connect(std::size_t index);
@@ -30,7 +31,7 @@ class Connecting {
   void abandon();  // what is not connected when the limit comes
 
   const ConnectPlan& plan_;
-  const sockaddr_in& server_;
+  const Place& server_;
   Poller& poller_;
   std::vector<Client>& clients_;
   Exchange exchange_;

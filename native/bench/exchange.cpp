@@ -123,6 +123,16 @@ void Exchange::wait(std::string_view key, bool others) {
   finish();
 }
 
+void Exchange::barrier(std::string_view key, std::size_t world) {
+  start(Query::kBarrier);
+  append_field(request_, key);
+  append_number(request_, static_cast<std::int64_t>(world));
+  reply_.head[0] = kStopWaiting;
+  reply_.head_size = 1;
+  timed_ = false;
+  finish();
+}
+
 void Exchange::wait_many(std::size_t count, std::string_view keys) {
   start(Query::kWait);
   append_number(request_, std::uint64_t{count});

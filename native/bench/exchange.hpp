@@ -39,6 +39,8 @@ class Exchange {
   void add(std::string_view key, std::int64_t delta);
   // `others`: whether the answer depends on what other clients do, which has no place among the latencies.
   void wait(std::string_view key, bool others);
+  // torch's own barrier: the answer comes when `world` clients have asked.
+  void barrier(std::string_view key, std::size_t world);
   // `keys` and `expected` are already laid out as on the wire (see `append_field`).
   void wait_many(std::size_t count, std::string_view keys);
   void multi_get(std::size_t count, std::string_view keys, std::string_view expected);

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 
+#include <cstring>
 #include <utility>
 
 #include "connecting.hpp"
@@ -25,9 +26,12 @@ std::string seconds_text(double seconds) {
 
 Load::Load(const std::string& host, std::uint16_t port, bool echo, std::function<void()> check)
     : echo_(echo), poller_(std::move(check)) {
-  server_.sin_family = AF_INET;
-  server_.sin_port = htons(port);
-  server_.sin_addr = parse_address(host);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr = parse_address(host);
+  std::memcpy(&server_.address, &address, sizeof address);
+  server_.size = sizeof address;
 }
 
 Figures Load::connect(const ConnectPlan& plan) {

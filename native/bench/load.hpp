@@ -11,6 +11,7 @@
 
 #include "client.hpp"
 #include "figures.hpp"
+#include "place.hpp"
 #include "poller.hpp"
 #include "workload.hpp"
 
@@ -24,6 +25,7 @@ std::string seconds_text(double seconds);
 struct ConnectPlan {
   std::size_t count = 0;
   std::size_t window = 0;            // connections under way at a time
+  std::vector<Place> places;         // where they go, see place_of; empty: the load's server
   std::vector<std::string> sources;  // the clients' addresses, in turn; empty: the system's choice
   bool storm = false;                // a connection that fails is counted and closed, else it ends the phase
   double limit_s = 0;
@@ -46,7 +48,7 @@ class Load {
   void close() { clients_.clear(); }
 
  private:
-  sockaddr_in server_{};
+  Place server_;
   const bool echo_;
   Poller poller_;
   std::vector<Client> clients_;

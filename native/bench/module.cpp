@@ -1,12 +1,14 @@
 // The Python face of the load generator: the extension module launcher.bench._load.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "echo.hpp"
 #include "errors.hpp"
 #include "load.hpp"
+#include "relay.hpp"
 
 namespace nb = nanobind;
 using namespace rdzv::load;
@@ -49,9 +51,15 @@ NB_MODULE(_load, m) {
       .def(
           "connect",
           [](Load& self, std::size_t count, std::size_t window, const std::vector<std::string>& sources, bool storm,
-             double limit_s) { return self.connect({count, window, sources, storm, limit_s}); },
+             double limit_s, const std::vector<std::pair<std::string, int>>& places) {
+            ConnectPlan plan{count, window, {}, sources, storm, limit_s};
+            for (const auto& [address, network] : places) {
+              plan.places.push_back(parse_place(address, network));
+            }
+            return self.connect(plan);
+          },
           nb::arg("count"), nb::kw_only(), nb::arg("window"), nb::arg("sources"), nb::arg("storm"), nb::arg("limit_s"),
-          Released())
+          nb::arg("places") = std::vector<std::pair<std::string, int>>(), Released())
       .def(
           "run",
           [](Load& self, const std::string& workload, const std::string& prefix, std::size_t rounds, std::size_t gets,
@@ -68,6 +76,14 @@ NB_MODULE(_load, m) {
       .def("idle", &Load::idle, nb::arg("seconds"), Released())
       .def("close", &Load::close, Released());
 
+  m.def(
+      "serve_delayed",
+      [](int listener, const std::string& host, std::uint16_t port, double delay_s) {
+        serve_delayed(listener, host, port, delay_s, check_signals);
+      },
+      nb::arg("listener"), nb::arg("host"), nb::arg("port"), nb::arg("delay_s"), Released(),
+      "Pass on what comes to a listening socket's file descriptor, in both directions and with a delay in each, until "
+      "the process ends.");
   m.def("serve_echo", &serve_echo, nb::arg("listener"), Released(),
         "Serve connections of a listening socket's file descriptor as the bare echo, until the process ends.");
 }

@@ -3,6 +3,8 @@
 #include <stdexcept>
 
 #include "errors.hpp"
+#include "pattern.hpp"
+#include "start_up.hpp"
 #include "workload.hpp"
 
 namespace rdzv::load {
@@ -14,20 +16,6 @@ constexpr std::size_t kUniqueIdBytes = 128;  // what NCCL's ranks pass on
 constexpr std::size_t kRequestKeys = 64;
 constexpr std::size_t kSmallKeys = 512;
 constexpr std::size_t kSmallBytes = 16;
-
-// `count` bytes that differ from one `seed` to the next. The view stays valid.
-std::string_view pattern(std::size_t seed, std::size_t count) {
-  static const std::string bytes = [] {
-    std::string text(4 * kBlobLimit, '\0');
-    std::uint64_t state = 1;
-    for (char& byte : text) {
-      state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-      byte = static_cast<char>(state >> 56);
-    }
-    return text;
-  }();
-  return std::string_view(bytes).substr((seed * 7) % (3 * kBlobLimit), count);
-}
 
 // Every client adds 1; the last to arrive sets the key that all others wait for.
 class Barrier final : public Workload {
@@ -236,6 +224,9 @@ std::unique_ptr<Workload> make_workload(const Plan& plan) {
   }
   if (plan.workload == "multi_get") {
     return std::make_unique<MultiGet>(plan);
+  }
+  if (std::unique_ptr<Workload> start_up = make_start_up(plan)) {
+    return start_up;
   }
   throw std::invalid_argument("there is no workload '" + plan.workload + "'");
 }

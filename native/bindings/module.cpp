@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "rdzv/proxy.hpp"
 #include "rdzv/server.hpp"
 
 namespace nb = nanobind;
@@ -84,4 +85,28 @@ NB_MODULE(_native, m) {
             return nb::bytes(json.data(), json.size());
           })
       .def("stop", &Server::stop, nb::call_guard<nb::gil_scoped_release>());
+
+  using rdzv::Proxy;
+  nb::class_<Proxy>(m, "Proxy")
+      .def(
+          "__init__",
+          [](Proxy* self, const std::string& version, int log_fd, nb::handle limits, int trunk, const std::string& name,
+             bool leaf, std::int64_t grace_ms) {
+            rdzv::UniqueFd connection(trunk);
+            auto made = settings(1, version, log_fd, limits, "");
+            nb::gil_scoped_release release;
+            new (self) Proxy(std::move(made), std::move(connection), {name, leaf, grace_ms});
+          },
+          "version"_a, "log_fd"_a, "limits"_a, "trunk"_a, "name"_a, "leaf"_a, "grace_ms"_a)
+      .def("listen", &Proxy::listen, "socket"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("statistics",
+           [](Proxy& self) {
+             std::string json;
+             {
+               nb::gil_scoped_release release;
+               json = self.statistics();
+             }
+             return nb::bytes(json.data(), json.size());
+           })
+      .def("stop", [](Proxy& self) { self.stop(); }, nb::call_guard<nb::gil_scoped_release>());
 }

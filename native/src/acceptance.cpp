@@ -1,11 +1,10 @@
 // The accepting half of the event loop.
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "rdzv/event_loop.hpp"
 
@@ -15,17 +14,16 @@ namespace {
 
 constexpr std::int64_t kAcceptPauseMs = 100;
 
-void set_address(Peer& peer, const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET6) {
-    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-    std::memcpy(peer.address.data(), &v6.sin6_addr, 16);
-    peer.port = ntohs(v6.sin6_port);
-  } else {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    peer.address[10] = peer.address[11] = 0xff;
-    std::memcpy(peer.address.data() + 12, &v4.sin_addr, 4);
-    peer.port = ntohs(v4.sin_port);
+// Of a Unix socket: whether the process at the other end belongs to this user, or to root. Also notes which one it is.
+bool known_user(int fd, Peer& peer) {
+  ucred who{};
+  socklen_t size = sizeof who;
+  peer.local = true;  // a client's end has no name, and no address family then
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0) {
+    return false;
   }
+  peer.pid.store(static_cast<std::uint32_t>(who.pid));
+  return who.uid == geteuid() || who.uid == 0;
 }
 
 bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS; }
@@ -81,8 +79,12 @@ void EventLoop::accept_from(Listener& listener) {
       return;
     }
     counters_.accepted.add(1);
-    Peer peer;
-    set_address(peer, address);
+    Peer peer = peer_of(address);
+    if (listener.local && !known_user(fd.get(), peer)) {
+      refuse(&peer, Refusal::kForeignUser, *listener.keyspace);
+      counters_.closed.add(1);
+      continue;
+    }
     if (!take(std::move(fd), peer, listener)) {
       return;
     }
@@ -113,11 +115,8 @@ bool EventLoop::take(UniqueFd fd, const Peer& peer, Listener& listener) {
   } else {
     // shared because std::function has to be copyable; a loop that stops instead still closes it
     auto travelling = std::make_shared<UniqueFd>(std::move(fd));
-    place.mailbox_.post([&place, travelling, address = peer.address, port = peer.port, shared] {
-      Peer there;
-      there.address = address;
-      there.port = port;
-      place.adopt(std::move(*travelling), there, shared);
+    place.mailbox_.post([&place, travelling, peer, shared] {
+      place.adopt(std::move(*travelling), peer, shared);
     });
   }
   return true;
@@ -125,8 +124,7 @@ bool EventLoop::take(UniqueFd fd, const Peer& peer, Listener& listener) {
 
 void EventLoop::adopt(UniqueFd fd, const Peer& peer, const std::shared_ptr<Listener>& listener) {
   auto connection = std::make_unique<Connection>(std::move(fd), listener->keyspace, work_);
-  connection->peer().address = peer.address;
-  connection->peer().port = peer.port;
+  connection->peer() = peer;
   connection->loop.index = connections_here_.size();
   connection->loop.interest = EPOLLIN;
   epoll_event event{};
@@ -134,7 +132,7 @@ void EventLoop::adopt(UniqueFd fd, const Peer& peer, const std::shared_ptr<Liste
   event.data.ptr = static_cast<Source*>(connection.get());
   connections_here_.push_back(std::move(connection));
   Connection& here = *connections_here_.back();
-  if (listener->closed.load() || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, here.fd(), &event) < 0) {
+  if (lost_ || listener->closed.load() || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, here.fd(), &event) < 0) {
     close(here, Refusal::kNone);
     return;
   }
@@ -159,6 +157,9 @@ void EventLoop::shed(Listener& listener) {
 
 void EventLoop::refuse(const Peer* peer, Refusal why, const Keyspace& keyspace) {
   counters_.refused[static_cast<std::size_t>(why)].add(1);
+  if (why == Refusal::kRootLost) {  // said once, not for each of them
+    return;
+  }
   std::string line = "keyspace '" + keyspace.name() + "': closed a connection";
   if (peer != nullptr) {
     line += " from " + peer->endpoint();

@@ -34,7 +34,7 @@ bool Connection::readable(Workplace& work) {
 }
 
 void Connection::resume(Workplace& work) {
-  if (!pending_.empty() && output_.empty()) {
+  if ((!pending_.empty() || conversation_.has_queued()) && output_.empty()) {
     feed({}, work);
   }
 }

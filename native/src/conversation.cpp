@@ -22,14 +22,16 @@ void Conversation::enter(std::shared_ptr<Keyspace> keyspace) {
 std::size_t Conversation::feed(std::string_view bytes, Output& reply, Wakes& wakes) {
   std::size_t used = 0;
   stopped_early_ = took_long_ = false;
-  while (used < bytes.size() && refusal_ == Refusal::kNone) {
+  drain(wakes);
+  while (used < bytes.size() && refusal_ == Refusal::kNone && reads()) {
     if (reply.size() >= kHighWater || std::exchange(took_long_, false)) {
       stopped_early_ = true;
       break;
     }
     const std::string_view rest = bytes.substr(used);
     const std::size_t size = phase_ == Phase::kStore   ? request(rest, reply, wakes)
-                             : phase_ == Phase::kFramed ? frame(rest, reply)
+                             : phase_ == Phase::kTrunk  ? trunk_frame(rest, reply, wakes)
+                             : phase_ == Phase::kFramed ? frame(rest, reply, wakes)
                                                         : greet(rest, reply);
     if (size == 0) {
       break;
@@ -84,9 +86,19 @@ std::size_t Conversation::request(std::string_view bytes, Output& reply, Wakes& 
   const std::size_t size = scanner_.size();
   scanner_.reset();
   const auto query = static_cast<Query>(bytes[0]);
-  around_.counters.requests[static_cast<std::size_t>(query)].add(1);
+  if (around_.relay != nullptr) {
+    return relayed(query, bytes.substr(0, size), reply, wakes);
+  }
   const std::size_t before = wakes.size();
-  execute(query, Fields(bytes.substr(1)), reply, wakes);
+  do {
+    writer_ = {};
+    execute(query, Fields(bytes.substr(1)), reply, wakes);
+    if (writer_.blocked && wait_for_holders(keys_written(query, Fields(bytes.substr(1))))) {
+      return 0;  // it is run again when they have given up the value
+    }
+  } while (writer_.blocked);
+  holders_.reset();
+  around_.counters.requests[static_cast<std::size_t>(query)].add(1);
   if (wakes.size() > before) {
     answer_own(before, reply, wakes);
   }
@@ -101,6 +113,10 @@ void Conversation::answer_own(std::size_t first, Output& reply, Wakes& wakes) {
 }
 
 bool Conversation::woken(const Waiter& waiter, Output& reply) {
+  if (&waiter == holders_.get()) {
+    suspended_ = false;
+    return true;
+  }
   const std::size_t position = waiter.position;
   if (position >= waits_.size() || waits_[position].get() != &waiter) {
     return false;
@@ -143,7 +159,10 @@ void Conversation::barrier(std::string_view key, std::int64_t world_size, Output
   if (!may_wait(1)) {
     return;
   }
-  auto arrival = keyspace_->barrier(key, world_size, owner(), wakes);
+  auto arrival = keyspace_->barrier(key, world_size, owner(), wakes, 1, &writer_);
+  if (writer_.blocked) {
+    return;
+  }
   if (!arrival.number) {
     refuse(Refusal::kNotANumber);
   } else if (arrival.waiter) {
@@ -153,12 +172,33 @@ void Conversation::barrier(std::string_view key, std::int64_t world_size, Output
   }
 }
 
+bool Conversation::wait_for_holders(const std::vector<KeyView>& keys) {
+  // the marks of an earlier attempt go when the new ones are there
+  if (holders_) {
+    holders_->owner = nullptr;
+  }
+  holders_ = keyspace_->ask_back(keys, owner(), around_.pushes);
+  suspended_ = holders_ != nullptr;
+  return suspended_;
+}
+
 void Conversation::cancel_waits() {
+  std::vector<std::string> unwanted;
   for (const auto& waiter : waits_) {
+    if (around_.relay != nullptr) {
+      for (const WaitNode& node : waiter->nodes) {
+        if (node.entry != nullptr) {
+          unwanted.emplace_back(node.entry->key());
+        }
+      }
+    }
     keyspace_->cancel(*waiter);
     waiter->owner = nullptr;
   }
   waits_.clear();
+  for (const std::string& key : unwanted) {
+    around_.relay->unwant(key);
+  }
   waited_keys_ = 0;
 }
 

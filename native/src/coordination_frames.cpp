@@ -57,6 +57,13 @@ bool Conversation::in_session(std::uint32_t id, const Payload& payload, Output& 
 }
 
 bool Conversation::pushed(Output& reply) {
+  if (trunk_) {
+    const Trunk::Taken taken = trunk_->take(bell_.get(), reply);
+    if (taken.overflown) {
+      refuse(Refusal::kUnreadReplies);
+    }
+    return taken.any || taken.overflown;
+  }
   if (!session_) {
     return false;
   }

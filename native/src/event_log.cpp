@@ -12,6 +12,14 @@ EventLog::EventLog(UniqueFd fd) : fd_(std::move(fd)) {
   }
 }
 
+void EventLog::always(const std::string& line) {
+  const std::lock_guard lock(mutex_);
+  if (fd_) {
+    const std::string text = line + '\n';
+    [[maybe_unused]] const auto written = ::write(fd_.get(), text.data(), text.size());
+  }
+}
+
 void EventLog::write(const std::string& line, std::int64_t now_ms) {
   const std::lock_guard lock(mutex_);
   if (!fd_) {

@@ -23,12 +23,10 @@ std::int64_t clock_ns(clockid_t clock) {
 
 }  // namespace
 
-std::int64_t monotonic_ms() { return clock_ns(CLOCK_MONOTONIC) / 1'000'000; }
-
 EventLoop::EventLoop(Crew& crew, Desk& desk, std::uint32_t index)
     : crew_(crew),
       index_(index),
-      work_{{crew.limits, counters_, desk, index, monotonic_ms()}, std::string(kReadBuffer, '\0'), {}, {}},
+      work_{{crew.limits, counters_, desk, index, monotonic_ms(), {}, {}}, std::string(kReadBuffer, '\0'), {}, {}},
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       reserve_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {
   epoll_event event{};
@@ -77,6 +75,12 @@ int EventLoop::timeout_ms() const {
   if (accept_again_ms_ > 0) {
     until = std::min(until, accept_again_ms_);
   }
+  if (!leaving_.empty()) {
+    until = std::min(until, leaving_.begin()->first);
+  }
+  if (relay_) {
+    until = std::min({until, relay_->next_ms(), upstream_->next_ms()});
+  }
   return until == INT64_MAX ? -1 : static_cast<int>(std::max<std::int64_t>(0, until - work_.around.now_ms) + 1);
 }
 
@@ -100,6 +104,7 @@ void EventLoop::run() {
 void EventLoop::turn(int count, epoll_event* events) {
   // Wakes first: a client that hears of something later must not have its answer before. Tasks last: they may end what
   // this turn's events still name.
+  ++work_.around.turn;
   Wakes wakes;
   std::vector<Mailbox::Task> tasks;
   if (mailbox_.full()) {
@@ -119,6 +124,8 @@ void EventLoop::turn(int count, epoll_event* events) {
       step(static_cast<Connection&>(*source), events[i].events);
     } else if (source->kind == Source::Kind::kListener) {
       accept_from(static_cast<Listener&>(*source));
+    } else if (source->kind == Source::Kind::kUpstream) {
+      upstream_->on_events(events[i].events, work_.around.now_ms);
     }
   }
   for (const auto& task : tasks) {
@@ -132,7 +139,11 @@ void EventLoop::turn(int count, epoll_event* events) {
     resume_accepting();
   }
   expire_sessions();
+  expire_trunks();
   send_dirty();  // what closed sessions have left for others
+  if (relay_) {
+    finish_turn();
+  }
   graveyard_.clear();
 }
 
@@ -171,7 +182,7 @@ void EventLoop::settle(Connection& connection) {
   count_memory(connection);
   set_suspect(connection, connection.suspect());
   auto& here = connection.loop;
-  if (connection.session() != nullptr) {
+  if (connection.lease() != nullptr) {
     note_session(connection);
   }
   if (connection.wants_turn() && !here.again) {
@@ -207,6 +218,7 @@ void EventLoop::close(Connection& connection, Refusal why) {
   }
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.fd(), nullptr);
   forget_session(connection);
+  end_trunk(connection);
   connection.hang_up();
   auto& slot = connections_here_[here.index];
   graveyard_.push_back(std::move(slot));

@@ -10,7 +10,7 @@ void answer(Output& reply, std::uint32_t id, FrameStatus status, std::string_vie
   reply.raw(payload);
 }
 
-std::size_t Conversation::frame(std::string_view bytes, Output& reply) {
+std::size_t Conversation::frame(std::string_view bytes, Output& reply, Wakes& wakes) {
   constexpr std::size_t kLength = 4, kHead = 5;  // the length does not count itself
   if (bytes.size() < kLength) {
     return 0;
@@ -55,6 +55,10 @@ std::size_t Conversation::frame(std::string_view bytes, Output& reply) {
     case Operation::kKeepAlive:
       around_.counters.coordination[coordination_index(operation)].add(1);
       coordinate(operation, id, payload, reply);
+      break;
+    case Operation::kAttach:
+      around_.counters.trunk[trunk_index(operation)].add(1);
+      attach(id, payload, reply, wakes);
       break;
     default:
       answer(reply, id, FrameStatus::kError, "unknown operation " + std::to_string(static_cast<int>(operation)));

@@ -29,6 +29,11 @@ class Json {
     first_ = true;
     return *this;
   }
+  Json& value(bool yes) {
+    comma();
+    text_ += yes ? "true" : "false";
+    return *this;
+  }
   template <std::integral Integer>
   Json& value(Integer number) {
     comma();

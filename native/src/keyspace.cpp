@@ -63,8 +63,7 @@ void Keyspace::arrived(Entry& entry, Wakes& wakes) {
   entry.extras->lowest_threshold = lowest;
 }
 
-void Keyspace::set_locked(Shard& shard, const KeyView& key, std::string_view value, Wakes& wakes) {
-  Entry& entry = find_or_make(shard, key);
+void Keyspace::set_locked(Shard& shard, Entry& entry, std::string_view value, Wakes& wakes) {
   const std::size_t before = entry.value.view().size();
   entry.value.assign(value);
   written(shard, entry, before, wakes);
@@ -79,6 +78,7 @@ std::optional<std::int64_t> Keyspace::add_locked(Shard& shard, Entry& entry, std
     }
     sum = wrapping_sum(*number, delta);
   }
+  entry.changes = true;
   char text[24];
   const auto end = std::to_chars(text, text + sizeof text, sum).ptr;
   const std::size_t before = entry.value.view().size();
@@ -87,32 +87,43 @@ std::optional<std::int64_t> Keyspace::add_locked(Shard& shard, Entry& entry, std
   return sum;
 }
 
-void Keyspace::set(std::string_view key, std::string_view value, Wakes& wakes) {
+void Keyspace::set(std::string_view key, std::string_view value, Wakes& wakes, Writer* writer) {
   const KeyView view(key);
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
-  set_locked(shard, view, value, wakes);
+  if (Entry& entry = find_or_make(shard, view); !blocked(&entry, writer, true)) {
+    set_locked(shard, entry, value, wakes);
+  }
 }
 
-void Keyspace::append(std::string_view key, std::string_view value, Wakes& wakes) {
+void Keyspace::append(std::string_view key, std::string_view value, Wakes& wakes, Writer* writer) {
   const KeyView view(key);
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
   Entry& entry = find_or_make(shard, view);
+  if (blocked(&entry, writer)) {
+    return;
+  }
+  entry.changes = true;
   const std::size_t before = entry.value.view().size();
   entry.value.append(value);
   written(shard, entry, before, wakes);
 }
 
 void Keyspace::compare_set(std::string_view key, std::string_view expected, std::string_view desired, Output& reply,
-                           Wakes& wakes) {
+                           Wakes& wakes, Writer* writer) {
   const KeyView view(key);
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
   Entry* entry = shard.table.find(view);
   const bool exists = entry != nullptr && entry->has_value;
+  if (blocked(entry, writer)) {
+    return;
+  }
   if (exists ? entry->value.view() == expected : expected.empty()) {
-    set_locked(shard, view, desired, wakes);
+    Entry& written_to = entry != nullptr ? *entry : shard.table.add(view);
+    written_to.changes = true;
+    set_locked(shard, written_to, desired, wakes);
     reply.bytes(desired);
   } else if (exists) {
     entry->value.write(reply);
@@ -132,19 +143,23 @@ void Keyspace::get(std::string_view key, Output& reply) {
   }
 }
 
-std::optional<std::int64_t> Keyspace::add(std::string_view key, std::int64_t delta, Wakes& wakes) {
+std::optional<std::int64_t> Keyspace::add(std::string_view key, std::int64_t delta, Wakes& wakes, Writer* writer) {
   const KeyView view(key);
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
-  return add_locked(shard, find_or_make(shard, view), delta, wakes);
+  Entry& entry = find_or_make(shard, view);
+  if (blocked(&entry, writer)) {
+    return 0;
+  }
+  return add_locked(shard, entry, delta, wakes);
 }
 
-bool Keyspace::remove(std::string_view key) {
+bool Keyspace::remove(std::string_view key, Writer* writer) {
   const KeyView view(key);
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
   Entry* entry = shard.table.find(view);
-  if (entry == nullptr || !entry->has_value) {
+  if (entry == nullptr || !entry->has_value || blocked(entry, writer)) {
     return false;
   }
   entry->has_value = false;
@@ -170,10 +185,18 @@ bool Keyspace::multi_get(Keys keys, Output& reply, std::size_t limit) {
   return true;
 }
 
-void Keyspace::multi_set(Pairs pairs, Wakes& wakes) {
+void Keyspace::multi_set(Pairs pairs, Wakes& wakes, Writer* writer) {
   Locks locks(*this, pairs);
+  if (writer != nullptr) {
+    for (const Pair& pair : pairs) {
+      if (blocked(shard_of(pair.key).table.find(pair.key), writer)) {
+        return;
+      }
+    }
+  }
   for (const Pair& pair : pairs) {
-    set_locked(shard_of(pair.key), pair.key, pair.value, wakes);
+    Shard& shard = shard_of(pair.key);
+    set_locked(shard, find_or_make(shard, pair.key), pair.value, wakes);
   }
 }
 
@@ -185,6 +208,15 @@ bool Keyspace::present(Shard& shard, const KeyView& key) {
 bool Keyspace::has_all(Keys keys) {
   Locks locks(*this, keys);
   return std::all_of(keys.begin(), keys.end(), [&](const KeyView& key) { return present(shard_of(key), key); });
+}
+
+std::size_t Keyspace::bytes() {
+  std::size_t bytes = 0;
+  for (Shard& shard : shards_) {
+    const std::lock_guard lock(shard.mutex);
+    bytes += shard.bytes;
+  }
+  return bytes;
 }
 
 std::int64_t Keyspace::size() {

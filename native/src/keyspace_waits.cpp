@@ -3,6 +3,7 @@
 
 #include "rdzv/keyspace.hpp"
 #include "rdzv/number.hpp"
+#include "rdzv/recall.hpp"
 
 namespace rdzv {
 
@@ -16,10 +17,9 @@ void Keyspace::queue_push(std::string_view key, std::string_view value, Wakes& w
   shard.bytes += value.size();
   ++shard.queued;
   queue.emplace_back(value);
-  // Until one client is released: those before it wait for other keys too.
-  for (const std::size_t woken = wakes.size(); wakes.size() == woken && !entry.waiters.empty();) {
-    release(entry.waiters, *entry.waiters.first(), wakes);
-  }
+  entry.changes = true;
+  wake_one_locked(entry, wakes);
+  tell_of_queue(entry, wakes);
   shard.note_waited(entry);
 }
 
@@ -72,12 +72,16 @@ std::shared_ptr<Waiter> Keyspace::wait(Keys keys, const WaitOwner& owner) {
   return waiter->missing.fetch_sub(1, std::memory_order_acq_rel) == 1 ? nullptr : waiter;
 }
 
-Keyspace::Arrival Keyspace::barrier(std::string_view key, std::int64_t world_size, const WaitOwner& owner, Wakes& wakes) {
+Keyspace::Arrival Keyspace::barrier(std::string_view key, std::int64_t world_size, const WaitOwner& owner, Wakes& wakes,
+                                    std::int64_t arrivals, Writer* writer) {
   const KeyView view(key);
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
   Entry& entry = find_or_make(shard, view);
-  const auto arrived = add_locked(shard, entry, 1, wakes);
+  if (blocked(&entry, writer)) {
+    return {};
+  }
+  const auto arrived = add_locked(shard, entry, arrivals, wakes);
   if (!arrived) {
     return {false, nullptr};
   }
@@ -109,12 +113,15 @@ void Keyspace::cancel(Waiter& waiter) {
   }
 }
 
-void Keyspace::wipe() {
+void Keyspace::wipe(Pushes* pushes) {
   for (Shard& shard : shards_) {
     const std::lock_guard lock(shard.mutex);
     shard.keys = shard.queues = shard.queued = shard.bytes = 0;
     std::vector<Entry*> unneeded;
     shard.table.each([&](Entry& entry) {
+      if (entry.holders && pushes != nullptr) {
+        ask_holders(*entry.holders, entry.key(), std::make_shared<Recall>(), *pushes);
+      }
       entry.has_value = false;
       entry.value.clear();
       if (entry.extras) {

@@ -34,6 +34,13 @@ Listener::Listener(UniqueFd socket, std::shared_ptr<Keyspace> keyspace_of_client
   const auto option = [&](int level, int name, int value) {
     check(setsockopt(fd.get(), level, name, &value, sizeof value), "setsockopt");
   };
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  check(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), "getsockname");
+  if (local = address.ss_family == AF_UNIX; local) {
+    check(listen(fd.get(), INT_MAX), "listen");
+    return;
+  }
   // Accepted sockets inherit these: no system call for each. Keep-alive finds machines that have vanished.
   option(IPPROTO_TCP, TCP_NODELAY, 1);
   option(SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -41,8 +48,6 @@ Listener::Listener(UniqueFd socket, std::shared_ptr<Keyspace> keyspace_of_client
   option(IPPROTO_TCP, TCP_KEEPINTVL, 20);
   option(IPPROTO_TCP, TCP_KEEPCNT, 3);
   check(listen(fd.get(), INT_MAX), "listen");  // the kernel takes net.core.somaxconn instead
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
   check(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), "getsockname");
   port = ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
                                              : reinterpret_cast<sockaddr_in&>(address).sin_port);

@@ -16,14 +16,6 @@ std::string& Output::tail() {
   return chunks_.back().copied;
 }
 
-void Output::bytes(Shared value) {
-  number<std::uint64_t>(value->size());
-  size_ += value->size();
-  if (!value->empty()) {
-    chunks_.push_back({{}, std::move(value)});
-  }
-}
-
 std::size_t Output::gather(iovec* parts, std::size_t max) const {
   std::size_t count = 0;
   std::size_t skip = sent_;

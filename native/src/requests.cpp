@@ -7,6 +7,18 @@
 
 namespace rdzv {
 
+std::vector<KeyView> keys_written(Query query, Fields fields) {
+  const std::uint64_t count = query == Query::kMultiSet ? fields.number<std::uint64_t>() : 1;
+  std::vector<KeyView> keys;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    keys.emplace_back(fields.bytes());
+    if (query == Query::kMultiSet) {
+      fields.bytes();
+    }
+  }
+  return keys;
+}
+
 namespace {
 
 // The items of a request with a count: few of them without allocating.
@@ -55,18 +67,18 @@ void Conversation::execute(Query query, Fields fields, Output& reply, Wakes& wak
     }
     case Query::kSet: {
       const auto key = fields.bytes();
-      keyspace_->set(key, fields.bytes(), wakes);
+      keyspace_->set(key, fields.bytes(), wakes, &writer_);
       break;
     }
     case Query::kAppend: {
       const auto key = fields.bytes();
-      keyspace_->append(key, fields.bytes(), wakes);
+      keyspace_->append(key, fields.bytes(), wakes, &writer_);
       break;
     }
     case Query::kCompareSet: {
       const auto key = fields.bytes();
       const auto expected = fields.bytes();
-      keyspace_->compare_set(key, expected, fields.bytes(), reply, wakes);
+      keyspace_->compare_set(key, expected, fields.bytes(), reply, wakes, &writer_);
       break;
     }
     case Query::kGet:
@@ -74,9 +86,10 @@ void Conversation::execute(Query query, Fields fields, Output& reply, Wakes& wak
       break;
     case Query::kAdd: {
       const auto key = fields.bytes();
-      if (const auto sum = keyspace_->add(key, fields.number<std::int64_t>(), wakes)) {
+      if (const auto sum = keyspace_->add(key, fields.number<std::int64_t>(), wakes, &writer_);
+          sum && !writer_.blocked) {
         reply.number(*sum);
-      } else {
+      } else if (!writer_.blocked) {
         refuse(Refusal::kNotANumber);
       }
       break;
@@ -95,7 +108,9 @@ void Conversation::execute(Query query, Fields fields, Output& reply, Wakes& wak
       reply.number(keyspace_->size());
       break;
     case Query::kDeleteKey:
-      reply.number<std::int64_t>(keyspace_->remove(fields.bytes()) ? 1 : 0);
+      if (const bool removed = keyspace_->remove(fields.bytes(), &writer_); !writer_.blocked) {
+        reply.number<std::int64_t>(removed ? 1 : 0);
+      }
       break;
     case Query::kMultiGet:
       if (!keyspace_->multi_get(keys().all(), reply, around_.limits.output_bytes)) {
@@ -108,7 +123,7 @@ void Conversation::execute(Query query, Fields fields, Output& reply, Wakes& wak
         const KeyView key(fields.bytes());
         return Keyspace::Pair{key, fields.bytes()};
       });
-      keyspace_->multi_set(pairs.all(), wakes);
+      keyspace_->multi_set(pairs.all(), wakes, &writer_);
       break;
     }
     case Query::kQueuePush: {

@@ -98,6 +98,10 @@ void Server::close(Listener& listener) {
   on_every_loop([&](EventLoop& loop) { loop.unlisten(listener); });
   // The loops have let go of it: whoever binds the port now gets it.
   listener.hang_up();
+  Wakes nobody;
+  for (const auto& trunk : listener.keyspace->trunks.all()) {
+    trunk->end(nobody);
+  }
 }
 
 void Server::on_every_loop(const std::function<void(EventLoop&)>& task) {
@@ -112,6 +116,10 @@ void Server::on_every_loop(const std::function<void(EventLoop&)>& task) {
 }
 
 Server::Opened Server::open_keyspace(const std::string& name, int socket) {
+  return open_listener(name, socket, std::make_shared<Keyspace>(name));
+}
+
+Server::Opened Server::open_listener(const std::string& name, int socket, std::shared_ptr<Keyspace> keyspace_of_clients) {
   UniqueFd fd(socket);
   if (forked()) {
     throw std::invalid_argument("the store server stayed in the process that has forked this one");
@@ -123,7 +131,7 @@ Server::Opened Server::open_keyspace(const std::string& name, int socket) {
   if (keyspace(name)) {
     throw std::invalid_argument("there is a keyspace '" + name + "' already");
   }
-  const auto opened = std::make_shared<Listener>(std::move(fd), std::make_shared<Keyspace>(name), ++last_id_);
+  const auto opened = std::make_shared<Listener>(std::move(fd), std::move(keyspace_of_clients), ++last_id_);
   {
     const std::lock_guard names(names_);
     listeners_.emplace(name, opened);
@@ -140,7 +148,7 @@ void Server::close_keyspace(std::uint64_t id) {
   const auto closing = listener(id);
   {
     const std::lock_guard names(names_);
-    listeners_.erase(closing->keyspace->name());
+    std::erase_if(listeners_, [&](const auto& each) { return each.second == closing; });
   }
   close(*closing);
   closing->keyspace->wipe();  // somebody may hold on to it for a moment
@@ -148,7 +156,17 @@ void Server::close_keyspace(std::uint64_t id) {
 }
 
 void Server::wipe_keyspace(std::uint64_t id) {
-  listener(id)->keyspace->wipe();
+  if (forked()) {
+    return;
+  }
+  const std::lock_guard admin(admin_);
+  const auto wiping = listener(id)->keyspace;
+  std::latch done(1);
+  crew_.loops.front()->mailbox().post([&] {  // there, so that proxies can be told
+    crew_.loops.front()->wipe(*wiping);
+    done.count_down();
+  });
+  done.wait();
   give_memory_back();
 }
 

@@ -1,6 +1,7 @@
 // What `rdzv status` shows: every figure as it is when its turn comes, without stopping anybody.
 #include <unistd.h>
 
+#include <map>
 #include <vector>
 
 #include "json.hpp"
@@ -41,6 +42,17 @@ void add_waited(Json& json, const Keyspace::Summary& summary, std::int64_t now_m
   json.close(']');
 }
 
+void add_trunks(Json& json, Keyspace& keyspace) {
+  json.key("trunks").open('[');
+  for (const auto& trunk : keyspace.trunks.all()) {
+    const Trunk::Summary summary = trunk->summary();
+    json.open('{').pair("name", std::string_view(summary.name)).pair("address", std::string_view(summary.address));
+    json.key("attached").value(summary.attached).pair("follows", summary.follows);
+    json.pair("report", std::string_view(summary.report)).close('}');
+  }
+  json.close(']');
+}
+
 }  // namespace
 
 std::string Server::statistics() {
@@ -62,6 +74,11 @@ std::string Server::statistics() {
   for (std::size_t i = 0; i < kCoordination.size(); ++i) {
     json.pair(kCoordination[i], total(crew_, [i](const Counters& c) -> auto& { return c.coordination[i]; }));
   }
+  for (std::size_t i = 0; i < kTrunkNames.size(); ++i) {
+    if (kTrunkNames[i] != "received" && kTrunkNames[i] != "report") {  // signs of life
+      json.pair(kTrunkNames[i], total(crew_, [i](const Counters& c) -> auto& { return c.trunk[i]; }));
+    }
+  }
   json.pair("framed", total(crew_, [](const Counters& c) -> auto& { return c.frames; })).close('}');
 
   json.pair("pushes", total(crew_, [](const Counters& c) -> auto& { return c.pushes; }));
@@ -79,11 +96,14 @@ std::string Server::statistics() {
     const std::lock_guard names(names_);
     return listeners_;
   }();
-  std::vector<Keyspace::Summary> summaries;
+  std::map<const Keyspace*, Keyspace::Summary> summaries;  // several ports may lead to one keyspace
   std::size_t stored = 0;
   for (const auto& [name, each] : listeners) {
-    summaries.push_back(each->keyspace->summary(kKeysListed, kClientsListed));
-    stored += summaries.back().bytes;
+    const auto [summary, fresh] = summaries.try_emplace(each->keyspace.get());
+    if (fresh) {
+      summary->second = each->keyspace->summary(kKeysListed, kClientsListed);
+      stored += summary->second.bytes;
+    }
   }
   const std::vector<RunSpace::Summary> runs = spaces_.summaries();
   for (const RunSpace::Summary& run : runs) {
@@ -103,13 +123,17 @@ std::string Server::statistics() {
   json.close(']');
 
   json.key("keyspaces").open('[');
-  std::size_t next = 0;
   for (const auto& [name, each] : listeners) {
-    const Keyspace::Summary& summary = summaries[next++];
+    const auto found = summaries.extract(each->keyspace.get());
+    if (!found) {
+      continue;
+    }
+    const Keyspace::Summary& summary = found.mapped();
     json.open('{').pair("name", std::string_view(name)).pair("port", each->port);
     json.pair("connections", each->keyspace->connections.load()).pair("keys", summary.keys);
     json.pair("queues", summary.queues).pair("queued", summary.queued).pair("bytes", summary.bytes);
     add_waited(json, summary, now_ms);
+    add_trunks(json, *each->keyspace);
     json.close('}');
   }
   json.close(']');
@@ -119,7 +143,9 @@ std::string Server::statistics() {
     json.open('{').pair("name", std::string_view(run.name)).pair("sessions", run.sessions).pair("keys", run.keys);
     json.pair("watches", run.watches).pair("revision", run.revision).pair("bytes", run.bytes).close('}');
   }
-  json.close(']').close('}');
+  json.close(']');
+  describe(json);
+  json.close('}');
   return json.take();
 }
 

@@ -1,16 +1,25 @@
 // The telling half of the event loop: who waits or watches hears of what was done for others.
+#include <iterator>
+
 #include "rdzv/event_loop.hpp"
 
 namespace rdzv {
 
 void EventLoop::deliver() {
+  auto& late = work_.around.wakes;
+  work_.wakes.insert(work_.wakes.end(), std::make_move_iterator(late.begin()), std::make_move_iterator(late.end()));
+  late.clear();
+  // what a trunk is told of a wake is a push to its connection
+  tell_trunks(work_.wakes, work_.around.pushes);
   deliver_pushes();
   if (work_.wakes.empty()) {
     return;
   }
   counters_.wakes.add(work_.wakes.size());
   for (auto& waiter : work_.wakes) {
-    if (waiter->loop == index_) {
+    if (relay_ && waiter->writes) {
+      relay_->given_up(*waiter);
+    } else if (waiter->loop == index_) {
       told(*waiter);
     } else {
       outgoing_[waiter->loop].push_back(std::move(waiter));
@@ -25,7 +34,7 @@ void EventLoop::deliver() {
 }
 
 void EventLoop::send_dirty() {
-  deliver_pushes();
+  deliver();
   while (!dirty_.empty()) {
     std::vector<Connection*> now;
     now.swap(dirty_);
@@ -33,7 +42,7 @@ void EventLoop::send_dirty() {
       connection->loop.dirty = false;
       step(*connection, EPOLLOUT);  // which may set keys in its turn, if requests had to wait for these replies
     }
-    deliver_pushes();
+    deliver();
   }
 }
 

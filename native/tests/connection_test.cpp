@@ -245,13 +245,13 @@ TEST(a_session_lives_as_long_as_something_is_heard) {
   line.at(1000);
   CHECK(line.step(wire::framed_greeting() + wire::open(1, 500, "run")));
   REQUIRE(line.connection->session() != nullptr);
-  CHECK_EQUAL(line.connection->session_ends_ms(), 1500);
+  CHECK_EQUAL(line.connection->lease_ends_ms(), 1500);
   line.at(1400);
   CHECK(line.step(wire::keep_alive(2).substr(0, 1)));  // any byte counts
-  CHECK_EQUAL(line.connection->session_ends_ms(), 1900);
+  CHECK_EQUAL(line.connection->lease_ends_ms(), 1900);
   line.at(1600);
   CHECK(line.step());
-  CHECK_EQUAL(line.connection->session_ends_ms(), 1900);
+  CHECK_EQUAL(line.connection->lease_ends_ms(), 1900);
   line.connection->hang_up();
   CHECK(line.connection->session() == nullptr);
 }
@@ -266,13 +266,13 @@ TEST(a_session_that_is_not_read_from_is_heard_while_it_reads) {
     line.say_all(wire::list(3, ""));
   }
   REQUIRE(!line.connection->reads());
-  const auto ends = line.connection->session_ends_ms();
+  const auto ends = line.connection->lease_ends_ms();
   line.at(1700);
   CHECK(line.step());
-  CHECK_EQUAL(line.connection->session_ends_ms(), ends);
+  CHECK_EQUAL(line.connection->lease_ends_ms(), ends);
   CHECK(!line.hear().empty());
   CHECK(line.step());
-  CHECK_EQUAL(line.connection->session_ends_ms(), 2200);
+  CHECK_EQUAL(line.connection->lease_ends_ms(), 2200);
   line.connection->hang_up();
 }
 

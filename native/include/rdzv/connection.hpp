@@ -14,7 +14,7 @@ namespace rdzv {
 
 // What an epoll event points to.
 struct Source {
-  enum class Kind : std::uint8_t { kMailbox, kListener, kConnection };
+  enum class Kind : std::uint8_t { kMailbox, kListener, kConnection, kUpstream };
   explicit Source(Kind kind_of_source) : kind(kind_of_source) {}
   const Kind kind;
 };
@@ -41,23 +41,33 @@ class Connection : public Source {
   // Sends what can be sent. False: the connection is to be closed, with refusal() as the reason; kNone: the client left.
   bool flush(Workplace& work);
 
+  // In a proxy: what the root says, see Conversation.
+  void answered(std::string_view raw) { conversation_.answered(raw, output_); }
+  void go_on() { conversation_.go_on(); }
+  void refuse(Refusal why) { conversation_.refuse_for_root(why); }
+  std::shared_ptr<Trunk> end_trunk() { return conversation_.end_trunk(); }
+  bool is_trunk() const { return conversation_.is_trunk(); }
+
   // There may be complete requests here, which nothing but their turn is missing for.
   bool wants_turn() const { return conversation_.stopped_early() && output_.empty() && !pending_.empty(); }
   // The server waits for this client: to greet, to send the rest of a request, to read its replies.
-  bool suspect() const { return !conversation_.greeted() || !pending_.empty() || !output_.empty(); }
+  bool suspect() const {
+    return !conversation_.greeted() || (!pending_.empty() && !conversation_.suspended()) || !output_.empty();
+  }
   // Milliseconds since the client last did what it is waited for.
   std::int64_t still_for(const Surroundings& around) const { return around.now_ms - progress_ms_; }
   // Not kNone: it has waited too long.
   Refusal overdue(const Surroundings& around) const;
 
   Session* session() const { return conversation_.session(); }
-  // When its session has been silent for too long. A client that is not read from because it does not read counts as
+  Lease* lease() { return conversation_.lease(); }
+  // When its session, or trunk, has been silent for too long. A client that is not read from because it does not read counts as
   // heard when it last did.
-  std::int64_t session_ends_ms() const {
-    return std::max(session()->heard_ms, reads() ? 0 : progress_ms_) + session()->ttl_ms;
+  std::int64_t lease_ends_ms() {
+    return std::max(lease()->heard_ms, reads() ? 0 : progress_ms_) + lease()->ttl_ms;
   }
   // False: it leaves too many replies unread to be read from.
-  bool reads() const { return output_.size() < Conversation::kHighWater; }
+  bool reads() const { return output_.size() < Conversation::kHighWater && conversation_.reads(); }
 
   int fd() const { return fd_.get(); }
   // Gives up the socket, the session and all memory; the rest lives on until the turn ends.

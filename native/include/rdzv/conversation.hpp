@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,8 +16,10 @@
 #include "rdzv/output.hpp"
 #include "rdzv/payload.hpp"
 #include "rdzv/peer.hpp"
+#include "rdzv/relay.hpp"
 #include "rdzv/scanner.hpp"
 #include "rdzv/spaces.hpp"
+#include "rdzv/trunk.hpp"
 
 namespace rdzv {
 
@@ -35,6 +39,7 @@ class Conversation {
   ~Conversation() {
     cancel_waits();
     end_session();
+    end_trunk();
     keyspace_->connections.fetch_sub(1, std::memory_order_relaxed);
   }
 
@@ -50,14 +55,34 @@ class Conversation {
   bool pushed(Output& reply);
   // The client has sent something.
   void heard() {
-    if (session_) {
-      session_->heard_ms = around_.now_ms;
+    if (Lease* const mine = lease()) {
+      mine->heard_ms = around_.now_ms;
     }
   }
+  // Null: it may be silent for as long as it likes.
+  Lease* lease() { return session_ ? &session_->lease : trunk_ ? &trunk_lease_ : nullptr; }
   // Null: it has none. Few have.
   Session* session() const { return session_.get(); }
   // When its connection closes: the others hear of it by `Surroundings::pushes`.
   void end_session();
+
+  // When its connection closes: what it had is kept for the proxy's grace. Null: it is no trunk, or another connection
+  // has taken over.
+  std::shared_ptr<Trunk> end_trunk();
+
+  // Waits for something that its next request needs: proxies that have to give up a value, or the root. Nothing is read
+  // from a client meanwhile; a proxy's frames are, and wait here.
+  bool suspended() const { return suspended_; }
+  bool reads() const { return !suspended_ || phase_ == Phase::kTrunk; }
+  bool has_queued() const { return !queued_.empty() && !suspended_; }
+  // In a proxy: the root's answer to the request that it waits for; or the moment to try that again.
+  void answered(std::string_view raw, Output& reply) {
+    suspended_ = false;
+    reply.raw(raw);
+  }
+  void go_on() { suspended_ = false; }
+  bool is_trunk() const { return phase_ == Phase::kTrunk; }
+  void refuse_for_root(Refusal why) { refuse(why); }
 
   // Not kNone: the connection is to be closed, with this reason.
   Refusal refusal() const { return refusal_; }
@@ -67,12 +92,12 @@ class Conversation {
   const Keyspace& keyspace() const { return *keyspace_; }
 
  private:
-  enum class Phase : std::uint8_t { kGreeting, kStore, kFramed };
+  enum class Phase : std::uint8_t { kGreeting, kStore, kFramed, kTrunk };
 
   // Each returns the bytes used, 0 when more have to come or the client is refused.
   std::size_t greet(std::string_view bytes, Output& reply);
   std::size_t request(std::string_view bytes, Output& reply, Wakes& wakes);
-  std::size_t frame(std::string_view bytes, Output& reply);
+  std::size_t frame(std::string_view bytes, Output& reply, Wakes& wakes);
   std::size_t refuse(Refusal why);
 
   // Operations of coordination; coordination_frames.cpp.
@@ -88,6 +113,28 @@ class Conversation {
   // After what was pushed before.
   void answer_session(std::uint32_t id, std::string_view payload, Output& reply);
 
+  // trunk_frames.cpp
+  void attach(std::uint32_t id, std::string_view payload, Output& reply, Wakes& wakes);
+  std::size_t trunk_frame(std::string_view bytes, Output& reply, Wakes& wakes);
+  void drain(Wakes& wakes);
+  void say(Operation operation, std::string_view payload, Output& reply);
+  // False: it has to wait, and is to be run again.
+  bool run(Operation operation, std::uint32_t id, std::string_view payload, Wakes& wakes);
+  bool forward(std::uint32_t id, std::string_view raw, Wakes& wakes);
+  bool arrive(std::uint32_t id, Payload& payload, Wakes& wakes);
+  void unfollow(std::uint32_t id);
+  WaitOwner waits_for(std::uint32_t id, bool sticky);
+
+  // relayed_requests.cpp, in a proxy
+  std::size_t relayed(Query query, std::string_view raw, Output& reply, Wakes& wakes);
+  bool answers_here(Query query, Fields fields) const;
+  void relay_wait(Keyspace::Keys keys, Output& reply);
+  bool relay_forward(std::uint32_t id, Query query, std::string_view raw);
+  void relay_barrier(std::string_view key, std::int64_t world_size);
+  const std::shared_ptr<Guest>& guest();
+
+  // A write has found that proxies hold the value: false if they do not any more.
+  bool wait_for_holders(const std::vector<KeyView>& keys);
   void enter(std::shared_ptr<Keyspace> keyspace);
   void execute(Query query, Fields fields, Output& reply, Wakes& wakes);
   void wait(Keyspace::Keys keys, Output& reply);
@@ -97,7 +144,7 @@ class Conversation {
   bool may_wait(std::size_t keys);
   void keep(std::shared_ptr<Waiter> waiter);
   void cancel_waits();
-  WaitOwner owner() { return {around_.loop, owner_, &peer_, around_.now_ms}; }
+  WaitOwner owner() { return {around_.loop, owner_, &peer_, around_.now_ms, around_.turn}; }
 
   Surroundings& around_;
   std::shared_ptr<Keyspace> keyspace_;
@@ -107,10 +154,22 @@ class Conversation {
   std::size_t waited_keys_ = 0;  // of all of them
   Scanner scanner_;
   std::unique_ptr<Session> session_;
+  Keyspace::Writer writer_;
+  std::shared_ptr<Waiter> holders_;  // who have to give up a value before the next request
+  std::shared_ptr<Guest> guest_;
+  std::shared_ptr<Trunk> trunk_;
+  std::shared_ptr<Subscriber> bell_;
+  Lease trunk_lease_;
+  std::deque<std::string> queued_;   // frames that have come behind one that has to wait
+  std::size_t queued_bytes_ = 0;
   Phase phase_ = Phase::kGreeting;
   Refusal refusal_ = Refusal::kNone;
   bool stopped_early_ = false;
   bool took_long_ = false;
+  bool suspended_ = false;
 };
+
+// The keys that a request writes.
+std::vector<KeyView> keys_written(Query query, Fields fields);
 
 }  // namespace rdzv

@@ -26,6 +26,7 @@ struct Counters {
   std::array<Count, kQueryCount> requests;
   Count frames;
   std::array<Count, kCoordination.size()> coordination;
+  std::array<Count, kTrunkNames.size()> trunk;
   Count pushes, events;  // frames that were pushed, and the changes in them
   std::array<Count, kRefusals.size()> refused;
   Count accepted, closed;

@@ -24,6 +24,8 @@ class Desk {
   virtual Spaces& spaces() = 0;
 };
 
+class Relay;
+
 // The same for all connections of an event loop.
 struct Surroundings {
   const Limits& limits;
@@ -32,6 +34,9 @@ struct Surroundings {
   std::uint32_t loop = 0;
   std::int64_t now_ms = 0;  // of the monotonic clock, once a turn
   Pushes pushes{};          // to be told at the end of the turn, or before the replies of whoever made the changes
+  Wakes wakes{};            // the same, left by those who have gone
+  std::uint64_t turn = 0;   // counts the turns of the loop
+  Relay* relay = nullptr;   // of a proxy: where the keys really are
 };
 
 }  // namespace rdzv

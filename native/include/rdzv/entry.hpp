@@ -9,6 +9,7 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rdzv/hash.hpp"
 #include "rdzv/value.hpp"
@@ -24,11 +25,24 @@ struct KeyView {
   std::uint64_t hash = 0;
 };
 
+class Recall;
+
 // What few keys have.
 struct Extras {
   std::deque<std::string> queue;
+  bool told = false;  // proxies that wait for it know that it is a queue
   WaitList barrier;
   std::int64_t lowest_threshold = 0;  // of those in the barrier's list, or lower
+};
+
+// Who has the value in its cache.
+struct Holders {
+  struct Holder {
+    std::weak_ptr<Trunk> trunk;
+    std::uint32_t epoch = 0;
+  };
+  std::vector<Holder> list;
+  std::weak_ptr<Recall> recall;  // nobody is added while there is one
 };
 
 struct Entry {
@@ -63,10 +77,12 @@ struct Entry {
   const std::uint64_t hash;
   const std::uint32_t key_size;
   bool has_value = false;
+  bool changes = false;  // has been added to, compared, appended to, queued: not worth keeping in a cache
   std::uint32_t waited_index = 0;  // in the shard's list of keys that are waited for, from 1; 0: not there
   Value value;
   WaitList waiters;
   std::unique_ptr<Extras> extras;
+  std::unique_ptr<Holders> holders;
 
  private:
   explicit Entry(const KeyView& key) : hash(key.hash), key_size(static_cast<std::uint32_t>(key.text.size())) {}

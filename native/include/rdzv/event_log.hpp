@@ -15,6 +15,8 @@ class EventLog {
   explicit EventLog(UniqueFd fd);
   // At most ten lines a second; the next one that is written says how many were not. Thread-safe.
   void write(const std::string& line, std::int64_t now_ms);
+  // Without that limit, for what is said once. Thread-safe.
+  void always(const std::string& line);
 
  private:
   static constexpr int kLinesPerSecond = 10;

@@ -7,16 +7,20 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "rdzv/clock.hpp"
 #include "rdzv/connection.hpp"
 #include "rdzv/event_log.hpp"
 #include "rdzv/listener.hpp"
 #include "rdzv/mailbox.hpp"
+#include "rdzv/relay.hpp"
+#include "rdzv/upstream.hpp"
 
 namespace rdzv {
 
@@ -36,11 +40,11 @@ struct Crew {
   bool buffers_full() const { return buffered.load() + SharedText::detached_bytes() > limits.buffered_bytes; }
 };
 
-class EventLoop {
+class EventLoop : private Host {
  public:
   // Throws std::system_error.
   EventLoop(Crew& crew, Desk& desk, std::uint32_t index);
-  ~EventLoop();
+  ~EventLoop() override;
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
@@ -59,6 +63,11 @@ class EventLoop {
   void listen(const std::shared_ptr<Listener>& listener);
   void unlisten(const Listener& listener);  // and closes the connections of its keyspace
   void adopt(UniqueFd fd, const Peer& peer, const std::shared_ptr<Listener>& listener);
+  void wipe(Keyspace& keyspace) { keyspace.wipe(&work_.around.pushes); }
+  // From now on its clients are a proxy's. Before anything listens.
+  void become_proxy(Upstream& upstream, const std::shared_ptr<Keyspace>& keys);
+  // Null: it is no proxy's. Its counters may be read by any thread.
+  const Relay* relay() const { return relay_.get(); }
 
  private:
   static constexpr std::size_t kEvents = 512;       // handled in one turn
@@ -86,8 +95,19 @@ class EventLoop {
   void mark_dirty(Connection& connection);
   void send_dirty();
 
+  // proxy_loop.cpp
+  void answer(void* connection, std::string_view raw) override;
+  void go_on(void* connection) override;
+  void refuse(void* connection, Refusal why) override;
+  void pass_on() override { deliver(); }
+  void close_all(const std::string& why) override;
+  std::size_t cut_trunks() override;
+  void finish_turn();
+
   // loop_sessions.cpp
-  void note_session(Connection& connection);    // which has one; after anything that may have made it
+  void end_trunk(Connection& connection);
+  void expire_trunks();
+  void note_session(Connection& connection);    // which has one, or is a trunk; after anything that may have made it
   void forget_session(Connection& connection);  // before it ends
   void expire_sessions();
 
@@ -116,6 +136,10 @@ class EventLoop {
   std::vector<Wakes> outgoing_;     // by loop
   std::vector<Pushes> outgoing_pushes_;
   std::set<std::pair<std::int64_t, Connection*>> sessions_;  // by when each is looked at again: may be early, not late
+  std::multimap<std::int64_t, std::shared_ptr<Trunk>> leaving_;  // by when each is forgotten
+  std::unique_ptr<Relay> relay_;
+  Upstream* upstream_ = nullptr;
+  bool lost_ = false;  // the proxy's root is
   std::int64_t next_sweep_ms_ = 0;
   std::int64_t accept_again_ms_ = 0;  // 0: is accepting
   std::atomic<std::uint32_t> connections_{0};
@@ -124,7 +148,5 @@ class EventLoop {
   std::thread thread_;
   clockid_t cpu_clock_{};  // of the thread; set before any connection can ask for it
 };
-
-std::int64_t monotonic_ms();
 
 }  // namespace rdzv

@@ -23,6 +23,15 @@ enum class Operation : std::uint8_t {
   kUnwatch = 7,
   kDelete = 8,
   kKeepAlive = 9,
+  kAttach = 10,
+  kForward = 11,
+  kFollow = 12,
+  kUnfollow = 13,
+  kArrive = 14,
+  kGiveBack = 15,
+  kRecalled = 16,
+  kReceived = 17,
+  kReport = 18,
 };
 
 // The operations of coordination, as the statistics name them.
@@ -34,7 +43,32 @@ constexpr std::size_t coordination_index(Operation operation) {
   return static_cast<std::size_t>(operation) - static_cast<std::size_t>(kFirstCoordination);
 }
 
-enum class FrameStatus : std::uint8_t { kOk = 0, kError = 1, kPush = 2, kOtherRun = 3, kCompacted = 4 };
+// The operations of a trunk, as the statistics name them.
+inline constexpr Operation kFirstOfTrunk = Operation::kAttach;
+inline constexpr std::array<std::string_view, 9> kTrunkNames{"attach",    "forward",  "follow",   "unfollow", "arrive",
+                                                        "give_back", "recalled", "received", "report"};
+constexpr std::size_t trunk_index(Operation operation) {
+  return static_cast<std::size_t>(operation) - static_cast<std::size_t>(kFirstOfTrunk);
+}
+// Those that are counted, kept until they are acknowledged, and sent again after a break.
+constexpr bool is_counted(Operation operation) {
+  return operation >= Operation::kForward && operation <= Operation::kRecalled;
+}
+
+enum class FrameStatus : std::uint8_t { 
+  kOk = 0,
+  kError = 1,
+  kPush = 2,
+  kOtherRun = 3,
+  kCompacted = 4,
+  // Of a trunk. All but the last are counted, as replies are.
+  kValue = 5,     // of a follow: the value, which has ended it
+  kPresent = 6,   // of a follow: the key is there, which has ended it
+  kWoken = 7,     // of a follow: a queue push has woken one of those who wait; the follow goes on
+  kRecall = 8,    // give up the value of a key
+  kQueued = 10,   // of a follow: its key is a queue
+  kReceived = 9,  // how many counted frames have come so far
+};
 
 // A session may stay silent for so long, its client says for how long.
 inline constexpr std::uint32_t kMinTtlMs = 100, kMaxTtlMs = 3'600'000;

@@ -18,6 +18,8 @@
 
 #include "rdzv/output.hpp"
 #include "rdzv/shard.hpp"
+#include "rdzv/subscriber.hpp"
+#include "rdzv/trunks.hpp"
 #include "rdzv/waiter.hpp"
 
 namespace rdzv {
@@ -31,26 +33,36 @@ class Keyspace {
   };
   using Pairs = std::span<const Pair>;
 
+  // Who writes. `blocked`: nothing was done, for proxies hold the value: see ask_back().
+  struct Writer {
+    const Trunk* by = nullptr;
+    bool blocked = false;
+  };
+
   explicit Keyspace(std::string name) : name_(std::move(name)) {}
   Keyspace(const Keyspace&) = delete;
   Keyspace& operator=(const Keyspace&) = delete;
 
   const std::string& name() const { return name_; }
 
-  void set(std::string_view key, std::string_view value, Wakes& wakes);
-  void append(std::string_view key, std::string_view value, Wakes& wakes);
+  // Who gives no writer does not ask who holds the value.
+  void set(std::string_view key, std::string_view value, Wakes& wakes, Writer* writer = nullptr);
+  void append(std::string_view key, std::string_view value, Wakes& wakes, Writer* writer = nullptr);
   // Replies with the value there is now. On a missing key: creates it if `expected` is empty, else replies `expected`
   // as torch does, and changes nothing.
-  void compare_set(std::string_view key, std::string_view expected, std::string_view desired, Output& reply, Wakes& wakes);
+  void compare_set(std::string_view key, std::string_view expected, std::string_view desired, Output& reply, Wakes& wakes,
+                   Writer* writer = nullptr);
   // A missing key reads as an empty value.
   void get(std::string_view key, Output& reply);
   // The sum, kept as decimal text. Nothing if the value does not begin with a number.
-  std::optional<std::int64_t> add(std::string_view key, std::int64_t delta, Wakes& wakes);
-  bool remove(std::string_view key);
+  std::optional<std::int64_t> add(std::string_view key, std::int64_t delta, Wakes& wakes, Writer* writer = nullptr);
+  bool remove(std::string_view key, Writer* writer = nullptr);
   // False: the reply has grown beyond `limit` bytes and is not complete.
   bool multi_get(Keys keys, Output& reply, std::size_t limit);
-  void multi_set(Pairs pairs, Wakes& wakes);
+  void multi_set(Pairs pairs, Wakes& wakes, Writer* writer = nullptr);
   bool has_all(Keys keys);
+  // Of keys and of what is stored under them.
+  std::size_t bytes();
   // Of values, not of queues.
   std::int64_t size();
   void list(Output& reply);
@@ -67,13 +79,41 @@ class Keyspace {
     bool number = true;              // false: the key's value is not a number, nothing was done
     std::shared_ptr<Waiter> waiter;  // null: all have arrived
   };
-  // Adds 1 to the key and waits until it is at least `world_size`.
-  Arrival barrier(std::string_view key, std::int64_t world_size, const WaitOwner& owner, Wakes& wakes);
+  // Adds `arrivals` to the key and waits until it is at least `world_size`.
+  Arrival barrier(std::string_view key, std::int64_t world_size, const WaitOwner& owner, Wakes& wakes,
+                  std::int64_t arrivals = 1, Writer* writer = nullptr);
   // After this no shard knows the waiter. One that was woken at the same time may still be in some `Wakes`.
   void cancel(Waiter& waiter);
 
-  // Forgets keys and queues. Waits stay.
-  void wipe();
+  // For proxies; keyspace_trunks.cpp. What is said to a trunk is said under the lock of the key's shard, so that it hears
+  // of a value before it is asked to give that up.
+  //
+  // The value, with whether it may be held; and the same for a value that it has set.
+  void fetch(std::string_view key, Trunk& trunk, std::uint32_t id, Pushes& pushes);
+  void set_for(std::string_view key, std::string_view value, Trunk& trunk, std::uint32_t id, Pushes& pushes, Wakes& wakes,
+               Writer& writer);
+  // For one that a proxy has set, and this one holds: it may, too.
+  void grant_to(std::string_view key, Trunk& trunk, std::uint32_t id, Pushes& pushes);
+  // A wait on one key that many share; says so as soon as the key is there.
+  std::shared_ptr<Waiter> follow(std::string_view key, const WaitOwner& owner, Trunk& trunk, Pushes& pushes);
+  // Its waiter was woken.
+  void followed(Waiter& waiter, Trunk& trunk, Pushes& pushes);
+  // Asks those that hold the values to give them up. Null: nobody does. Else the write is to be tried again when the
+  // waiter was woken, which is to be kept until then.
+  std::shared_ptr<Waiter> ask_back(Keys keys, const WaitOwner& owner, Pushes& pushes);
+  // Of those who wait for a key, in a proxy: those that have since before the end of `turn`; or one for a queue push.
+  void release(std::string_view key, std::uint64_t turn, Wakes& wakes);
+  bool wake_one(std::string_view key, Wakes& wakes);
+  void note_queue(std::string_view key, Wakes& wakes);
+  void release_one(Waiter& waiter, std::string_view key, Wakes& wakes);
+  bool waited_for(std::string_view key);
+  // A queue push has woken somebody who is not there any more: the next one, if there is still something to take.
+  void give_back(std::string_view key, Wakes& wakes);
+
+  Trunks trunks;
+
+  // Forgets keys and queues. Waits stay. With `pushes`, proxies are asked to give up what they hold; that is not waited for.
+  void wipe(Pushes* pushes = nullptr);
 
   struct Waited {
     std::string key;
@@ -112,8 +152,13 @@ class Keyspace {
   static void written(Shard& shard, Entry& entry, std::size_t size_before, Wakes& wakes);
   static void arrived(Entry& entry, Wakes& wakes);  // the same for those at a barrier
   static void release(WaitList& list, WaitNode& node, Wakes& wakes);
+  static void wake_one_locked(Entry& entry, Wakes& wakes);
+  static void tell_of_queue(Entry& entry, Wakes& wakes);
+  static void ask_holders(Holders& holders, std::string_view key, const std::shared_ptr<Recall>& recall, Pushes& pushes);
+  static bool blocked(const Entry* entry, Writer* writer, bool sets = false);
+  static bool grant(Entry& entry, Trunk& trunk);
   static std::optional<std::int64_t> add_locked(Shard& shard, Entry& entry, std::int64_t delta, Wakes& wakes);
-  static void set_locked(Shard& shard, const KeyView& key, std::string_view value, Wakes& wakes);
+  static void set_locked(Shard& shard, Entry& entry, std::string_view value, Wakes& wakes);
   static void erase_if_unneeded(Shard& shard, Entry& entry);
 
   const std::string name_;

@@ -12,7 +12,7 @@
 namespace rdzv {
 
 struct Listener : Source {
-  // Adopts a bound TCP socket and listens, with the system's largest backlog. Throws std::system_error.
+  // Adopts a bound TCP or Unix socket and listens, with the system's largest backlog. Throws std::system_error.
   Listener(UniqueFd socket, std::shared_ptr<Keyspace> keyspace_of_clients, std::uint64_t number);
 
   // Once no loop listens on it any more. Frees the port even if a forked child of this process holds the socket too.
@@ -20,6 +20,7 @@ struct Listener : Source {
 
   UniqueFd fd;
   std::uint16_t port = 0;
+  bool local = false;  // a Unix socket: for this user alone
   const std::shared_ptr<Keyspace> keyspace;
   const std::uint64_t id;
   // Set before the loops are told: a connection that was accepted meanwhile is not taken on.

@@ -24,6 +24,14 @@ class Output {
     (chunks_.empty() ? head_ : tail()).append(bytes);
   }
 
+  // The same without a copy.
+  void raw(Shared bytes) {
+    size_ += bytes->size();
+    if (!bytes->empty()) {
+      chunks_.push_back({{}, std::move(bytes)});
+    }
+  }
+
   template <class Integer>
   void number(Integer value) {
     char bytes[sizeof value];
@@ -36,8 +44,10 @@ class Output {
     number<std::uint64_t>(value.size());
     raw(value);
   }
-  // The same without a copy.
-  void bytes(Shared value);
+  void bytes(Shared value) {
+    number<std::uint64_t>(value->size());
+    raw(std::move(value));
+  }
 
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }

@@ -28,9 +28,12 @@ enum class Refusal : std::uint8_t {
   kBadFrame,
   kOutOfMemory,
   kSessionExpired,
+  kTrunkSilent,
+  kForeignUser,
+  kRootLost,
 };
 
-inline constexpr std::array<std::string_view, 19> kRefusals{
+inline constexpr std::array<std::string_view, 22> kRefusals{
     "none",
     "not a store client",
     "no handshake",
@@ -50,6 +53,9 @@ inline constexpr std::array<std::string_view, 19> kRefusals{
     "bad frame",
     "out of memory",
     "session expired",
+    "trunk silent",
+    "foreign user",
+    "root lost",
 };
 
 constexpr std::string_view text(Refusal refusal) { return kRefusals[static_cast<std::size_t>(refusal)]; }

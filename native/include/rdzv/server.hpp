@@ -19,6 +19,8 @@
 
 namespace rdzv {
 
+class Json;
+
 struct Settings {
   std::uint32_t threads = 0;  // 0: default_threads()
   Limits limits;
@@ -45,6 +47,8 @@ class Server : private Desk {
   // `socket`: a bound TCP socket; owned from here on, whatever happens.
   // Throws std::system_error; std::invalid_argument if the name is taken or the server was stopped.
   Opened open_keyspace(const std::string& name, int socket);
+  // The same, for connections that share an open keyspace.
+  Opened open_listener(const std::string& name, int socket, std::shared_ptr<Keyspace> keyspace);
   // Closes its port and its connections, and forgets its keys. Blocks until every loop has done so.
   // These two throw std::out_of_range if it is closed.
   void close_keyspace(std::uint64_t id);
@@ -56,14 +60,19 @@ class Server : private Desk {
   // Closes everything and waits for the threads. May be called more than once.
   void stop();
 
+ protected:
+  // More statistics, as further members of the object.
+  virtual void describe(Json&) {}
+  const EventLoop& first_loop() const { return *crew_.loops.front(); }
+  // Runs `task` once on every loop, and waits until all have.
+  void on_every_loop(const std::function<void(EventLoop&)>& task);
+
  private:
   std::shared_ptr<Keyspace> keyspace(std::string_view name) override;
   Spaces& spaces() override { return spaces_; }
   bool forked() const;
   std::shared_ptr<Listener> listener(std::uint64_t id);
   void close(Listener& listener);
-  // Runs `task` once on every loop, and waits until all have.
-  void on_every_loop(const std::function<void(EventLoop&)>& task);
 
   const pid_t process_ = getpid();
   const Settings settings_;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rdzv/lease.hpp"
 #include "rdzv/run_space.hpp"
 
 namespace rdzv {
@@ -49,8 +50,7 @@ class Session {
   Session(Spaces& spaces, std::string_view run, std::shared_ptr<Subscriber> told, std::int64_t time_to_live_ms,
           std::int64_t now_ms)
       : id(spaces.next_id()),
-        ttl_ms(time_to_live_ms),
-        heard_ms(now_ms),
+        lease{time_to_live_ms, now_ms},
         subscriber(std::move(told)),
         member(subscriber),
         space(spaces.enter(run)),
@@ -66,9 +66,7 @@ class Session {
   }
 
   const std::uint64_t id;
-  const std::int64_t ttl_ms;
-  std::int64_t heard_ms;       // when its client last sent something
-  std::int64_t listed_ms = -1; // when the event loop looks at it again; kept there. -1: it does not know of it
+  Lease lease;
   const std::shared_ptr<Subscriber> subscriber;
   Member member;
   const std::shared_ptr<RunSpace> space;

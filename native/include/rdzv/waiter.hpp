@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "rdzv/peer.hpp"
 
 namespace rdzv {
 
+class Trunk;
 class Waiter;
 struct Entry;
 
@@ -40,19 +42,31 @@ class WaitList {
   std::size_t size_ = 0;
 };
 
-// Whom to tell. `owner` means something to the event loop `loop` alone.
+// Whom to tell. `owner` means something to the event loop `loop` alone; with a `trunk`, that is told instead.
 struct WaitOwner {
   std::uint32_t loop = 0;
   void* owner = nullptr;
   const Peer* peer = nullptr;
   std::int64_t now_ms = 0;
+  std::uint64_t turn = 0;  // of that loop
+  std::weak_ptr<Trunk> trunk{};
+  std::uint32_t id = 0;  // of the trunk's request
+  bool sticky = false;   // of the wait that a proxy shares: goes on when a queue push has woken it
 };
 
 // Its owner holds it until it is released or cancelled; whoever sets its last key passes a reference on to the
 // owner's loop.
 class Waiter : public std::enable_shared_from_this<Waiter> {
  public:
-  Waiter(const WaitOwner& who, std::size_t keys) : loop(who.loop), owner(who.owner), peer(who.peer), since_ms(who.now_ms) {
+  Waiter(const WaitOwner& who, std::size_t keys)
+      : loop(who.loop),
+        owner(who.owner),
+        peer(who.peer),
+        since_ms(who.now_ms),
+        turn(who.turn),
+        trunk(who.trunk),
+        id(who.id),
+        sticky(who.sticky) {
     nodes.reserve(keys);
   }
 
@@ -71,6 +85,15 @@ class Waiter : public std::enable_shared_from_this<Waiter> {
   std::size_t position = 0;  // in the owner's list of waits
   const Peer* const peer;
   const std::int64_t since_ms;
+  const std::uint64_t turn;
+  const std::weak_ptr<Trunk> trunk;
+  const std::uint32_t id;
+  const bool sticky;
+  bool writes = false;  // waits for proxies to give up a value: see Recall
+  std::string key;      // of a sticky one
+  std::atomic<std::uint32_t> pushes{0};  // that have woken a sticky one and were not told yet
+  std::atomic<bool> queued{false};       // its key is a queue, which it was not told yet
+  std::vector<std::shared_ptr<void>> marks;  // of one that writes: keep others from holding what it asks back
   std::atomic<std::uint32_t> missing{1};  // keys, and one until all of them are in their lists
   std::vector<WaitNode> nodes;            // never grows beyond what was reserved: the lists point into it
 };

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import struct
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.kvstore.reach import dial
+from rdzv_plugins.kvstore.statistics import parse_statistics
 from rdzv_plugins.kvstore.wire import receive
 
 VERSION = 1
@@ -104,7 +104,4 @@ def _request(connection: socket.socket, operation: int) -> dict[str, Any]:
     status, payload = receive_reply(connection)
     if status != DONE:
         raise RdzvError(f"the store refuses: {payload.decode(errors='backslashreplace')}")
-    answer = json.loads(payload)
-    if not isinstance(answer, dict):
-        raise ValueError(f"{type(answer).__name__} instead of an object")
-    return answer
+    return parse_statistics(payload)

@@ -7,7 +7,6 @@ was not built, ``StoreServer`` raises ``MissingDependency`` with the remedy.
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import logging
 import os
 import socket
@@ -19,6 +18,7 @@ from typing import Any
 from rdzv_plugins.errors import MissingDependency, RdzvError
 from rdzv_plugins.kvstore.limits import StoreLimits
 from rdzv_plugins.kvstore.listening import bind_exactly
+from rdzv_plugins.kvstore.statistics import parse_statistics
 from rdzv_plugins.options import PortRange
 
 __all__ = ["Keyspace", "StoreLimits", "StoreServer", "native_part"]
@@ -38,7 +38,10 @@ class Keyspace:
         self.port = port
 
     def wipe(self) -> None:
-        """Forget all keys and queues. Connections stay, and so does who waits. Raises ``ValueError`` when closed."""
+        """Forget all keys and queues. Connections stay, and so does who waits. Raises ``ValueError`` when closed.
+
+        Proxies are told to forget what they hold, which takes a moment.
+        """
         try:
             self._native.wipe_keyspace(self._id)
         except IndexError:
@@ -89,7 +92,7 @@ class StoreServer:
         reading, writing = os.pipe()
         try:
             self._native = native.Server(
-                threads=threads, version=_version(), log_fd=writing, limits=limits or StoreLimits(), run=run
+                threads=threads, version=version(), log_fd=writing, limits=limits or StoreLimits(), run=run
             )
         except BaseException:
             os.close(reading)
@@ -131,8 +134,7 @@ class StoreServer:
         Times are seconds, sizes bytes, counts since the start. Takes one lock after the other, each
         for a short time, so the figures are not of one instant.
         """
-        data: dict[str, Any] = json.loads(self._native.statistics())
-        return data
+        return parse_statistics(self._native.statistics())
 
     def close(self) -> None:
         """Close all keyspaces and connections and end the threads. May be called more than once."""
@@ -174,7 +176,8 @@ def _listen(host: str, port: int, listen_fd: int | None, name: str) -> socket.so
         raise RdzvError(f"listen_fd={listen_fd} is not a socket: {error.strerror}") from None
 
 
-def _version() -> str:
+def version() -> str:
+    """Of this installation."""
     try:
         return importlib.metadata.version("rdzv-plugins")
     except importlib.metadata.PackageNotFoundError:  # a checkout that is not installed

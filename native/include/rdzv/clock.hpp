@@ -1,0 +1,10 @@
+// The clock that all times here are of.
+#pragma once
+
+#include <cstdint>
+
+namespace rdzv {
+
+std::int64_t monotonic_ms();
+
+}  // namespace rdzv

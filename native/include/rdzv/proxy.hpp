@@ -1,0 +1,32 @@
+// The store proxy of a node: a server of one loop whose clients' keys are somewhere else.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "rdzv/server.hpp"
+#include "rdzv/upstream.hpp"
+
+namespace rdzv {
+
+class Proxy : private Server {
+ public:
+  // `trunk`: connected to the root, which has greeted. When the root is lost, the log says so in one line that begins
+  // with "lost: ". Throws std::system_error.
+  Proxy(Settings settings, UniqueFd trunk, Upstream::Traits traits);
+  ~Proxy() override { stop(); }
+
+  // A bound TCP or Unix socket; owned from here on, whatever happens. Returns its port. Throws as Server::open_keyspace.
+  std::uint16_t listen(int socket);
+  using Server::statistics;
+  using Server::stop;
+
+ private:
+  void describe(Json& json) override;
+
+  Upstream upstream_;
+  const std::shared_ptr<Keyspace> keys_;
+  std::atomic<std::uint32_t> listeners_{0};
+};
+
+}  // namespace rdzv

@@ -1,0 +1,112 @@
+// A proxy's connection to its root, as the root has it: it outlives the socket by the proxy's grace. See PROTOCOL.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "rdzv/frame_log.hpp"
+#include "rdzv/framing.hpp"
+#include "rdzv/peer.hpp"
+#include "rdzv/recall.hpp"
+#include "rdzv/subscriber.hpp"
+#include "rdzv/waiter.hpp"
+
+namespace rdzv {
+
+class Keyspace;
+
+class Trunk : public std::enable_shared_from_this<Trunk> {
+ public:
+  struct Traits {
+    std::uint64_t token = 0;
+    std::string name;
+    bool leaf = true;  // no proxy is behind it: its own writes need not be recalled from it
+    std::int64_t grace_ms = 0;
+  };
+
+  // `most`: bytes that may wait for the proxy.
+  Trunk(std::shared_ptr<Keyspace> keyspace, Traits traits, std::size_t most)
+      : traits_(std::move(traits)), keyspace_(std::move(keyspace)), most_(most) {}
+
+  const Traits& traits() const { return traits_; }
+  const Peer& peer() const { return peer_; }
+
+  // Whoever runs its requests, or takes it over, holds this: an old connection and a new one never do so at one time.
+  std::mutex working;
+  std::uint64_t run = 0;  // how many counted requests have been; guarded by `working`
+
+  // These are thread-safe, and may be called under the lock of a shard.
+  //
+  // A counted frame for the proxy, after all that were pushed before.
+  void push(std::uint32_t id, FrameStatus status, std::string_view payload, Pushes& pushes);
+  // Which of its connections its proxy holds values by; 0: by none any more. A broken one counts until the proxy knows.
+  std::uint32_t epoch();
+  // The same, for another value: 0 while there is no connection.
+  std::uint32_t granting();
+  // Asks for a key back. False: it is held by that connection no more.
+  bool ask_back(std::uint32_t epoch, std::string_view key, const std::shared_ptr<Recall>& recall, Pushes& pushes);
+
+  // The proxy has given up what it was asked for. An unknown number is one that was sent twice.
+  void given_up(std::uint32_t number, Wakes& wakes);
+  // One of its waits was woken, on whatever thread.
+  void woken(Waiter& waiter, Pushes& pushes);
+  void keep(const std::shared_ptr<Waiter>& waiter);
+  // The wait with that id, which is kept no longer; null: there is none.
+  std::shared_ptr<Waiter> forget(std::uint32_t id);
+
+  // A connection takes over; `received`: how many counted frames the proxy has. False: that cannot be.
+  // `resent`: how many of the next frames are from before.
+  bool attach(std::shared_ptr<Subscriber> bell, const Peer& peer, std::uint64_t received, std::uint64_t& resent,
+              Wakes& wakes);
+  // The connection of that bell has ended. False: another one had taken over.
+  // Its proxy may answer from what it holds until `held_until_ms`: what it does not know of this end can last so long.
+  bool detach(const Subscriber* bell, std::int64_t now_ms, std::int64_t held_until_ms);
+  bool attached_by(const Subscriber* bell);
+  // Moves what is there for the proxy to the end of `reply`.
+  struct Taken {
+    bool any = false, overflown = false;
+  };
+  Taken take(const Subscriber* bell, Output& reply);
+  bool acknowledge(std::uint64_t count);
+
+  // If its proxy has left: lets others write what it held, and forgets it, each when it is time.
+  void expire(std::int64_t now_ms, Wakes& wakes);
+  std::int64_t held_until_ms();
+  void end(Wakes& wakes);
+
+  void report(std::string_view text);
+  struct Summary {
+    std::string name, address, report;
+    bool attached = false;
+    std::size_t follows = 0;
+  };
+  Summary summary();
+
+ private:
+  void let_go(Wakes& wakes);  // of all that was held by the connection
+
+  const Traits traits_;
+  const std::shared_ptr<Keyspace> keyspace_;
+  const std::size_t most_;
+  Peer peer_;  // of the first connection
+  std::mutex mutex_;  // guards what follows
+  FrameLog log_;
+  std::shared_ptr<Subscriber> bell_;  // of the connection; null: there is none
+  bool rung_ = false;
+  bool ended_ = false;
+  std::int64_t left_ms_ = 0, held_until_ms_ = 0;
+  std::uint32_t epoch_ = 0, last_epoch_ = 0;
+  std::uint32_t last_recall_ = 0;
+  std::unordered_map<std::uint32_t, std::shared_ptr<Recall>> recalls_;
+  std::unordered_map<std::uint32_t, std::shared_ptr<Waiter>> waits_;
+  std::string report_;
+};
+
+// Those of `wakes` that are of trunks are told, and taken out.
+void tell_trunks(Wakes& wakes, Pushes& pushes);
+
+}  // namespace rdzv

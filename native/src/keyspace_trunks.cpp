@@ -1,0 +1,279 @@
+// What proxies need of a keyspace: values that they may hold in their caches, waits that they share.
+#include <algorithm>
+#include <utility>
+
+#include "rdzv/keyspace.hpp"
+#include "rdzv/payload.hpp"
+#include "rdzv/recall.hpp"
+#include "rdzv/trunk.hpp"
+#include "shard_locks.hpp"
+
+namespace rdzv {
+
+namespace {
+
+constexpr char kMayHold = 1, kMayNot = 0;
+
+void forget_stale(Holders& holders) {
+  std::erase_if(holders.list, [](const Holders::Holder& holder) {
+    const auto trunk = holder.trunk.lock();
+    return !trunk || trunk->epoch() != holder.epoch;
+  });
+}
+
+}  // namespace
+
+bool Keyspace::blocked(const Entry* entry, Writer* writer, bool sets) {
+  if (writer == nullptr || entry == nullptr || !entry->holders) {
+    return false;
+  }
+  forget_stale(*entry->holders);
+  for (const auto& holder : entry->holders->list) {
+    // a proxy with nobody behind it replaces the value by the one that it sets itself
+    const bool own = sets && writer->by != nullptr && writer->by->traits().leaf && holder.trunk.lock().get() == writer->by;
+    writer->blocked = writer->blocked || !own;
+  }
+  const auto recall = entry->holders->recall.lock();
+  writer->blocked = writer->blocked || (recall && !recall->over());
+  return writer->blocked;
+}
+
+void Keyspace::ask_holders(Holders& holders, std::string_view key, const std::shared_ptr<Recall>& recall, Pushes& pushes) {
+  for (const auto& holder : std::exchange(holders.list, {})) {
+    if (const auto trunk = holder.trunk.lock()) {
+      trunk->ask_back(holder.epoch, key, recall, pushes);
+    }
+  }
+}
+
+std::shared_ptr<Waiter> Keyspace::ask_back(Keys keys, const WaitOwner& owner, Pushes& pushes) {
+  const auto waiter = std::make_shared<Waiter>(owner, 0);
+  waiter->writes = true;
+  Locks locks(*this, keys);
+  for (const KeyView& key : keys) {
+    Entry* const entry = shard_of(key).table.find(key);
+    if (entry == nullptr || !entry->holders) {
+      continue;
+    }
+    Holders& holders = *entry->holders;
+    forget_stale(holders);
+    auto recall = holders.recall.lock();
+    if (!holders.list.empty()) {
+      recall = std::make_shared<Recall>();  // while there is one, nobody is added: there is none here
+      holders.recall = recall;
+      ask_holders(holders, key.text, recall, pushes);
+    }
+    if (recall) {
+      recall->join(waiter);
+      waiter->marks.push_back(recall);
+    }
+  }
+  return waiter->missing.fetch_sub(1, std::memory_order_acq_rel) == 1 ? nullptr : waiter;
+}
+
+bool Keyspace::grant(Entry& entry, Trunk& trunk) {
+  if (!entry.has_value || entry.changes) {
+    return false;
+  }
+  if (!entry.holders) {
+    entry.holders = std::make_unique<Holders>();
+  }
+  Holders& holders = *entry.holders;
+  const std::uint32_t epoch = trunk.granting();
+  if (epoch == 0 || !holders.recall.expired()) {
+    return false;
+  }
+  const auto mine = trunk.weak_from_this();
+  const auto same = [&](const auto& holder) { return !holder.trunk.owner_before(mine) && !mine.owner_before(holder.trunk); };
+  const auto found = std::find_if(holders.list.begin(), holders.list.end(), same);
+  if (found != holders.list.end()) {
+    found->epoch = epoch;
+  } else {
+    holders.list.push_back({mine, epoch});
+  }
+  return true;
+}
+
+void Keyspace::fetch(std::string_view key, Trunk& trunk, std::uint32_t id, Pushes& pushes) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  Entry* const entry = shard.table.find(view);
+  std::string text(1, entry != nullptr && grant(*entry, trunk) ? kMayHold : kMayNot);
+  const std::string_view value = entry != nullptr && entry->has_value ? entry->value.view() : std::string_view();
+  add_number(text, static_cast<std::uint64_t>(value.size()));
+  trunk.push(id, FrameStatus::kOk, text.append(value), pushes);
+}
+
+void Keyspace::set_for(std::string_view key, std::string_view value, Trunk& trunk, std::uint32_t id, Pushes& pushes,
+                       Wakes& wakes, Writer& writer) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  Entry& entry = find_or_make(shard, view);
+  if (blocked(&entry, &writer, true)) {
+    return;
+  }
+  set_locked(shard, entry, value, wakes);
+  const char held = grant(entry, trunk) ? kMayHold : kMayNot;
+  trunk.push(id, FrameStatus::kOk, {&held, 1}, pushes);
+}
+
+void Keyspace::grant_to(std::string_view key, Trunk& trunk, std::uint32_t id, Pushes& pushes) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  Entry* const entry = shard.table.find(view);
+  const char held = entry != nullptr && grant(*entry, trunk) ? kMayHold : kMayNot;
+  trunk.push(id, FrameStatus::kOk, {&held, 1}, pushes);
+}
+
+std::shared_ptr<Waiter> Keyspace::follow(std::string_view key, const WaitOwner& owner, Trunk& trunk, Pushes& pushes) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  Entry* entry = shard.table.find(view);
+  if (entry == nullptr || !entry->present()) {
+    entry = &find_or_make(shard, view);
+    const auto waiter = std::make_shared<Waiter>(owner, 1);  // `missing` begins at 1, which is this one key
+    waiter->key = key;
+    trunk.keep(waiter);
+    entry->waiters.push(waiter->place(*entry, index(view)));
+    shard.note_waited(*entry);
+    if (entry->extras && entry->extras->told) {
+      trunk.push(owner.id, FrameStatus::kQueued, key, pushes);
+    }
+    return waiter;
+  }
+  if (grant(*entry, trunk)) {
+    trunk.push(owner.id, FrameStatus::kValue, entry->value.view(), pushes);
+  } else {
+    trunk.push(owner.id, FrameStatus::kPresent, {}, pushes);
+  }
+  return nullptr;
+}
+
+void Keyspace::followed(Waiter& waiter, Trunk& trunk, Pushes& pushes) {
+  if (waiter.queued.exchange(false)) {
+    trunk.push(waiter.id, FrameStatus::kQueued, waiter.key, pushes);
+  }
+  for (auto pushed = waiter.pushes.exchange(0); pushed > 0; --pushed) {
+    trunk.push(waiter.id, FrameStatus::kWoken, waiter.key, pushes);
+  }
+  if (waiter.missing.load(std::memory_order_acquire) > 0 || !trunk.forget(waiter.id)) {
+    return;
+  }
+  const KeyView view(waiter.key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  Entry* const entry = shard.table.find(view);
+  if (entry != nullptr && grant(*entry, trunk)) {
+    trunk.push(waiter.id, FrameStatus::kValue, entry->value.view(), pushes);
+  } else {
+    trunk.push(waiter.id, FrameStatus::kPresent, {}, pushes);
+  }
+}
+
+void Keyspace::tell_of_queue(Entry& entry, Wakes& wakes) {
+  if (std::exchange(entry.more().told, true)) {
+    return;
+  }
+  for (WaitNode* node = entry.waiters.first(); node != nullptr; node = node->next) {
+    if (node->waiter->sticky) {
+      node->waiter->queued.store(true);
+      wakes.push_back(node->waiter->shared_from_this());
+    }
+  }
+}
+
+void Keyspace::wake_one_locked(Entry& entry, Wakes& wakes) {
+  // Until one client is released: those before it wait for other keys too.
+  for (const std::size_t woken = wakes.size(); wakes.size() == woken && !entry.waiters.empty();) {
+    WaitNode& node = *entry.waiters.first();
+    if (!node.waiter->sticky) {
+      release(entry.waiters, node, wakes);
+      continue;
+    }
+    entry.waiters.remove(node);  // somebody of that proxy has had a turn: it goes to the end
+    node.entry = &entry;
+    entry.waiters.push(node);
+    node.waiter->pushes.fetch_add(1);
+    wakes.push_back(node.waiter->shared_from_this());
+  }
+}
+
+bool Keyspace::wake_one(std::string_view key, Wakes& wakes) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  Entry* const entry = shard.table.find(view);
+  if (entry == nullptr) {
+    return false;
+  }
+  const std::size_t before = wakes.size();
+  wake_one_locked(*entry, wakes);
+  shard.note_waited(*entry);
+  erase_if_unneeded(shard, *entry);
+  return wakes.size() > before;
+}
+
+void Keyspace::give_back(std::string_view key, Wakes& wakes) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  if (Entry* const entry = shard.table.find(view); entry != nullptr && entry->has_queue()) {
+    wake_one_locked(*entry, wakes);
+    shard.note_waited(*entry);
+  }
+}
+
+void Keyspace::release(std::string_view key, std::uint64_t turn, Wakes& wakes) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  Entry* const entry = shard.table.find(view);
+  if (entry == nullptr) {
+    return;
+  }
+  for (WaitNode* node = entry->waiters.first(); node != nullptr;) {
+    WaitNode* const next = node->next;
+    if (node->waiter->turn <= turn) {
+      release(entry->waiters, *node, wakes);
+    }
+    node = next;
+  }
+  shard.note_waited(*entry);
+  erase_if_unneeded(shard, *entry);
+}
+
+void Keyspace::note_queue(std::string_view key, Wakes& wakes) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  if (Entry* const entry = shard.table.find(view); entry != nullptr) {
+    tell_of_queue(*entry, wakes);
+  }
+}
+
+void Keyspace::release_one(Waiter& waiter, std::string_view key, Wakes& wakes) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  for (WaitNode& node : waiter.nodes) {
+    if (Entry* const entry = node.entry; entry != nullptr && entry->key() == key) {
+      release(entry->waiters, node, wakes);
+      shard.note_waited(*entry);
+      erase_if_unneeded(shard, *entry);
+    }
+  }
+}
+
+bool Keyspace::waited_for(std::string_view key) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  const Entry* const entry = shard.table.find(view);
+  return entry != nullptr && !entry->waiters.empty();
+}
+
+}  // namespace rdzv

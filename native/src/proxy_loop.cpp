@@ -1,0 +1,69 @@
+// What the event loop of a proxy does besides.
+#include "rdzv/event_loop.hpp"
+
+namespace rdzv {
+
+void EventLoop::become_proxy(Upstream& upstream, const std::shared_ptr<Keyspace>& keys) {
+  relay_ = std::make_unique<Relay>(static_cast<Host&>(*this), work_.around, keys, upstream);
+  upstream_ = &upstream;
+  work_.around.relay = relay_.get();
+  upstream.start(*relay_, epoll_.get(), work_.around.now_ms);
+}
+
+void EventLoop::answer(void* connection, std::string_view raw) {
+  auto& client = *static_cast<Connection*>(connection);
+  if (!client.loop.closed && client.refusal() == Refusal::kNone) {
+    client.answered(raw);
+    mark_dirty(client);
+  }
+}
+
+void EventLoop::go_on(void* connection) {
+  auto& client = *static_cast<Connection*>(connection);
+  if (!client.loop.closed) {
+    client.go_on();
+    mark_dirty(client);
+  }
+}
+
+void EventLoop::refuse(void* connection, Refusal why) {
+  auto& client = *static_cast<Connection*>(connection);
+  if (!client.loop.closed) {
+    client.refuse(why);
+    mark_dirty(client);
+  }
+}
+
+void EventLoop::close_all(const std::string& why) {
+  lost_ = true;
+  for (const auto& client : connections_here_) {
+    refuse(client.get(), Refusal::kRootLost);  // closed at the end of the turn: one of them may be being served
+  }
+  crew_.log.always("lost: " + why);
+}
+
+std::size_t EventLoop::cut_trunks() {
+  std::size_t cut = 0;
+  for (const auto& client : connections_here_) {
+    if (client->is_trunk() && client->refusal() == Refusal::kNone) {
+      refuse(client.get(), Refusal::kTrunkSilent);
+      ++cut;
+    }
+  }
+  return cut;
+}
+
+void EventLoop::finish_turn() {
+  std::uint64_t requests = 0;
+  for (const Count& count : counters_.requests) {
+    requests += count.get();
+  }
+  do {
+    send_dirty();
+    graveyard_.clear();  // with what they have waited for
+    relay_->end_turn();
+    upstream_->end_turn(work_.around.now_ms, requests);
+  } while (!dirty_.empty() || !work_.wakes.empty() || !work_.around.wakes.empty() || !work_.around.pushes.empty());
+}
+
+}  // namespace rdzv

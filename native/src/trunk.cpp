@@ -1,0 +1,196 @@
+#include "rdzv/trunk.hpp"
+
+#include <utility>
+
+#include "rdzv/keyspace.hpp"
+#include "trunk_frames.hpp"
+
+namespace rdzv {
+
+void Trunk::push(std::uint32_t id, FrameStatus status, std::string_view payload, Pushes& pushes) {
+  const std::lock_guard lock(mutex_);
+  log_.add(make_frame(id, static_cast<std::uint8_t>(status), payload));
+  if (bell_ && !std::exchange(rung_, true)) {
+    pushes.push_back(bell_);
+  }
+}
+
+std::uint32_t Trunk::epoch() {
+  const std::lock_guard lock(mutex_);
+  return epoch_;
+}
+
+std::uint32_t Trunk::granting() {
+  const std::lock_guard lock(mutex_);
+  return bell_ ? epoch_ : 0;
+}
+
+bool Trunk::ask_back(std::uint32_t epoch, std::string_view key, const std::shared_ptr<Recall>& recall, Pushes& pushes) {
+  std::uint32_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (epoch != epoch_) {
+      return false;
+    }
+    number = ++last_recall_;
+    recalls_.emplace(number, recall);
+    recall->ask();
+  }
+  push(number, FrameStatus::kRecall, key, pushes);
+  return true;
+}
+
+void Trunk::given_up(std::uint32_t number, Wakes& wakes) {
+  std::shared_ptr<Recall> recall;
+  {
+    const std::lock_guard lock(mutex_);
+    if (auto found = recalls_.extract(number)) {
+      recall = std::move(found.mapped());
+    }
+  }
+  if (recall) {
+    recall->given_up(wakes);
+  }
+}
+
+void Trunk::keep(const std::shared_ptr<Waiter>& waiter) {
+  const std::lock_guard lock(mutex_);
+  waits_.emplace(waiter->id, waiter);
+}
+
+std::shared_ptr<Waiter> Trunk::forget(std::uint32_t id) {
+  const std::lock_guard lock(mutex_);
+  auto found = waits_.extract(id);
+  return found ? std::move(found.mapped()) : nullptr;
+}
+
+void Trunk::woken(Waiter& waiter, Pushes& pushes) {
+  if (waiter.sticky) {
+    keyspace_->followed(waiter, *this, pushes);
+  } else if (forget(waiter.id)) {
+    push(waiter.id, FrameStatus::kOk, {}, pushes);
+  }
+}
+
+bool Trunk::attach(std::shared_ptr<Subscriber> bell, const Peer& peer, std::uint64_t received, std::uint64_t& resent,
+                   Wakes& wakes) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (last_epoch_ == 0) {
+      peer_ = peer;
+    }
+    if (ended_ || !log_.rewind(received)) {
+      return false;
+    }
+    resent = log_.kept();
+    bell_ = std::move(bell);
+    rung_ = false;
+    epoch_ = ++last_epoch_;
+  }
+  let_go(wakes);
+  return true;
+}
+
+bool Trunk::detach(const Subscriber* bell, std::int64_t now_ms, std::int64_t held_until_ms) {
+  const std::lock_guard lock(mutex_);
+  if (bell_.get() != bell) {
+    return false;
+  }
+  bell_.reset();
+  left_ms_ = now_ms;
+  held_until_ms_ = held_until_ms;
+  return true;
+}
+
+std::int64_t Trunk::held_until_ms() {
+  const std::lock_guard lock(mutex_);
+  return held_until_ms_;
+}
+
+void Trunk::expire(std::int64_t now_ms, Wakes& wakes) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (bell_) {
+      return;
+    }
+    ended_ = ended_ || now_ms >= left_ms_ + traits_.grace_ms;
+    if (!ended_ && now_ms < held_until_ms_) {
+      return;
+    }
+    epoch_ = 0;
+  }
+  if (ended_) {
+    end(wakes);
+  } else {
+    let_go(wakes);
+  }
+}
+
+void Trunk::let_go(Wakes& wakes) {
+  decltype(recalls_) asked;
+  {
+    const std::lock_guard lock(mutex_);
+    asked.swap(recalls_);
+  }
+  for (const auto& [number, recall] : asked) {
+    recall->given_up(wakes);
+  }
+}
+
+bool Trunk::attached_by(const Subscriber* bell) {
+  const std::lock_guard lock(mutex_);
+  return bell_ != nullptr && bell_.get() == bell;
+}
+
+Trunk::Taken Trunk::take(const Subscriber* bell, Output& reply) {
+  const std::lock_guard lock(mutex_);
+  if (bell_.get() != bell) {
+    return {};
+  }
+  rung_ = false;
+  return {log_.take(reply), log_.bytes() > most_};
+}
+
+bool Trunk::acknowledge(std::uint64_t count) {
+  const std::lock_guard lock(mutex_);
+  return log_.acknowledge(count);
+}
+
+void Trunk::end(Wakes& wakes) {
+  decltype(waits_) waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    waiting.swap(waits_);
+    bell_.reset();
+    epoch_ = 0;
+    log_.clear();
+  }
+  keyspace_->trunks.remove(traits_.token);
+  for (const auto& [id, waiter] : waiting) {
+    keyspace_->cancel(*waiter);
+  }
+  let_go(wakes);
+}
+
+void Trunk::report(std::string_view text) {
+  const std::lock_guard lock(mutex_);
+  report_ = text;
+}
+
+Trunk::Summary Trunk::summary() {
+  const std::lock_guard lock(mutex_);
+  return {traits_.name, peer_.endpoint(), report_, bell_ != nullptr, waits_.size()};
+}
+
+void tell_trunks(Wakes& wakes, Pushes& pushes) {
+  std::erase_if(wakes, [&](const std::shared_ptr<Waiter>& waiter) {
+    const auto trunk = waiter->trunk.lock();
+    if (trunk) {
+      trunk->woken(*waiter, pushes);
+    }
+    return trunk != nullptr;
+  });
+}
+
+}  // namespace rdzv

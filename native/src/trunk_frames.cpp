@@ -1,0 +1,171 @@
+// A proxy's connection: how it attaches, and its frames. What they ask for is in trunk_requests.cpp; the other end is
+// in upstream.cpp.
+#include "trunk_frames.hpp"
+
+#include <utility>
+
+#include "frames.hpp"
+
+namespace rdzv {
+
+namespace {
+
+constexpr std::uint8_t kLeaf = 1, kAgain = 2;
+constexpr std::size_t kLength = 4, kHead = 5;  // the length does not count itself
+constexpr std::int64_t kMinGraceMs = 100, kMaxGraceMs = 600'000;
+
+}  // namespace
+
+void Conversation::attach(std::uint32_t id, std::string_view bytes, Output& reply, Wakes& wakes) {
+  Payload payload(bytes, around_.limits);
+  const auto token = payload.number<std::uint64_t>();
+  const auto received = payload.number<std::uint64_t>();
+  const auto grace_ms = std::int64_t{payload.number<std::uint32_t>()};
+  const auto flags = payload.flags(kLeaf | kAgain);
+  const auto name = payload.key();
+  payload.end();
+  if (!payload.ok()) {
+    refuse(payload.refusal());
+    return;
+  }
+  if (session_ || grace_ms < kMinGraceMs || grace_ms > kMaxGraceMs) {
+    answer(reply, id, FrameStatus::kError, session_ ? "a connection with a session cannot be a trunk" : "not a grace");
+    return;
+  }
+  auto trunk = keyspace_->trunks.find(token);
+  if (!trunk && (flags & kAgain) != 0) {
+    answer(reply, id, FrameStatus::kError, "this trunk is not known here (any more)");
+    return;
+  }
+  if (!trunk) {
+    Trunk::Traits traits{token, std::string(name), (flags & kLeaf) != 0, grace_ms};
+    trunk = std::make_shared<Trunk>(keyspace_, std::move(traits), around_.limits.output_bytes);
+    keyspace_->trunks.add(token, trunk);
+  }
+  const std::lock_guard working(trunk->working);
+  std::uint64_t resent = 0;
+  auto bell = std::make_shared<Subscriber>(around_.loop, owner_, 0);
+  if (!trunk->attach(bell, peer_, received, resent, wakes)) {
+    answer(reply, id, FrameStatus::kError, "what this trunk has missed is not known any more");
+    return;
+  }
+  trunk_ = std::move(trunk);
+  bell_ = std::move(bell);
+  trunk_lease_ = {grace_ms, around_.now_ms};
+  phase_ = Phase::kTrunk;
+  std::string text;
+  add_number(text, trunk_->run);
+  add_number(text, resent);
+  answer(reply, id, FrameStatus::kOk, text);
+  trunk_->take(bell_.get(), reply);
+  if (around_.relay != nullptr) {
+    guest()->trunk = trunk_;
+    around_.relay->child_attached();
+  }
+}
+
+std::shared_ptr<Trunk> Conversation::end_trunk() {
+  if (holders_) {
+    holders_->owner = nullptr;
+    holders_.reset();
+  }
+  if (guest_) {
+    guest_->owner = nullptr;
+    guest_.reset();
+  }
+  if (!trunk_) {
+    return nullptr;
+  }
+  bell_->owner = nullptr;
+  const auto trunk = std::move(trunk_);
+  // It answers from what it holds for half of its grace after it was last heard of, and those behind it for as long again.
+  const std::int64_t vouched_ms = trunk->traits().grace_ms / (trunk->traits().leaf ? 2 : 1);
+  const std::int64_t held_until_ms = trunk_lease_.heard_ms + vouched_ms + 1;
+  return trunk->detach(bell_.get(), around_.now_ms, held_until_ms) ? trunk : nullptr;
+}
+
+std::size_t Conversation::trunk_frame(std::string_view bytes, Output& reply, Wakes& wakes) {
+  if (bytes.size() < kLength) {
+    return 0;
+  }
+  Fields fields(bytes);
+  const auto size = fields.number<std::uint32_t>();
+  if (size < kHead || size > around_.limits.request_bytes) {
+    return refuse(size < kHead ? Refusal::kBadFrame : Refusal::kRequestTooLong);
+  }
+  if (bytes.size() < kLength + size) {
+    return 0;
+  }
+  const auto id = fields.number<std::uint32_t>();
+  const auto operation = static_cast<Operation>(fields.number<std::uint8_t>());
+  const std::string_view payload = bytes.substr(kLength + kHead, size - kHead);
+  around_.counters.frames.add(1);
+  if (operation <= Operation::kAttach || operation > Operation::kReport) {
+    return refuse(Refusal::kBadFrame);
+  }
+  around_.counters.trunk[trunk_index(operation)].add(1);
+  const std::lock_guard working(trunk_->working);
+  if (!trunk_->attached_by(bell_.get())) {
+    return refuse(Refusal::kTrunkSilent);  // another connection has taken over, and has been sent this again
+  }
+  if (!is_counted(operation)) {
+    say(operation, payload, reply);
+  } else if (suspended_ || !queued_.empty()) {
+    queued_.emplace_back(bytes.substr(0, kLength + size));
+    queued_bytes_ += size;
+    if (queued_bytes_ > around_.limits.request_bytes) {
+      return refuse(Refusal::kRequestTooLong);
+    }
+    if (operation == Operation::kRecalled) {  // what is waited for may be this; to run it again later does no harm
+      run(operation, id, payload, wakes);
+    }
+  } else if (run(operation, id, payload, wakes)) {
+    ++trunk_->run;
+    tell_trunks(wakes, around_.pushes);  // of what this has changed, before what the next one says
+  } else if (refusal_ == Refusal::kNone) {
+    queued_.emplace_back(bytes.substr(0, kLength + size));
+    queued_bytes_ += size;
+  }
+  return refusal_ == Refusal::kNone ? kLength + size : 0;
+}
+
+void Conversation::drain(Wakes& wakes) {
+  while (!queued_.empty() && !suspended_ && refusal_ == Refusal::kNone) {
+    const std::lock_guard working(trunk_->working);
+    if (!trunk_->attached_by(bell_.get())) {
+      refuse(Refusal::kTrunkSilent);
+      return;
+    }
+    const std::string& frame = queued_.front();
+    Fields fields(frame);
+    fields.number<std::uint32_t>();
+    const auto id = fields.number<std::uint32_t>();
+    const auto operation = static_cast<Operation>(fields.number<std::uint8_t>());
+    if (!run(operation, id, std::string_view(frame).substr(kLength + kHead), wakes)) {
+      return;
+    }
+    ++trunk_->run;
+    tell_trunks(wakes, around_.pushes);
+    queued_bytes_ -= frame.size() - kLength;
+    queued_.pop_front();
+  }
+}
+
+void Conversation::say(Operation operation, std::string_view bytes, Output& reply) {
+  if (operation == Operation::kReport) {
+    trunk_->report(bytes);
+    return;
+  }
+  Payload payload(bytes, around_.limits);
+  const auto received = payload.number<std::uint64_t>();
+  payload.end();
+  if (!payload.ok() || !trunk_->acknowledge(received)) {
+    refuse(Refusal::kBadFrame);
+    return;
+  }
+  std::string text;
+  add_number(text, trunk_->run);
+  answer(reply, 0, FrameStatus::kReceived, text);
+}
+
+}  // namespace rdzv

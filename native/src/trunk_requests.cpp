@@ -1,0 +1,186 @@
+// A proxy's requests: what it could not answer by itself. In a proxy: those of proxies behind it, which it relays.
+#include <array>
+#include <utility>
+
+#include "frames.hpp"
+
+namespace rdzv {
+
+namespace {
+
+// Replies to a forwarded request, as one text behind whether the value may be held.
+std::string unheld(const Output& raw) {
+  std::string text(1, 0);
+  std::array<iovec, 16> parts;
+  Output rest = raw;
+  while (!rest.empty()) {
+    std::size_t size = 0;
+    for (std::size_t i = 0, count = rest.gather(parts.data(), parts.size()); i < count; ++i) {
+      text.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
+      size += parts[i].iov_len;
+    }
+    rest.consume(size);
+  }
+  return text;
+}
+
+// Those that a proxy answers by itself, or asks in another way.
+bool is_forwarded(Query query) {
+  return query != Query::kValidate && query != Query::kWait && query != Query::kCancelWait && query != Query::kBarrier &&
+         query != Query::kPing;
+}
+
+}  // namespace
+
+bool Conversation::run(Operation operation, std::uint32_t id, std::string_view bytes, Wakes& wakes) {
+  Payload payload(bytes, around_.limits);
+  if (around_.relay != nullptr) {
+    around_.relay->check();
+    if (refusal_ != Refusal::kNone) {
+      return false;  // the root does not vouch for this proxy, which has cut off those behind it
+    }
+    if (operation != Operation::kArrive) {
+      around_.relay->admits(guest(), false);
+    }
+  }
+  switch (operation) {
+    case Operation::kForward:
+      return forward(id, bytes, wakes);
+    case Operation::kFollow: {
+      const auto key = payload.key();
+      const bool reads = (payload.flags(1) & 1) != 0;
+      payload.end();
+      if (payload.ok()) {
+        const auto waiter = keyspace_->follow(key, waits_for(id, true), *trunk_, around_.pushes);
+        if (around_.relay != nullptr) {
+          around_.relay->want(key, reads, waiter);
+        }
+      }
+      break;
+    }
+    case Operation::kUnfollow: {
+      const auto follow = payload.number<std::uint32_t>();
+      payload.end();
+      if (payload.ok()) {
+        unfollow(follow);
+      }
+      break;
+    }
+    case Operation::kArrive:
+      return arrive(id, payload, wakes);
+    case Operation::kGiveBack: {
+      const auto key = payload.key();
+      payload.end();
+      if (payload.ok() && around_.relay != nullptr) {
+        around_.relay->give_back(key);
+      } else if (payload.ok()) {
+        keyspace_->give_back(key, wakes);
+      }
+      break;
+    }
+    default: {  // kRecalled
+      const auto number = payload.number<std::uint32_t>();
+      payload.end();
+      if (payload.ok()) {
+        trunk_->given_up(number, wakes);
+      }
+    }
+  }
+  if (!payload.ok()) {
+    refuse(payload.refusal());
+  }
+  return payload.ok();
+}
+
+WaitOwner Conversation::waits_for(std::uint32_t id, bool sticky) {
+  return {around_.loop, nullptr, &trunk_->peer(), around_.now_ms, around_.turn, trunk_, id, sticky};
+}
+
+void Conversation::unfollow(std::uint32_t id) {
+  if (const auto waiter = trunk_->forget(id)) {
+    keyspace_->cancel(*waiter);
+    if (around_.relay != nullptr) {
+      around_.relay->unwant(waiter->key);
+    }
+  }
+}
+
+bool Conversation::arrive(std::uint32_t id, Payload& payload, Wakes& wakes) {
+  const auto key = payload.key();
+  const auto world_size = payload.number<std::int64_t>();
+  const auto count = payload.number<std::int64_t>();
+  payload.end();
+  if (!payload.ok()) {
+    refuse(payload.refusal());
+    return false;
+  }
+  if (around_.relay != nullptr) {
+    around_.relay->arrive(key, world_size, count, nullptr, {guest(), id});
+    return true;
+  }
+  Keyspace::Arrival arrival;
+  do {
+    writer_ = {trunk_.get()};
+    arrival = keyspace_->barrier(key, world_size, waits_for(id, false), wakes, count, &writer_);
+    if (writer_.blocked && wait_for_holders({KeyView(key)})) {
+      return false;
+    }
+  } while (writer_.blocked);
+  holders_.reset();
+  if (!arrival.number) {
+    trunk_->push(id, FrameStatus::kError, text(Refusal::kNotANumber), around_.pushes);
+  } else if (!arrival.waiter) {
+    trunk_->push(id, FrameStatus::kOk, {}, around_.pushes);
+  } else {
+    trunk_->keep(arrival.waiter);
+    if (arrival.waiter->missing.load(std::memory_order_acquire) == 0) {  // the last one has come on another loop meanwhile
+      trunk_->woken(*arrival.waiter, around_.pushes);
+    }
+  }
+  return true;
+}
+
+bool Conversation::forward(std::uint32_t id, std::string_view raw, Wakes& wakes) {
+  Scanner scanner;
+  const auto scanned = raw.empty() ? Scanner::Result::kIncomplete : scanner.advance(raw, around_.limits);
+  if (scanned == Scanner::Result::kRefused) {  // for instance by limits that are not the proxy's: its client is to hear of it
+    trunk_->push(id, FrameStatus::kError, text(scanner.refusal()), around_.pushes);
+    return true;
+  }
+  if (scanned != Scanner::Result::kComplete || scanner.size() != raw.size() || !is_forwarded(static_cast<Query>(raw[0]))) {
+    refuse(Refusal::kBadFrame);
+    return false;
+  }
+  const auto query = static_cast<Query>(raw[0]);
+  Fields fields(raw.substr(1));
+  if (around_.relay != nullptr) {
+    return relay_forward(id, query, raw);
+  }
+  do {
+    writer_ = {trunk_.get()};
+    if (query == Query::kGet) {
+      keyspace_->fetch(fields.bytes(), *trunk_, id, around_.pushes);
+      return true;
+    }
+    if (query == Query::kSet) {
+      Fields again = fields;
+      const auto key = again.bytes();
+      keyspace_->set_for(key, again.bytes(), *trunk_, id, around_.pushes, wakes, writer_);
+    } else {
+      Output reply;
+      execute(query, fields, reply, wakes);
+      if (const Refusal why = std::exchange(refusal_, Refusal::kNone); why != Refusal::kNone) {
+        trunk_->push(id, FrameStatus::kError, text(why), around_.pushes);  // it is for the one who has asked
+      } else if (!writer_.blocked) {
+        trunk_->push(id, FrameStatus::kOk, unheld(reply), around_.pushes);
+      }
+    }
+    if (writer_.blocked && wait_for_holders(keys_written(query, fields))) {
+      return false;
+    }
+  } while (writer_.blocked);
+  holders_.reset();
+  return true;
+}
+
+}  // namespace rdzv

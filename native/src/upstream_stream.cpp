@@ -1,0 +1,167 @@
+// The bytes of the trunk, in and out, and what the root's frames are.
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "rdzv/relay.hpp"
+#include "rdzv/upstream.hpp"
+
+namespace rdzv {
+
+namespace {
+
+constexpr std::size_t kLength = 4, kHead = 5, kGreeting = 8;
+constexpr std::size_t kReadBytes = 256 * 1024;
+constexpr int kMostFruitless = 5;
+
+}  // namespace
+
+bool Upstream::read() {
+  while (true) {
+    const std::size_t before = inbox_.size();
+    inbox_.resize(before + kReadBytes);
+    const ssize_t got = recv(fd_.get(), inbox_.data() + before, kReadBytes, 0);
+    inbox_.resize(before + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+      return true;
+    }
+    if (got <= 0) {
+      broken(got == 0 ? "it has closed the connection" : std::generic_category().message(errno));
+      return false;
+    }
+    std::size_t used = 0;
+    while (state_ != State::kLost && state_ != State::kWaiting) {
+      const std::size_t size = take(std::string_view(inbox_).substr(used));
+      if (size == 0) {
+        break;
+      }
+      used += size;
+    }
+    if (state_ == State::kLost || state_ == State::kWaiting) {
+      return false;
+    }
+    inbox_.erase(0, used);
+    if (static_cast<std::size_t>(got) < kReadBytes) {
+      return true;
+    }
+  }
+}
+
+std::size_t Upstream::take(std::string_view bytes) {
+  if (state_ == State::kGreeting) {
+    if (bytes.size() < kGreeting) {
+      return 0;
+    }
+    if (bytes.substr(0, 4) != kFramingMagic) {
+      give_up("something else than a native store answers there");
+      return 0;
+    }
+    state_ = State::kAttaching;
+    return kGreeting;
+  }
+  if (bytes.size() < kLength + kHead) {
+    return 0;
+  }
+  std::uint32_t size = 0, id = 0;
+  std::memcpy(&size, bytes.data(), sizeof size);
+  std::memcpy(&id, bytes.data() + kLength, sizeof id);
+  const auto status = static_cast<FrameStatus>(bytes[kLength + 4]);
+  if (size < kHead) {
+    give_up("what it says cannot be understood");
+    return 0;
+  }
+  if (bytes.size() < kLength + size) {
+    return 0;
+  }
+  const std::string_view payload = bytes.substr(kLength + kHead, size - kHead);
+  if (state_ == State::kAttaching) {
+    if (status != FrameStatus::kOk || payload.size() != 16) {
+      give_up(status == FrameStatus::kError ? std::string(payload) : "what it says cannot be understood");
+      return 0;
+    }
+    attached_to(payload);
+  } else if (status == FrameStatus::kReceived) {
+    std::uint64_t count = 0;
+    std::memcpy(&count, payload.data(), std::min(payload.size(), sizeof count));
+    if (payload.size() != sizeof count || !log_.acknowledge(count)) {
+      give_up("it claims to have what it was not sent");
+      return 0;
+    }
+    answered_beat();
+    if (count > run_at_break_) {
+      fruitless_ = 0;
+    }
+    if (!full()) {
+      relay_->confirmed();
+    }
+  } else if (status <= FrameStatus::kError || (status >= FrameStatus::kValue && status <= FrameStatus::kQueued)) {
+    ++received_;
+    const bool resent = resent_ > 0;
+    resent_ -= resent ? 1 : 0;
+    relay_->on_frame(id, status, payload, resent);
+  } else {
+    give_up("what it says cannot be understood");
+    return 0;
+  }
+  return kLength + size;
+}
+
+void Upstream::attached_to(std::string_view payload) {
+  std::uint64_t has = 0;
+  std::memcpy(&has, payload.data(), sizeof has);
+  std::memcpy(&resent_, payload.data() + 8, sizeof resent_);
+  if (!log_.rewind(has)) {
+    return give_up("it claims to have what it was not sent");
+  }
+  // A request that ends the connection would do so for ever. One that breaks while nobody asks for anything is no sign of that.
+  fruitless_ = log_.kept() > 0 && has == run_at_break_ ? fruitless_ + 1 : 0;
+  run_at_break_ = has;
+  if (fruitless_ > kMostFruitless) {
+    return give_up("it ends the connection again and again: " + last_trouble_);
+  }
+  known_ = true;
+  state_ = State::kAttached;
+  answered_beat();
+  said_attached_.set(1);
+  pause_ms_ = 0;
+  beat_ms_ = now_ms_;
+  report_ms_ = now_ms_;
+}
+
+bool Upstream::write() {
+  if (state_ == State::kAttached) {
+    log_.take(outbox_);
+  }
+  while (!outbox_.empty()) {
+    std::array<iovec, 16> parts;
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = outbox_.gather(parts.data(), parts.size());
+    const ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      if (errno != EAGAIN) {
+        broken(std::generic_category().message(errno));
+        return false;
+      }
+      break;
+    }
+    outbox_.consume(static_cast<std::size_t>(sent));
+  }
+  const std::uint32_t interest = EPOLLIN | (outbox_.empty() ? 0u : static_cast<std::uint32_t>(EPOLLOUT));
+  if (interest != interest_) {
+    epoll_event event{};
+    event.events = interest_ = interest;
+    event.data.ptr = static_cast<Source*>(this);
+    epoll_ctl(epoll_, EPOLL_CTL_MOD, fd_.get(), &event);
+  }
+  return true;
+}
+
+}  // namespace rdzv

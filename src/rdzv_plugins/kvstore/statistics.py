@@ -1,0 +1,29 @@
+"""The statistics of servers and proxies, as they come from the native part or over the wire."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def parse_statistics(text: bytes) -> dict[str, Any]:
+    """The statistics of a server or a proxy, what proxies report in them included. Raises ``ValueError``."""
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        raise ValueError(f"{type(data).__name__} instead of an object")
+    try:
+        for keyspace in data.get("keyspaces", ()):
+            for trunk in keyspace.get("trunks", ()):
+                trunk["report"] = _parse_report(trunk["report"])
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"its keyspaces cannot be read: {error}") from None
+    return data
+
+
+def _parse_report(text: str) -> dict[str, Any]:
+    """What a proxy says of itself: empty where it has not yet, or says something else than it should."""
+    try:
+        report = json.loads(text)
+        return {**report, "children": [_parse_report(child) for child in report["children"]]}
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {}
