@@ -132,7 +132,7 @@ void EventLoop::adopt(UniqueFd fd, const Peer& peer, const std::shared_ptr<Liste
   event.data.ptr = static_cast<Source*>(connection.get());
   connections_here_.push_back(std::move(connection));
   Connection& here = *connections_here_.back();
-  if (lost_ || listener->closed.load() || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, here.fd(), &event) < 0) {
+  if (listener->closed.load() || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, here.fd(), &event) < 0) {
     close(here, Refusal::kNone);
     return;
   }

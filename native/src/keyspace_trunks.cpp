@@ -227,7 +227,7 @@ void Keyspace::give_back(std::string_view key, Wakes& wakes) {
   }
 }
 
-void Keyspace::release(std::string_view key, std::uint64_t turn, Wakes& wakes) {
+void Keyspace::release(std::string_view key, std::uint64_t turn, std::int64_t before_ms, Wakes& wakes) {
   const KeyView view(key);
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
@@ -237,7 +237,7 @@ void Keyspace::release(std::string_view key, std::uint64_t turn, Wakes& wakes) {
   }
   for (WaitNode* node = entry->waiters.first(); node != nullptr;) {
     WaitNode* const next = node->next;
-    if (node->waiter->turn <= turn) {
+    if (node->waiter->turn <= turn || node->waiter->since_ms < before_ms) {
       release(entry->waiters, *node, wakes);
     }
     node = next;
@@ -266,6 +266,21 @@ void Keyspace::release_one(Waiter& waiter, std::string_view key, Wakes& wakes) {
       erase_if_unneeded(shard, *entry);
     }
   }
+}
+
+std::vector<void*> Keyspace::waiting(std::string_view key) {
+  const KeyView view(key);
+  Shard& shard = shard_of(view);
+  const std::lock_guard lock(shard.mutex);
+  std::vector<void*> owners;
+  if (const Entry* const entry = shard.table.find(view)) {
+    for (const WaitNode* node = entry->waiters.first(); node != nullptr; node = node->next) {
+      if (node->waiter->owner != nullptr) {
+        owners.push_back(node->waiter->owner);
+      }
+    }
+  }
+  return owners;
 }
 
 bool Keyspace::waited_for(std::string_view key) {

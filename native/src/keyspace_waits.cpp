@@ -152,6 +152,10 @@ Keyspace::Summary Keyspace::summary(std::size_t keys, std::size_t clients) {
     summary.waited_keys += shard.waited.size();
     for (const Entry* entry : shard.waited) {
       const WaitList& list = entry->waiters.empty() ? entry->extras->barrier : entry->waiters;
+      if (list.first()->waiter->quiet && list.size() == 1 && (!entry->extras || entry->extras->barrier.empty())) {
+        --summary.waited_keys;
+        continue;
+      }
       const std::int64_t since = list.first()->waiter->since_ms;
       auto& heap = summary.waited;
       if (heap.size() == keys) {

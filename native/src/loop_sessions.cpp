@@ -49,7 +49,12 @@ void EventLoop::expire_trunks() {
     const auto trunk = leaving_.begin()->second;
     leaving_.erase(leaving_.begin());
     // its proxy may have come back since, and have left again: then another entry is about that
-    trunk->expire(work_.around.now_ms, work_.around.wakes);
+    const auto keys = trunk->expire(work_.around.now_ms, work_.around.wakes);
+    for (const std::string& key : keys) {
+      if (relay_) {
+        relay_->unwant(key);
+      }
+    }
   }
 }
 

@@ -16,6 +16,13 @@ std::uint16_t Proxy::listen(int socket) {
   return open_listener(number == 0 ? "proxy" : "proxy " + std::to_string(number + 1), socket, keys_).port;
 }
 
+void Proxy::stop() {
+  if (!forked() && !left_.exchange(true)) {
+    on_every_loop([&](EventLoop&) { upstream_.leave(); });
+  }
+  Server::stop();
+}
+
 void Proxy::describe(Json& json) {
   json.key("proxy").open('{').pair("root", std::string_view(upstream_.root()));
   json.key("attached").value(upstream_.attached()).pair("reconnects", upstream_.reconnects());

@@ -35,19 +35,18 @@ void EventLoop::refuse(void* connection, Refusal why) {
 }
 
 void EventLoop::close_all(const std::string& why) {
-  lost_ = true;
   for (const auto& client : connections_here_) {
     refuse(client.get(), Refusal::kRootLost);  // closed at the end of the turn: one of them may be being served
   }
   crew_.log.always("lost: " + why);
 }
 
-std::size_t EventLoop::cut_trunks() {
-  std::size_t cut = 0;
+std::unordered_set<std::uint64_t> EventLoop::cut_trunks() {
+  std::unordered_set<std::uint64_t> cut;
   for (const auto& client : connections_here_) {
     if (client->is_trunk() && client->refusal() == Refusal::kNone) {
+      cut.insert(client->token());
       refuse(client.get(), Refusal::kTrunkSilent);
-      ++cut;
     }
   }
   return cut;

@@ -19,7 +19,8 @@ namespace {
 
 // How long arrivals wait for more of them; those of other proxies are on their way for longer.
 constexpr std::int64_t kGatherMs = 1, kGatherProxiesMs = 5;
-constexpr std::size_t kKeysReported = 10, kMostQueues = 65536;
+constexpr std::size_t kKeysReported = 10, kMostQueues = 65536, kMostAhead = 256;
+constexpr std::uint8_t kReads = 1, kAhead = 2;  // of a follow: see PROTOCOL.md
 
 void add_wire_text(std::string& to, std::string_view text) {
   add_number(to, static_cast<std::uint64_t>(text.size()));
@@ -44,6 +45,7 @@ bool Relay::admits(const std::shared_ptr<Guest>& guest, bool fence) {
   }
   const bool full = upstream_.full();
   if (!full && !(fence && guest->unconfirmed > 0)) {
+    guest->fenced = false;
     return true;
   }
   guest->fenced = true;
@@ -156,10 +158,14 @@ void Relay::want(std::string_view key, bool reads, const std::shared_ptr<Waiter>
     saved_waits.add(1);
     return;
   }
+  follow(found->first, reads ? kReads : 0);
+}
+
+void Relay::follow(const std::string& key, std::uint8_t flags) {
   std::string payload;
   add_text(payload, key);
-  add_number(payload, static_cast<std::uint8_t>(reads ? 1 : 0));
-  found->second = {send(Operation::kFollow, payload, {Pending::Kind::kFollow, std::string(key)}), around_.turn};
+  add_number(payload, flags);
+  follows_[key] = {send(Operation::kFollow, payload, {Pending::Kind::kFollow, key}), around_.turn};
 }
 
 void Relay::probe(std::string_view key, const std::shared_ptr<Waiter>& waiter) {
@@ -186,8 +192,12 @@ void Relay::look_ahead(std::string_view key) {
     const KeyView view(next);
     if (!keys_->has_all({&view, 1}) && !follows_.contains(next)) {
       ahead.add(1);
-      want(next, false, nullptr);
+      follow(next, kAhead);
+      looked_ahead_.push_back(next);
     }
+  }
+  for (; looked_ahead_.size() > kMostAhead; looked_ahead_.pop_front()) {
+    unwant(looked_ahead_.front());  // nobody has come for it
   }
 }
 
@@ -215,8 +225,8 @@ void Relay::check() {
   upstream_.check(monotonic_ms());
 }
 
-void Relay::child_attached() {
-  if (cut_ > 0 && --cut_ == 0) {
+void Relay::child_attached(std::uint64_t token) {
+  if (cut_.erase(token) > 0 && cut_.empty()) {
     upstream_.not_before(0);
   }
 }

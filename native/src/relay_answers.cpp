@@ -55,7 +55,7 @@ void Relay::confirm(Guest& guest) {
 
 void Relay::confirmed() {
   for (const auto& guest : std::exchange(stalled_, {})) {
-    if (guest->owner != nullptr && !guest->trunk) {
+    if (std::exchange(guest->fenced, false) && guest->owner != nullptr) {
       host_.go_on(guest->owner);
     }
   }
@@ -194,6 +194,13 @@ void Relay::failed(Pending& done, std::string_view why) {
     add_done(done, {});
     return;
   }
+  if (done.kind == Pending::Kind::kFollow) {
+    follows_.erase(done.key);
+    for (void* const owner : keys_->waiting(done.key)) {
+      host_.refuse(owner, refusal_named(why));
+    }
+    return;
+  }
   if (done.asker.guest) {
     refuse(done.asker, why);
     if (done.kind == Pending::Kind::kSet) {
@@ -216,7 +223,8 @@ void Relay::follow_ends(const Pending& done, std::string_view value, bool held) 
     return;
   }
   // It is there, or was: so for those who had begun to wait when the root was asked. The others ask again.
-  keys_->release(done.key, follow.turn, around_.wakes);
+  // Who has waited for longer than the root's word can have been under way had begun before it, too.
+  keys_->release(done.key, follow.turn, around_.now_ms - upstream_.round_trip_ms() - 1, around_.wakes);
   if (keys_->waited_for(done.key)) {
     want(done.key, false, nullptr);
   }
@@ -256,8 +264,8 @@ void Relay::given_up(const Waiter& waiter) {
 
 void Relay::trunk_broken() {
   keys_->wipe();
-  if (const std::size_t cut = host_.cut_trunks(); cut > 0) {
-    cut_ = cut;
+  if (auto cut = host_.cut_trunks(); !cut.empty()) {
+    cut_ = std::move(cut);
     upstream_.not_before(monotonic_ms() + upstream_.traits().grace_ms / 2);
   }
 }

@@ -45,6 +45,9 @@ bool Conversation::answers_here(Query query, Fields fields) const {
 std::size_t Conversation::relayed(Query query, std::string_view raw, Output& reply, Wakes& wakes) {
   Relay& relay = *around_.relay;
   relay.check();
+  if (relay.is_lost()) {
+    refuse(Refusal::kRootLost);
+  }
   if (refusal_ != Refusal::kNone) {
     return 0;
   }

@@ -75,7 +75,8 @@ std::string Server::statistics() {
     json.pair(kCoordination[i], total(crew_, [i](const Counters& c) -> auto& { return c.coordination[i]; }));
   }
   for (std::size_t i = 0; i < kTrunkNames.size(); ++i) {
-    if (kTrunkNames[i] != "received" && kTrunkNames[i] != "report") {  // signs of life
+    if (const auto operation = static_cast<Operation>(static_cast<std::size_t>(kFirstOfTrunk) + i);
+        operation == Operation::kAttach || is_counted(operation)) {  // not signs of life
       json.pair(kTrunkNames[i], total(crew_, [i](const Counters& c) -> auto& { return c.trunk[i]; }));
     }
   }

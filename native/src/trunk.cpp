@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "rdzv/keyspace.hpp"
+#include "rdzv/relay.hpp"
 #include "trunk_frames.hpp"
 
 namespace rdzv {
@@ -58,6 +59,11 @@ void Trunk::keep(const std::shared_ptr<Waiter>& waiter) {
   waits_.emplace(waiter->id, waiter);
 }
 
+bool Trunk::waits(std::uint32_t id) {
+  const std::lock_guard lock(mutex_);
+  return waits_.contains(id);
+}
+
 std::shared_ptr<Waiter> Trunk::forget(std::uint32_t id) {
   const std::lock_guard lock(mutex_);
   auto found = waits_.extract(id);
@@ -107,23 +113,21 @@ std::int64_t Trunk::held_until_ms() {
   return held_until_ms_;
 }
 
-void Trunk::expire(std::int64_t now_ms, Wakes& wakes) {
+std::vector<std::string> Trunk::expire(std::int64_t now_ms, Wakes& wakes) {
+  bool ends = false;
   {
     const std::lock_guard lock(mutex_);
-    if (bell_) {
-      return;
-    }
-    ended_ = ended_ || now_ms >= left_ms_ + traits_.grace_ms;
-    if (!ended_ && now_ms < held_until_ms_) {
-      return;
+    ends = ended_ = ended_ || (!bell_ && now_ms >= left_ms_ + traits_.grace_ms);
+    if (!ends && (bell_ || now_ms < held_until_ms_)) {
+      return {};
     }
     epoch_ = 0;
   }
-  if (ended_) {
-    end(wakes);
-  } else {
-    let_go(wakes);
+  if (ends) {
+    return end(wakes);
   }
+  let_go(wakes);
+  return {};
 }
 
 void Trunk::let_go(Wakes& wakes) {
@@ -156,7 +160,7 @@ bool Trunk::acknowledge(std::uint64_t count) {
   return log_.acknowledge(count);
 }
 
-void Trunk::end(Wakes& wakes) {
+std::vector<std::string> Trunk::end(Wakes& wakes) {
   decltype(waits_) waiting;
   {
     const std::lock_guard lock(mutex_);
@@ -167,10 +171,22 @@ void Trunk::end(Wakes& wakes) {
     log_.clear();
   }
   keyspace_->trunks.remove(traits_.token);
+  std::vector<std::string> keys;
   for (const auto& [id, waiter] : waiting) {
     keyspace_->cancel(*waiter);
+    if (waiter->sticky) {
+      keys.push_back(waiter->key);
+    }
+  }
+  for (const std::string& key : keys) {  // a queue push that has woken this proxy is for somebody else
+    keyspace_->give_back(key, wakes);
+  }
+  if (guest) {
+    guest->owner = nullptr;
+    guest->trunk.reset();
   }
   let_go(wakes);
+  return keys;
 }
 
 void Trunk::report(std::string_view text) {

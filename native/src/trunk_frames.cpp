@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "frames.hpp"
+#include "rdzv/clock.hpp"
 
 namespace rdzv {
 
 namespace {
 
 constexpr std::uint8_t kLeaf = 1, kAgain = 2;
+constexpr std::size_t kRoom = 64 << 10;
 constexpr std::size_t kLength = 4, kHead = 5;  // the length does not count itself
 constexpr std::int64_t kMinGraceMs = 100, kMaxGraceMs = 600'000;
 
@@ -32,7 +34,12 @@ void Conversation::attach(std::uint32_t id, std::string_view bytes, Output& repl
     answer(reply, id, FrameStatus::kError, session_ ? "a connection with a session cannot be a trunk" : "not a grace");
     return;
   }
+  if (around_.relay != nullptr && !around_.relay->takes_proxies()) {
+    answer(reply, id, FrameStatus::kError, around_.relay->is_lost() ? "it has lost its own root" : "it is a leaf, which takes no proxies");
+    return;
+  }
   auto trunk = keyspace_->trunks.find(token);
+  const bool fresh = !trunk;
   if (!trunk && (flags & kAgain) != 0) {
     answer(reply, id, FrameStatus::kError, "this trunk is not known here (any more)");
     return;
@@ -40,7 +47,6 @@ void Conversation::attach(std::uint32_t id, std::string_view bytes, Output& repl
   if (!trunk) {
     Trunk::Traits traits{token, std::string(name), (flags & kLeaf) != 0, grace_ms};
     trunk = std::make_shared<Trunk>(keyspace_, std::move(traits), around_.limits.output_bytes);
-    keyspace_->trunks.add(token, trunk);
   }
   const std::lock_guard working(trunk->working);
   std::uint64_t resent = 0;
@@ -48,6 +54,9 @@ void Conversation::attach(std::uint32_t id, std::string_view bytes, Output& repl
   if (!trunk->attach(bell, peer_, received, resent, wakes)) {
     answer(reply, id, FrameStatus::kError, "what this trunk has missed is not known any more");
     return;
+  }
+  if (fresh) {
+    keyspace_->trunks.add(token, trunk);
   }
   trunk_ = std::move(trunk);
   bell_ = std::move(bell);
@@ -59,8 +68,13 @@ void Conversation::attach(std::uint32_t id, std::string_view bytes, Output& repl
   answer(reply, id, FrameStatus::kOk, text);
   trunk_->take(bell_.get(), reply);
   if (around_.relay != nullptr) {
-    guest()->trunk = trunk_;
-    around_.relay->child_attached();
+    if (!trunk_->guest) {
+      trunk_->guest = guest();
+    }
+    guest_ = trunk_->guest;
+    guest_->owner = owner_;
+    guest_->trunk = trunk_;
+    around_.relay->child_attached(token);
   }
 }
 
@@ -69,10 +83,10 @@ std::shared_ptr<Trunk> Conversation::end_trunk() {
     holders_->owner = nullptr;
     holders_.reset();
   }
-  if (guest_) {
+  if (guest_ && guest_->owner == owner_) {
     guest_->owner = nullptr;
-    guest_.reset();
   }
+  guest_.reset();
   if (!trunk_) {
     return nullptr;
   }
@@ -90,7 +104,8 @@ std::size_t Conversation::trunk_frame(std::string_view bytes, Output& reply, Wak
   }
   Fields fields(bytes);
   const auto size = fields.number<std::uint32_t>();
-  if (size < kHead || size > around_.limits.request_bytes) {
+  // what it has may be as long as a request may: that is judged with the request, which is one client's and not the proxy's
+  if (size < kHead || size > around_.limits.request_bytes + kRoom) {
     return refuse(size < kHead ? Refusal::kBadFrame : Refusal::kRequestTooLong);
   }
   if (bytes.size() < kLength + size) {
@@ -100,8 +115,14 @@ std::size_t Conversation::trunk_frame(std::string_view bytes, Output& reply, Wak
   const auto operation = static_cast<Operation>(fields.number<std::uint8_t>());
   const std::string_view payload = bytes.substr(kLength + kHead, size - kHead);
   around_.counters.frames.add(1);
-  if (operation <= Operation::kAttach || operation > Operation::kReport) {
+  if (operation <= Operation::kAttach || operation > Operation::kLeave) {
     return refuse(Refusal::kBadFrame);
+  }
+  if (around_.relay != nullptr) {
+    around_.relay->check();
+    if (refusal_ != Refusal::kNone) {
+      return 0;  // the root does not vouch for this proxy, which has cut off those behind it
+    }
   }
   around_.counters.trunk[trunk_index(operation)].add(1);
   const std::lock_guard working(trunk_->working);
@@ -109,11 +130,11 @@ std::size_t Conversation::trunk_frame(std::string_view bytes, Output& reply, Wak
     return refuse(Refusal::kTrunkSilent);  // another connection has taken over, and has been sent this again
   }
   if (!is_counted(operation)) {
-    say(operation, payload, reply);
+    say(operation, payload, reply, wakes);
   } else if (suspended_ || !queued_.empty()) {
     queued_.emplace_back(bytes.substr(0, kLength + size));
     queued_bytes_ += size;
-    if (queued_bytes_ > around_.limits.request_bytes) {
+    if (queued_bytes_ > 2 * around_.limits.request_bytes + kRoom) {
       return refuse(Refusal::kRequestTooLong);
     }
     if (operation == Operation::kRecalled) {  // what is waited for may be this; to run it again later does no harm
@@ -151,7 +172,15 @@ void Conversation::drain(Wakes& wakes) {
   }
 }
 
-void Conversation::say(Operation operation, std::string_view bytes, Output& reply) {
+void Conversation::say(Operation operation, std::string_view bytes, Output& reply, Wakes& wakes) {
+  if (operation == Operation::kLeave) {
+    for (const std::string& key : trunk_->end(wakes)) {
+      if (around_.relay != nullptr) {
+        around_.relay->unwant(key);
+      }
+    }
+    return;
+  }
   if (operation == Operation::kReport) {
     trunk_->report(bytes);
     return;
@@ -163,6 +192,7 @@ void Conversation::say(Operation operation, std::string_view bytes, Output& repl
     refuse(Refusal::kBadFrame);
     return;
   }
+  trunk_lease_.heard_ms = monotonic_ms();  // not when this turn began: the answer is good for a while from now
   std::string text;
   add_number(text, trunk_->run);
   answer(reply, 0, FrameStatus::kReceived, text);

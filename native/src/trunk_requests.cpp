@@ -8,6 +8,8 @@ namespace rdzv {
 
 namespace {
 
+constexpr std::uint8_t kReads = 1, kAhead = 2;
+
 // Replies to a forwarded request, as one text behind whether the value may be held.
 std::string unheld(const Output& raw) {
   std::string text(1, 0);
@@ -34,26 +36,32 @@ bool is_forwarded(Query query) {
 
 bool Conversation::run(Operation operation, std::uint32_t id, std::string_view bytes, Wakes& wakes) {
   Payload payload(bytes, around_.limits);
-  if (around_.relay != nullptr) {
-    around_.relay->check();
-    if (refusal_ != Refusal::kNone) {
-      return false;  // the root does not vouch for this proxy, which has cut off those behind it
-    }
-    if (operation != Operation::kArrive) {
-      around_.relay->admits(guest(), false);
-    }
+  if (around_.relay != nullptr && operation != Operation::kRecalled && operation != Operation::kArrive &&
+      !around_.relay->admits(guest(), false)) {
+    suspended_ = true;
+    return false;
   }
   switch (operation) {
     case Operation::kForward:
       return forward(id, bytes, wakes);
     case Operation::kFollow: {
       const auto key = payload.key();
-      const bool reads = (payload.flags(1) & 1) != 0;
+      const auto flags = payload.flags(kReads | kAhead);
       payload.end();
+      if (payload.ok() && trunk_->waits(id)) {
+        refuse(Refusal::kBadFrame);
+        return false;
+      }
+      if (payload.refusal() == Refusal::kKeyTooLong) {  // by a limit that is not the proxy's: its clients are to hear of it
+        trunk_->push(id, FrameStatus::kError, text(payload.refusal()), around_.pushes);
+        return true;
+      }
       if (payload.ok()) {
-        const auto waiter = keyspace_->follow(key, waits_for(id, true), *trunk_, around_.pushes);
+        WaitOwner who = waits_for(id, true);
+        who.quiet = (flags & kAhead) != 0;
+        const auto waiter = keyspace_->follow(key, who, *trunk_, around_.pushes);
         if (around_.relay != nullptr) {
-          around_.relay->want(key, reads, waiter);
+          around_.relay->want(key, (flags & kReads) != 0, waiter);
         }
       }
       break;
@@ -110,8 +118,12 @@ bool Conversation::arrive(std::uint32_t id, Payload& payload, Wakes& wakes) {
   const auto world_size = payload.number<std::int64_t>();
   const auto count = payload.number<std::int64_t>();
   payload.end();
-  if (!payload.ok()) {
-    refuse(payload.refusal());
+  if (payload.refusal() == Refusal::kKeyTooLong) {
+    trunk_->push(id, FrameStatus::kError, text(payload.refusal()), around_.pushes);
+    return true;
+  }
+  if (!payload.ok() || trunk_->waits(id)) {
+    refuse(payload.ok() ? Refusal::kBadFrame : payload.refusal());
     return false;
   }
   if (around_.relay != nullptr) {

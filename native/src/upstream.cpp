@@ -22,7 +22,7 @@ namespace rdzv {
 namespace {
 
 constexpr std::uint8_t kLeaf = 1, kAgain = 2;
-constexpr std::uint64_t kSayAfter = 64;  // frames
+constexpr std::uint64_t kSayAfter = 64, kSayAfterBytes = 1 << 20;  // counted frames, and what is in them
 constexpr std::int64_t kFirstPauseMs = 20, kLongestPauseMs = 500;
 
 std::uint64_t random_token() {
@@ -94,6 +94,7 @@ void Upstream::push(Operation operation, std::uint32_t id, std::string_view payl
   sent_[trunk_index(operation)].add(1);
   counted_.add(1);
   ++since_said_;
+  bytes_since_said_ += payload.size();
 }
 
 void Upstream::say(Operation operation, std::string_view payload) {
@@ -106,7 +107,7 @@ void Upstream::acknowledge() {
   say(Operation::kReceived, payload);
   beats_ms_.push_back(now_ms_);
   said_received_ = received_;
-  since_said_ = 0;
+  since_said_ = bytes_since_said_ = bytes_received_ = 0;
 }
 
 void Upstream::check(std::int64_t now_ms) {
@@ -119,6 +120,7 @@ void Upstream::check(std::int64_t now_ms) {
 void Upstream::answered_beat() {
   if (!beats_ms_.empty()) {
     vouched_ms_ = beats_ms_.front();
+    round_trip_ms_ = std::max(now_ms_ - vouched_ms_, round_trip_ms_ * 7 / 8);
     beats_ms_.pop_front();
   }
 }
@@ -151,6 +153,7 @@ void Upstream::on_events(std::uint32_t events, std::int64_t now_ms) {
 void Upstream::broken(const std::string& why) {
   last_trouble_ = why;
   if (fd_) {
+    shutdown(fd_.get(), SHUT_RDWR);
     epoll_ctl(epoll_, EPOLL_CTL_DEL, fd_.get(), nullptr);
     fd_.reset();
   }
@@ -158,9 +161,9 @@ void Upstream::broken(const std::string& why) {
     said_attached_.set(0);
     reconnects_.add(1);
     broken_ms_ = now_ms_;
+    relay_->trunk_broken();
   }
   state_ = State::kWaiting;
-  relay_->trunk_broken();
   pause_ms_ = std::clamp(2 * pause_ms_, kFirstPauseMs, kLongestPauseMs);
   next_ms_ = now_ms_ + (pause_ms_ == kFirstPauseMs ? 0 : pause_ms_);
   if (now_ms_ - broken_ms_ >= traits_.grace_ms) {
@@ -173,13 +176,30 @@ void Upstream::give_up(const std::string& why) {
     return;
   }
   state_ = State::kLost;
+  if (said_attached_.get() != 0) {
+    relay_->trunk_broken();
+  }
   said_attached_.set(0);
   if (fd_) {
+    shutdown(fd_.get(), SHUT_RDWR);
     epoll_ctl(epoll_, EPOLL_CTL_DEL, fd_.get(), nullptr);
     fd_.reset();
   }
-  relay_->trunk_broken();
   relay_->lost("the store's root at " + root() + " is lost: " + why);
+}
+
+void Upstream::leave() {
+  if (state_ == State::kAttached) {
+    say(Operation::kLeave, {});
+    write();
+  }
+  state_ = State::kLost;
+  said_attached_.set(0);
+  if (fd_) {  // also for a forked child of this process that holds the socket too
+    shutdown(fd_.get(), SHUT_WR);
+    epoll_ctl(epoll_, EPOLL_CTL_DEL, fd_.get(), nullptr);
+    fd_.reset();
+  }
 }
 
 void Upstream::dial() {
@@ -202,7 +222,8 @@ void Upstream::dial() {
 
 void Upstream::tick(std::uint64_t requests) {
   if (state_ != State::kAttached && now_ms_ - broken_ms_ >= traits_.grace_ms) {
-    return give_up(last_trouble_.empty() ? "it does not answer" : last_trouble_);
+    return give_up((last_trouble_.empty() ? "it does not answer" : last_trouble_) + ", and it could not be reached again for " +
+                   std::to_string(traits_.grace_ms) + " ms");
   }
   if (state_ == State::kWaiting) {
     if (now_ms_ >= next_ms()) {
@@ -228,7 +249,8 @@ void Upstream::tick(std::uint64_t requests) {
     say(Operation::kReport, relay_->report(traits_.name, requests));
     report_ms_ = now_ms_ + traits_.grace_ms / 3;
   }
-  if (now_ms_ >= beat_ms_ || since_said_ >= kSayAfter || received_ - said_received_ >= kSayAfter) {
+  if (now_ms_ >= beat_ms_ || since_said_ >= kSayAfter || received_ - said_received_ >= kSayAfter ||
+      bytes_since_said_ >= kSayAfterBytes || bytes_received_ >= kSayAfterBytes) {
     acknowledge();
     beat_ms_ = now_ms_ + traits_.grace_ms / 6;
   }

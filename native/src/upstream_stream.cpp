@@ -100,6 +100,7 @@ std::size_t Upstream::take(std::string_view bytes) {
     }
   } else if (status <= FrameStatus::kError || (status >= FrameStatus::kValue && status <= FrameStatus::kQueued)) {
     ++received_;
+    bytes_received_ += size;
     const bool resent = resent_ > 0;
     resent_ -= resent ? 1 : 0;
     relay_->on_frame(id, status, payload, resent);

@@ -47,6 +47,7 @@ class Connection : public Source {
   void refuse(Refusal why) { conversation_.refuse_for_root(why); }
   std::shared_ptr<Trunk> end_trunk() { return conversation_.end_trunk(); }
   bool is_trunk() const { return conversation_.is_trunk(); }
+  std::uint64_t token() const { return conversation_.token(); }
 
   // There may be complete requests here, which nothing but their turn is missing for.
   bool wants_turn() const { return conversation_.stopped_early() && output_.empty() && !pending_.empty(); }

@@ -82,6 +82,7 @@ class Conversation {
   }
   void go_on() { suspended_ = false; }
   bool is_trunk() const { return phase_ == Phase::kTrunk; }
+  std::uint64_t token() const { return trunk_ ? trunk_->traits().token : 0; }
   void refuse_for_root(Refusal why) { refuse(why); }
 
   // Not kNone: the connection is to be closed, with this reason.
@@ -117,7 +118,7 @@ class Conversation {
   void attach(std::uint32_t id, std::string_view payload, Output& reply, Wakes& wakes);
   std::size_t trunk_frame(std::string_view bytes, Output& reply, Wakes& wakes);
   void drain(Wakes& wakes);
-  void say(Operation operation, std::string_view payload, Output& reply);
+  void say(Operation operation, std::string_view payload, Output& reply, Wakes& wakes);
   // False: it has to wait, and is to be run again.
   bool run(Operation operation, std::uint32_t id, std::string_view payload, Wakes& wakes);
   bool forward(std::uint32_t id, std::string_view raw, Wakes& wakes);

@@ -101,7 +101,7 @@ class EventLoop : private Host {
   void refuse(void* connection, Refusal why) override;
   void pass_on() override { deliver(); }
   void close_all(const std::string& why) override;
-  std::size_t cut_trunks() override;
+  std::unordered_set<std::uint64_t> cut_trunks() override;
   void finish_turn();
 
   // loop_sessions.cpp
@@ -139,7 +139,6 @@ class EventLoop : private Host {
   std::multimap<std::int64_t, std::shared_ptr<Trunk>> leaving_;  // by when each is forgotten
   std::unique_ptr<Relay> relay_;
   Upstream* upstream_ = nullptr;
-  bool lost_ = false;  // the proxy's root is
   std::int64_t next_sweep_ms_ = 0;
   std::int64_t accept_again_ms_ = 0;  // 0: is accepting
   std::atomic<std::uint32_t> connections_{0};

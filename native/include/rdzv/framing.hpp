@@ -32,6 +32,7 @@ enum class Operation : std::uint8_t {
   kRecalled = 16,
   kReceived = 17,
   kReport = 18,
+  kLeave = 19,
 };
 
 // The operations of coordination, as the statistics name them.
@@ -45,8 +46,8 @@ constexpr std::size_t coordination_index(Operation operation) {
 
 // The operations of a trunk, as the statistics name them.
 inline constexpr Operation kFirstOfTrunk = Operation::kAttach;
-inline constexpr std::array<std::string_view, 9> kTrunkNames{"attach",    "forward",  "follow",   "unfollow", "arrive",
-                                                        "give_back", "recalled", "received", "report"};
+inline constexpr std::array<std::string_view, 10> kTrunkNames{"attach",    "forward",  "follow",   "unfollow", "arrive",
+                                                        "give_back", "recalled", "received", "report", "leave"};
 constexpr std::size_t trunk_index(Operation operation) {
   return static_cast<std::size_t>(operation) - static_cast<std::size_t>(kFirstOfTrunk);
 }

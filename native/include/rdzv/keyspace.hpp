@@ -101,8 +101,10 @@ class Keyspace {
   // Asks those that hold the values to give them up. Null: nobody does. Else the write is to be tried again when the
   // waiter was woken, which is to be kept until then.
   std::shared_ptr<Waiter> ask_back(Keys keys, const WaitOwner& owner, Pushes& pushes);
-  // Of those who wait for a key, in a proxy: those that have since before the end of `turn`; or one for a queue push.
-  void release(std::string_view key, std::uint64_t turn, Wakes& wakes);
+  // Of those who wait for a key, in a proxy: those that have since before the end of `turn`, or `before_ms`; or one for a queue push.
+  void release(std::string_view key, std::uint64_t turn, std::int64_t before_ms, Wakes& wakes);
+  // The connections of those who do.
+  std::vector<void*> waiting(std::string_view key);
   bool wake_one(std::string_view key, Wakes& wakes);
   void note_queue(std::string_view key, Wakes& wakes);
   void release_one(Waiter& waiter, std::string_view key, Wakes& wakes);

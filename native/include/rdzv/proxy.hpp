@@ -19,7 +19,8 @@ class Proxy : private Server {
   // A bound TCP or Unix socket; owned from here on, whatever happens. Returns its port. Throws as Server::open_keyspace.
   std::uint16_t listen(int socket);
   using Server::statistics;
-  using Server::stop;
+  // Says good-bye to the root and closes everything. May be called more than once.
+  void stop();
 
  private:
   void describe(Json& json) override;
@@ -27,6 +28,7 @@ class Proxy : private Server {
   Upstream upstream_;
   const std::shared_ptr<Keyspace> keys_;
   std::atomic<std::uint32_t> listeners_{0};
+  std::atomic<bool> left_{false};
 };
 
 }  // namespace rdzv

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -52,8 +53,8 @@ class Host {
   virtual void pass_on() = 0;
   // The root is lost: everybody is to hear it.
   virtual void close_all(const std::string& why) = 0;
-  // The root does not vouch any more for what is held: proxies behind this one are to drop it. How many there were.
-  virtual std::size_t cut_trunks() = 0;
+  // The root does not vouch any more for what is held: proxies behind this one are to drop it. Their tokens.
+  virtual std::unordered_set<std::uint64_t> cut_trunks() = 0;
 };
 
 class Relay {
@@ -89,7 +90,9 @@ class Relay {
   void confirmed();     // the root has taken what was sent: others may go on
 
   // A proxy behind this one has come, or come back.
-  void child_attached();
+  void child_attached(std::uint64_t token);
+  bool takes_proxies() const { return !leaf_ && !lost_; }
+  bool is_lost() const { return lost_; }
 
   // Before anything that is held is used.
   void check();
@@ -140,6 +143,7 @@ class Relay {
   void failed(Pending& done, std::string_view why);
   void follow_ends(const Pending& done, std::string_view value, bool held);
   void take(std::uint32_t id, FrameStatus status, std::string_view payload, bool resent);
+  void follow(const std::string& key, std::uint8_t flags);
   void probe(std::string_view key, const std::shared_ptr<Waiter>& waiter);
   void set_ends(const std::string& key);
   void was_set(Pending& done, bool held);
@@ -165,7 +169,8 @@ class Relay {
   std::unordered_map<const Waiter*, std::pair<std::shared_ptr<Waiter>, std::uint32_t>> giving_up_;
   std::vector<std::shared_ptr<Guest>> stalled_;
   ReadAhead read_ahead_;
-  std::size_t cut_ = 0;  // proxies behind this one that may hold what the root does not vouch for any more
+  std::deque<std::string> looked_ahead_;    // the oldest are given up when there are many
+  std::unordered_set<std::uint64_t> cut_;   // proxies behind this one that may hold what the root does not vouch for any more
   bool lost_ = false;
 };
 

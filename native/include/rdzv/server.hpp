@@ -63,6 +63,7 @@ class Server : private Desk {
  protected:
   // More statistics, as further members of the object.
   virtual void describe(Json&) {}
+  bool forked() const;
   const EventLoop& first_loop() const { return *crew_.loops.front(); }
   // Runs `task` once on every loop, and waits until all have.
   void on_every_loop(const std::function<void(EventLoop&)>& task);
@@ -70,7 +71,6 @@ class Server : private Desk {
  private:
   std::shared_ptr<Keyspace> keyspace(std::string_view name) override;
   Spaces& spaces() override { return spaces_; }
-  bool forked() const;
   std::shared_ptr<Listener> listener(std::uint64_t id);
   void close(Listener& listener);
 

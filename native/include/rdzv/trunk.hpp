@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "rdzv/frame_log.hpp"
 #include "rdzv/framing.hpp"
@@ -18,6 +19,7 @@
 namespace rdzv {
 
 class Keyspace;
+struct Guest;
 
 class Trunk : public std::enable_shared_from_this<Trunk> {
  public:
@@ -38,6 +40,7 @@ class Trunk : public std::enable_shared_from_this<Trunk> {
   // Whoever runs its requests, or takes it over, holds this: an old connection and a new one never do so at one time.
   std::mutex working;
   std::uint64_t run = 0;  // how many counted requests have been; guarded by `working`
+  std::shared_ptr<Guest> guest{};  // in a proxy: its side of the relay, which outlives a connection, too
 
   // These are thread-safe, and may be called under the lock of a shard.
   //
@@ -55,6 +58,7 @@ class Trunk : public std::enable_shared_from_this<Trunk> {
   // One of its waits was woken, on whatever thread.
   void woken(Waiter& waiter, Pushes& pushes);
   void keep(const std::shared_ptr<Waiter>& waiter);
+  bool waits(std::uint32_t id);
   // The wait with that id, which is kept no longer; null: there is none.
   std::shared_ptr<Waiter> forget(std::uint32_t id);
 
@@ -74,9 +78,10 @@ class Trunk : public std::enable_shared_from_this<Trunk> {
   bool acknowledge(std::uint64_t count);
 
   // If its proxy has left: lets others write what it held, and forgets it, each when it is time.
-  void expire(std::int64_t now_ms, Wakes& wakes);
+  std::vector<std::string> expire(std::int64_t now_ms, Wakes& wakes);
   std::int64_t held_until_ms();
-  void end(Wakes& wakes);
+  // Returns the keys that it has waited for.
+  std::vector<std::string> end(Wakes& wakes);
 
   void report(std::string_view text);
   struct Summary {

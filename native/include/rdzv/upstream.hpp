@@ -41,10 +41,15 @@ class Upstream : public Source {
   bool vouched_for(std::int64_t now_ms) const {
     return state_ == State::kAttached && now_ms - vouched_ms_ < traits_.grace_ms / 2;
   }
+  // The longest that the root has lately taken to answer a sign of life.
+  std::int64_t round_trip_ms() const { return round_trip_ms_; }
   // Ends a connection that does not vouch any more.
   void check(std::int64_t now_ms);
   // After a break: proxies behind this one hold values until then, which the root is not to let others write.
   void not_before(std::int64_t when_ms) { not_before_ms_ = when_ms; }
+
+  // This proxy ends: the root need not keep anything for it.
+  void leave();
 
   void on_events(std::uint32_t events, std::int64_t now_ms);
   void end_turn(std::int64_t now_ms, std::uint64_t requests);
@@ -95,10 +100,11 @@ class Upstream : public Source {
   FrameLog log_;
   std::uint64_t received_ = 0, said_received_ = 0;  // counted frames of the root; as it was last told
   std::uint64_t resent_ = 0;                        // of the next ones, how many are from before a break
-  std::uint64_t since_said_ = 0;                    // frames and bytes sent since the root was asked what it has
+  // Frames and bytes sent since the root was asked what it has, and bytes that it has sent since.
+  std::uint64_t since_said_ = 0, bytes_since_said_ = 0, bytes_received_ = 0;
   bool known_ = false;                              // the root has once accepted this trunk
   std::deque<std::int64_t> beats_ms_;  // when signs of life were sent that have not been answered yet
-  std::int64_t vouched_ms_ = 0, not_before_ms_ = 0;
+  std::int64_t vouched_ms_ = 0, not_before_ms_ = 0, round_trip_ms_ = 0;
   std::int64_t now_ms_ = 0, broken_ms_ = 0, next_ms_ = 0, beat_ms_ = 0, report_ms_ = 0;
   std::int64_t pause_ms_ = 0;
   std::string last_trouble_;

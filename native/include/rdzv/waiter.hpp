@@ -52,6 +52,7 @@ struct WaitOwner {
   std::weak_ptr<Trunk> trunk{};
   std::uint32_t id = 0;  // of the trunk's request
   bool sticky = false;   // of the wait that a proxy shares: goes on when a queue push has woken it
+  bool quiet = false;    // nobody waits yet: the proxy has looked ahead
 };
 
 // Its owner holds it until it is released or cancelled; whoever sets its last key passes a reference on to the
@@ -66,7 +67,8 @@ class Waiter : public std::enable_shared_from_this<Waiter> {
         turn(who.turn),
         trunk(who.trunk),
         id(who.id),
-        sticky(who.sticky) {
+        sticky(who.sticky),
+        quiet(who.quiet) {
     nodes.reserve(keys);
   }
 
@@ -89,6 +91,7 @@ class Waiter : public std::enable_shared_from_this<Waiter> {
   const std::weak_ptr<Trunk> trunk;
   const std::uint32_t id;
   const bool sticky;
+  const bool quiet;
   bool writes = false;  // waits for proxies to give up a value: see Recall
   std::string key;      // of a sticky one
   std::atomic<std::uint32_t> pushes{0};  // that have woken a sticky one and were not told yet

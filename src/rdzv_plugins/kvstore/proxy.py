@@ -79,7 +79,7 @@ class StoreProxy:
         self._root = root
         self._lost = ""
         self._paths: list[str] = []
-        self._stop = weakref.finalize(self, _close, self._native, self._paths)
+        self._stop = weakref.finalize(self, _close, self._native, self._paths, os.getpid())
         # a thread of Python's own, so that the proxy's need not run Python; it ends when the proxy does
         told = weakref.WeakMethod(self._told)
         threading.Thread(target=_log, args=(reading, told, on_lost), name="rdzv-proxy-log", daemon=True).start()
@@ -142,14 +142,16 @@ def _greet(connection: socket.socket) -> str:
         hello(connection)
     except NotNative:
         return "what accepts connections there is not a native store (torch's own cannot serve proxies)"
+    except TimeoutError:
+        return "it accepts connections, but does not answer as a native store (torch's own cannot serve proxies)"
     except OtherVersion as error:
         return f"it accepts, but speaks version {error.args[0]} of the framing"
     return ""
 
 
-def _close(native: Any, paths: list[str]) -> None:
+def _close(native: Any, paths: list[str], process: int) -> None:
     native.stop()
-    for path in paths:
+    for path in paths if os.getpid() == process else ():  # a forked child has no proxy
         with contextlib.suppress(OSError):
             Path(path).unlink()
 
