@@ -6,6 +6,8 @@ import argparse
 import os
 from typing import Any
 
+from launcher.bench import tiered_arguments, transport_arguments
+from launcher.bench.numbers import positive
 from rdzv_plugins.errors import UsageError
 
 _DEFAULTS: dict[str, Any] = {"connections": "1000,4000", "storm": 8000, "hold": 16000, "repeats": 5, "rounds": 10}
@@ -42,6 +44,8 @@ def configure(commands: Any) -> None:
     add("--quick", action="store_true", help="few clients and one run: to see that it works, not for figures")
     add("--json", action="store_true", help="print the figures as JSON")
     _configure_rendezvous(what)
+    tiered_arguments.configure(what)
+    transport_arguments.configure(what)
 
 
 def _configure_rendezvous(what: Any) -> None:
@@ -71,6 +75,10 @@ def run(args: argparse.Namespace) -> int:
         return run_launch(repeats=args.repeats, as_json=args.json)
     if args.what == "rendezvous":
         return _run_rendezvous(args)
+    if args.what == "tiered":
+        return tiered_arguments.run(args)
+    if args.what == "transport":
+        return transport_arguments.run(args)
     return _run_store(args)
 
 
@@ -82,9 +90,9 @@ def _run_store(args: argparse.Namespace) -> int:
 
     presets = _QUICK if args.quick else _DEFAULTS
     asked = {name: preset if getattr(args, name) is None else getattr(args, name) for name, preset in presets.items()}
-    connections = tuple(_positive("--connections", text) for text in asked.pop("connections").split(","))
+    connections = tuple(positive("--connections", text) for text in asked.pop("connections").split(","))
     for name, value in [*asked.items(), ("gets", args.gets)]:
-        _positive(f"--{name}", value)
+        positive(f"--{name}", value)
     if not args.limit > 0:
         raise UsageError(f"--limit={args.limit:g}: a number of seconds above 0 is needed")
     workloads = tuple(dict.fromkeys(args.workloads.split(",")))
@@ -93,7 +101,7 @@ def _run_store(args: argparse.Namespace) -> int:
             raise UsageError(f"--workloads: '{workload}' is none of {', '.join(WORKLOADS)}")
     names = args.targets.split(",")
     if args.threads:
-        names = ["ours", *(f"ours:{_positive('--threads', text)}" for text in args.threads.split(",")), *names]
+        names = ["ours", *(f"ours:{positive('--threads', text)}" for text in args.threads.split(",")), *names]
     settings = Settings(
         workloads=workloads,
         targets=tuple(parse_target(name) for name in dict.fromkeys(names)),
@@ -113,7 +121,7 @@ def _run_rendezvous(args: argparse.Namespace) -> int:
     from launcher.bench.rendezvous import run as run_rendezvous
 
     nodes = args.nodes if args.nodes is not None else "4,16" if args.quick else "16,64,256,1024,4096"
-    counts = tuple(dict.fromkeys(_positive("--nodes", text) for text in nodes.split(",")))
+    counts = tuple(dict.fromkeys(positive("--nodes", text) for text in nodes.split(",")))
     if min(counts) < _LEAST_NODES:
         raise UsageError(f"--nodes={min(counts)}: at least {_LEAST_NODES} nodes are needed, one of which is lost")
     targets = () if args.targets is None else tuple(dict.fromkeys(args.targets.split(",")))
@@ -134,18 +142,8 @@ def _run_rendezvous(args: argparse.Namespace) -> int:
         targets=targets,
         server=args.server,
         etcd_data=etcd_data,
-        repeats=_positive("--repeats", repeats),
+        repeats=positive("--repeats", repeats),
         ttl=args.ttl,
         limit_s=args.limit,
     )
     return run_rendezvous(settings, as_json=args.json)
-
-
-def _positive(flag: str, value: str | int) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise UsageError(f"{flag}={value}: a whole number, at least 1, is needed")
-    return number

@@ -1,0 +1,219 @@
+"""torch's own client over a Unix socket: everything that it can do by TCP, and what keeps it from being moved."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import test_store_api
+import test_store_api_more
+from stock_client import SOON, assert_works
+from store_servers import lifeline
+from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, TCPStore
+from unix_kit import Reached, by_tcp, descriptors, listening, moved, reached, unused
+
+from rdzv_plugins.kvstore import unix_transport
+from rdzv_plugins.kvstore.unix_transport import NotMoved, move, open_sockets
+
+BOTH_ENDS = 2
+"""Of a connection: the server is in this process, too."""
+
+# Every test of the Store API, with the client that is moved (what they call ``store``) beside clients by TCP.
+for _tests in (test_store_api, test_store_api_more):
+    globals().update({name: test for name, test in vars(_tests).items() if name.startswith("test_")})
+
+
+@pytest.fixture
+def server() -> Iterator[Reached]:
+    with reached() as server, lifeline(server, 60):
+        yield server
+
+
+@pytest.fixture
+def store(server: Reached) -> TCPStore:
+    return moved(server)
+
+
+def settled(server: Reached, *, tcp: int, unix: int) -> bool:
+    return soon(lambda: server.connections() == (tcp, unix))
+
+
+def soon(condition: Callable[[], bool]) -> bool:
+    """Within a few seconds: the end of a connection is seen later than it was."""
+    pause = threading.Event()
+    return any(condition() or pause.wait(0.05) for _ in range(200))
+
+
+def test_the_client_leaves_tcp_and_no_descriptor_behind(server: Reached) -> None:
+    before = descriptors()
+    store = moved(server)
+    assert settled(server, tcp=0, unix=1)
+    assert soon(lambda: descriptors() == before + BOTH_ENDS)
+    assert isinstance(store, TCPStore)
+    assert store.port == server.port
+    assert_works(store)
+    del store
+    assert settled(server, tcp=0, unix=0)
+    assert soon(lambda: descriptors() == before)
+
+
+def test_a_file_as_the_socket(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with reached(str(path)) as server:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        store = moved(server)
+        assert settled(server, tcp=0, unix=1)
+        assert_works(store)
+    assert not path.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_another_user_is_sent_away_by_the_store(server: Reached) -> None:
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setuid(65534)
+            unix_transport._connect(server.path)
+        except ConnectionError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    (stats,) = server.stats()
+    assert list(stats["refused"].values()) == [1]
+    assert "user" in next(iter(stats["refused"]))
+
+
+def test_two_stores_of_one_process_are_moved_one_after_the_other(server: Reached) -> None:
+    first, second = moved(server), moved(server)
+    assert settled(server, tcp=0, unix=2)
+    first.set("from", "first")
+    assert second.get("from") == b"first"
+
+
+def test_a_clone_connects_by_tcp_and_both_go_on(server: Reached, store: TCPStore) -> None:
+    clone = PrefixStore("p", store).clone()
+    clone.set("key", "of the clone")
+    assert store.get("p/key") == b"of the clone"
+    assert settled(server, tcp=1, unix=1)
+    clone_of_it = store.clone()
+    del store
+    assert_works(clone_of_it)
+
+
+def test_threads_share_it(server: Reached, store: TCPStore) -> None:
+    def add() -> None:
+        for _ in range(100):
+            store.add("n", 1)
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert store.add("n", 0) == 400
+
+
+def test_waits_time_out_and_are_woken(server: Reached, store: TCPStore) -> None:
+    with pytest.raises(DistStoreError, match="wait timeout after 50ms"):
+        store.wait(["never"], SOON)
+    writer = by_tcp(server.port)
+    timer = threading.Timer(0.2, writer.set, ("late", "now"))
+    timer.start()
+    store.wait(["late"], timedelta(seconds=30))
+    timer.join()
+    assert_works(store)
+
+
+def test_a_store_that_ends_is_the_error_that_torch_makes_of_it(server: Reached, store: TCPStore) -> None:
+    server.close()
+    with pytest.raises(DistNetworkError):
+        store.get("key")
+
+
+def test_a_child_by_fork_does_not_close_it(server: Reached, store: TCPStore) -> None:
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert_works(store)
+
+
+def assert_not_moved(server: Reached, path: str, why: str) -> None:
+    before, files = open_sockets(), descriptors()
+    store = by_tcp(server.port)
+    with pytest.raises(NotMoved, match=why):
+        move(store, path, before)
+    assert server.connections() == (1, 0)
+    assert_works(store)
+    assert soon(lambda: descriptors() == files + BOTH_ENDS)
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        (unused(), "Connection refused"),
+        ("/nowhere/store", "No such file"),
+        ("/" + 200 * "x", "too long"),
+        ("@" + 200 * "x", "too long"),
+    ],
+)
+def test_where_nothing_listens_it_stays_by_tcp(server: Reached, path: str, why: str) -> None:
+    assert_not_moved(server, path, why)
+
+
+def test_who_does_not_answer(server: Reached, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unix_transport, "_GREETING_S", 0.1)
+    with listening() as (path, _):
+        assert_not_moved(server, path, r"no answer within 0\.1 s")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "no store"), (b"", "closed the connection")]
+)
+def test_who_is_no_store(server: Reached, answer: bytes, why: str) -> None:
+    with listening() as (path, listener):
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(10, socket.MSG_WAITALL)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert_not_moved(server, path, why)
+        thread.join()
+
+
+def test_another_user_who_has_taken_the_name(server: Reached, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    monkeypatch.setattr(unix_transport, "_owner", lambda _: 4712)
+    with listening() as (path, _):
+        assert_not_moved(server, path, "user 4712 listens there, not this one \\(4711\\)")
+
+
+@pytest.mark.parametrize(("owner", "user"), [(4711, 4711), (0, 4711), (4711, 0)])
+def test_users_who_may(server: Reached, monkeypatch: pytest.MonkeyPatch, owner: int, user: int) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(unix_transport, "_owner", lambda _: owner)
+    assert_works(moved(server))
+
+
+def test_a_connection_that_is_not_the_only_new_one_is_left_alone(server: Reached) -> None:
+    before = open_sockets()
+    store = by_tcp(server.port)
+    clone = store.clone()
+    with pytest.raises(NotMoved, match=f"2 new connections of this process lead to port {server.port}, not one"):
+        move(store, server.path, before)
+    with pytest.raises(NotMoved, match="0 new connections"):
+        move(store, server.path, open_sockets())
+    assert settled(server, tcp=2, unix=0)
+    store.set("key", "by the first")
+    assert clone.get("key") == b"by the first"
