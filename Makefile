@@ -14,17 +14,19 @@ STAMP := $(VENV)/.installed
 NATIVE := build/native/.built
 NATIVE_SOURCES := CMakeLists.txt $(wildcard native/*.txt native/src/* native/include/rdzv/* native/bindings/* native/bench/*)
 
-.PHONY: demo test lint bench native sanitize fuzz clean setup
+.PHONY: demo test lint bench native sanitize sanitize-address sanitize-thread fuzz clean setup
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "make: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "installing into $(VENV) (the first time takes a minute or two) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
 	  "$$(grep '^torch==' constraints.txt)" -e '.[dev,examples]'
 	@# a plain path instead of the build tool's import hook, so that PYTHONPATH can put a changed copy in front
 	@echo '$(CURDIR)/src' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/_editable_skbc_rdzv_plugins.pth"
+	@# pip compiles one file after the other, this as many as there are processors; a few are not for this Python
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
 native: $(NATIVE)
@@ -41,9 +43,11 @@ $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 demo: $(NATIVE)
 	@$(BIN)/python examples/demo.py
 
+TESTERS ?= 3
 test: $(NATIVE)
 	@tests/install_etcd.sh
-	@$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
+	@# in the order of the folders: many of the last ones are quick, so that all processes end at about the same time
+	@$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff format --check .
@@ -51,10 +55,14 @@ lint: $(STAMP)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
-sanitize: $(STAMP)
+sanitize: sanitize-address sanitize-thread
+
+sanitize-address: $(STAMP)
 	@native/tests/build.sh address rdzv_tests rdzv_fuzz
 	@native/tests/run.sh build/sanitize-address/native/tests/rdzv_tests --quiet
 	@native/tests/run.sh build/sanitize-address/native/tests/rdzv_fuzz --seconds 10 --save build/fuzz
+
+sanitize-thread: $(STAMP)
 	@native/tests/build.sh thread rdzv_tests
 	@native/tests/run.sh build/sanitize-thread/native/tests/rdzv_tests --quiet
 

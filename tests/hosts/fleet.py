@@ -44,7 +44,7 @@ class Fleet:
 
     def start(self, host: Host, command: Sequence[object], **env: str) -> Agent:
         """Any command of the environment under test."""
-        return self.cluster.start(command, before=host.enter(self.cluster.directory), **env)
+        return self.cluster.start(command, before=host.enter(self.cluster.directory), inside=host.pid, **env)
 
     def serve(self, host: Host) -> str:
         """``rdzv serve`` on ``host``; returns its endpoint."""

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from warm_agents import WarmAgent, can_be_warm
+
 from rdzv_plugins.kvstore.listening import port_holder
 
 WORKERS = Path(__file__).parent / "workers"
@@ -58,11 +60,32 @@ def few_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-class Agent:
-    """One launcher process; its output goes to a file, so that nothing ever blocks on a full pipe."""
+def clean_environment() -> dict[str, str]:
+    """The variables of this process, but for those that concern the launcher."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "RDZV_", "TORCHELASTIC_"))}
+    return clean | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
-    def __init__(self, command: Sequence[str], output: Path, env: dict[str, str], stderr: IO[bytes] | None) -> None:
+
+class Agent:
+    """One launcher process; its output goes to a file, so that nothing ever blocks on a full pipe.
+
+    ``warm`` saves it the import of torch: see warm_agents.py.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        output: Path,
+        env: dict[str, str],
+        stderr: IO[bytes] | None,
+        warm: bool = False,
+        inside: int = 0,
+    ) -> None:
         self.output = output
+        self.process: subprocess.Popen[bytes] | WarmAgent
+        if warm:
+            self.process = WarmAgent(command, output, env, inside)
+            return
         errors = subprocess.STDOUT if stderr is None else stderr
         with output.open("wb") as file:
             self.process = subprocess.Popen(
@@ -74,6 +97,10 @@ class Agent:
                 cwd=output.parent,
                 preexec_fn=default_signals,
             )
+
+    @property
+    def is_warm(self) -> bool:
+        return isinstance(self.process, WarmAgent)
 
     @property
     def pid(self) -> int:
@@ -117,13 +144,15 @@ def file_limit(agent: Agent) -> int:
 class Cluster:
     """Starts agents that carry a mark in their environment, and finds everything that carries it."""
 
+    warm = False
+    """Whether agents may be forks of a process that has imported torch, which carry no mark, but their workers do."""
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.mark = uuid.uuid4().hex
         self.port = free_port()
         self.agents: list[Agent] = []
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "RDZV_", "TORCHELASTIC_"))}
-        self.env = clean | {MARK: self.mark, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        self.env = clean_environment() | {MARK: self.mark}
 
     @property
     def endpoint(self) -> str:
@@ -148,12 +177,24 @@ class Cluster:
         return f"pid {agent.pid} " in port_holder(self.port)
 
     def start(
-        self, command: Sequence[object], *, before: Sequence[str] = (), stderr: IO[bytes] | None = None, **env: str
+        self,
+        command: Sequence[object],
+        *,
+        before: Sequence[str] = (),
+        inside: int = 0,
+        stderr: IO[bytes] | None = None,
+        **env: str,
     ) -> Agent:
-        """Run any launcher command of the environment under test."""
+        """Run any launcher command of the environment under test.
+
+        ``before`` goes in front of it. If all that this does is to enter the namespaces of a process, ``inside`` is it.
+        """
         name, *rest = map(str, command)
         output = self.directory / f"agent{len(self.agents)}.log"
-        agent = Agent([*before, str(BIN / name), *rest], output, self.env | env, stderr)
+        plain = name == "rdzv-run" and stderr is None and (inside > 0 or not before)
+        warm = self.warm and plain and can_be_warm(self.env | env)
+        whole = [*(() if warm else before), str(BIN / name), *rest]
+        agent = Agent(whole, output, self.env | env, stderr, warm, inside)
         self.agents.append(agent)
         return agent
 
@@ -188,12 +229,13 @@ class Cluster:
     def processes(self) -> dict[int, str]:
         """Everything alive that we started, workers and their children too: pid to command line."""
         found = {}
+        warm = {str(agent.pid) for agent in self.agents if agent.is_warm and agent.process.poll() is None}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
                 continue
             try:
                 marked = f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes().split(b"\0")
-                if marked and (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                if (marked or entry.name in warm) and (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue

@@ -8,9 +8,10 @@ from harness import WORKERS, Agent, Cluster
 BACKENDS = ["static", "c10d", "parallel"]
 
 
-def check_world(agents: list[Agent], nodes: int, nproc: int) -> list[dict[str, str]]:
-    """All ranks, sizes and addresses of the last round are right; returns its reports by rank."""
-    reports = [r for agent in agents for r in agent.reports()[-nproc:]]
+def check_world(agents: list[Agent], nodes: int, nproc: int, *, before: int = 0) -> list[dict[str, str]]:
+    """All ranks, sizes and addresses are right in the last round, or as many before it; its reports by rank."""
+    ends = [len(agent.reports()) - before * nproc for agent in agents]
+    reports = [r for agent, end in zip(agents, ends, strict=True) for r in agent.reports()[end - nproc : end]]
     world = nodes * nproc
     reports.sort(key=lambda r: int(r["RANK"]))
     assert [r["RANK"] for r in reports] == [str(rank) for rank in range(world)]
@@ -28,26 +29,17 @@ def check_world(agents: list[Agent], nodes: int, nproc: int) -> list[dict[str, s
     return reports
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_two_agents_by_two_workers(cluster: Cluster, backend: str) -> None:
-    agents = cluster.pair("report.py", backend=backend, nproc=2, options=["--rdzv-id=job7"])
-    assert [agent.wait() for agent in agents] == [0, 0]
-    reports = check_world(agents, 2, 2)
-    assert {r["TORCHELASTIC_RUN_ID"] for r in reports} == {"job7"}
-    assert cluster.processes() == {}
-
-
 @pytest.mark.parametrize("backend", ["static", "parallel"])
 def test_node_rank_is_honoured(cluster: Cluster, backend: str) -> None:
-    second = cluster.run("report.py", backend=backend, nnodes=2, rank=1)
-    first = cluster.run("report.py", backend=backend, nnodes=2, rank=0)
+    second = cluster.run("says.py", ".", 0, backend=backend, nnodes=2, rank=1)
+    first = cluster.run("says.py", ".", 0, backend=backend, nnodes=2, rank=0)
     assert [first.wait(), second.wait()] == [0, 0]
     assert [r["RANK"] for r in first.reports()] == ["0"]
     assert [r["RANK"] for r in second.reports()] == ["1"]
 
 
 def test_c10d_warns_once_on_every_node_that_node_rank_is_ignored(cluster: Cluster) -> None:
-    agents = [cluster.run("report.py", backend="c10d", nnodes=2, rank=rank) for rank in (0, 1)]
+    agents = [cluster.run("says.py", ".", 0, backend="c10d", nnodes=2, rank=rank) for rank in (0, 1)]
     assert [agent.wait() for agent in agents] == [0, 0]
     for rank, agent in enumerate(agents):
         assert agent.text.count(f"--node-rank={rank} is ignored") == 1
@@ -72,13 +64,16 @@ def test_c10d_with_a_plain_torchrun_node(cluster: Cluster, ours_first: bool) -> 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_crash_restarts_all_nodes_in_one_fresh_round(cluster: Cluster, backend: str) -> None:
-    agents = cluster.pair("report.py", "crash", 1, 3, backend=backend, nproc=2, restarts=1)
+def test_two_agents_by_two_workers_and_a_crash_restarts_all_in_one_fresh_round(cluster: Cluster, backend: str) -> None:
+    options = ["--rdzv-id=job7"]
+    agents = cluster.pair("report.py", "crash", 1, 3, backend=backend, nproc=2, restarts=1, options=options)
     assert [agent.wait() for agent in agents] == [0, 0], agents[0].text + agents[1].text
-    reports = check_world(agents, 2, 2)
-    ports = {r["MASTER_PORT"] for agent in agents for r in agent.reports()}
+    assert [len(agent.reports()) for agent in agents] == [4, 4]
+    rounds = [check_world(agents, 2, 2, before=before) for before in (1, 0)]
+    assert {r["TORCHELASTIC_RUN_ID"] for reports in rounds for r in reports} == {"job7"}
+    ports = {r["MASTER_PORT"] for reports in rounds for r in reports}
     assert len(ports) == 2, "each round has a store of its own"
-    assert len({r["MASTER_PORT"] for r in reports}) == 1
+    assert cluster.processes() == {}
 
 
 @pytest.mark.parametrize("backend", ["c10d", "parallel"])

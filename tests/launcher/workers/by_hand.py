@@ -4,6 +4,7 @@ import os
 import sys
 from datetime import timedelta
 
+import quick_torch  # noqa: F401
 from torch.distributed import TCPStore
 
 host, (port, rank, world_size) = sys.argv[1], map(int, sys.argv[2:])

@@ -1,5 +1,6 @@
 """A rank of a gloo group that meets at a store somebody else serves."""
 
+import quick_torch  # noqa: F401
 import torch
 import torch.distributed as dist
 

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import quick_torch  # noqa: F401
 import torch
 import torch.distributed as dist
 

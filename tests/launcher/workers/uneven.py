@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import quick_torch  # noqa: F401
 import torch.distributed as dist
 
 dist.init_process_group("gloo")
