@@ -1,4 +1,7 @@
-"""``rdzv status``: what a native store does, and above all who waits for which key, since when."""
+"""``rdzv status``: what a native store does, and above all who waits for which key, since when.
+
+Of a server where jobs meet it also shows the newest round of each, with the workers' store of that round.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.status_figures import counts, duration, size
+from launcher.status_rounds import add_rounds, round_text
+from launcher.status_tree import names, only_ahead, proxy, tree
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import UsageError
 
@@ -21,7 +27,7 @@ def configure(commands: Any) -> None:
         "--rdzv_endpoint",
         required=True,
         metavar="HOST:PORT",
-        help="of rdzv serve, or of a job's workers' store (its first node says it; MASTER_ADDR:MASTER_PORT)",
+        help="of a job, of rdzv serve, or of a workers' store (its first node says it; MASTER_ADDR:MASTER_PORT)",
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="for an answer (default 10)")
@@ -36,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     endpoint = parse_endpoint(args.rdzv_endpoint, None)
     stats = ask_statistics(endpoint, args.timeout)
     try:
+        add_rounds(endpoint, stats.get("runs", ()), args.timeout)
         text = json.dumps(stats, indent=2) if args.json else as_text(endpoint, stats)
     except KeyError as error:
         raise not_statistics(endpoint, f"there is no {error}") from None
@@ -50,63 +57,54 @@ def as_text(endpoint: Endpoint, stats: Mapping[str, Any]) -> str:
     server, connections, volume = stats["server"], stats["connections"], stats["bytes"]
     lines = [
         f"store at {endpoint}: rdzv-plugins {server['version']}, pid {server['pid']}, {server['threads']} thread(s), "
-        f"up {_duration(server['uptime_s'])}",
+        f"up {duration(server['uptime_s'])}",
         f"connections: {connections['open']} open (peak {connections['peak']}, limit {connections['limit']}), "
         f"{connections['accepted']} accepted, {connections['closed']} closed",
-        "requests: " + _counts(stats["requests"]),
-        f"bytes: {_size(volume['received'])} received, {_size(volume['sent'])} sent, {_size(volume['stored'])} stored, "
-        f"{_size(volume['buffered'])} in half-sent requests and unread replies",
-        "closed as offenders: " + _counts(stats["refused"]),
+        "requests: " + counts(stats["requests"]),
+        f"bytes: {size(volume['received'])} received, {size(volume['sent'])} sent, {size(volume['stored'])} stored, "
+        f"{size(volume['buffered'])} in half-sent requests and unread replies",
+        "closed as offenders: " + counts(stats["refused"]),
+        *proxy(stats),
     ]
     for keyspace in stats["keyspaces"]:
         lines.append(
             f"keyspace {keyspace['name']!r}, port {keyspace['port']}: {keyspace['keys']} keys, "
-            f"{keyspace['queues']} queues, {_size(keyspace['bytes'])}"
+            f"{keyspace['queues']} queues, {size(keyspace['bytes'])}"
         )
-        lines += _waited(keyspace)
+        lines += [*tree(keyspace), *_waited(keyspace)]
     for run in stats.get("runs", ()):  # not in the first version
         lines.append(
             f"run {run['name']!r}: {run['sessions']} session(s), {run['keys']} keys, {run['watches']} watches, "
-            f"revision {run['revision']}, {_size(run['bytes'])}"
+            f"revision {run['revision']}, {size(run['bytes'])}"
         )
+        if "round" in run:
+            lines += round_text(run["round"], as_text)
     return "\n".join(lines)
 
 
 def _waited(keyspace: Mapping[str, Any]) -> list[str]:
-    if not keyspace["waited"]:
-        return ["  nobody waits"]
-    lines = ["  waiting, longest first:"]
-    for waited in keyspace["waited"]:
-        clients = waited["clients"]
-        who = ", ".join(_client(client) for client in clients[:_CLIENTS_SHOWN])
-        more = waited["waiters"] - min(len(clients), _CLIENTS_SHOWN)
+    ahead = only_ahead(keyspace)
+    waited = [each for each in keyspace["waited"] if each["key"] not in ahead]
+    unlisted = keyspace["waited_keys"] - len(keyspace["waited"])
+    proxies = names(keyspace)
+    lines = ["  waiting, longest first:"] if waited or unlisted else ["  nobody waits"]
+    for each in waited:
+        clients = each["clients"]
+        who = ", ".join(_client(client, proxies) for client in clients[:_CLIENTS_SHOWN])
+        more = each["waiters"] - min(len(clients), _CLIENTS_SHOWN)
         lines.append(
-            f"    for {waited['key']}: {waited['waiters']} client(s) since {_duration(waited['oldest_s'])}: "
+            f"    for {each['key']}: {each['waiters']} client(s) since {duration(each['oldest_s'])}: "
             f"{who}{f' and {more} more' if more else ''}"
         )
-    unlisted = keyspace["waited_keys"] - len(keyspace["waited"])
-    return [*lines, f"    and for {unlisted} more keys"] if unlisted else lines
+    if unlisted:
+        lines.append(f"    and for {unlisted} more keys")
+    if ahead:
+        lines.append(f"  proxies ask for {len(ahead)} key(s) ahead of their readers")
+    return lines
 
 
-def _client(client: Mapping[str, Any]) -> str:
-    return f"{client['address']} (pid {client['pid']})" if client["pid"] else str(client["address"])
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items() if count) or "none"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
+def _client(client: Mapping[str, Any], proxies: Mapping[str, str]) -> str:
+    address = str(client["address"])
+    if address in proxies:
+        return f"the proxy of {proxies[address]}"
+    return f"{address} (pid {client['pid']})" if client["pid"] else address

@@ -101,6 +101,23 @@ def test_keys_that_the_server_does_not_list_are_counted():
     assert waiting(("/a", 1, 1, [client(1, 1)]), waited_keys=131)[2:] == ["    and for 130 more keys"]
 
 
+def test_a_proxy_that_waits_is_named_and_what_it_asks_for_ahead_is_counted():
+    stats = copy.deepcopy(IDLE)
+    report = {"name": "node 1", "workers": 8, "requests": 9, "upstream": 3, "hits": 0}
+    report |= {"waiting": [{"key": "/a", "waiters": 8, "oldest_s": 2.0}], "children": []}
+    trunk = {"name": "node 1", "address": "10.0.0.1:4000", "attached": True, "follows": 2, "report": report}
+    key = {"waiters": 1, "oldest_s": 2.0, "clients": [client(1, 0)]}
+    stats["keyspaces"][0] |= {"trunks": [trunk], "waited_keys": 2, "waited": [key | {"key": k} for k in ("/a", "/b")]}
+    assert as_text(HERE, stats).splitlines()[-6:] == [
+        "  1 proxy here: 8 clients, 9 operations, 3 came here (67% saved), 0 from caches",
+        "    node 1 at 10.0.0.1:4000: 8 clients, 9 operations, 3 sent up (67% saved), 0 from its cache",
+        "      waits for /a: 8 client(s) since 2.0 s",
+        "  waiting, longest first:",
+        "    for /a: 1 client(s) since 2.0 s: the proxy of node 1",
+        "  proxies ask for 1 key(s) ahead of their readers",
+    ]
+
+
 def test_offenders_are_counted_by_reason():
     stats = IDLE | {"refused": {"no handshake": 2, "half-sent request": 1}}
     assert "\nclosed as offenders: no handshake 2, half-sent request 1\n" in as_text(HERE, stats)

@@ -1,0 +1,155 @@
+"""``rdzv status`` at the endpoint of jobs: their rounds, and the workers' store of each, wherever it is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch.distributed import TCPStore
+
+from launcher import status, status_rounds
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.keys import Assignment, Member, Round, encode
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.sessions import NativeCoordination, NativeSession
+
+TIMEOUT_S = 60
+
+
+@pytest.fixture
+def meeting() -> Iterator[StoreServer]:
+    """The server at the endpoint of several runs."""
+    with StoreServer("127.0.0.1", threads=1) as server:
+        yield server
+
+
+class Run:
+    """The nodes of a run, as far as their keys go."""
+
+    def __init__(self, meeting: StoreServer, name: str) -> None:
+        self._service = NativeCoordination(Endpoint("127.0.0.1", meeting.port), name, name="test", who="the test")
+        self.session = self.open()
+
+    def open(self) -> NativeSession:
+        return self._service.open_session(60, on_lost=lambda _: None, timeout=TIMEOUT_S)
+
+    def put(self, **items: bytes) -> None:
+        self.session.put({key.replace("__", "/"): value for key, value in items.items()}, timeout=TIMEOUT_S)
+
+    def join(self, *ids: str) -> None:
+        for each in ids:
+            member = Member(each, f"host-{each}", "m", 1, "127.0.0.1", "127.0.0.1", 2)
+            self.session.put({keys.MEMBERS + each: encode(member)}, ephemeral=True, timeout=TIMEOUT_S)
+
+    def complete(self, number: int, port: int, *ids: str, address: str = "127.0.0.1", store: str = "parallel") -> None:
+        for rank, each in enumerate(ids):
+            place = Assignment(
+                number, rank, len(ids), each, f"host-{each}", "m", 100 + rank, "127.0.0.1", 2, None, address, port
+            )
+            self.session.put({keys.NODES + each: encode(place)}, timeout=TIMEOUT_S)
+        self.put(job=json.dumps({"settings": {"store": store}}).encode())
+        self.declare(Round(number, "complete", len(ids)))
+
+    def declare(self, round_: Round) -> None:
+        self.session.put({keys.ROUND: encode(round_)}, timeout=TIMEOUT_S)
+
+    def close(self) -> None:
+        self._service.close()
+
+
+@pytest.fixture
+def run(meeting: StoreServer) -> Iterator[Run]:
+    with contextlib.closing(Run(meeting, "train")) as run:
+        yield run
+
+
+def ask(server: StoreServer, capsys: pytest.CaptureFixture[str], *, json: bool = False) -> str:
+    args = Namespace(rdzv_endpoint=f"127.0.0.1:{server.port}", json=json, timeout=10.0)
+    assert status.run(args) == 0
+    return capsys.readouterr().out
+
+
+def round_of(server: StoreServer, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    (run,) = json.loads(ask(server, capsys, json=True))["runs"]
+    found: dict[str, Any] = run["round"]
+    return found
+
+
+def test_the_workers_store_of_the_round_is_found_and_shown(meeting: StoreServer, run: Run, capsys) -> None:
+    run.join("a", "b")
+    with StoreServer("127.0.0.1", threads=1, name="workers-3") as store:
+        run.complete(3, store.port, "a", "b")
+        client = TCPStore("127.0.0.1", store.port, is_master=False)
+        client.set("here", "1")
+        text, found = ask(meeting, capsys), round_of(meeting, capsys)
+    lines = text.splitlines()
+    at = lines.index("  round 3 is complete: 2 nodes, 4 workers")
+    assert lines[at - 1].startswith("run 'train': 1 session(s), ")
+    assert lines[at + 1] == "  nodes: 0 on host-a (2 workers), 1 on host-b (2 workers)"
+    assert lines[at + 2] == "  the workers' store:"
+    assert lines[at + 3].startswith(f"    store at 127.0.0.1:{store.port}: rdzv-plugins ")
+    assert f"    keyspace 'workers-3', port {store.port}: 1 keys, 0 queues, 6 B" in lines
+    assert found["store"]["statistics"]["requests"]["set"] == 1
+    assert [(node["rank"], node["host"], node["workers"], node["there"]) for node in found["nodes"]] == [
+        (0, "host-a", 2, True),
+        (1, "host-b", 2, True),
+    ]
+
+
+def test_asking_leaves_no_trace_in_the_run(meeting: StoreServer, run: Run, capsys) -> None:
+    run.join("a")
+    before = meeting.stats()["runs"]
+    ask(meeting, capsys)
+    assert meeting.stats()["runs"] == before
+
+
+def test_a_store_that_cannot_be_reached_is_named_and_nothing_else_suffers(
+    meeting: StoreServer, run: Run, capsys
+) -> None:
+    run.join("a")
+    with socket.socket() as nobody, contextlib.closing(Run(meeting, "other")) as other:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        run.complete(1, port, "a", "b")
+        other.put(all__progress=b"1 of 2 nodes: host-x")
+        text = ask(meeting, capsys)
+    assert "  no longer there: 1 on host-b (pid 101)\n" in text
+    refused = f"127.0.0.1:{port} cannot be reached: connection refused"
+    assert f"  the workers' store at 127.0.0.1:{port} cannot be asked: {refused}\n" in text
+    assert "\n  no round yet: 1 of 2 nodes: host-x\n" in text
+
+
+def test_torchs_own_store_is_not_asked(meeting: StoreServer, run: Run, capsys) -> None:
+    run.complete(1, 1, "a", store="torch")
+    assert "cannot be asked: it is torch's own (store=torch), which has no statistics\n" in ask(meeting, capsys)
+
+
+def test_a_round_that_is_over_says_why_and_for_whom_it_waits(meeting: StoreServer, run: Run, capsys) -> None:
+    run.complete(4, 1, "a")
+    run.declare(Round(4, "over", 1, "host-b was lost"))
+    run.put(all__progress=b"1 of 2 nodes")
+    assert "\n  round 4 is over: host-b was lost\n  1 of 2 nodes\n" in ask(meeting, capsys)
+    assert round_of(meeting, capsys)["store"] is None
+
+
+def test_keys_of_another_version_are_a_problem_of_that_run_alone(meeting: StoreServer, run: Run, capsys) -> None:
+    run.put(all__round=b"not JSON")
+    with contextlib.closing(Run(meeting, "other")):
+        text = ask(meeting, capsys)
+    assert "\n  its round is not known: " in text
+    assert "\n  no round yet: no node has joined\n" in text
+
+
+def test_of_many_nodes_some_are_named(meeting: StoreServer, run: Run, capsys) -> None:
+    ids = [f"{number:02}" for number in range(status_rounds.NODES_SHOWN + 3)]
+    run.complete(1, 1, *ids, store="torch")
+    text = ask(meeting, capsys)
+    assert re.search(r"\n  nodes: 0 on host-00 \(2 workers\), .*, 15 on host-15 \(2 workers\) and 3 more\n", text)
+    assert re.search(r"\n  no longer there: 0 on host-00 \(pid 100\), .* and 3 more\n", text)
