@@ -83,19 +83,19 @@ class Agent(LostNodesCostNothing):
         return result
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        """Join a round, and another if a node is lost while the ranks are exchanged."""
+        """Join a round, and another if that one is over while the ranks are exchanged."""
         while True:
             try:
                 super()._rendezvous(worker_group)
                 return
             except DistError as error:
-                if not self._handler.peer_lost():
+                if not (self._handler.peer_lost() or self._handler.must_rejoin()):
                     raise RendezvousFailed(
                         f"run {self._handler.get_run_id()!r}: a node of the round has not started its workers: {error}",
                         remedy="The key names what was waited for: role_info/N comes from node N, assigned_ranks/N "
                         "from node 0. Look at that node's output: it may hang in a plug-in's hook or a file system.",
                     ) from error
-                logger.info("a node was lost while ranks were exchanged (%s): joining again", error)
+                logger.info("the round was over while ranks were exchanged (%s): joining again", error)
 
     def _exit_barrier(self) -> None:
         """Wait for the workers of all nodes, up to the time-out. Unlike torch's, a failure elsewhere ends it."""

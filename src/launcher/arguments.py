@@ -38,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
         action=env,
         type=str,
         default="false",
-        help="torch_npu_run's switch for one store proxy per node: true or false.",
+        help="torch_npu_run's switch for one store proxy per node: true (--rdzv-backend=tiered) or false.",
     )
     ours.add_argument(
         "--rdzv-no-plugin",

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from launcher.devices import local_world_size
 from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint, require_meeting_point
 from rdzv_plugins.errors import UsageError
+from rdzv_plugins.host.discovery import normalise
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.options import parse_conf
 
@@ -109,15 +110,16 @@ def _backend(args: argparse.Namespace) -> str:
         raise UsageError(
             f"--enable-tiered-parallel-tcpstore={args.enable_tiered_parallel_tcpstore} is neither true nor false"
         )
+    # the name under which plain torchrun knows it: PET_RDZV_BACKEND may be set for both launchers
+    backend = (args.rdzv_backend or "static").removeprefix("rdzv-plugins.")
     if tiered in ("true", "1"):
-        if args.rdzv_backend not in (None, "parallel", "parallel-epoll", "tiered", "tiered-proxy"):
+        if args.rdzv_backend and normalise(backend) not in _TIERED:
             raise UsageError(
                 f"--enable-tiered-parallel-tcpstore=true contradicts --rdzv-backend={args.rdzv_backend}",
-                remedy="Leave one of them out.",
+                remedy="Leave one of them out. With etcd, write --rdzv-conf store=tiered instead.",
             )
         return "tiered"
-    # the name under which plain torchrun knows it: PET_RDZV_BACKEND may be set for both launchers
-    return (args.rdzv_backend or "static").removeprefix("rdzv-plugins.")
+    return backend
 
 
 def _endpoint(args: argparse.Namespace) -> str:
@@ -155,6 +157,7 @@ def _endpoint(args: argparse.Namespace) -> str:
     return str(master)
 
 
+_TIERED = ("parallel", "parallel-epoll", "tiered", "tiered-proxy")
 _MEET_APART = ("etcd",)
 _MEET_AT_A_NODE = ("static", "c10d", "parallel", "parallel-epoll", "tiered", "tiered-proxy")
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rdzv_plugins.interfaces import (
         Backend,
         Capability,
+        EnvironmentAware,
         Failure,
         JobAware,
         MembershipAware,
@@ -26,6 +27,7 @@ __all__ = [
     "Backend",
     "Capability",
     "CoordinationBackend",
+    "EnvironmentAware",
     "Event",
     "Failure",
     "JobAware",

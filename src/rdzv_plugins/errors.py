@@ -62,7 +62,7 @@ class MissingDependency(PluginError):
 
 
 class NotAvailableYet(PluginError):
-    """The name belongs to a backend that a later release brings, or to one that is not to come."""
+    """The name belongs to a backend that is not to come."""
 
 
 class JoinVetoed(RdzvError):

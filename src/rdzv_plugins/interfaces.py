@@ -212,6 +212,15 @@ class MembershipAware(Protocol):
         ...
 
 
+@runtime_checkable
+class EnvironmentAware(Protocol):
+    """Optional method of a handler whose workers need to know more than torch's agent tells them."""
+
+    def worker_env(self) -> Mapping[str, str]:
+        """Variables for each worker of the current round. Called before the workers are started."""
+        ...
+
+
 class Capability(str, enum.Enum):
     """What a backend promises. An undeclared capability is refused or warned about, never assumed."""
 

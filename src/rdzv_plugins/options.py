@@ -72,7 +72,7 @@ class WorkerStoreOptions:
         "torch", help="Server of the workers' store: torch's own, or parallel, the native one of several threads."
     )
     store_threads: int = option(
-        0, help="Threads of store=parallel; 0: half of the processors, at most 8.", minimum=0, maximum=64
+        0, help="Threads of the native store; 0: half of the processors, at most 8.", minimum=0, maximum=64
     )
     worker_ports: PortRange = option(
         PortRange(), help="Port or range (29501-29510) on which rank 0's node serves the workers' store; 0: any."

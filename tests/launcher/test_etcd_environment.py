@@ -12,6 +12,12 @@ def backend() -> str:
     return "etcd"
 
 
+@pytest.fixture(autouse=True)
+def commands(meeting: EtcdMeeting) -> None:
+    """All variables are there when the command starts."""
+    meeting.warm = False
+
+
 def environment(agent: Agent) -> dict[str, str]:
     """Of its worker."""
     assert agent.wait() == 0, agent.text

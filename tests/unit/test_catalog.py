@@ -87,17 +87,6 @@ def test_backend_that_is_not_to_come_says_why_and_what_to_use():
     assert "--rdzv-backend=etcd:" in error.remedy
 
 
-@pytest.mark.parametrize("name", ["tiered", "Tiered-Proxy"])
-def test_planned_name_is_not_available_yet(name):
-    error = refusal(NotAvailableYet, [TOY], name)
-    assert f"'{name}' is not available yet" in str(error)
-    assert "toy-file" in error.remedy
-
-
-def test_planned_name_that_a_plugin_provides_is_found():
-    assert Catalog([record("tiered", backend("tiered"))]).find("tiered").backend.name == "tiered"
-
-
 def test_broken_plugin_is_named_with_its_cause_chained():
     cause = ValueError("why")
     broken = record("toy", error="raised ValueError at import: why", cause=cause, remedy="Repair it.")

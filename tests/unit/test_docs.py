@@ -101,6 +101,8 @@ def test_own_flag_and_its_variable_are_documented(action) -> None:
         (status, "## rdzv status"),
         (bench, "## rdzv bench rendezvous"),
         (bench, "## rdzv bench store"),
+        (bench, "## rdzv bench tiered"),
+        (bench, "## rdzv bench transport"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )

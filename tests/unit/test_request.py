@@ -8,7 +8,7 @@ import pytest
 
 from launcher.arguments import parse_arguments
 from launcher.request import build_request, check_meeting_point
-from rdzv_plugins.errors import MissingDependency, NotAvailableYet, UsageError
+from rdzv_plugins.errors import MissingDependency, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.create import prepare
 
@@ -77,6 +77,11 @@ REFUSED = {
         ["--enable_tiered_parallel_tcpstore=true", "--rdzv_backend=c10d"],
         "--enable-tiered-parallel-tcpstore=true contradicts --rdzv-backend=c10d",
     ),
+    "tiered and static": (
+        ["--enable_tiered_parallel_tcpstore=true", "--rdzv_backend=static"],
+        "--enable-tiered-parallel-tcpstore=true contradicts --rdzv-backend=static",
+    ),
+    "no tiers with static": (["--rdzv-conf=store=tiered"], "store=tiered is not accepted by backend 'static'"),
     "tiered in other words": (["--enable_tiered_parallel_tcpstore=on"], "neither true nor false"),
     "negative restarts": (["--max-restarts=-1"], "--max-restarts=-1 is negative"),
     "run id with a slash": (["--rdzv-id=team/job"], "--rdzv-id=team/job: torch names"),
@@ -100,14 +105,53 @@ def test_contradiction_is_refused(checked, argv, message):
     "argv",
     [
         ["--rdzv-backend=tiered"],
-        ["--rdzv_backend=tiered-proxy"],
+        ["--rdzv_backend=Tiered_Proxy"],
         ["--enable_tiered_parallel_tcpstore=true"],
         ["--enable_tiered_parallel_tcpstore", "True", "--rdzv_backend=parallel"],
+        ["--enable_tiered_parallel_tcpstore=1", "--rdzv_backend=rdzv-plugins.parallel_epoll"],
+        ["--enable_tiered_parallel_tcpstore=true", "--rdzv_backend=tiered"],
     ],
 )
-def test_backend_of_a_later_release_is_not_available_yet(checked, argv):
-    with pytest.raises(NotAvailableYet, match="not available yet"):
-        checked(*argv)
+def test_tiered_is_chosen_by_its_names_and_by_torch_npu_runs_switch(checked, host, argv):
+    request = checked(*argv, "--nnodes=2", "--master_addr=10.0.0.1", "--master_port=29511", "--node_rank=1")
+    assert host.catalog.find(request.backend).backend.name == "tiered"
+    assert (request.endpoint, request.node_rank) == ("10.0.0.1:29511", 1)
+    assert (request.options.store, request.options.worker_transport, request.options.fanout) == (
+        "tiered",
+        "loopback",
+        0,
+    )
+
+
+def test_switch_that_is_off_changes_nothing(checked):
+    argv = ["--nnodes=2", "--master_addr=10.0.0.1", "--master_port=29511", "--node_rank=1", "--rdzv_backend=parallel"]
+    request = checked(*argv, "--enable_tiered_parallel_tcpstore=false")
+    assert (request.backend, request.options.store) == ("parallel", "parallel")
+
+
+@pytest.mark.parametrize("backend", ["parallel", "tiered", "etcd"])
+def test_every_elastic_backend_takes_the_options_of_tiered(checked, backend):
+    conf = "store=tiered,worker_transport=unix,trunk_grace=0.5,fanout=8"
+    options = checked(f"--rdzv-backend={backend}", "--rdzv-endpoint=h", f"--rdzv-conf={conf}").options
+    assert (options.worker_transport, options.trunk_grace, options.fanout) == ("unix", 0.5, 8)
+
+
+@pytest.mark.parametrize(
+    ("conf", "message"),
+    [
+        ("store=parallel,fanout=2", "fanout=2 is for store=tiered, but store is parallel"),
+        ("store=torch,worker_transport=unix", "worker_transport=unix is for store=tiered, but store is torch"),
+        ("store=parallel,trunk_grace=1", "trunk_grace=1.0 is for store=tiered"),
+        ("fanout=2,worker_transport=direct", "fanout=2 contradicts worker_transport=direct"),
+        ("fanout=2,worker_ports=29501", "fanout=2 needs more ports than worker_ports=29501"),
+        ("fanout=-1", "fanout=-1 is not accepted by backend 'tiered'"),
+        ("trunk_grace=61", "trunk_grace=61 is not accepted by backend 'tiered'"),
+        ("worker_transport=tcp", "worker_transport=tcp is not accepted by backend 'tiered'"),
+    ],
+)
+def test_tiered_refuses_what_cannot_work(checked, conf, message):
+    with pytest.raises(UsageError, match=message):
+        checked("--rdzv-backend=tiered", "--rdzv-endpoint=h", f"--rdzv-conf={conf}")
 
 
 @pytest.mark.parametrize("name", ["parallel", "parallel-epoll", "parallel_epoll", "rdzv-plugins.parallel"])

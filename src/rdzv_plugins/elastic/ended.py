@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError
 
 from rdzv_plugins import errors
+from rdzv_plugins.elastic.torch_errors import as_torch
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.interfaces import Outcome, Request
 
@@ -21,6 +22,15 @@ def ended_error(outcome: Outcome, request: Request) -> errors.RendezvousFailed:
         f"run {request.run_id!r} at {request.endpoint} has ended: {outcome.reason or outcome.end}",
         remedy="" if outcome.end == "lost" else "To start it again, use another --rdzv-id.",
     )
+
+
+def raise_if_ended(view: View, problem: errors.EndpointLost | None, request: Request) -> None:
+    """Raise the reason if the job has failed elsewhere, or the service is lost (``problem``)."""
+    ended = view.ended
+    if ended is not None and ended.end != "done":
+        raise as_torch(ended_error(ended, request))
+    if problem is not None:
+        raise as_torch(problem)
 
 
 def raise_if_not_needed(view: View, request: Request, round_: int) -> None:

@@ -14,7 +14,8 @@ from rdzv_plugins.elastic.keys import Member, decode
 def wait_until_alone(session: Session, me: Member, linger: float) -> bool:
     """Wait for the other members to leave, at most ``linger`` seconds; True once they have.
 
-    The node that serves the endpoint waits for all, another one does not wait for that.
+    The node that serves the endpoint waits until all have gone; another one until all have said that they go, before
+    they wait themselves: they need no store any more.
     """
     others: set[str] = set()
     alone = threading.Event()
@@ -22,10 +23,11 @@ def wait_until_alone(session: Session, me: Member, linger: float) -> bool:
     def seen(events: Sequence[Event]) -> None:
         for event in events:
             node = event.key.removeprefix(keys.MEMBERS)
-            if event.value is None:
-                others.discard(node)
-            elif node != me.node_id and (me.serves or not decode(Member, event.value).serves):
-                others.add(node)
+            if node == me.node_id:
+                continue
+            other = None if event.value is None else decode(Member, event.value)
+            needs = other is not None and (me.serves or not other.leaving)
+            (others.add if needs else others.discard)(node)
         (alone.clear if others else alone.set)()
 
     held, revision = session.list(keys.MEMBERS, timeout=patience(session))

@@ -6,44 +6,39 @@ A node puts its own key and waits to be told its place; the leader, which is one
 
 from __future__ import annotations
 
-import functools
 import logging
-import os
-import socket
 import threading
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
+from torch.distributed import DistError
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 
 from rdzv_plugins import errors
-from rdzv_plugins.coordination import CoordinationBackend, Session
+from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.elastic import farewell, keys
 from rdzv_plugins.elastic.elastic_options import ElasticOptions
-from rdzv_plugins.elastic.ended import ended_error, raise_if_not_needed
+from rdzv_plugins.elastic.ended import raise_if_ended
 from rdzv_plugins.elastic.insisting import patience
-from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Round, encode
+from rdzv_plugins.elastic.joining import Joining
+from rdzv_plugins.elastic.keys import Finishing, Round, encode
 from rdzv_plugins.elastic.link import Link
-from rdzv_plugins.elastic.machine_id import machine_id
-from rdzv_plugins.elastic.myself import Myself
-from rdzv_plugins.elastic.rank_table import log_rank_table
+from rdzv_plugins.elastic.myself import Myself, new_member
 from rdzv_plugins.elastic.ranks import Order
-from rdzv_plugins.elastic.reports import Reports, kind_of_waiting, remedy_for_timeout, what_is_waited_for
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings_check import settings_of
 from rdzv_plugins.elastic.torch_errors import as_torch
 from rdzv_plugins.elastic.view import View
-from rdzv_plugins.endpoints import is_loopback_address
 from rdzv_plugins.interfaces import Failure, Outcome, Request
 from rdzv_plugins.kvstore.ends import parse_failure, to_json
-from rdzv_plugins.kvstore.reach import default_address
 
 logger = logging.getLogger(__name__)
 
 _BEFORE_WORKERS_S = 2.0
 """What telling the others may take from the time that workers have to end in."""
+_NEWS_S = 2.0
+"""What hearing of a round's end takes at most, while the service answers."""
 
 
 class ElasticHandler:
@@ -54,18 +49,7 @@ class ElasticHandler:
     ) -> None:
         self._backend, self._request, self._options = backend, request, options
         self._view = View(self._told)
-        host = socket.gethostname()
-        me = Member(
-            node_id=uuid.uuid4().hex,
-            host=host,
-            machine=machine_id(),
-            pid=os.getpid(),
-            address="",
-            public="",
-            nproc=request.nproc_per_node,
-            node_rank=request.node_rank,
-            serves=backend.hosts_service,
-        )
+        me = new_member(request, serves=backend.hosts_service)
         self._link = Link(
             backend,
             request,
@@ -73,14 +57,11 @@ class ElasticHandler:
             self._view,
             order,
             node_id=me.node_id,
-            settings=settings_of(request, backend.name, options.store, host),
+            settings=settings_of(request, backend.name, options.store, me.host, options.fanout),
         )
         self._self = Myself(me, self._link)
-        self._store = RoundStore(options)
-        self._joining = False
-        self._joined_in = 0  # which of the link's sessions this node's round belongs to
-        self._round = 0
-        self._place: Assignment | None = None
+        self._store = RoundStore(options, self._cut_off)
+        self._joining = Joining(request, options, self._view, self._link, self._self, self._store)
         self._working = False  # the agent has begun to ask after its workers
         self._said_over = 0
 
@@ -107,32 +88,30 @@ class ElasticHandler:
 
     def must_rejoin(self) -> bool:
         declared = self._view.round
-        over = declared.number == self._round and declared.state == "over"
-        return over or declared.number > self._round or self._link.opened != self._joined_in
+        over = declared.number == self._joining.round and declared.state == "over"
+        cut_off = self._self.me.cut_off == self._joining.round > 0
+        return over or cut_off or declared.number > self._joining.round or self._link.opened != self._joining.opened
 
     def raise_if_ended(self) -> None:
-        ended = self._view.ended
-        if ended is not None and ended.end != "done":
-            raise as_torch(ended_error(ended, self._request))
-        if self._link.problem is not None:
-            raise as_torch(self._link.problem)
+        raise_if_ended(self._view, self._link.problem, self._request)
 
     def note_failure(self, failure: Failure) -> None:
         session = self._link.session
         if session is not None:
-            session.create(f"{keys.FAILURES}{self._round}", to_json(failure).encode(), timeout=patience(session))
+            key = f"{keys.FAILURES}{self._joining.round}"
+            session.create(key, to_json(failure).encode(), timeout=patience(session))
 
     def first_failure(self) -> Failure | None:
         session = self._link.session
         if session is None:
             return None
-        key = f"{keys.FAILURES}{self._round}"
+        key = f"{keys.FAILURES}{self._joining.round}"
         held, _ = session.list(key, timeout=patience(session))
         return next((parse_failure(kv.value) for kv in held if kv.key == key), None)
 
     def note_done(self) -> None:
         """This node's workers have all succeeded; it still waits for those of the others."""
-        self._self.say(done=self._round)
+        self._self.say(done=self._joining.round)
 
     def note_leaving(self, reason: str) -> None:
         """This node is about to stop its workers and go: theirs will fail, and that is not their fault."""
@@ -144,7 +123,7 @@ class ElasticHandler:
         Every node of the round is asked for a sign of life; who does not give one is lost when its session ends.
         That is within its time to live; twice, for a service that elects a new leader of its own in between.
         """
-        if self._place is None or self._place.world == 1:
+        if self._joining.place is None or self._joining.place.world == 1:
             return False
         session = self._link.session
         deadline = time.monotonic() + 2 * (session.ttl if session is not None else self._options.ttl) + 1
@@ -154,10 +133,10 @@ class ElasticHandler:
             seen = self._view.version
             self.raise_if_ended()
             if self.must_rejoin():
-                return self._view.round.cause != "asked" or self._link.opened != self._joined_in
+                return self._view.round.cause != "asked" or self._link.opened != self._joining.opened
             probe = self._view.probe
             if (probe.answered and probe.number >= asked) or time.monotonic() >= deadline:
-                return False
+                return self._needs_store() and self._store.is_cut_off()  # which its proxy is about to say
             self._view.wait(seen, deadline - time.monotonic())
 
     def leave(self, outcome: Outcome) -> None:
@@ -168,14 +147,14 @@ class ElasticHandler:
         try:
             if outcome.end == "failed" or (outcome.end == "lost" and self._link.hosts_service):
                 self._end(outcome)
-            if outcome.end == "done" and self._round:
-                finishing = Finishing(self._round, self._self.me.name)
+            if outcome.end == "done" and self._joining.round:
+                finishing = Finishing(self._joining.round, self._self.me.name)
                 session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
             quick = outcome.end == "lost"  # nobody waits for a word of that
             self._self.say_once(
                 _BEFORE_WORKERS_S if quick else patience(session), leaving=outcome.end, reason=outcome.reason
             )
-            if self._link.hosts_service or (outcome.end == "done" and self._serves_workers()):
+            if self._link.hosts_service or (outcome.end == "done" and self._serves_others()):
                 farewell.wait_until_alone(session, self._self.me, self._options.linger)
         except (errors.ConnectionLost, TimeoutError) as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
@@ -185,102 +164,54 @@ class ElasticHandler:
         self._store.shutdown()
         return True
 
+    def worker_env(self) -> Mapping[str, str]:
+        return self._store.environment
+
     def next_rendezvous(self) -> RendezvousInfo:
         """Join the next round and block until it is complete. Raises torch's rendezvous errors, with who is missing."""
-        self.raise_if_ended()
-        self._store.leave()
-        self._store.close(self._round)  # workers of the old round are cut off
-        self._working = False
-        facts = functools.partial(what_is_waited_for, self._view, self._request, self._round)
-        reports = Reports(facts, live=self._request.max_nodes > 1)
-        self._joining = True
-        try:
-            place = self._join(time.monotonic() + self._options.join_seconds, reports, facts)
-        except errors.RendezvousFailed as error:
-            raise as_torch(error) from error.__cause__
-        finally:
-            self._joining = False
-            reports.end()
-        store = RendezvousStoreInfo(place.master_addr, place.master_port)
-        return RendezvousInfo(self._store.agents, place.rank, place.world, store)
-
-    def _join(self, deadline: float, reports: Reports, facts: Callable[[], str]) -> Assignment:
-        if self._link.opened == 0:
-            self._link.open(self._options.join_seconds)
-        fresh: dict[str, Any] = {"after": self._round, "store": None, "reached": 0, "unreachable": "", "done": 0}
-        if self._joined_in == self._link.opened:
-            self._self.say(**fresh)
-        else:
-            self._self.change(**fresh)  # written with the address, which the new session tells
         while True:
-            seen = self._view.version
             self.raise_if_ended()
-            raise_if_not_needed(self._view, self._request, self._round)
-            session = self._link.session
-            if session is not None:
-                try:
-                    place = self._step(session)
-                except (errors.ConnectionLost, TimeoutError) as error:  # the link tries again, or finds it lost
-                    logger.debug("while joining: %s", error)
-                    place = None
-                if place is not None:
-                    return place
-            now, kind = time.monotonic(), kind_of_waiting(self._view, self._round)
-            if kind == "spare":  # needed when a node is lost, and until then in nobody's way
-                deadline = now + self._options.join_seconds
-            if now >= deadline:
-                raise errors.RendezvousTimeout(
-                    f"{facts()}, after {self._options.join_seconds:g} s", remedy=remedy_for_timeout(self._request)
-                )
-            reports.say(kind)
-            self._view.wait(seen, min(deadline, reports.next_at, self._store.retry_at) - now)
-
-    def _step(self, session: Session) -> Assignment | None:
-        """Do what this node has been told; its place once the round is complete."""
-        if self._joined_in != self._link.opened:  # a new session: nobody knows of this node there
-            self._joined_in = self._link.opened
-            address = self._request.local_addr or session.local_addr
-            public = default_address() if is_loopback_address(address) else address
-            self._self.say(address=address, public=public, dialled=session.remote_addr)
-        if not self._view.has_leader:
-            self._link.campaign()
-        place, declared = self._view.assignment, self._view.round
-        if place is not None and place.refused:
-            raise errors.SettingsDiffer(
-                f"this node cannot take part in run {self._request.run_id!r}: {place.refused}",
-                remedy="Give every node a --node-rank of its own.",
+            self._working = False
+            try:
+                place = self._joining.next_place()
+            except errors.RendezvousFailed as error:
+                raise as_torch(error) from error.__cause__
+            try:
+                where = self._store.open(place, self._request.local_addr, self.must_rejoin)
+            except (DistError, errors.EndpointUnreachable) as error:
+                if not (self.peer_lost() or self.must_rejoin()):
+                    raise self._no_way(error) from error
+                logger.info("round %d was over before this node's proxy was connected (%s)", place.round, error)
+                continue
+            except errors.RendezvousFailed as error:
+                raise as_torch(error) from error.__cause__
+            return RendezvousInfo(
+                self._store.agents, place.rank, place.world, RendezvousStoreInfo(where.host, where.port)
             )
-        if place is None or place.round <= self._round:
-            return None
-        if not place.master_addr:
-            if self._self.me.store is None or self._self.me.store[0] != place.round:
-                address = self._self.me.address if self._request.local_addr else place.publish or self._self.me.address
-                self._self.say(store=self._store.serve(place, address))
-        elif self._self.me.reached != place.round:
-            unreachable = self._store.reach(place)
-            if unreachable is not None:
-                self._self.say(reached=place.round, unreachable=unreachable)
-        elif declared.number == place.round and declared.state in ("complete", "over"):
-            self._round, self._place = place.round, place
-            if declared.state == "complete":
-                if place.rank == 0:
-                    log_rank_table(session, place)
-                return place
-            self._store.close(self._round)
-            self._self.say(after=self._round, store=None)  # it was over before this node had heard that it was complete
-        return None
+
+    def _no_way(self, error: Exception) -> errors.RendezvousFailed:
+        run = f"run {self._request.run_id!r}"
+        if isinstance(error, errors.EndpointUnreachable):
+            return as_torch(errors.EndpointUnreachable(f"{run}: {error}", remedy=error.remedy))
+        return as_torch(
+            errors.RendezvousFailed(
+                f"{run}: this node's proxy has no way to the store: {error}",
+                remedy="The key trunk/N comes from node N, which is to connect this one (--rdzv-conf fanout). "
+                "Look at that node's output.",
+            )
+        )
 
     def _told(self) -> None:
         """On the watch's thread: what cannot wait until the agent asks."""
         view = self._view
         declared = view.round
-        if declared.state == "over" and declared.number == self._round and not self._joining:
+        if declared.state == "over" and declared.number == self._joining.round and not self._joining.active:
             self._hear_over(declared)
         place = view.assignment
         asked = view.probe.number > self._self.me.alive and not view.probe.answered
         if asked and place is not None and view.probe.round == place.round:
             self._in_background(lambda: self._self.say(alive=view.probe.number))
-        if not view.has_leader and not self._joining and self._round:
+        if not view.has_leader and not self._joining.active and self._joining.round:
             self._in_background(self._link.campaign)
 
     def _hear_over(self, declared: Round) -> None:
@@ -289,6 +220,37 @@ class ElasticHandler:
             logger.info("round %d is over: %s", declared.number, declared.reason)
         if not self._working:  # agents may wait in the store for one that was lost: they are not to wait in vain
             self._in_background(lambda: self._store.close(declared.number))
+
+    def _cut_off(self, round_: int, why: str) -> None:
+        """On the proxy's thread: it has lost the store of ``round_``, and cuts its workers off."""
+        if round_ != self._joining.round or self.must_rejoin():
+            return  # as it is to be
+        reason = f"is cut off from the workers' store: {why}"
+        if not self._needs_store():
+            logger.debug("this node, or another one, is done, and %s", reason)
+        elif self._self.say_cut_off(round_, reason):
+            self._in_background(lambda: self._report_cut_off(round_, why))
+
+    def _needs_store(self) -> bool:
+        """Its workers cannot do without: no node of the round is done yet, and the job has not ended."""
+        me, view, round_ = self._self.me, self._view, self._joining.round
+        return not me.leaving and round_ not in (me.done, view.finishing.round) and view.ended is None
+
+    def _report_cut_off(self, round_: int, why: str) -> None:
+        """Unless the round was over before that, which this node had not heard yet."""
+        deadline = time.monotonic() + _NEWS_S
+        while time.monotonic() < deadline:
+            seen, declared = self._view.version, self._view.round
+            if declared.number > round_ or declared.state == "over":
+                if why not in declared.reason:
+                    return
+                break
+            self._view.wait(seen, deadline - time.monotonic())
+        logger.warning(
+            "this node is cut off from the workers' store of round %d: %s; its workers are stopped and join a new one",
+            round_,
+            why,
+        )
 
     def _in_background(self, task: Any) -> None:
         def run() -> None:
@@ -306,5 +268,7 @@ class ElasticHandler:
         if session is not None:
             session.create(keys.END, to_json(outcome).encode(), timeout=patience(session))
 
-    def _serves_workers(self) -> bool:
-        return self._place is not None and self._place.rank == 0 and self._place.world > 1
+    def _serves_others(self) -> bool:
+        """The workers' store, or the proxies of other nodes."""
+        place = self._joining.place
+        return place is not None and place.world > 1 and (place.rank == 0 or self._store.is_parent)

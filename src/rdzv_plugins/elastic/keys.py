@@ -77,6 +77,8 @@ class Member:
     """The round whose workers' store it has dialled."""
     unreachable: str = ""
     """Why it could not dial the workers' store of round ``reached``."""
+    cut_off: int = 0
+    """The round whose workers' store its workers cannot reach any longer."""
     done: int = 0
     """The round in which its workers have succeeded."""
     probe: int = 0

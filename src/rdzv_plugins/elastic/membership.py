@@ -126,7 +126,8 @@ class Membership:
         if node not in self._places or member.after >= self._declared.number:
             self._waiting.add(node)
             if self._step == "complete" and node in self._places:
-                self._over("asked", f"{member.name} {member.reason or 'asked for a new round'}")
+                cut_off = member.cut_off == self._declared.number
+                self._over("lost" if cut_off else "asked", f"{member.name} {member.reason or 'asked for a new round'}")
             elif self._step == "complete" and newcomer and self._all_known:
                 self._welcome(member)
         if self._step == "serve" and node in self._plan and member.store and member.store[0] == self._number:

@@ -5,17 +5,37 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
+import socket
 import threading
 import time
+import uuid
 from typing import Any
 
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import insist, patience
 from rdzv_plugins.elastic.keys import Member, encode
 from rdzv_plugins.elastic.link import Link
+from rdzv_plugins.elastic.machine_id import machine_id
 from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.interfaces import Request
 
 logger = logging.getLogger(__name__)
+
+
+def new_member(request: Request, *, serves: bool) -> Member:
+    """This process, before anybody has seen its address. ``serves``: it serves the endpoint."""
+    return Member(
+        node_id=uuid.uuid4().hex,
+        host=socket.gethostname(),
+        machine=machine_id(),
+        pid=os.getpid(),
+        address="",
+        public="",
+        nproc=request.nproc_per_node,
+        node_rank=request.node_rank,
+        serves=serves,
+    )
 
 
 class Myself:
@@ -35,11 +55,16 @@ class Myself:
         """Change it, and write it however long that takes. A session that ends is enough: the next begins with it."""
         with self._saying:
             self.me = dataclasses.replace(self.me, **changes)
-            session = self._link.session
-            if session is None or not self.me.address:
-                return
-            with contextlib.suppress(ConnectionLost):
-                insist(lambda: session.put(self._item(), ephemeral=True, timeout=patience(session)))
+            self._write()
+
+    def say_cut_off(self, round_: int, reason: str) -> bool:
+        """Its workers are cut off from their store: it needs another round. False if it has left that one already."""
+        with self._saying:
+            if self.me.after >= round_ or self.me.done == round_:
+                return False
+            self.me = dataclasses.replace(self.me, after=round_, cut_off=round_, reason=reason)
+            self._write()
+            return True
 
     def say_once(self, timeout: float, **changes: Any) -> None:
         """As ``say``, for at most ``timeout`` seconds: who leaves does not wait for a service that does not answer."""
@@ -55,6 +80,13 @@ class Myself:
             logger.debug("could not tell the other nodes of %s: %s", ", ".join(changes), error)
         finally:
             self._saying.release()
+
+    def _write(self) -> None:
+        session = self._link.session
+        if session is None or not self.me.address:
+            return
+        with contextlib.suppress(ConnectionLost):
+            insist(lambda: session.put(self._item(), ephemeral=True, timeout=patience(session)))
 
     def _item(self) -> dict[str, bytes]:
         return {keys.MEMBERS + self.me.node_id: encode(self.me)}

@@ -14,10 +14,17 @@ from rdzv_plugins.interfaces import Request
 
 logger = logging.getLogger(__name__)
 
-_FLAGS = {"nnodes": "--nnodes", "nproc": "--nproc-per-node", "backend": "--rdzv-backend", "run_id": "--rdzv-id"}
+_FLAGS = {
+    "nnodes": "--nnodes",
+    "nproc": "--nproc-per-node",
+    "backend": "--rdzv-backend",
+    "run_id": "--rdzv-id",
+    "store": "--rdzv-conf store",
+    "fanout": "--rdzv-conf fanout",
+}
 
 
-def settings_of(request: Request, backend: str, store: str, host: str) -> dict[str, Any]:
+def settings_of(request: Request, backend: str, store: str, host: str, fanout: int = 0) -> dict[str, Any]:
     """This node's settings, and who it is."""
     settings = {
         "protocol": PROTOCOL,
@@ -28,6 +35,8 @@ def settings_of(request: Request, backend: str, store: str, host: str) -> dict[s
     }
     if os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1":  # torch then computes ranks from its own number
         settings["nproc"] = request.nproc_per_node
+    if fanout:
+        settings["fanout"] = fanout  # who is whose parent is known from the rank alone
     return {"settings": settings, "torch": _torch_version(), "by": f"{host} (pid {os.getpid()})"}
 
 
@@ -42,8 +51,7 @@ def compare(mine: dict[str, Any], text: bytes, endpoint: str) -> None:
             remedy="Install the same version on all nodes.",
         ) from None
     differing = [
-        f"{_FLAGS.get(name, f'--rdzv-conf {name}' if name == 'store' else name)}: here "
-        f"{mine['settings'].get(name, 'not set')}, there {settings.get(name, 'not set')}"
+        f"{_FLAGS.get(name, name)}: here {mine['settings'].get(name, 'not set')}, there {settings.get(name, 'not set')}"
         for name in dict.fromkeys((*mine["settings"], *settings))
         if mine["settings"].get(name) != settings.get(name)
     ]

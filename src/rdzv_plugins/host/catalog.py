@@ -9,12 +9,6 @@ from rdzv_plugins.host.discovery import PluginRecord, normalise
 from rdzv_plugins.interfaces import Backend
 from rdzv_plugins.options import did_you_mean
 
-PLANNED = {
-    "tiered": "tiered",
-    "tiered-proxy": "tiered",
-}
-"""Names that torch_npu_run users know and that a later release provides."""
-
 DROPPED = {
     "etcd-v2": ("it speaks etcd's v2 API, which etcd 3.6 has removed", "Use --rdzv-backend=etcd: v3, same endpoint."),
 }
@@ -80,11 +74,6 @@ class Catalog:
         if key in DROPPED:
             why, instead = DROPPED[key]
             raise NotAvailableYet(f"backend {name!r} is not provided: {why}", remedy=instead)
-        if key in PLANNED:
-            raise NotAvailableYet(
-                f"backend {name!r} is not available yet: {PLANNED[key]!r} comes with a later release of rdzv-plugins",
-                remedy=f"Available now: {', '.join(names)}. For elastic jobs use --rdzv-backend=parallel.",
-            )
         raise UnknownBackend(
             f"there is no rendezvous backend {name!r}{did_you_mean(key, names)}",
             remedy=f"Available: {', '.join(names) or 'none'}. See: rdzv backends",

@@ -14,6 +14,7 @@ from rdzv_plugins.host.manager import PluginHost
 from rdzv_plugins.interfaces import (
     Backend,
     Capability,
+    EnvironmentAware,
     Failure,
     JobAware,
     MembershipAware,
@@ -47,7 +48,7 @@ def prepare(entry: Entry, request: Request) -> Request:
         raise
     except Exception as error:
         raise _blame(entry, "while checking the request", error) from error
-    if getattr(parsed, "store", None) == "parallel":
+    if getattr(parsed, "store", None) in ("parallel", "tiered"):
         from rdzv_plugins.kvstore.server import native_part
 
         native_part()  # any node may have to serve it: better told now than when the others wait
@@ -228,5 +229,6 @@ class HostedHandler:
         return self._inner.shutdown()
 
     def worker_env(self, env: dict[str, str]) -> dict[str, str]:
-        """Variables that the plug-ins add to one worker's environment."""
-        return self._host.worker_env(self._request, env)
+        """Variables that the handler and the plug-ins add to one worker's environment; a plug-in's go first."""
+        own = dict(self._inner.worker_env()) if isinstance(self._inner, EnvironmentAware) else {}
+        return own | self._host.worker_env(self._request, env | own)

@@ -29,11 +29,11 @@ class WorkerStores:
 
         It is listening when this returns, so its address can be published. ``host`` is the address that the
         workers will dial: a loopback address is served on loopback only, any other on all interfaces.
-        Raises ``AddressInUse``, or ``MissingDependency`` when ``store=parallel`` is not installed.
+        Raises ``AddressInUse``, or ``MissingDependency`` when the native store is not installed.
         """
         self.close()
         self._served += 1
-        self._current = self._parallel(host, what) if self._options.store == "parallel" else self._torch(host, what)
+        self._current = self._torch(host, what) if self._options.store == "torch" else self._native(host, what)
         return self._current
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class WorkerStores:
 
         return serve(host, self._options.worker_ports, timeout=self._timeout, what=what)
 
-    def _parallel(self, host: str, what: str) -> Any:
+    def _native(self, host: str, what: str) -> Any:
         from rdzv_plugins.kvstore.server import StoreServer, native_part
 
         native_part()  # before a port is taken

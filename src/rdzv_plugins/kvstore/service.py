@@ -17,15 +17,18 @@ from rdzv_plugins.options import PortRange
 logger = logging.getLogger(__name__)
 
 
-def open_service(request: Request, default_port: int) -> NativeCoordination:
-    """Serve the endpoint or be a client of it. Raises ``AddressInUse`` where ``is_host=true`` cannot be had."""
+def open_service(request: Request, name: str, default_port: int) -> NativeCoordination:
+    """Serve the endpoint or be a client of it, for the backend called ``name``.
+
+    Raises ``AddressInUse`` where ``is_host=true`` cannot be had.
+    """
     endpoint = parse_endpoint(request.endpoint or "localhost:0", default_port)
     server = _serve(request, endpoint)
     if server is not None:
         endpoint = Endpoint(endpoint.host, server.port)
         logger.debug("serving the rendezvous of run %s at %s", request.run_id, endpoint)
     return NativeCoordination(
-        endpoint, request.run_id, name="parallel", server=server, who="the node that serves the rendezvous"
+        endpoint, request.run_id, name=name, server=server, who="the node that serves the rendezvous"
     )
 
 

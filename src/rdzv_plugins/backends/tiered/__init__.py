@@ -1,0 +1,51 @@
+"""``tiered``: the rendezvous of ``parallel``, and a store proxy on each node between the workers and their store.
+
+Features: those of ``parallel``; the store has one connection for each node and far fewer requests, or with
+``fanout=K`` the connections of K nodes.
+Endpoint: ``HOST[:PORT]``, port 29500 when left out. With one node it may be left out altogether.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT, EndpointOptions, validate
+from rdzv_plugins.hookspecs import hookimpl
+from rdzv_plugins.interfaces import Backend, Capability, Request
+from rdzv_plugins.options import option
+
+if TYPE_CHECKING:
+    from rdzv_plugins.kvstore.sessions import NativeCoordination
+
+
+@dataclass(frozen=True)
+class TieredOptions(EndpointOptions):
+    """Those of every backend that meets at a native store; here the workers' store has proxies."""
+
+    store: Literal["torch", "parallel", "tiered"] = option(
+        "tiered",
+        help="Server of the workers' store: tiered, the native one with a proxy on each node; parallel, the same "
+        "without; or torch's own.",
+    )
+
+
+def create(request: Request) -> NativeCoordination:
+    """The endpoint's service as this node sees it; serves it if this is the node to do so."""
+    from rdzv_plugins.kvstore.service import open_service
+
+    return open_service(request, "tiered", DEFAULT_PORT)
+
+
+@hookimpl
+def rdzv_register_backends() -> Backend:
+    """The hook through which it is found."""
+    return Backend(
+        name="tiered",
+        summary="elastic rendezvous as by parallel, and a store proxy on each node: fewer connections and requests",
+        create=create,
+        aliases=("tiered-proxy",),
+        capabilities=frozenset({Capability.ELASTIC, Capability.NODE_RANK, Capability.NODE_REPLACEMENT}),
+        options=TieredOptions,
+        validate=validate,
+    )

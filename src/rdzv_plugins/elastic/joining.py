@@ -1,0 +1,124 @@
+"""A node's way into a round: it says that it waits, does what the leader tells it, and learns its place."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rdzv_plugins import errors
+from rdzv_plugins.coordination import Session
+from rdzv_plugins.elastic.elastic_options import ElasticOptions
+from rdzv_plugins.elastic.ended import raise_if_ended, raise_if_not_needed
+from rdzv_plugins.elastic.keys import Assignment
+from rdzv_plugins.elastic.link import Link
+from rdzv_plugins.elastic.myself import Myself
+from rdzv_plugins.elastic.rank_table import log_rank_table
+from rdzv_plugins.elastic.reports import Reports, kind_of_waiting, remedy_for_timeout, what_is_waited_for
+from rdzv_plugins.elastic.round_store import RoundStore
+from rdzv_plugins.elastic.view import View
+from rdzv_plugins.endpoints import is_loopback_address
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.kvstore.reach import default_address
+
+logger = logging.getLogger(__name__)
+
+
+class Joining:
+    """One thread calls it; any thread may read what it knows."""
+
+    def __init__(
+        self, request: Request, options: ElasticOptions, view: View, link: Link, myself: Myself, store: RoundStore
+    ) -> None:
+        self._request, self._options, self._view, self._link = request, options, view, link
+        self._self, self._store = myself, store
+        self.active = False
+        self.opened = 0
+        """Which of the link's sessions this node's round belongs to."""
+        self.round = 0
+        """The last one that was complete with this node in it."""
+        self.place: Assignment | None = None
+        """In that round."""
+
+    def next_place(self) -> Assignment:
+        """Leave the last round and block until another is complete. Raises ``RendezvousFailed``: who is missing."""
+        facts = functools.partial(what_is_waited_for, self._view, self._request, self.round)
+        reports = Reports(facts, live=self._request.max_nodes > 1)
+        self.active = True
+        try:
+            return self._join(time.monotonic() + self._options.join_seconds, reports, facts)
+        finally:
+            self.active = False
+            reports.end()
+
+    def _join(self, deadline: float, reports: Reports, facts: Callable[[], str]) -> Assignment:
+        if self._link.opened == 0:
+            self._link.open(self._options.join_seconds)
+        fresh: dict[str, Any] = {"after": self.round, "store": None, "reached": 0, "unreachable": "", "done": 0}
+        fresh["reason"] = ""
+        if self.opened == self._link.opened:
+            self._self.say(**fresh)
+        else:
+            self._self.change(**fresh)  # written with the address, which the new session tells
+        # workers of the old round are cut off, once the other nodes can know why
+        self._store.leave()
+        self._store.close(self.round)
+        while True:
+            seen = self._view.version
+            raise_if_ended(self._view, self._link.problem, self._request)
+            raise_if_not_needed(self._view, self._request, self.round)
+            session = self._link.session
+            if session is not None:
+                try:
+                    place = self._step(session)
+                except (errors.ConnectionLost, TimeoutError) as error:  # the link tries again, or finds it lost
+                    logger.debug("while joining: %s", error)
+                    place = None
+                if place is not None:
+                    return place
+            now, kind = time.monotonic(), kind_of_waiting(self._view, self.round)
+            if kind == "spare":  # needed when a node is lost, and until then in nobody's way
+                deadline = now + self._options.join_seconds
+            if now >= deadline:
+                raise errors.RendezvousTimeout(
+                    f"{facts()}, after {self._options.join_seconds:g} s", remedy=remedy_for_timeout(self._request)
+                )
+            reports.say(kind)
+            self._view.wait(seen, min(deadline, reports.next_at, self._store.retry_at) - now)
+
+    def _step(self, session: Session) -> Assignment | None:
+        """Do what this node has been told; its place once the round is complete."""
+        if self.opened != self._link.opened:  # a new session: nobody knows of this node there
+            self.opened = self._link.opened
+            address = self._request.local_addr or session.local_addr
+            public = default_address() if is_loopback_address(address) else address
+            self._self.say(address=address, public=public, dialled=session.remote_addr)
+        if not self._view.has_leader:
+            self._link.campaign()
+        place, declared = self._view.assignment, self._view.round
+        if place is not None and place.refused:
+            raise errors.SettingsDiffer(
+                f"this node cannot take part in run {self._request.run_id!r}: {place.refused}",
+                remedy="Give every node a --node-rank of its own.",
+            )
+        if place is None or place.round <= self.round:
+            return None
+        if not place.master_addr:
+            if self._self.me.store is None or self._self.me.store[0] != place.round:
+                address = self._self.me.address if self._request.local_addr else place.publish or self._self.me.address
+                self._self.say(store=self._store.serve(place, address))
+        elif self._self.me.reached != place.round:
+            unreachable = self._store.reach(place)
+            if unreachable is not None:
+                self._self.say(reached=place.round, unreachable=unreachable)
+        elif declared.number == place.round and declared.state in ("complete", "over"):
+            self.round, self.place = place.round, place
+            if declared.state == "complete":
+                if place.rank == 0:
+                    log_rank_table(session, place)
+                return place
+            self._store.close(self.round)
+            self._self.say(after=self.round, store=None)  # it was over before this node had heard that it was complete
+        return None

@@ -1,0 +1,138 @@
+"""The proxy of a node: between its workers and the store of a round (``store=tiered``), a new one in each round.
+
+With ``fanout=K`` the proxies of nodes 0 to K-1 connect to the store, that of another node r to the one of node
+r modulo K, which says in the agents' store of the round where it takes connections.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+
+from rdzv_plugins.elastic.elastic_options import ElasticOptions
+from rdzv_plugins.elastic.keys import Assignment
+from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
+from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.kvstore.limits import raise_file_limit
+from rdzv_plugins.kvstore.plain_client import PlainClient
+from rdzv_plugins.kvstore.proxy import StoreProxy
+from rdzv_plugins.options import PortRange
+
+logger = logging.getLogger(__name__)
+
+_LOOPBACK = "127.0.0.1"
+_ATTEMPT_S = 1.0
+
+OnLost = Callable[[int, str], None]
+"""Called with the round and a sentence why, once, on a thread of the proxy's."""
+
+
+class NodeProxy:
+    """At most one at a time; nothing with another store or ``worker_transport=direct``. Thread-safe."""
+
+    def __init__(self, options: ElasticOptions, patience: float, on_lost: OnLost) -> None:
+        """A root that cannot be reached is tried again for ``patience`` seconds."""
+        self._options, self._patience, self._on_lost = options, patience, on_lost
+        self._lock = threading.Lock()
+        self._proxy: StoreProxy | None = None
+        self._place: Assignment | None = None
+        self._environment: dict[str, str] = {}
+
+    @property
+    def used(self) -> bool:
+        """There is one in each round."""
+        return self._options.store == "tiered" and self._options.worker_transport != "direct"
+
+    @property
+    def is_parent(self) -> bool:
+        """Proxies of other nodes depend on this one's."""
+        return self._place is not None and self._has_children(self._place)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables for the workers of the round: where the true store is, and the Unix socket."""
+        return dict(self._environment)
+
+    def open(self, place: Assignment, agents: PlainClient, address: str, give_up: Callable[[], bool]) -> Endpoint:
+        """Connect to the store of ``place`` or to the parent, and listen; returns where the workers' store is for them.
+
+        ``agents`` is a client of that store, ``address`` the one of this node for other nodes. A root that refuses is
+        tried again until ``give_up``, or for long enough. Raises ``EndpointUnreachable``,
+        ``AddressInUse``, or torch's ``DistError`` when the parent does not say where it is.
+        """
+        root = Endpoint(place.master_addr, place.master_port)
+        self._environment = {"RDZV_ROOT_ADDR": root.host, "RDZV_ROOT_PORT": str(root.port)}
+        if not self.used:
+            return root
+        above = root
+        if 0 < self._options.fanout <= place.rank:
+            parent = _trunk(place.rank % self._options.fanout)
+            above = parse_endpoint(agents.get(parent).decode(), None, what=parent)
+        proxy = self._connect(place, above, give_up)
+        try:
+            if self._has_children(place):
+                host = address if is_loopback_address(address) else ""
+                port = proxy.listen(host, self._options.worker_ports)
+                agents.set(_trunk(place.rank), str(Endpoint(address, port)))
+            near = Endpoint(_LOOPBACK, proxy.listen(_LOOPBACK, PortRange()))
+            if self._options.worker_transport == "unix":
+                path = f"@rdzv-store-{uuid.uuid4().hex}"
+                proxy.listen_unix(path)
+                # with its port: the workers of a launcher that a worker starts have another store
+                self._environment |= {"RDZV_STORE_SOCKET": path, "RDZV_STORE_PORT": str(near.port)}
+        except BaseException:
+            proxy.close()
+            raise
+        with self._lock:
+            self._proxy, self._place = proxy, place
+        logger.info("this node's proxy is at %s; it has its connection to the store at %s", near, above)
+        return near
+
+    def is_cut_off(self) -> bool:
+        """It has no connection to the store now: who uses it is cut off, or is about to be."""
+        with self._lock:
+            return self._proxy is not None and not self._proxy.stats()["proxy"]["attached"]
+
+    def close(self) -> None:
+        """Cut off the workers of the round, and the proxies below."""
+        with self._lock:
+            proxy, self._proxy = self._proxy, None
+        if proxy is None or self._place is None:
+            return
+        saved = _summary(proxy)
+        proxy.close()
+        logger.info("round %d: %s", self._place.round, saved)
+
+    def _has_children(self, place: Assignment) -> bool:
+        return place.rank < self._options.fanout and place.rank + self._options.fanout < place.world
+
+    def _connect(self, place: Assignment, above: Endpoint, give_up: Callable[[], bool]) -> StoreProxy:
+        raise_file_limit()  # each worker is a file or two
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                return StoreProxy(
+                    above,
+                    name=f"node {place.rank} on {place.host} (pid {place.pid})",
+                    leaf=not self._has_children(place),
+                    grace=self._options.trunk_grace,
+                    timeout=_ATTEMPT_S,
+                    on_lost=lambda reason: self._on_lost(place.round, reason),
+                )
+            except EndpointUnreachable:
+                if give_up() or time.monotonic() >= deadline:
+                    raise
+
+
+def _trunk(rank: int) -> str:
+    return f"trunk/{rank}"
+
+
+def _summary(proxy: StoreProxy) -> str:
+    """What the round has cost, in one line."""
+    stats = proxy.stats()
+    asked, passed = sum(stats["requests"].values()), sum(stats["proxy"]["upstream"].values())
+    return f"this node's proxy has taken {asked} requests, and sent {passed} up to the store"
