@@ -76,6 +76,8 @@ bench: $(NATIVE)
 	@$(BIN)/rdzv bench launch
 	@$(BIN)/rdzv bench store
 	@$(BIN)/rdzv bench rendezvous --nodes=16,64,256,1024 --repeats=1 --ttl=5
+	@$(BIN)/rdzv bench tiered --nodes=4,16,32 --many=none
+	@$(BIN)/rdzv bench transport
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .cache

@@ -114,7 +114,7 @@ void Conversation::answer_own(std::size_t first, Output& reply, Wakes& wakes) {
 
 bool Conversation::woken(const Waiter& waiter, Output& reply) {
   if (&waiter == holders_.get()) {
-    suspended_ = false;
+    go_on();
     return true;
   }
   const std::size_t position = waiter.position;

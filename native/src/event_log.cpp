@@ -12,6 +12,11 @@ EventLog::EventLog(UniqueFd fd) : fd_(std::move(fd)) {
   }
 }
 
+void EventLog::end() {
+  const std::lock_guard lock(mutex_);
+  fd_.reset();
+}
+
 void EventLog::always(const std::string& line) {
   const std::lock_guard lock(mutex_);
   if (fd_) {

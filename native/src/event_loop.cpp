@@ -89,7 +89,7 @@ void EventLoop::run() {
   while (!stopping_) {
     const int count = epoll_wait(epoll_.get(), events.data(), kEvents, timeout_ms());
     const std::int64_t begin = clock_ns(CLOCK_MONOTONIC);
-    work_.around.now_ms = begin / 1'000'000;
+    work_.around.now_ms = monotonic_ms();
     turn(count, events.data());
     counters_.turns.add(1);
     counters_.busy_ns.add(static_cast<std::uint64_t>(clock_ns(CLOCK_MONOTONIC) - begin));

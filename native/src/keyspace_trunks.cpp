@@ -71,9 +71,9 @@ std::shared_ptr<Waiter> Keyspace::ask_back(Keys keys, const WaitOwner& owner, Pu
   return waiter->missing.fetch_sub(1, std::memory_order_acq_rel) == 1 ? nullptr : waiter;
 }
 
-bool Keyspace::grant(Entry& entry, Trunk& trunk) {
+std::uint32_t Keyspace::grant(Entry& entry, Trunk& trunk) {
   if (!entry.has_value || entry.changes) {
-    return false;
+    return 0;
   }
   if (!entry.holders) {
     entry.holders = std::make_unique<Holders>();
@@ -81,7 +81,7 @@ bool Keyspace::grant(Entry& entry, Trunk& trunk) {
   Holders& holders = *entry.holders;
   const std::uint32_t epoch = trunk.granting();
   if (epoch == 0 || !holders.recall.expired()) {
-    return false;
+    return 0;
   }
   const auto mine = trunk.weak_from_this();
   const auto same = [&](const auto& holder) { return !holder.trunk.owner_before(mine) && !mine.owner_before(holder.trunk); };
@@ -91,7 +91,7 @@ bool Keyspace::grant(Entry& entry, Trunk& trunk) {
   } else {
     holders.list.push_back({mine, epoch});
   }
-  return true;
+  return epoch;
 }
 
 void Keyspace::fetch(std::string_view key, Trunk& trunk, std::uint32_t id, Pushes& pushes) {
@@ -99,7 +99,7 @@ void Keyspace::fetch(std::string_view key, Trunk& trunk, std::uint32_t id, Pushe
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
   Entry* const entry = shard.table.find(view);
-  std::string text(1, entry != nullptr && grant(*entry, trunk) ? kMayHold : kMayNot);
+  std::string text(1, entry != nullptr && grant(*entry, trunk) != 0 ? kMayHold : kMayNot);
   const std::string_view value = entry != nullptr && entry->has_value ? entry->value.view() : std::string_view();
   add_number(text, static_cast<std::uint64_t>(value.size()));
   trunk.push(id, FrameStatus::kOk, text.append(value), pushes);
@@ -115,7 +115,7 @@ void Keyspace::set_for(std::string_view key, std::string_view value, Trunk& trun
     return;
   }
   set_locked(shard, entry, value, wakes);
-  const char held = grant(entry, trunk) ? kMayHold : kMayNot;
+  const char held = grant(entry, trunk) != 0 ? kMayHold : kMayNot;
   trunk.push(id, FrameStatus::kOk, {&held, 1}, pushes);
 }
 
@@ -124,7 +124,7 @@ void Keyspace::grant_to(std::string_view key, Trunk& trunk, std::uint32_t id, Pu
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
   Entry* const entry = shard.table.find(view);
-  const char held = entry != nullptr && grant(*entry, trunk) ? kMayHold : kMayNot;
+  const char held = entry != nullptr && grant(*entry, trunk) != 0 ? kMayHold : kMayNot;
   trunk.push(id, FrameStatus::kOk, {&held, 1}, pushes);
 }
 
@@ -145,7 +145,7 @@ std::shared_ptr<Waiter> Keyspace::follow(std::string_view key, const WaitOwner& 
     }
     return waiter;
   }
-  if (grant(*entry, trunk)) {
+  if (grant(*entry, trunk) != 0) {
     trunk.push(owner.id, FrameStatus::kValue, entry->value.view(), pushes);
   } else {
     trunk.push(owner.id, FrameStatus::kPresent, {}, pushes);
@@ -167,8 +167,8 @@ void Keyspace::followed(Waiter& waiter, Trunk& trunk, Pushes& pushes) {
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
   Entry* const entry = shard.table.find(view);
-  if (entry != nullptr && grant(*entry, trunk)) {
-    trunk.push(waiter.id, FrameStatus::kValue, entry->value.view(), pushes);
+  if (const std::uint32_t granted = entry != nullptr ? grant(*entry, trunk) : 0; granted != 0) {
+    trunk.push_value(waiter.id, granted, entry->value.view(), pushes);
   } else {
     trunk.push(waiter.id, FrameStatus::kPresent, {}, pushes);
   }
@@ -268,19 +268,17 @@ void Keyspace::release_one(Waiter& waiter, std::string_view key, Wakes& wakes) {
   }
 }
 
-std::vector<void*> Keyspace::waiting(std::string_view key) {
+Wakes Keyspace::waiting(std::string_view key) {
   const KeyView view(key);
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
-  std::vector<void*> owners;
+  Wakes all;
   if (const Entry* const entry = shard.table.find(view)) {
     for (const WaitNode* node = entry->waiters.first(); node != nullptr; node = node->next) {
-      if (node->waiter->owner != nullptr) {
-        owners.push_back(node->waiter->owner);
-      }
+      all.push_back(node->waiter->shared_from_this());
     }
   }
-  return owners;
+  return all;
 }
 
 bool Keyspace::waited_for(std::string_view key) {

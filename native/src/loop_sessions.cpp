@@ -1,4 +1,6 @@
 // Sessions and trunks that fall silent, on their event loop.
+#include <algorithm>
+
 #include "rdzv/event_loop.hpp"
 
 namespace rdzv {
@@ -39,7 +41,7 @@ void EventLoop::expire_sessions() {
 
 void EventLoop::end_trunk(Connection& connection) {
   if (const auto trunk = connection.end_trunk()) {
-    leaving_.emplace(trunk->held_until_ms(), trunk);
+    leaving_.emplace(std::max(trunk->held_until_ms(), work_.around.now_ms), trunk);
     leaving_.emplace(work_.around.now_ms + trunk->traits().grace_ms, trunk);
   }
 }

@@ -225,6 +225,8 @@ void Relay::check() {
   upstream_.check(monotonic_ms());
 }
 
+bool Relay::has_children() const { return !keys_->trunks.all().empty(); }
+
 void Relay::child_attached(std::uint64_t token) {
   if (cut_.erase(token) > 0 && cut_.empty()) {
     upstream_.not_before(0);

@@ -1,6 +1,7 @@
 // What the root says, and what follows from it for those who wait here.
 #include <utility>
 
+#include <algorithm>
 #include <cstring>
 
 #include "rdzv/clock.hpp"
@@ -48,16 +49,20 @@ void Relay::refuse(const Asker& asker, std::string_view why) {
 }
 
 void Relay::confirm(Guest& guest) {
-  if (--guest.unconfirmed == 0 && std::exchange(guest.fenced, false) && guest.owner != nullptr && !guest.trunk) {
+  if (--guest.unconfirmed == 0) {
+    let_go(guest);
+  }
+}
+
+void Relay::let_go(Guest& guest) {
+  if (std::exchange(guest.fenced, false) && guest.owner != nullptr) {
     host_.go_on(guest.owner);
   }
 }
 
 void Relay::confirmed() {
   for (const auto& guest : std::exchange(stalled_, {})) {
-    if (std::exchange(guest->fenced, false) && guest->owner != nullptr) {
-      host_.go_on(guest->owner);
-    }
+    let_go(*guest);
   }
 }
 
@@ -178,8 +183,8 @@ void Relay::arrived(Pending& done) {
   for (const Share& share : done.shares) {
     if (share.waiter) {
       around_.wakes.push_back(share.waiter);
-    } else {
-      share.asker.guest->trunk->push(share.asker.id, FrameStatus::kOk, {}, around_.pushes);
+    } else if (const auto& trunk = share.asker.guest->trunk) {
+      trunk->push(share.asker.id, FrameStatus::kOk, {}, around_.pushes);
     }
   }
 }
@@ -196,8 +201,12 @@ void Relay::failed(Pending& done, std::string_view why) {
   }
   if (done.kind == Pending::Kind::kFollow) {
     follows_.erase(done.key);
-    for (void* const owner : keys_->waiting(done.key)) {
-      host_.refuse(owner, refusal_named(why));
+    for (const auto& waiter : keys_->waiting(done.key)) {
+      if (waiter->owner != nullptr) {
+        host_.refuse(waiter->owner, refusal_named(why));
+      } else if (const auto trunk = waiter->trunk.lock()) {
+        trunk->push(waiter->id, FrameStatus::kError, why, around_.pushes);
+      }
     }
     return;
   }
@@ -264,9 +273,20 @@ void Relay::given_up(const Waiter& waiter) {
 
 void Relay::trunk_broken() {
   keys_->wipe();
-  if (auto cut = host_.cut_trunks(); !cut.empty()) {
-    cut_ = std::move(cut);
-    upstream_.not_before(monotonic_ms() + upstream_.traits().grace_ms / 2);
+  const std::int64_t now_ms = monotonic_ms();
+  std::int64_t until_ms = 0;
+  for (const std::uint64_t token : host_.cut_trunks()) {
+    cut_.insert(token);
+    until_ms = now_ms + upstream_.traits().grace_ms / 2;
+  }
+  for (const auto& trunk : keys_->trunks.all()) {  // and those that may not know yet that their connection has ended
+    if (const std::int64_t held_until_ms = trunk->held_until_ms(); held_until_ms > now_ms) {
+      cut_.insert(trunk->traits().token);
+      until_ms = std::max(until_ms, held_until_ms);
+    }
+  }
+  if (until_ms > 0) {
+    upstream_.not_before(until_ms);
   }
 }
 

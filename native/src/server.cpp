@@ -91,6 +91,7 @@ void Server::stop() {
   for (const auto& loop : crew_.loops) {
     loop->stop();
   }
+  log_.end();
 }
 
 void Server::close(Listener& listener) {

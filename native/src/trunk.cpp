@@ -10,6 +10,19 @@ namespace rdzv {
 
 void Trunk::push(std::uint32_t id, FrameStatus status, std::string_view payload, Pushes& pushes) {
   const std::lock_guard lock(mutex_);
+  push_locked(id, status, payload, pushes);
+}
+
+void Trunk::push_value(std::uint32_t id, std::uint32_t granted, std::string_view value, Pushes& pushes) {
+  const std::lock_guard lock(mutex_);
+  if (bell_ && granted == epoch_) {
+    push_locked(id, FrameStatus::kValue, value, pushes);
+  } else {
+    push_locked(id, FrameStatus::kPresent, {}, pushes);
+  }
+}
+
+void Trunk::push_locked(std::uint32_t id, FrameStatus status, std::string_view payload, Pushes& pushes) {
   log_.add(make_frame(id, static_cast<std::uint8_t>(status), payload));
   if (bell_ && !std::exchange(rung_, true)) {
     pushes.push_back(bell_);
@@ -110,7 +123,7 @@ bool Trunk::detach(const Subscriber* bell, std::int64_t now_ms, std::int64_t hel
 
 std::int64_t Trunk::held_until_ms() {
   const std::lock_guard lock(mutex_);
-  return held_until_ms_;
+  return bell_ || epoch_ == 0 ? 0 : held_until_ms_;
 }
 
 std::vector<std::string> Trunk::expire(std::int64_t now_ms, Wakes& wakes) {
@@ -181,9 +194,9 @@ std::vector<std::string> Trunk::end(Wakes& wakes) {
   for (const std::string& key : keys) {  // a queue push that has woken this proxy is for somebody else
     keyspace_->give_back(key, wakes);
   }
-  if (guest) {
-    guest->owner = nullptr;
-    guest->trunk.reset();
+  if (const auto mine = std::move(guest)) {
+    mine->owner = nullptr;
+    mine->trunk.reset();
   }
   let_go(wakes);
   return keys;

@@ -12,7 +12,7 @@ namespace rdzv {
 namespace {
 
 constexpr std::uint8_t kLeaf = 1, kAgain = 2;
-constexpr std::size_t kRoom = 64 << 10;
+constexpr std::size_t kRoom = 64 << 10, kMostReport = 4 << 20;
 constexpr std::size_t kLength = 4, kHead = 5;  // the length does not count itself
 constexpr std::int64_t kMinGraceMs = 100, kMaxGraceMs = 600'000;
 
@@ -179,6 +179,10 @@ void Conversation::say(Operation operation, std::string_view bytes, Output& repl
         around_.relay->unwant(key);
       }
     }
+    return;
+  }
+  if (operation == Operation::kReport && bytes.size() > kMostReport) {
+    refuse(Refusal::kRequestTooLong);
     return;
   }
   if (operation == Operation::kReport) {

@@ -190,8 +190,12 @@ void Upstream::give_up(const std::string& why) {
 
 void Upstream::leave() {
   if (state_ == State::kAttached) {
-    say(Operation::kLeave, {});
-    write();
+    const bool alone = !relay_->has_children();  // else they may answer from what they hold a little longer
+    relay_->trunk_broken();
+    if (alone) {
+      say(Operation::kLeave, {});
+      write();
+    }
   }
   state_ = State::kLost;
   said_attached_.set(0);

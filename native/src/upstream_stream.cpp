@@ -7,6 +7,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "rdzv/clock.hpp"
 #include "rdzv/relay.hpp"
 #include "rdzv/upstream.hpp"
 
@@ -15,17 +16,13 @@ namespace rdzv {
 namespace {
 
 constexpr std::size_t kLength = 4, kHead = 5, kGreeting = 8;
-constexpr std::size_t kReadBytes = 256 * 1024;
 constexpr int kMostFruitless = 5;
 
 }  // namespace
 
 bool Upstream::read() {
   while (true) {
-    const std::size_t before = inbox_.size();
-    inbox_.resize(before + kReadBytes);
-    const ssize_t got = recv(fd_.get(), inbox_.data() + before, kReadBytes, 0);
-    inbox_.resize(before + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    const ssize_t got = recv(fd_.get(), chunk_.data(), chunk_.size(), 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
       return true;
     }
@@ -33,9 +30,15 @@ bool Upstream::read() {
       broken(got == 0 ? "it has closed the connection" : std::generic_category().message(errno));
       return false;
     }
+    check(monotonic_ms());  // what lay here while this process stood still is not passed on
+    const std::string_view fresh(chunk_.data(), static_cast<std::size_t>(got));
+    if (!inbox_.empty()) {
+      inbox_.append(fresh);
+    }
+    const std::string_view bytes = inbox_.empty() ? fresh : std::string_view(inbox_);
     std::size_t used = 0;
     while (state_ != State::kLost && state_ != State::kWaiting) {
-      const std::size_t size = take(std::string_view(inbox_).substr(used));
+      const std::size_t size = take(bytes.substr(used));
       if (size == 0) {
         break;
       }
@@ -44,8 +47,12 @@ bool Upstream::read() {
     if (state_ == State::kLost || state_ == State::kWaiting) {
       return false;
     }
-    inbox_.erase(0, used);
-    if (static_cast<std::size_t>(got) < kReadBytes) {
+    if (inbox_.empty()) {
+      inbox_.assign(fresh.substr(used));
+    } else {
+      inbox_.erase(0, used);
+    }
+    if (static_cast<std::size_t>(got) < chunk_.size()) {
       return true;
     }
   }

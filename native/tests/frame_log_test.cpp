@@ -1,121 +1,98 @@
-// Frames that outlive a connection, and keys that are asked for ahead.
-#include "check.hpp"
+// What one side of a trunk keeps until the other has it: each frame is sent once, and again exactly where it was lost.
 #include "rdzv/frame_log.hpp"
-#include "rdzv/read_ahead.hpp"
+
+#include <string>
+#include <vector>
+
+#include "check.hpp"
+#include "random.hpp"
 
 namespace rdzv::test {
-
 namespace {
 
-std::string taken(FrameLog& log) {
+std::string sent(FrameLog& log) {
   Output output;
   log.take(output);
   std::string text;
   while (!output.empty()) {
-    iovec parts[4];
-    std::size_t size = 0;
-    for (std::size_t i = 0, count = output.gather(parts, 4); i < count; ++i) {
-      text.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
-      size += parts[i].iov_len;
-    }
-    output.consume(size);
+    iovec part;
+    output.gather(&part, 1);
+    text.append(static_cast<const char*>(part.iov_base), part.iov_len);
+    output.consume(part.iov_len);
   }
   return text;
 }
 
-std::string asked(ReadAhead& ahead, const std::string& key) {
-  const auto range = ahead.next(key);
-  return range.first < range.end ? std::to_string(range.first) + ".." + std::to_string(range.end) : "";
-}
-
-}  // namespace
-
-TEST(frames_are_sent_once_while_the_connection_lasts) {
+TEST(frames_are_sent_once_and_kept_until_they_are_acknowledged) {
   FrameLog log;
   log.add("a");
-  log.add("b");
-  CHECK_EQUAL(taken(log), "ab");
-  log.add("c");
-  CHECK_EQUAL(taken(log), "c");
-  CHECK_EQUAL(taken(log), "");
-  CHECK_EQUAL(log.bytes(), 3u);
-}
-
-TEST(frames_that_the_other_side_has_are_forgotten) {
-  FrameLog log;
-  log.add("a");
-  log.add("bb");
-  taken(log);
+  log.add("bc");
+  CHECK(sent(log) == "abc");
+  CHECK(sent(log).empty());
+  CHECK(log.bytes() == 3);
   CHECK(log.acknowledge(1));
-  CHECK_EQUAL(log.bytes(), 2u);
-  CHECK(log.acknowledge(0));  // an older word, which comes late
-  CHECK(!log.acknowledge(3));
-  CHECK(log.acknowledge(2));
-  CHECK_EQUAL(log.kept(), 0u);
+  CHECK(log.bytes() == 2);
+  CHECK(log.acknowledge(0));  // an older word
+  CHECK(log.kept() == 1);
+  log.add("d");
+  CHECK(sent(log) == "d");
+  CHECK(log.acknowledge(3));
+  CHECK(log.kept() == 0);
 }
 
-TEST(what_was_not_sent_cannot_be_acknowledged) {
+TEST(nobody_has_what_was_not_sent) {
   FrameLog log;
   log.add("a");
   CHECK(!log.acknowledge(1));
+  CHECK(!log.rewind(2));
+  CHECK(sent(log) == "a");
+  CHECK(!log.acknowledge(2));
+  CHECK(log.acknowledge(1));
+  CHECK(!log.rewind(0));  // it is no longer there
 }
 
-TEST(a_new_connection_is_sent_exactly_what_is_missing) {
-  FrameLog log;
-  for (const char* frame : {"a", "b", "c"}) {
-    log.add(frame);
-  }
-  taken(log);
-  log.acknowledge(1);
-  log.add("d");
-  CHECK(log.rewind(2));
-  CHECK_EQUAL(taken(log), "cd");
-  CHECK(!log.rewind(1));  // forgotten: the other side has said that it has it
-  CHECK(!log.rewind(5));
-  CHECK(log.rewind(4));
-  CHECK_EQUAL(taken(log), "");
-}
-
-TEST(large_frames_are_shared_with_the_output) {
+TEST(large_frames_are_sent_again_too) {
   FrameLog log;
   const std::string large(100'000, 'x');
   log.add("a");
   log.add(large);
-  log.add("b");
-  CHECK(taken(log) == "a" + large + "b");
+  CHECK(sent(log) == "a" + large);
+  CHECK(log.rewind(1));
+  CHECK(sent(log) == large);
 }
 
-TEST(keys_in_turn_are_asked_for_ahead) {
-  ReadAhead ahead;
-  CHECK_EQUAL(asked(ahead, "/pg/0/0"), "");
-  CHECK_EQUAL(asked(ahead, "/pg/0/1"), "");
-  CHECK_EQUAL(asked(ahead, "/pg/0/2"), "3..4");
-  CHECK_EQUAL(asked(ahead, "/pg/0/2"), "");  // another rank is there, too
-  CHECK_EQUAL(asked(ahead, "/pg/0/4"), "5..6");  // a rank leaves out its own
-}
-
-TEST(more_is_asked_for_the_longer_it_goes_on_and_nothing_twice) {
-  ReadAhead ahead;
-  std::uint64_t next = 0, most = 0;
-  for (std::uint64_t n = 0; n < 2000; ++n) {
-    const auto range = ahead.next("/" + std::to_string(n));
-    if (range.first < range.end) {
-      CHECK(range.first >= next && range.first > n);
-      most = std::max(most, range.end - n - 1);
-      next = range.end;
+// A receiver that is cut off again and again, at any frame, gets all frames in order and none twice.
+TEST(breaks_at_random_lose_and_repeat_nothing) {
+  Random random(11);
+  FrameLog log;
+  std::string all, received;
+  std::uint64_t count = 0;  // frames that have come
+  for (int turn = 0; turn < 20'000; ++turn) {
+    if (random.below(2) == 0) {
+      const std::string frame(1, static_cast<char>('a' + random.below(26)));
+      log.add(frame);
+      all += frame;
     }
-    if (n > 2) {
-      CHECK(next > n);  // the reader does not overtake it
+    if (random.below(3) == 0) {
+      std::string flight = sent(log);
+      if (random.below(4) == 0) {
+        flight.resize(random.below(flight.size() + 1));  // the rest is lost
+        received += flight;
+        count += flight.size();
+        CHECK(log.rewind(count));
+      } else {
+        received += flight;
+        count += flight.size();
+      }
     }
+    if (random.below(5) == 0) {
+      CHECK(log.acknowledge(count));
+    }
+    CHECK(log.bytes() == log.kept());
   }
-  CHECK_EQUAL(most, 32u);
+  received += sent(log);
+  CHECK(received == all);
 }
 
-TEST(keys_that_are_not_in_turn_are_left_alone) {
-  ReadAhead ahead;
-  for (const char* key : {"", "a", "7", "/x", "/00", "/01", "/02", "/03", "/1", "/5", "/9", "/13", "/99999999999999999999"}) {
-    CHECK_EQUAL(asked(ahead, key), "");
-  }
-}
-
+}  // namespace
 }  // namespace rdzv::test

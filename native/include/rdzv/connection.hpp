@@ -50,7 +50,10 @@ class Connection : public Source {
   std::uint64_t token() const { return conversation_.token(); }
 
   // There may be complete requests here, which nothing but their turn is missing for.
-  bool wants_turn() const { return conversation_.stopped_early() && output_.empty() && !pending_.empty(); }
+  bool wants_turn() const {
+    return output_.empty() && !conversation_.suspended() &&
+           (conversation_.has_queued() || (conversation_.stopped_early() && !pending_.empty()));
+  }
   // The server waits for this client: to greet, to send the rest of a request, to read its replies.
   bool suspect() const {
     return !conversation_.greeted() || (!pending_.empty() && !conversation_.suspended()) || !output_.empty();

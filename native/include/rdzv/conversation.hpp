@@ -77,10 +77,13 @@ class Conversation {
   bool has_queued() const { return !queued_.empty() && !suspended_; }
   // In a proxy: the root's answer to the request that it waits for; or the moment to try that again.
   void answered(std::string_view raw, Output& reply) {
-    suspended_ = false;
+    go_on();
     reply.raw(raw);
   }
-  void go_on() { suspended_ = false; }
+  void go_on() {
+    suspended_ = false;
+    stopped_early_ = true;  // there may be requests here
+  }
   bool is_trunk() const { return phase_ == Phase::kTrunk; }
   std::uint64_t token() const { return trunk_ ? trunk_->traits().token : 0; }
   void refuse_for_root(Refusal why) { refuse(why); }

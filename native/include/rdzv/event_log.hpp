@@ -17,6 +17,8 @@ class EventLog {
   void write(const std::string& line, std::int64_t now_ms);
   // Without that limit, for what is said once. Thread-safe.
   void always(const std::string& line);
+  // Whoever reads it hears that there is nothing more to come. Thread-safe.
+  void end();
 
  private:
   static constexpr int kLinesPerSecond = 10;

@@ -103,8 +103,8 @@ class Keyspace {
   std::shared_ptr<Waiter> ask_back(Keys keys, const WaitOwner& owner, Pushes& pushes);
   // Of those who wait for a key, in a proxy: those that have since before the end of `turn`, or `before_ms`; or one for a queue push.
   void release(std::string_view key, std::uint64_t turn, std::int64_t before_ms, Wakes& wakes);
-  // The connections of those who do.
-  std::vector<void*> waiting(std::string_view key);
+  // Those who do.
+  Wakes waiting(std::string_view key);
   bool wake_one(std::string_view key, Wakes& wakes);
   void note_queue(std::string_view key, Wakes& wakes);
   void release_one(Waiter& waiter, std::string_view key, Wakes& wakes);
@@ -158,7 +158,7 @@ class Keyspace {
   static void tell_of_queue(Entry& entry, Wakes& wakes);
   static void ask_holders(Holders& holders, std::string_view key, const std::shared_ptr<Recall>& recall, Pushes& pushes);
   static bool blocked(const Entry* entry, Writer* writer, bool sets = false);
-  static bool grant(Entry& entry, Trunk& trunk);
+  static std::uint32_t grant(Entry& entry, Trunk& trunk);  // 0: it may not; else by which connection
   static std::optional<std::int64_t> add_locked(Shard& shard, Entry& entry, std::int64_t delta, Wakes& wakes);
   static void set_locked(Shard& shard, Entry& entry, std::string_view value, Wakes& wakes);
   static void erase_if_unneeded(Shard& shard, Entry& entry);

@@ -93,6 +93,7 @@ class Relay {
   void child_attached(std::uint64_t token);
   bool takes_proxies() const { return !leaf_ && !lost_; }
   bool is_lost() const { return lost_; }
+  bool has_children() const;
 
   // Before anything that is held is used.
   void check();
@@ -134,6 +135,7 @@ class Relay {
   void answer(const Asker& asker, std::string_view raw);
   void refuse(const Asker& asker, std::string_view why);
   void confirm(Guest& guest);
+  void let_go(Guest& guest);
   void send_adds(const std::string& key, Adds& adds);
   void send_all_arrivals(std::int64_t due_ms);
   void send_arrivals(const std::pair<std::string, std::int64_t>& what, Arrivals& arrivals);

@@ -46,6 +46,8 @@ class Trunk : public std::enable_shared_from_this<Trunk> {
   //
   // A counted frame for the proxy, after all that were pushed before.
   void push(std::uint32_t id, FrameStatus status, std::string_view payload, Pushes& pushes);
+  // The end of a follow, on whatever thread: the value, if the connection still lives by which it was granted.
+  void push_value(std::uint32_t id, std::uint32_t granted, std::string_view value, Pushes& pushes);
   // Which of its connections its proxy holds values by; 0: by none any more. A broken one counts until the proxy knows.
   std::uint32_t epoch();
   // The same, for another value: 0 while there is no connection.
@@ -92,6 +94,7 @@ class Trunk : public std::enable_shared_from_this<Trunk> {
   Summary summary();
 
  private:
+  void push_locked(std::uint32_t id, FrameStatus status, std::string_view payload, Pushes& pushes);
   void let_go(Wakes& wakes);  // of all that was held by the connection
 
   const Traits traits_;

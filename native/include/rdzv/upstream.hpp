@@ -95,7 +95,8 @@ class Upstream : public Source {
   UniqueFd fd_;
   State state_ = State::kAttaching;
   std::uint32_t interest_ = 0;
-  std::string inbox_;
+  std::string chunk_ = std::string(256 * 1024, 0);  // of one read
+  std::string inbox_;                               // what is not complete yet
   Output outbox_;
   FrameLog log_;
   std::uint64_t received_ = 0, said_received_ = 0;  // counted frames of the root; as it was last told

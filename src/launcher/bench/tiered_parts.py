@@ -1,0 +1,191 @@
+"""The processes of one run of ``rdzv bench tiered``: root, relay and proxies, and what is read from them."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any
+
+from launcher.bench.measure import exact_cpu_seconds
+from launcher.bench.tiered_network import Machine, Network
+from rdzv_plugins.errors import RdzvError
+
+FILES_PER_PROCESS = 18_000
+_FILES_PER_PROXY = 10
+"""Its own, beside one for each worker."""
+_SETTLE_LIMIT_S = 2.0
+_QUIET_S = 0.03
+_ANSWER_LIMIT_S = 300.0
+
+
+class Part:
+    """A process that answers in JSON. A context manager: it has ended at the end of the block."""
+
+    def __init__(self, role: str, task: dict[str, Any]) -> None:
+        """Returns at once; ``wait_ready`` is to be called next."""
+        self.role = role
+        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed at the end of the block)
+        command = [sys.executable, "-m", "launcher.bench.tiered_child", role, json.dumps(task)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True
+        )
+        self.ready: dict[str, Any] = {}
+
+    def __enter__(self) -> Part:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._stderr.close()
+
+    def wait_ready(self) -> None:
+        """Raises ``RdzvError`` with its last words if it has not started."""
+        self.ready = self._read()
+
+    def ask(self, what: dict[str, Any]) -> dict[str, Any]:
+        """Its answer. Raises ``RdzvError`` if it has ended."""
+        assert self._process.stdin is not None, "started with a pipe"
+        try:
+            self._process.stdin.write(json.dumps(what) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # its last words say more
+        return self._read()
+
+    def cpu_seconds(self) -> float:
+        """CPU time so far, user and system."""
+        try:
+            return exact_cpu_seconds(self._process.pid)
+        except OSError:
+            raise RdzvError(f"the process of '{self.role}' has ended{self._last_words()}") from None
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None, "started with a pipe"
+        with selectors.DefaultSelector() as selector:  # an answer is one line: none is left in the stream's buffer
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(_ANSWER_LIMIT_S):
+                raise RdzvError(f"the process of '{self.role}' has not answered within {_ANSWER_LIMIT_S:g} s")
+        line = self._process.stdout.readline()
+        answer: dict[str, Any] = json.loads(line) if line.strip() else {"error": "has ended"}
+        if "error" in answer:
+            raise RdzvError(f"the process of '{self.role}': {answer['error']}{self._last_words()}")
+        return answer
+
+    def _last_words(self) -> str:
+        self._stderr.seek(0)
+        return "".join(f"\n  | {line}" for line in self._stderr.read().strip().splitlines()[-12:])
+
+
+class Parts:
+    """A root, and the way of each node to it. A context manager."""
+
+    def __init__(self, network: Network, nodes: Sequence[Machine], *, per_node: int, delay_s: float) -> None:
+        """``delay_s``: of a round trip between a node and the root."""
+        self.apart = network.namespaces
+        """Whether each node has addresses of its own."""
+        self._network, self._nodes, self._per_node = network, nodes, per_node
+        self._stack = ExitStack()
+        self._proxies: list[Part] = []
+        self._relay: Part | None = None
+        self.places: list[tuple[str, str]] = []
+        """Of each node: where its workers dial, and the file of the network from which they do."""
+        try:
+            self.root = self._start("root", {"machine": asdict(network.root)})
+            host, port = network.root.address, self.root.ready["port"]
+            if delay_s:
+                task = {"machine": asdict(network.relay), "host": host, "port": port, "delay_s": delay_s / 2}
+                self._relay = self._start("relay", task)
+                host, port = network.relay.address, self._relay.ready["port"]
+            self.entrance = host, port
+            """Of the root, or of the relay in front of it."""
+            self.places = [(f"{host}:{port}", node.network) for node in nodes]
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Parts:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def open_proxies(self, *, unix: bool, fanout: int) -> None:
+        """One on each node; with ``fanout`` the first so many dial the root, and each other one dials one of those."""
+        files = self._per_node + _FILES_PER_PROXY
+        together = max(1, FILES_PER_PROCESS // files)
+        groups = [range(start, len(self._nodes))[:together] for start in range(0, len(self._nodes), together)]
+        parts = [Part("proxies", {}) for _ in groups]
+        for part in parts:
+            self._proxies.append(self._stack.enter_context(part))
+            part.wait_ready()
+        where: dict[int, str] = {}
+        for tier in ("parents", "children") if fanout else ("all",):
+            for part, group in zip(parts, groups, strict=True):
+                ranks = [rank for rank in group if tier == "all" or (rank < fanout) == (tier == "parents")]
+                asked = [self._proxy(rank, where, unix=unix, fanout=fanout) for rank in ranks]
+                where.update(zip(ranks, part.ask({"open": asked})["places"], strict=True))
+        self.places = [(where[rank], node.network) for rank, node in enumerate(self._nodes)]
+
+    def _proxy(self, rank: int, where: dict[int, str], *, unix: bool, fanout: int) -> dict[str, Any]:
+        host, port = self.entrance
+        if fanout and rank >= fanout:
+            parent = rank % fanout
+            host, port = self._nodes[parent].address, int(where[parent].rpartition(":")[2])
+        each = {"machine": asdict(self._nodes[rank]), "name": f"node-{rank}", "host": host, "port": port}
+        return each | {"unix": unix, "parent": rank < fanout}
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Of root, proxies and relay so far, once they have nothing left to do."""
+        end = time.monotonic() + _SETTLE_LIMIT_S
+        before = self._cpu_seconds()
+        while True:
+            time.sleep(_QUIET_S)
+            now = self._cpu_seconds()
+            busy = sum(now.values()) - sum(before.values())
+            if busy < _QUIET_S / 10 or time.monotonic() > end:
+                return now
+            before = now
+
+    def _cpu_seconds(self) -> dict[str, float]:
+        return {
+            "root": self.root.cpu_seconds(),
+            "proxies": sum(part.cpu_seconds() for part in self._proxies),
+            "relay": self._relay.cpu_seconds() if self._relay else 0.0,
+        }
+
+    def proxies_counted(self) -> dict[str, Any]:
+        """What the proxies have counted, summed up; empty where there are none."""
+        total: dict[str, Any] = {}
+        for part in self._proxies:
+            for name, value in part.ask({}).items():
+                if isinstance(value, dict):
+                    group = total.setdefault(name, {})
+                    for key, count in value.items():
+                        group[key] = group.get(key, 0) + count
+                else:
+                    total[name] = total[name] + value if name in total else value
+        return total
+
+    def _start(self, role: str, task: dict[str, Any]) -> Part:
+        part = self._stack.enter_context(Part(role, task))
+        part.wait_ready()
+        return part
