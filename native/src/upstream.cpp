@@ -255,7 +255,7 @@ void Upstream::tick(std::uint64_t requests) {
   }
   if (now_ms_ >= beat_ms_ || since_said_ >= kSayAfter || received_ - said_received_ >= kSayAfter ||
       bytes_since_said_ >= kSayAfterBytes || bytes_received_ >= kSayAfterBytes) {
-    acknowledge();
+    asks_ = true;
     beat_ms_ = now_ms_ + traits_.grace_ms / 6;
   }
   next_ms_ = beat_ms_;

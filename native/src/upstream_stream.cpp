@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "rdzv/clock.hpp"
 #include "rdzv/relay.hpp"
@@ -17,6 +18,7 @@ namespace {
 
 constexpr std::size_t kLength = 4, kHead = 5, kGreeting = 8;
 constexpr int kMostFruitless = 5;
+constexpr std::int64_t kAskAgainMs = 10;
 
 }  // namespace
 
@@ -102,7 +104,9 @@ std::size_t Upstream::take(std::string_view bytes) {
     if (count > run_at_break_) {
       fruitless_ = 0;
     }
-    if (!full()) {
+    if (full()) {  // those who wait for room are not to wait for the next sign of life
+      beat_ms_ = next_ms_ = std::min(beat_ms_, now_ms_ + kAskAgainMs);
+    } else {
       relay_->confirmed();
     }
   } else if (status <= FrameStatus::kError || (status >= FrameStatus::kValue && status <= FrameStatus::kQueued)) {
@@ -143,6 +147,9 @@ void Upstream::attached_to(std::string_view payload) {
 bool Upstream::write() {
   if (state_ == State::kAttached) {
     log_.take(outbox_);
+    if (std::exchange(asks_, false)) {
+      acknowledge();  // behind the frames: the answer counts them
+    }
   }
   while (!outbox_.empty()) {
     std::array<iovec, 16> parts;

@@ -23,6 +23,8 @@ from rdzv_plugins.kvstore.server import Keyspace, StoreServer
 
 LOGGER = "rdzv_plugins.kvstore.server"
 MIB = 2**20
+PROXY = 0
+"""Of threads: the server that is attacked is a proxy."""
 
 
 def wait_until(condition: Callable[[], Any], what: Callable[[], object], timeout: float = PATIENCE) -> Any:
@@ -57,10 +59,26 @@ def descriptors() -> int:
 
 
 class ServerProcess:
-    """``served.py``, ended with the ``with`` block whatever happens."""
+    """``served.py``, ended with the ``with`` block whatever happens.
 
-    def __init__(self, *, threads: int = 1, host: str = "127.0.0.1", **limits: float) -> None:
-        options = {"threads": threads, "host": host, "limits": limits}
+    A proxy's root is a server of this process, or at the port ``root``; ``proxy`` are further arguments of the proxy.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int = 1,
+        host: str = "127.0.0.1",
+        root: int | None = None,
+        proxy: dict[str, Any] | None = None,
+        **limits: float,
+    ) -> None:
+        self.root = StoreServer("127.0.0.1", threads=1) if threads == PROXY and root is None else None
+        options: dict[str, Any] = {"limits": limits, "proxy": proxy or {}}
+        if threads == PROXY:
+            options["root"] = self.root.port if self.root is not None else root
+        else:
+            options |= {"threads": threads, "host": host}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the server
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).parent / "served.py"), json.dumps(options)],
@@ -71,6 +89,7 @@ class ServerProcess:
         )
         self.pid = self._process.pid
         self._before = 0
+        self._killed = False
         try:
             self.port = int(self._line())
         except BaseException:
@@ -111,8 +130,12 @@ class ServerProcess:
 
     def expect_log(self, reason: str) -> None:
         # lines come from a thread, and at most ten a second
-        lines = [f"{LOGGER} WARNING keyspace 'default': closed a connection", f": {reason}"]
+        lines = [" WARNING ", ": closed a connection", f": {reason}"]
         wait_until(lambda: any(all(part in each for part in lines) for each in self.log().splitlines()), self.log)
+
+    def expect_lost(self) -> None:
+        """A proxy: it has told its owner that the root is lost."""
+        wait_until(lambda: "served WARNING lost: " in self.log(), self.log)
 
     def _memory(self, what: str) -> int:
         status = Path(f"/proc/{self.pid}/status").read_text()
@@ -130,6 +153,12 @@ class ServerProcess:
         """The most that ``growth`` has been."""
         return self._memory("VmHWM") - self._before
 
+    def kill(self) -> None:
+        """As a power failure would."""
+        self._process.kill()
+        self._process.wait()
+        self._killed = True
+
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin
         assert self._process.stdout
@@ -143,9 +172,11 @@ class ServerProcess:
             self._process.kill()
             code = self._process.wait()
         self._process.stdout.close()
+        if self.root is not None:
+            self.root.close()
         log = self.log()
         self._log.close()
-        assert code == 0, f"the server ended with {code}:\n{log}"
+        assert code == 0 or self._killed, f"the server ended with {code}:\n{log}"
 
 
 class Bystanders:

@@ -46,6 +46,10 @@ def apply(state: State, operation: Operation) -> State:
         case "get", ():
             expected: bytes | int = state or b""
             after = state
+        case "check", ():
+            expected, after = int(state is None), state
+        case "delete", ():
+            expected, after = int(state is not None), None
         case "add", (int(delta),):
             expected = int(state or b"0") + delta
             after = b"%d" % expected

@@ -97,7 +97,7 @@ def on_model(model: Store, program: list[Step]) -> list[Seen]:
 def on_server(server: Server, program: list[Step]) -> list[Seen]:
     """Step by step: after each, a PING on every connection, the one that asked first. Whatever the step released has to
     come before the answer to that, on any thread: nobody may hear of something later earlier."""
-    connections = {number: server.connect() for number in range(CONNECTIONS)}
+    connections = {number: server.connect(number) for number in range(CONNECTIONS)}
     try:
         history = []
         for asking, request in program:

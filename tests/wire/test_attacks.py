@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import cycle
 
 import pytest
-from attack_kit import MIB, Bystanders, ServerProcess, repeated
+from attack_kit import MIB, PROXY, Bystanders, ServerProcess, repeated
 from wire_client import (
     ADD,
     APPEND,
@@ -84,7 +84,7 @@ BANNERS = {
 }
 
 
-@pytest.fixture(params=[1, 4], ids=["1 thread", "4 threads"])
+@pytest.fixture(params=[1, 4, PROXY], ids=["1 thread", "4 threads", "proxy"])
 def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     with ServerProcess(threads=request.param) as process:
         yield process

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from attack_kit import MIB, Bystanders, Crowd, ServerProcess, repeated, standing, wait_until
+from attack_kit import MIB, PROXY, Bystanders, Crowd, ServerProcess, repeated, standing, wait_until
 from wire_client import (
     MULTI_GET,
     MULTI_SET,
@@ -26,7 +26,7 @@ from wire_client import (
     validate,
 )
 
-pytestmark = pytest.mark.parametrize("threads", [1, 4], ids=["1 thread", "4 threads"])
+pytestmark = pytest.mark.parametrize("threads", [1, 4, PROXY], ids=["1 thread", "4 threads", "proxy"])
 
 BYSTANDERS = 8
 HALF_8_MIB = op(SET, text(b"/half"), u64(8 * MIB), bytes(8 * MIB - 4096))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from attack_kit import MIB, Bystanders, Crowd, ServerProcess, standing, wait_until
+from attack_kit import MIB, PROXY, Bystanders, Crowd, ServerProcess, standing, wait_until
 from wire_client import (
     ADD,
     CHECK,
@@ -53,7 +53,7 @@ HALF_A_REQUEST = {
 }
 
 
-@pytest.fixture(params=[1, 4], ids=["1 thread", "4 threads"])
+@pytest.fixture(params=[1, 4, PROXY], ids=["1 thread", "4 threads", "proxy"])
 def threads(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from attack_kit import MIB, ServerProcess, read_line, repeated, standing
+from attack_kit import MIB, PROXY, ServerProcess, read_line, repeated, standing
 from wire_client import GET, MULTI_SET, PATIENCE, SET, WAIT, Raw, get, keyed, op, set_, text, u64, validate
 
 CLIENTS, ROUNDS = 8, 40
@@ -42,7 +42,7 @@ def bystanders() -> Iterator[Callable[[int], None]]:
             file.close()
 
 
-@pytest.mark.parametrize("threads", [1, 4], ids=["1 thread", "4 threads"])
+@pytest.mark.parametrize("threads", [1, 4, PROXY], ids=["1 thread", "4 threads", "proxy"])
 def test_clients_of_torch_notice_nothing(threads: int, bystanders: Callable[[int], None]) -> None:
     source = random.Random(threads)
     half = [bytes([SET]), op(SET, text(b"/half"), u64(8 * MIB), bytes(100_000)), op(MULTI_SET, u64(131072))]

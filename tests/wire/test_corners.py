@@ -71,7 +71,7 @@ def test_beyond_a_limit_only_that_client_is_closed_as_soon_as_it_says_so(server,
     assert other.ask(wire.op(wire.NUM_KEYS), 8) == wire.i64(0)
     assert waiting.fence() == b""
     if server.ours is not None:
-        assert server.ours.stats()["refused"] == {reason: 1}
+        assert server.refused() == {reason: 1}
 
 
 def test_what_came_before_an_offence_is_done_and_answered(server):

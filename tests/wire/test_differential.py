@@ -1,4 +1,5 @@
-"""Our server and torch's run the same random programs, and answer alike to the byte, the listed differences aside.
+"""Our server, also behind proxies, and torch's run the same random programs, and answer alike to the byte, the listed
+differences aside.
 
 Both are compared to a model of their own, and where the two models say the same, with each other.
 """
@@ -12,13 +13,19 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from programs import KEYS, Seen, Step, empty, on_model, on_server, programs
 from store_model import LibUvStore, Store
-from store_servers import KINDS, Server, running
+from store_servers import PLAIN, PROXIED, Server, running
 
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, Server]]:
     with ExitStack() as stack:
-        yield {kind: stack.enter_context(running(kind)) for kind in KINDS}
+        yield {kind: stack.enter_context(running(kind)) for kind in PLAIN}
+
+
+@pytest.fixture(scope="module")
+def proxied() -> Iterator[dict[str, Server]]:
+    with ExitStack() as stack:
+        yield {kind: stack.enter_context(running(kind)) for kind in PROXIED}
 
 
 def told(program: list[Step], one: list[Seen], other: list[Seen]) -> str:
@@ -31,15 +38,34 @@ def told(program: list[Step], one: list[Seen], other: list[Seen]) -> str:
     return "\n".join(lines)
 
 
-@settings(max_examples=700, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-@given(program=programs())
-@example(program=[(0, ("wait", [b"/a", b"/b"])), (1, ("wait", [b"/a"])), (2, ("queue_push", b"/a", b"x"))])
-@example(program=[(0, ("wait", [b"/a", b"/a"])), (1, ("queue_push", b"/a", b"x"))])
-@example(program=[(0, ("wait", [b"/a"])), (0, ("add", b"/a", 1)), (0, ("barrier", b"/a", 3))])
-def test_same_programs_same_bytes(servers, program):
+def compare(servers: dict[str, Server], program: list[Step]) -> None:
     ours, torchs = on_model(Store(), program), on_model(LibUvStore(), program)
     for kind, server in servers.items():
         expected = torchs if kind == "torch" else ours
         seen = on_server(server, program)
         empty(server, KEYS)
         assert seen == expected, f"{kind}:\n{told(program, seen, expected)}"
+
+
+RANDOM = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+SHARED_KEY = [(0, ("wait", [b"/a", b"/b"])), (1, ("wait", [b"/a"])), (2, ("queue_push", b"/a", b"x"))]
+NAMED_TWICE = [(0, ("wait", [b"/a", b"/a"])), (1, ("queue_push", b"/a", b"x"))]
+OWN_WAIT = [(0, ("wait", [b"/a"])), (0, ("add", b"/a", 1)), (0, ("barrier", b"/a", 3))]
+
+
+@settings(RANDOM, max_examples=700)
+@given(program=programs())
+@example(program=SHARED_KEY)
+@example(program=NAMED_TWICE)
+@example(program=OWN_WAIT)
+def test_same_programs_same_bytes(servers, program):
+    compare(servers, program)
+
+
+@settings(RANDOM, max_examples=300)
+@given(program=programs())
+@example(program=SHARED_KEY)
+@example(program=NAMED_TWICE)
+@example(program=OWN_WAIT)
+def test_same_bytes_through_proxies(proxied, program):
+    compare(proxied, program)

@@ -22,6 +22,12 @@ def one_loop() -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def one_proxy() -> Iterator[Server]:
+    with running("proxy") as server:
+        yield server
+
+
 @pytest.fixture(params=FILES, ids=lambda path: path.stem)
 def transcript(request: pytest.FixtureRequest) -> list[Message]:
     path: Path = request.param
@@ -72,6 +78,11 @@ def test_whole(server, transcript):
 def test_byte_by_byte(one_loop, transcript):
     one_loop.ours.first.wipe()
     replay(one_loop, transcript, lambda _, data: [data[at : at + 1] for at in range(len(data))])
+
+
+def test_byte_by_byte_to_a_proxy(one_proxy, transcript):
+    one_proxy.ours.first.wipe()
+    replay(one_proxy, transcript, lambda _, data: [data[at : at + 1] for at in range(len(data))])
 
 
 def test_every_split_into_two_packets(one_loop, transcript):

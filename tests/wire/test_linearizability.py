@@ -7,6 +7,7 @@ import json
 import random
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,8 +15,8 @@ import linearizability
 import processes
 import pytest
 from linearizability import Operation, linearizable, violations
-from store_servers import Server, running
-from torch.distributed import TCPStore
+from stock_client import connect
+from store_servers import PROXIED, Server, running
 
 
 def op(name: str, *arguments: Any, to: Any = None, at: tuple[float, float]) -> Operation:
@@ -60,6 +61,15 @@ GOOD = {
         op("compare_set", b"old", b"new", to=b"old", at=(0, 1)),
         op("get", to=b"", at=(2, 3)),
     ],
+    "check and delete": [
+        op("check", to=1, at=(0, 1)),
+        op("delete", to=0, at=(0, 1)),
+        op("set", b"a", at=(2, 9)),
+        op("check", to=1, at=(3, 4)),
+        op("check", to=0, at=(5, 6)),
+        op("delete", to=1, at=(7, 8)),
+        op("delete", to=0, at=(10, 11)),
+    ],
     "compare_set that replaces": [
         SET_A,
         op("compare_set", b"a", b"b", to=b"b", at=(2, 3)),
@@ -94,6 +104,9 @@ BAD = {
         op("compare_set", b"", b"a", to=b"a", at=(0, 9)),
         op("compare_set", b"", b"b", to=b"b", at=(0, 9)),
     ],
+    "there, and then not": [op("set", b"a", at=(0, 9)), op("check", to=0, at=(1, 2)), op("check", to=1, at=(3, 4))],
+    "deleted twice": [SET_A, op("delete", to=1, at=(2, 9)), op("delete", to=1, at=(2, 9))],
+    "read after it was deleted": [SET_A, op("delete", to=1, at=(2, 3)), op("get", to=b"a", at=(4, 5))],
     "a compare_set that won and wrote nothing": [
         op("compare_set", b"", b"a", to=b"a", at=(0, 1)),
         op("get", to=b"", at=(2, 3)),
@@ -174,16 +187,18 @@ def overlaps(history: list[Operation]) -> int:
 
 def one_by_one(server: Server, clients: int, count: int, keys: int) -> list[Operation]:
     """Processes, each with one request at a time."""
-    return by_processes(server, clients, count, 1, keys)
+    return by_processes(server.ports, clients, count, 1, keys)
 
 
 def in_batches(server: Server, clients: int, count: int, keys: int) -> list[Operation]:
     """Processes that send many requests at once, so that the server's threads meet more often."""
-    return by_processes(server, clients, count // 2, 4, keys)
+    return by_processes(server.ports, clients, count // 2, 4, keys)
 
 
-def by_processes(server: Server, clients: int, batches: int, size: int, keys: int) -> list[Operation]:
-    arguments = [(server.port, client, batches, size, keys) for client in range(clients)]
+def by_processes(
+    ports: Sequence[int], clients: int, batches: int, size: int, keys: int, requests: str = "all"
+) -> list[Operation]:
+    arguments = [(ports[client % len(ports)], client, batches, size, keys, requests) for client in range(clients)]
     with processes.started("history.py", arguments) as started:
         for process in started:
             assert process.stdout is not None
@@ -208,9 +223,8 @@ def as_bytes(part: Any) -> Any:
 
 
 def by_threads(server: Server, clients: int, count: int, keys: int) -> list[Operation]:
-    """Threads with torch's own client, each a clone."""
-    store = TCPStore("127.0.0.1", server.port, wait_for_workers=False)
-    clones = [store.clone() for _ in range(clients)]
+    """Threads with torch's own client."""
+    clones = [connect(server) for _ in range(clients)]
     start = threading.Barrier(clients)
 
     def work(client: int) -> list[Operation]:
@@ -244,7 +258,7 @@ def by_threads(server: Server, clients: int, count: int, keys: int) -> list[Oper
         return list(itertools.chain.from_iterable(pool.map(work, range(clients))))
 
 
-@pytest.mark.parametrize("kind", ["threads=4", "torch"])
+@pytest.mark.parametrize("kind", ["threads=4", "torch", *PROXIED])
 @pytest.mark.parametrize("record", [one_by_one, in_batches, by_threads])
 def test_concurrent_clients_see_one_order(kind, record):
     for keys in (2, 24):  # few, so that they meet; many, so that they are spread over the shards
@@ -253,3 +267,17 @@ def test_concurrent_clients_see_one_order(kind, record):
         assert len(history) >= 12000
         assert overlaps(history) > 100, "they did not meet: says nothing"
         assert violations(history) == []
+
+
+@pytest.mark.parametrize("kind", PROXIED)
+@pytest.mark.parametrize("size", [1, 4], ids=["one by one", "in batches"])
+def test_what_proxies_keep_is_never_old(kind, size):
+    """Values that are read often, through proxies and at the root, and overwritten meanwhile from everywhere."""
+    with running(kind) as server:
+        assert server.ours is not None
+        ports = [*server.ports, server.ours.port]
+        history = by_processes(ports, 2 * len(ports), 2400 // size, size, 3, "kept")
+        hits = [stats["proxy"]["saved"]["hits"] for stats in server.stats()]
+    assert all(each > 300 for each in hits), f"proxies answered {hits}: says nothing"
+    assert overlaps(history) > 100, "they did not meet: says nothing"
+    assert violations(history) == []

@@ -12,7 +12,7 @@ from typing import Any
 import processes
 import pytest
 import wire_client as wire
-from stock_client import SOON, connect
+from stock_client import SOON, another, connect
 from store_servers import Server, running
 from torch.distributed import DistStoreError, TCPStore
 
@@ -30,9 +30,12 @@ def flat(lists: Iterable[list[Any]]) -> list[Any]:
     return list(itertools.chain.from_iterable(lists))
 
 
-def in_threads(pool: ThreadPoolExecutor, store: TCPStore, job: Callable[[TCPStore, int], Any]) -> list[Any]:
-    """``job`` in each thread, with a clone of its own."""
-    return [future.result(60) for future in [pool.submit(job, store.clone(), rank) for rank in range(THREADS)]]
+def in_threads(
+    pool: ThreadPoolExecutor, server: Server, store: TCPStore, job: Callable[[TCPStore, int], Any]
+) -> list[Any]:
+    """``job`` in each thread, with a client of its own."""
+    clients = [another(server, store) for _ in range(THREADS)]
+    return [future.result(60) for future in [pool.submit(job, client, rank) for rank, client in enumerate(clients)]]
 
 
 def until_waiting(server: Server, key: str, count: int, jobs: list[Future[Any]]) -> None:
@@ -43,11 +46,14 @@ def until_waiting(server: Server, key: str, count: int, jobs: list[Future[Any]])
         for job in jobs:
             if job.done():
                 job.result()  # raises what it raised
+    for number in range(len(server.ports)):  # and the root knows it
+        with server.connect(number) as raw:
+            assert raw.fence() == b""
 
 
 def test_add_gives_every_thread_its_own_numbers(server, pool):
     store = connect(server)
-    numbers = in_threads(pool, store, lambda clone, _: [clone.add("n", 1) for _ in range(100)])
+    numbers = in_threads(pool, server, store, lambda clone, _: [clone.add("n", 1) for _ in range(100)])
     assert all(mine == sorted(mine) for mine in numbers)
     assert sorted(flat(numbers)) == list(range(1, THREADS * 100 + 1))
     assert store.get("n") == b"%d" % (THREADS * 100)
@@ -63,7 +69,7 @@ def test_compare_set_lets_one_thread_win(server, pool):
     store = connect(server)
     for turn in range(50):
         key = f"turn{turn}"
-        seen = in_threads(pool, store, lambda clone, rank, key=key: clone.compare_set(key, "", f"rank{rank}"))
+        seen = in_threads(pool, server, store, lambda clone, rank, key=key: clone.compare_set(key, "", f"rank{rank}"))
         assert len(set(seen)) == 1
         assert store.get(key) == seen[0]
 
@@ -77,7 +83,7 @@ def test_append_loses_nothing_and_tears_nothing(server, pool):
             clone.append("log", words[rank])
         clone.num_keys()  # answered: all before has been done
 
-    in_threads(pool, store, job)
+    in_threads(pool, server, store, job)
     found = store.get("log").split()
     assert sorted(found) == sorted(word.strip() for word in words for _ in range(20))
 
@@ -99,7 +105,7 @@ def test_multi_set_is_seen_whole_or_not_at_all(server, pool):
                 seen += values
         return seen
 
-    values = flat(in_threads(pool, store, job))
+    values = flat(in_threads(pool, server, store, job))
     assert len(set(values)) > 1, "writers and readers never met: says nothing"
 
 
@@ -111,7 +117,7 @@ def test_every_pushed_item_is_popped_once(server, pool):
             clone.queue_push("q", b"%d:%d" % (rank, item))
         return [clone.queue_pop("q") for _ in range(50)]
 
-    popped = in_threads(pool, store, job)
+    popped = in_threads(pool, server, store, job)
     assert sorted(flat(popped)) == sorted(b"%d:%d" % (rank, item) for rank in range(THREADS) for item in range(50))
     for mine in popped:  # a queue hands out each producer's items in order
         for rank in range(THREADS):
@@ -130,17 +136,17 @@ def test_barrier_holds_all_until_the_last(server, pool):
             seen.append(int(clone.get(f"arrived{turn}")))
         return seen
 
-    assert in_threads(pool, store, job) == [[THREADS] * 20] * THREADS
+    assert in_threads(pool, server, store, job) == [[THREADS] * 20] * THREADS
 
 
 def test_waiters_are_released_by_the_last_key_of_another_client(ours, pool):
     store = connect(ours)
-    clones = [store.clone() for _ in range(THREADS)]
+    clones = [another(ours, store) for _ in range(THREADS)]
     jobs = [pool.submit(clone.wait, ["a", "b", "c"]) for clone in clones]
     until_waiting(ours, "/c", THREADS, jobs)
     store.set("a", b"1")
     store.add("b", 1)
-    assert store.clone().check(["a", "b"])
+    assert all(another(ours, store).check(["a", "b"]) for _ in ours.ports)
     assert ours.waiters("/a") == ours.waiters("/b") == 0
     assert ours.waiters("/c") == THREADS
     assert not any(job.done() for job in jobs)
@@ -152,7 +158,7 @@ def test_waiters_are_released_by_the_last_key_of_another_client(ours, pool):
 
 def test_a_blocked_get_returns_the_value_that_is_set(ours, pool):
     store = connect(ours)
-    jobs = [pool.submit(clone.get, "key") for clone in [store.clone() for _ in range(THREADS)]]
+    jobs = [pool.submit(clone.get, "key") for clone in [another(ours, store) for _ in range(THREADS)]]
     until_waiting(ours, "/key", THREADS, jobs)
     store.set("key", b"value")
     assert [job.result(30) for job in jobs] == [b"value"] * THREADS
@@ -162,7 +168,7 @@ def test_each_push_wakes_one_consumer_in_the_order_they_came(ours, pool):
     store = connect(ours)
     jobs = []
     for count in range(1, THREADS + 1):
-        jobs.append(pool.submit(store.clone().queue_pop, "q"))
+        jobs.append(pool.submit(another(ours, store).queue_pop, "q"))
         until_waiting(ours, "/q", count, jobs)
     for turn, job in enumerate(jobs):
         store.queue_push("q", b"%d" % turn)
@@ -201,10 +207,12 @@ def test_a_wait_that_timed_out_is_no_longer_there(ours):
     assert [ours.waiters(key) for key in ("/a", "/b", "/c")] == [0, 0, 0]
 
 
-def test_many_processes():
+@pytest.mark.parametrize("kind", ["threads=4", "proxies"])
+def test_many_processes(kind):
     size, rounds = 4, 50
-    with running("threads=4") as server:
-        with processes.started("store_process.py", [(server.port, rank, size) for rank in range(size)]) as started:
+    with running(kind) as server:
+        arguments = [(server.next_port(), rank, size) for rank in range(size)]
+        with processes.started("store_process.py", arguments) as started:
             reports = [json.loads(processes.last_line(text)) for text in processes.outputs(started)]
         with server.connect() as raw:
             raw.send(wire.get(b"init/"))

@@ -56,7 +56,7 @@ def test_compare_set_is_won_by_one_each_time(clients):
             won += connection.receive_text() == b"%d.%d" % (client, turn)
             deleted += connection.receive_i64()
     assert won == deleted + (fetch(clients[0], KEY) != b"")
-    assert won > MANY
+    assert won >= MANY, "after each deletion somebody creates it"
 
 
 def test_no_append_is_lost(clients):

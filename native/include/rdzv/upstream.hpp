@@ -108,6 +108,7 @@ class Upstream : public Source {
   std::int64_t vouched_ms_ = 0, not_before_ms_ = 0, round_trip_ms_ = 0;
   std::int64_t now_ms_ = 0, broken_ms_ = 0, next_ms_ = 0, beat_ms_ = 0, report_ms_ = 0;
   std::int64_t pause_ms_ = 0;
+  bool asks_ = false;  // what the root has is to be asked for behind what is sent next
   std::string last_trouble_;
   std::uint64_t run_at_break_ = UINT64_MAX;
   int fruitless_ = 0;

@@ -1,7 +1,8 @@
 """A client of raw requests that writes down what it asked, what it was told, and when; no torch, so it starts fast.
 
-Arguments: port, own number, number of batches, requests in a batch (sent at once), number of keys. Prints "ready", and
-waits for a line on stdin before it begins. Then prints a list with an entry for each operation: name, key, arguments,
+Arguments: port, own number, number of batches, requests in a batch (sent at once), number of keys, which requests
+("all"; "kept": those for values that a proxy keeps, which are read more often than written). Prints "ready", and waits
+for a line on stdin before it begins. Then prints a list with an entry for each operation: name, key, arguments,
 result, begin and end (ns).
 """
 
@@ -38,7 +39,27 @@ def choose(dice: random.Random, client: int, turn: int, keys: int, known: dict[s
     return [name, key, [old, value]], wire.compare_set(raw[0], old.encode(), raw[1])
 
 
-def main(port: int, client: int, batches: int, size: int, keys: int) -> None:
+def choose_kept(dice: random.Random, client: int, turn: int, keys: int, _: dict[str, str]) -> tuple[Entry, bytes]:
+    """An operation on a value that only SET writes, and its request."""
+    key = f"/key{dice.randrange(keys)}"
+    raw = key.encode()
+    (name,) = dice.choices(["set", "get", "check", "delete"], [10, 70, 16, 4])
+    if name == "set":
+        value = f"<{client}.{turn}>"
+        return [name, key, [value]], wire.set_(raw, value.encode())
+    if name == "check":
+        return [name, key, []], wire.keyed(wire.CHECK, [raw])
+    return [name, key, []], wire.get(raw) if name == "get" else wire.delete(raw)
+
+
+def answer(connection: wire.Raw, name: object) -> object:
+    if name == "check":
+        return connection.receive(1)[0]
+    return connection.receive_i64() if name in ("add", "delete") else connection.receive_text().decode()
+
+
+def main(port: int, client: int, batches: int, size: int, keys: int, requests: str) -> None:
+    choice = {"all": choose, "kept": choose_kept}[requests]
     dice = random.Random(client)
     connection = wire.Raw(port)
     known: dict[str, str] = {}
@@ -47,7 +68,7 @@ def main(port: int, client: int, batches: int, size: int, keys: int) -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     for batch in range(batches):
-        asked = [choose(dice, client, batch * size + place, keys, known) for place in range(size)]
+        asked = [choice(dice, client, batch * size + place, keys, known) for place in range(size)]
         begin = now()
         connection.send(b"".join(request for _, request in asked))
         for entry, _ in asked:
@@ -56,7 +77,7 @@ def main(port: int, client: int, batches: int, size: int, keys: int) -> None:
                 entry += [None, begin, None]
                 silent.append(entry)
                 continue
-            result = connection.receive_i64() if entry[0] == "add" else connection.receive_text().decode()
+            result = answer(connection, entry[0])
             end = now()
             known[str(entry[1])] = str(result)
             entry += [result, begin, end]
@@ -71,4 +92,4 @@ def main(port: int, client: int, batches: int, size: int, keys: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*map(int, sys.argv[1:-1]), sys.argv[-1])

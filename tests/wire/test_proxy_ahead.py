@@ -1,0 +1,128 @@
+"""Numbered keys are read ahead of those who ask for them; and what a proxy reports of itself comes to the root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import wire_client as wire
+from attack_kit import wait_until
+from proxy_kit import Node, crowd, expect_requests, trunks
+
+from rdzv_plugins.kvstore.server import StoreServer
+
+KEY = b"/key"
+CLIENTS = 8
+
+
+@pytest.fixture
+def root() -> Iterator[StoreServer]:
+    with StoreServer("127.0.0.1", threads=2) as server:
+        yield server
+
+
+@pytest.fixture(params=[1, 2], ids=["1 tier", "2 tiers"])
+def node(request: pytest.FixtureRequest, root: StoreServer) -> Iterator[Node]:
+    if request.param == 1:
+        with Node(root.port) as node:
+            yield node
+    else:
+        with Node(root.port, leaf=False) as middle, Node(middle.port) as node:
+            yield node
+
+
+@pytest.fixture
+def clients(node: Node) -> Iterator[list[wire.Raw]]:
+    with crowd(node.port, CLIENTS) as clients:
+        yield clients
+
+
+def operations(root: StoreServer) -> int:
+    """All that proxies have asked of the root for their workers."""
+    requests = root.stats()["requests"]
+    return int(sum(requests[name] for name in ("forward", "follow", "unfollow", "arrive", "give_back")))
+
+
+def gloo(client: wire.Raw, keys: list[bytes]) -> list[bytes]:
+    """Torch's gloo asks twice whether a key is there, and then for the value."""
+    values = []
+    for key in keys:
+        for _ in range(2):
+            assert client.ask(wire.keyed(wire.WAIT, [key]), 1) == wire.STOP_WAITING
+        client.send(wire.get(key))
+        values.append(client.receive_text())
+    return values
+
+
+def test_keys_that_are_numbered_are_read_ahead(root: StoreServer, node: Node, clients: list[wire.Raw]) -> None:
+    keys = [b"/default_pg/0//cpu//0/%d" % rank for rank in range(200)]
+    with wire.Raw(root.port) as other:
+        other.send(b"".join(wire.set_(key, b"address of " + key) for key in keys))
+        assert other.fence() == b""
+    assert gloo(clients[0], keys) == [b"address of " + key for key in keys]
+    stats = node.proxy.stats()["proxy"]
+    assert stats["ahead"] > 100
+    assert stats["saved"]["hits"] > 400
+    before = operations(root)
+    assert before <= 1.5 * len(keys)
+    for client in clients[1:3]:
+        assert gloo(client, keys) == [b"address of " + key for key in keys]
+    assert operations(root) == before, "the next readers cost the root nothing"
+
+
+def test_numbered_keys_that_come_late_and_those_that_never_come(
+    root: StoreServer, node: Node, clients: list[wire.Raw]
+) -> None:
+    keys = [b"/late/%d" % rank for rank in range(40)]
+    with wire.Raw(root.port) as other:
+        other.send(b"".join(wire.set_(key, b"early") for key in keys[:5]))
+        assert gloo(clients[0], keys[:5]) == [b"early"] * 5
+        for client in clients:
+            client.send(wire.keyed(wire.WAIT, keys[5:]))
+        expect_requests(node, "wait", 10 + CLIENTS)
+        assert clients[0].fence() == b""
+        for key in keys[:4:-1]:  # against the order
+            other.send(wire.set_(key, key))
+        for client in clients:
+            assert client.receive(1) == wire.STOP_WAITING
+            client.send(wire.keyed(wire.MULTI_GET, keys[5:]))
+            assert [client.receive_text() for _ in keys[5:]] == keys[5:]
+        # what has been asked for ahead of anybody is nobody's wait
+        assert node.proxy.stats()["keyspaces"][0]["waited"] == []
+        # and it may still be set, and be deleted, by anybody
+        other.send(wire.set_(b"/late/40", b"x"))
+        assert other.fence() == b""
+        clients[1].send(wire.get(b"/late/40"))
+        assert clients[1].receive_text() == b"x"
+        assert other.ask(wire.delete(b"/late/40"), 8) == wire.i64(1)
+        clients[1].send(wire.get(b"/late/40"))
+        assert clients[1].receive_text() == b""
+
+
+def test_the_report_of_a_proxy_comes_to_its_root(root: StoreServer) -> None:
+    def below(top: dict[str, Any]) -> list[dict[str, Any]]:
+        return top["report"].get("children", []) if top.get("report") else []
+
+    def seen() -> bool:
+        (top,) = trunks(root.stats())
+        return any(
+            each["workers"] == 3 and [(entry["key"], entry["waiters"]) for entry in each["waiting"]] == [("/key", 3)]
+            for each in below(top)
+        )
+
+    with (
+        Node(root.port, name="top", leaf=False, grace=0.6) as middle,
+        Node(middle.port, name="node", grace=0.6) as node,
+        crowd(node.port, 3) as clients,
+    ):
+        for client in clients:
+            client.send(wire.keyed(wire.WAIT, [KEY]))
+        wait_until(seen, lambda: trunks(root.stats()))
+        (top,) = trunks(root.stats())
+        assert top["name"] == top["report"]["name"] == "top"
+        (child,) = below(top)
+        assert child["name"] == "node"
+        assert child["saved"] >= 2
+        assert child["requests"] >= 3
+        assert child["upstream"] >= 1

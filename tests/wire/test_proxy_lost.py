@@ -1,0 +1,281 @@
+"""The root, a proxy or a worker is gone or frozen: who needed it is told at once, the others notice nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+import wire_client as wire
+from attack_kit import PROXY, Bystanders, ServerProcess, wait_until
+from proxy_kit import FOREVER, Node, Workers, assert_new_or_closed, crowd, expect_requests, trunks
+from relay import Relay
+
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.kvstore.proxy import StoreProxy
+from rdzv_plugins.kvstore.server import StoreServer
+
+KEY = b"/key"
+
+
+@pytest.fixture
+def root() -> Iterator[StoreServer]:
+    with StoreServer("127.0.0.1", threads=2) as server:
+        yield server
+
+
+@pytest.fixture
+def others(root: StoreServer) -> Iterator[list[Bystanders]]:
+    """Clients of another proxy, and of the root itself."""
+    with Node(root.port, name="other") as node:
+        with Bystanders(root.port, clients=3) as direct, Bystanders(node.port, clients=3) as neighbours:
+            yield [direct, neighbours]
+        assert node.proxy.lost == ""
+
+
+def advance(others: list[Bystanders]) -> None:
+    for each in others:
+        each.advance(3)
+
+
+def awaited(root: StoreServer) -> list[str]:
+    """Which of the keys that tests wait for somebody waits for, by the root's statistics."""
+    keys = [entry["key"] for space in root.stats()["keyspaces"] for entry in space["waited"]]
+    return sorted(key for key in keys if key in ("/key", "/queue", "/barrier", "/never"))
+
+
+def expect_cut_off(node: Node, client: wire.Raw) -> None:
+    """No worker is served any more, neither those that were there nor others."""
+    assert client.until_close() == b""
+    with pytest.raises((wire.Closed, OSError)):
+        wire.Raw(node.port)
+
+
+def test_beyond_grace_the_root_is_lost(root: StoreServer, others: list[Bystanders]) -> None:
+    with Relay(root.port) as relay, Node(relay.port, grace=0.5) as node, crowd(node.port, 2) as (waiting, idle):
+        waiting.send(wire.keyed(wire.WAIT, [KEY]) + wire.barrier(b"/barrier", 9))
+        assert waiting.fence() == b""
+        relay.break_()
+        reason = node.expect_lost(str(relay.port))
+        for client in (waiting, idle):
+            expect_cut_off(node, client)
+        advance(others)
+        assert node.proxy.stats()["proxy"]["lost"] == reason
+        assert node.proxy.stats()["connections"]["open"] == 0
+        wait_until(lambda: [trunk["name"] for trunk in trunks(root.stats())] == ["other"], root.stats)
+        assert awaited(root) == []
+        relay.mend()  # too late
+        with pytest.raises((wire.Closed, OSError)):
+            wire.Raw(node.port)
+
+
+def test_a_connection_that_stands_still_is_lost_too(root: StoreServer, others: list[Bystanders]) -> None:
+    with Relay(root.port) as relay, Node(relay.port, grace=0.5) as node, crowd(node.port, 1) as (client,):
+        relay.stall()
+        node.expect_lost()
+        expect_cut_off(node, client)
+        advance(others)
+        wait_until(lambda: [trunk["name"] for trunk in trunks(root.stats())] == ["other"], root.stats)
+
+
+def test_who_is_refused_does_not_wait_for_grace(root: StoreServer, others: list[Bystanders]) -> None:
+    """Its grace is longer than the patience of this test."""
+    with Relay(root.port) as relay, Node(relay.port, grace=FOREVER) as node, crowd(node.port, 1) as (client,):
+        relay.refuse()
+        node.expect_lost("refuses")
+        expect_cut_off(node, client)
+        advance(others)
+
+
+def test_a_root_that_has_begun_anew_is_another(root: StoreServer, others: list[Bystanders]) -> None:
+    """At the same address, and it does not know the proxy: what that has kept is worth nothing."""
+    first = StoreServer("127.0.0.1")
+    with Relay(first.port) as relay, Node(relay.port, grace=FOREVER) as node, crowd(node.port, 1) as (client,):
+        client.send(wire.set_(KEY, b"old") + wire.get(KEY))
+        assert client.receive_text() == b"old"
+        relay.break_()
+        first.close()
+        with StoreServer("127.0.0.1", first.port) as second:
+            relay.mend()
+            node.expect_lost()
+            expect_cut_off(node, client)
+            assert second.stats()["keyspaces"][0]["keys"] == 0
+        advance(others)
+
+
+@pytest.mark.parametrize("tiers", [1, 2])
+def test_root_killed(tiers: int) -> None:
+    with (
+        ServerProcess(threads=2) as root,
+        Node(root.port, leaf=tiers == 1) as top,
+        Node(top.port if tiers == 2 else root.port) as node,
+        crowd(node.port, 2) as (waiting, idle),
+        Workers(node.port) as workers,
+    ):
+        waiting.send(wire.keyed(wire.WAIT, [KEY]))
+        workers.advance(1)
+        root.kill()
+        workers.expect_closed()
+        for client in (waiting, idle):
+            expect_cut_off(node, client)
+        node.expect_lost()
+        top.expect_lost()
+
+
+def test_root_closed(root: StoreServer) -> None:
+    with Node(root.port) as node, crowd(node.port, 1) as (client,):
+        root.close()
+        node.expect_lost()
+        expect_cut_off(node, client)
+
+
+def test_keyspace_closed(root: StoreServer, others: list[Bystanders]) -> None:
+    """As at the end of a round: its workers are cut off, those of another keyspace of the same server are not."""
+    space = root.open_keyspace("round 1")
+    with Node(space.port) as node, crowd(node.port, 2) as (waiting, idle), Workers(node.port) as workers:
+        waiting.send(wire.keyed(wire.WAIT, [KEY]))
+        workers.advance(1)
+        space.close()
+        workers.expect_closed()
+        for client in (waiting, idle):
+            expect_cut_off(node, client)
+        node.expect_lost()
+        advance(others)
+    with pytest.raises(EndpointUnreachable):
+        StoreProxy(Endpoint("127.0.0.1", space.port), timeout=0.3)
+
+
+def test_proxy_closed(root: StoreServer, others: list[Bystanders]) -> None:
+    """At once, its root knows; nobody is told that anything is lost."""
+    with Node(root.port, name="closed") as node:
+        with crowd(node.port, 1) as (client,):
+            client.send(wire.keyed(wire.WAIT, [KEY]))
+            assert client.fence() == b""
+            node.proxy.close()
+            expect_cut_off(node, client)
+        assert node.proxy.lost == ""
+        assert node.losses.empty()
+        wait_until(lambda: [trunk["name"] for trunk in trunks(root.stats())] == ["other"], root.stats)
+        wait_until(lambda: awaited(root) == [], root.stats)
+        advance(others)
+
+
+def served(root: StoreServer, **options: object) -> ServerProcess:
+    return ServerProcess(threads=PROXY, root=root.port, proxy=options)
+
+
+def held(proxy: ServerProcess, writer: wire.Raw, value: bytes) -> None:
+    """The proxy keeps that value of KEY: it has been asked for it more than once."""
+    writer.send(wire.set_(KEY, value))
+    assert writer.fence() == b""
+    for _ in range(4):
+        with wire.Raw(proxy.port) as reader:
+            reader.send(wire.get(KEY) * 2)
+            assert [reader.receive_text(), reader.receive_text()] == [value] * 2
+    assert proxy.stats()["proxy"]["cached"]["keys"] > 0, "says nothing"
+
+
+def test_proxy_killed(root: StoreServer, others: list[Bystanders]) -> None:
+    """It holds a value, waits for a key and for a barrier: its root forgets all that after its grace."""
+    with served(root, name="killed", grace=1.0) as proxy, wire.Raw(root.port) as writer:
+        held(proxy, writer, b"old")
+        with crowd(proxy.port, 2) as (waiting, arrived):
+            waiting.send(wire.keyed(wire.WAIT, [b"/queue"]))
+            arrived.send(wire.barrier(b"/barrier", 2))
+            for client in (waiting, arrived):
+                assert client.fence() == b""
+            wait_until(lambda: awaited(root) == ["/barrier", "/queue"], root.stats)
+            proxy.kill()
+            for client in (waiting, arrived):
+                assert client.until_close() == b""
+        writer.send(wire.set_(KEY, b"new"))
+        assert writer.fence() == b""
+        advance(others)
+        wait_until(lambda: [trunk["name"] for trunk in trunks(root.stats())] == ["other"], root.stats)
+        assert awaited(root) == []
+        # who has arrived stays counted, as with any client; a push is for those who are still there
+        assert writer.ask(wire.barrier(b"/barrier", 2), 1) == wire.STOP_WAITING
+        with wire.Raw(root.port) as next_:
+            next_.send(wire.keyed(wire.WAIT, [b"/queue"]))
+            assert next_.fence() == b""
+            writer.send(wire.queue_push(b"/queue", b"x"))
+            assert next_.receive(1) == wire.STOP_WAITING
+
+
+def test_middle_proxy_killed(root: StoreServer, others: list[Bystanders]) -> None:
+    """Those below it have lost their root, at once: it cannot be reached again."""
+    with served(root, leaf=False, grace=FOREVER) as middle, Node(middle.port) as node, crowd(node.port, 1) as (client,):
+        client.send(wire.set_(KEY, b"x") + wire.keyed(wire.WAIT, [b"/never"]))
+        assert client.fence() == b""
+        middle.kill()
+        assert client.until_close() == b""
+        node.expect_lost()
+        advance(others)
+
+
+def test_leaf_killed_below_another(root: StoreServer, others: list[Bystanders]) -> None:
+    with Node(root.port, leaf=False, name="middle") as middle, Node(middle.port) as sibling:
+        with (
+            ServerProcess(threads=PROXY, root=middle.port, proxy={"grace": 1.0}) as leaf,
+            wire.Raw(root.port) as writer,
+        ):
+            held(leaf, writer, b"old")
+            with crowd(leaf.port, 1) as (client,), Workers(sibling.port) as workers:
+                client.send(wire.keyed(wire.WAIT, [b"/never"]))
+                assert client.fence() == b""
+                leaf.kill()
+                assert client.until_close() == b""
+                writer.send(wire.set_(KEY, b"new"))
+                assert writer.fence() == b""
+                workers.advance(3)
+        wait_until(lambda: len(trunks(middle.proxy.stats())) == 1, middle.proxy.stats)
+        wait_until(lambda: awaited(root) == [], root.stats)
+        advance(others)
+
+
+@pytest.mark.parametrize("tiers", [1, 2])
+def test_frozen_proxy(root: StoreServer, others: list[Bystanders], tiers: int) -> None:
+    """It holds a value that another writes, and does not answer. The writer goes on when the grace is over; when the
+    proxy is awake again, it gives nobody the old value, and is cut off."""
+    with Node(root.port, leaf=False, grace=FOREVER) as top, wire.Raw(root.port) as writer:
+        above = top.port if tiers == 2 else root.port
+        with ServerProcess(threads=PROXY, root=above, proxy={"grace": 1.0}) as proxy:
+            held(proxy, writer, b"old")
+            with crowd(proxy.port, 20) as readers:
+                os.kill(proxy.pid, signal.SIGSTOP)
+                writer.send(wire.set_(KEY, b"new"))
+                assert writer.fence() == b""
+                with wire.Raw(root.port) as neighbour:
+                    neighbour.send(wire.get(KEY))
+                    assert neighbour.receive_text() == b"new"
+                advance(others)
+                for reader in readers:
+                    reader.send(wire.get(KEY))
+                os.kill(proxy.pid, signal.SIGCONT)
+                for reader in readers:
+                    assert_new_or_closed(reader)
+            advance(others)
+
+
+def test_a_proxy_that_was_stopped_for_a_moment_goes_on(root: StoreServer) -> None:
+    with served(root, grace=FOREVER) as proxy, Workers(proxy.port) as workers, Bystanders(root.port) as direct:
+        for _ in range(5):
+            workers.advance(2)
+            os.kill(proxy.pid, signal.SIGSTOP)
+            direct.advance(5)
+            os.kill(proxy.pid, signal.SIGCONT)
+        workers.advance(2)
+
+
+def test_a_worker_that_is_gone_leaves_nothing(root: StoreServer) -> None:
+    with Node(root.port) as node:
+        with crowd(node.port, 3) as clients:
+            for number, client in enumerate(clients):
+                client.send(wire.keyed(wire.WAIT, [KEY, b"/queue", b"/%d" % number]))
+                assert client.fence() == b""
+            expect_requests(node, "wait", 3)
+            wait_until(lambda: len(awaited(root)) == 2, root.stats)
+        wait_until(lambda: awaited(root) == [], root.stats)
+        assert node.proxy.stats()["keyspaces"][0]["waited"] == []

@@ -1,0 +1,197 @@
+"""What several clients of several proxies see of several keys has one order, that of each client kept.
+
+Requests are pipelined: a SET has no answer, so torch's client asks for the next thing before the SET has been done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import wire_client as wire
+from attack_kit import wait_until
+from store_servers import PROXIED, Server, running
+
+X, Y = b"/x", b"/y"
+ROUNDS = 300
+READS = 6  # of one value, so that most are answered by a proxy
+
+
+@pytest.fixture(params=PROXIED)
+def proxied(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with running(request.param) as server:
+        yield server
+
+
+def anywhere(server: Server, number: int) -> wire.Raw:
+    """A client of one proxy after the other, every third of the root itself."""
+    assert server.ours is not None
+    if number % 3 == 2:
+        return wire.Raw(server.ours.port)
+    return server.connect(number)
+
+
+def number(value: bytes) -> int:
+    return int(value or b"0")
+
+
+def values(client: wire.Raw, count: int) -> list[int]:
+    return [number(client.receive_text()) for _ in range(count)]
+
+
+def ascending(numbers: list[int]) -> bool:
+    return numbers == sorted(numbers)
+
+
+def hits(server: Server) -> int:
+    return sum(stats["proxy"]["saved"]["hits"] for stats in server.stats())
+
+
+@pytest.mark.parametrize("others", [(0, 1), (0, 2), (1, 2)], ids=["proxies", "proxy and root", "root and proxy"])
+def test_who_writes_and_then_reads_sees_the_other_write_or_is_seen(proxied, others):
+    """Each sets its own key and then reads the other's: never do both read what was there before."""
+    one, other = (anywhere(proxied, each) for each in others)
+    turns = range(1, ROUNDS + 1)
+    one.send(b"".join(wire.set_(X, b"%d" % turn) + wire.get(Y) * READS for turn in turns))
+    other.send(b"".join(wire.set_(Y, b"%d" % turn) + wire.get(X) * READS for turn in turns))
+    ys, xs = values(one, ROUNDS * READS), values(other, ROUNDS * READS)
+    assert ascending(ys)
+    assert ascending(xs)
+    # One's SET x=turn is before its read of y. If that read is before the other's SET y=later, so is SET x=turn.
+    for turn in turns:
+        later = ys[turn * READS - 1] + 1
+        if later <= ROUNDS:
+            assert xs[(later - 1) * READS] >= turn, (turn, later)
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (2, 0), (0, 2)])
+def test_who_sees_the_second_write_sees_the_first(proxied, order):
+    writer, reader = (anywhere(proxied, each) for each in order)
+    writer.send(b"".join(wire.set_(X, b"%d" % turn) + wire.set_(Y, b"%d" % turn) for turn in range(1, ROUNDS + 1)))
+    reader.send((wire.get(Y) + wire.get(X)) * ROUNDS * READS)
+    seen = values(reader, 2 * ROUNDS * READS)
+    for y, x in zip(seen[::2], seen[1::2], strict=True):
+        assert x >= y
+    assert writer.fence() == b""
+    reader.send(wire.get(X) + wire.get(Y))
+    assert values(reader, 2) == [ROUNDS, ROUNDS]
+    writer.close()
+    reader.close()
+
+
+def test_two_readers_agree_on_the_order_of_two_writes(proxied):
+    """Reads of independent writes: if one has seen x and not yet y, the other cannot have seen y and not x."""
+    writers = [anywhere(proxied, each) for each in (0, 2)]
+    readers = [anywhere(proxied, each) for each in (1, 3)]
+    for key, writer in zip((X, Y), writers, strict=True):
+        writer.send(b"".join(wire.set_(key, b"%d" % turn) + wire.get(b"/other") for turn in range(1, ROUNDS + 1)))
+    readers[0].send((wire.get(X) + wire.get(Y)) * ROUNDS * READS)
+    readers[1].send((wire.get(Y) + wire.get(X)) * ROUNDS * READS)
+    one, other = (values(reader, 2 * ROUNDS * READS) for reader in readers)
+    xy = list(zip(one[::2], one[1::2], strict=True))  # x, then y
+    yx = list(zip(other[::2], other[1::2], strict=True))
+    # Who read x=a and then y=b < c says that x=a was there before y=c: who has read y=c, then reads x >= a.
+    for a, b in set(xy):
+        for c, d in set(yx):
+            assert not (c > b and d < a), (a, b, c, d)
+    for client in writers + readers:
+        client.close()
+
+
+def test_a_client_reads_what_it_has_written(proxied):
+    """Its own proxy keeps the value, others write it too, and its own write is never behind."""
+    other = anywhere(proxied, 1)
+    own = proxied.connect(0)
+    other.send(b"".join(wire.set_(X, b"other%d" % turn) + wire.get(X) for turn in range(ROUNDS)))
+    own.send(b"".join(wire.set_(X, b"own%d" % turn) + wire.get(X) * READS for turn in range(ROUNDS)))
+    for turn in range(ROUNDS):
+        seen = [own.receive_text() for _ in range(READS)]
+        while seen and seen[0] == b"own%d" % turn:
+            seen.pop(0)
+        assert all(value.startswith(b"other") for value in seen), (turn, seen)
+    other.close()
+
+
+WRITES: dict[str, tuple[Callable[[int], bytes], Callable[[int], bytes]]] = {
+    "set": (lambda turn: wire.set_(X, b"%d" % turn), lambda turn: b"%d" % turn),
+    "add": (lambda turn: wire.set_(X, b"%d" % turn) + wire.add(X, 5), lambda turn: b"%d" % (turn + 5)),
+    "append": (
+        lambda turn: wire.append(X, b".%d" % turn),
+        lambda turn: b"".join(b".%d" % each for each in range(turn + 1)),
+    ),
+    "compare_set": (
+        lambda turn: wire.compare_set(X, b"%d" % (turn - 1) if turn else b"", b"%d" % turn),
+        lambda turn: b"%d" % turn,
+    ),
+    "multi_set": (lambda turn: wire.multi_set([(Y, b"y"), (X, b"%d" % turn)]), lambda turn: b"%d" % turn),
+    "delete": (lambda turn: wire.set_(X, b"%d" % turn) + wire.delete(X), lambda _: b""),
+    "barrier": (lambda turn: wire.set_(X, b"%d" % turn) + wire.barrier(X, 1), lambda turn: b"%d" % (turn + 1)),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("origin", [1, 2], ids=["by a proxy", "at the root"])
+def test_every_kind_of_write_is_seen_by_who_reads_afterwards(proxied, write, origin):
+    """In turn: all readers' proxies have the value, another client is told that it has written, all read again."""
+    request, expected = WRITES[write]
+    writer = anywhere(proxied, origin)
+    readers = [proxied.connect(each) for each in range(2)]
+    for turn in range(40):
+        for _ in range(3):
+            for reader in readers:
+                reader.send(wire.get(X) + wire.get(X))
+                assert reader.receive_text() == reader.receive_text()
+        writer.send(request(turn))
+        writer.fence()
+        for reader in readers:
+            reader.send(wire.keyed(wire.MULTI_GET, [X]) + wire.get(X) + wire.keyed(wire.CHECK, [X]))
+            assert reader.receive_text() == expected(turn), turn
+            assert reader.receive_text() == expected(turn), turn
+            assert reader.receive(1) == (b"\1" if write == "delete" else b"\0")
+    writer.close()
+    if write == "set":
+        assert hits(proxied) > 0, "no proxy had the value: says nothing"
+
+
+def seen(reader: wire.Raw) -> bytes:
+    reader.send(wire.get(X))
+    return reader.receive_text()
+
+
+def test_what_is_wiped_is_gone_everywhere(proxied):
+    assert proxied.ours is not None
+    readers = [proxied.connect(each) for each in range(2)]
+    for turn in range(20):
+        readers[0].send(wire.set_(X, b"%d" % turn))
+        assert readers[0].fence() == b""
+        for reader in readers * 3:
+            reader.send(wire.get(X))
+            assert reader.receive_text() == b"%d" % turn
+        proxied.ours.first.wipe()
+        for reader in readers:
+            wait_until(lambda reader=reader: seen(reader) == b"", lambda: hits(proxied))  # a moment later
+            assert reader.ask(wire.keyed(wire.CHECK, [X]), 1) == b"\1"
+
+
+def test_a_wait_for_what_was_deleted_waits(proxied):
+    """A key that a proxy has kept, and that another has deleted since, is not there."""
+    reader, other = proxied.connect(0), proxied.connect(1)
+    for turn in range(20):
+        other.send(wire.set_(X, b"%d" % turn))
+        assert other.fence() == b""
+        reader.send(wire.keyed(wire.WAIT, [X]) + wire.get(X) * 3)
+        assert reader.receive(1) == wire.STOP_WAITING
+        assert values(reader, 3) == [turn] * 3
+        other.send(wire.delete(X))
+        assert other.fence() == wire.i64(1)
+        reader.send(wire.keyed(wire.WAIT, [X]))
+        assert reader.fence() == b""
+        assert other.fence() == b""
+        other.send(wire.set_(X, b"again"))
+        assert reader.receive(1) == wire.STOP_WAITING
+        reader.send(wire.get(X))
+        assert reader.receive_text() == b"again"
+        other.send(wire.delete(X))
+        assert other.fence() == wire.i64(1)

@@ -1,0 +1,278 @@
+"""A push wakes exactly one of those who wait, wherever they are, in the order in which they came; none is lost."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import wire_client as wire
+from attack_kit import wait_until
+from proxy_kit import Node, crowd, expect_requests
+from relay import Relay
+from stock_client import connect
+from store_servers import PROXIED, running
+from torch.distributed import QueueEmptyError, TCPStore
+
+from rdzv_plugins.kvstore.server import StoreServer
+
+QUEUE = b"/queue"
+WAIT = wire.keyed(wire.WAIT, [QUEUE])
+
+
+@pytest.fixture
+def root() -> Iterator[StoreServer]:
+    with StoreServer("127.0.0.1", threads=2) as server:
+        yield server
+
+
+@pytest.fixture(params=[1, 2], ids=["1 tier", "2 tiers"])
+def nodes(request: pytest.FixtureRequest, root: StoreServer) -> Iterator[list[Node]]:
+    if request.param == 1:
+        with Node(root.port) as one, Node(root.port) as two:
+            yield [one, two]
+    else:
+        with Node(root.port, leaf=False) as middle, Node(middle.port) as one, Node(root.port) as two:
+            yield [one, two]
+
+
+@pytest.fixture
+def waiting(nodes: list[Node]) -> Iterator[list[wire.Raw]]:
+    """Two clients of each; the first of one, the first of the other, and so on. They wait, in that order."""
+    clients = [wire.Raw(node.port, through=True) for _ in range(2) for node in nodes]
+    for client in clients:
+        client.send(WAIT)
+        assert client.fence() == b""
+    yield clients
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def other(root: StoreServer) -> Iterator[wire.Raw]:
+    with wire.Raw(root.port) as client:
+        yield client
+
+
+def push(client: wire.Raw, count: int = 1) -> None:
+    client.send(b"".join(wire.queue_push(QUEUE, b"%d" % number) for number in range(count)))
+    assert client.fence() == b""
+
+
+def told(clients: list[wire.Raw]) -> list[bool]:
+    """Who has been woken since."""
+    answers = [client.fence() for client in clients]
+    assert all(answer in (b"", wire.STOP_WAITING) for answer in answers), answers
+    return [bool(answer) for answer in answers]
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_as_many_pushes_as_are_woken(waiting: list[wire.Raw], other: wire.Raw, count: int) -> None:
+    push(other, count)
+    assert told(waiting) == [number < count for number in range(4)]
+
+
+def test_one_push_after_the_other(waiting: list[wire.Raw], other: wire.Raw) -> None:
+    for turn in range(4):
+        push(other)
+        assert told(waiting) == [number == turn for number in range(4)]
+    push(other)
+    assert told(waiting) == [False] * 4
+    assert other.ask(wire.queue_len(QUEUE), 8) == wire.i64(5)
+
+
+def test_a_push_of_a_worker(waiting: list[wire.Raw], nodes: list[Node]) -> None:
+    with wire.Raw(nodes[0].port, through=True) as worker:
+        push(worker, 2)
+        assert told(waiting) == [True, True, False, False]
+        push(worker, 1)
+        assert told(waiting) == [False, False, True, False]
+
+
+def test_those_who_wait_again_are_last(waiting: list[wire.Raw], other: wire.Raw) -> None:
+    for turn in range(12):
+        push(other)
+        assert told(waiting) == [number == turn % 4 for number in range(4)]
+        assert other.ask(wire.queue_pop(QUEUE), 17) == wire.i64(1) + wire.text(b"0")
+        waiting[turn % 4].send(WAIT)
+        assert waiting[turn % 4].fence() == b""
+
+
+def test_who_has_cancelled_is_not_woken_for_another(waiting: list[wire.Raw], other: wire.Raw) -> None:
+    for client in (waiting[0], waiting[3]):
+        client.send(wire.op(wire.CANCEL_WAIT))
+        assert client.fence() == wire.WAIT_CANCELED
+    for turn in range(3):
+        push(other)
+        assert sum(told(waiting[1:3])) == (1 if turn < 2 else 0)
+    assert told(waiting) == [False] * 4
+
+
+def test_who_is_gone_is_not_woken_for_another(root: StoreServer, nodes: list[Node], waiting: list[wire.Raw]) -> None:
+    waiting[0].close()
+    waiting[1].close()
+
+    def left() -> list[int]:
+        stats = [node.proxy.stats()["keyspaces"][0]["waited"] for node in nodes]
+        return [entry["waiters"] for waited in stats for entry in waited]
+
+    wait_until(lambda: left() == [1, 1], left)
+    with wire.Raw(root.port) as other:
+        for node in nodes:
+            with wire.Raw(node.port, through=True) as client:
+                assert client.fence() == b""  # the root has been told by now, too
+        push(other)
+        assert told(waiting[2:]) == [True, False]
+        push(other)
+        assert told(waiting[2:]) == [False, True]
+
+
+@pytest.mark.parametrize("whose", [0, 1], ids=["of its proxy", "of another"])
+def test_who_comes_later_finds_the_item(nodes: list[Node], other: wire.Raw, whose: int) -> None:
+    """Somebody waits there since before the push, which was for another, who has not taken the item."""
+    with crowd(nodes[whose].port, 1) as (woken,), wire.Raw(nodes[0].port, through=True) as early:
+        woken.send(WAIT + wire.queue_len(wire.NO_QUEUE))
+        assert woken.receive(8) == wire.i64(0)
+        early.send(WAIT)
+        assert early.fence() == b""
+        push(other)
+        assert woken.receive(1) == wire.STOP_WAITING
+        assert early.fence() == b""
+        with wire.Raw(nodes[0].port, through=True) as late:
+            late.send(WAIT)
+            assert late.fence() == wire.STOP_WAITING
+        assert early.fence() == b""
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+def test_a_wake_that_comes_too_late_for_one_is_for_another(root: StoreServer, other: wire.Raw, how: str) -> None:
+    """It is under way to a proxy whose only waiter gives up meanwhile: somebody else's proxy gets it."""
+    with (
+        Relay(root.port) as relay,
+        Node(relay.port) as far,
+        Node(root.port) as near,
+        crowd(far.port, 1) as (first,),
+        wire.Raw(near.port, through=True) as second,
+    ):
+        first.send(WAIT + wire.queue_len(wire.NO_QUEUE))
+        assert first.receive(8) == wire.i64(0)
+        second.send(WAIT)
+        assert second.fence() == b""
+        relay.stall()
+        push(other)
+        if how == "cancel":
+            first.send(wire.op(wire.CANCEL_WAIT))
+            expect_requests(far, "cancel_wait", 1)
+        else:
+            first.close()
+            wait_until(lambda: far.proxy.stats()["connections"]["open"] == 0, far.proxy.stats)
+        relay.mend()
+        if how == "cancel":
+            answer = first.fence()
+            if answer == wire.STOP_WAITING + wire.WAIT_CANCELED:
+                return  # it was told before, and the item is its own
+            assert answer == wire.WAIT_CANCELED
+        assert second.receive(1) == wire.STOP_WAITING
+        assert second.ask(wire.queue_pop(QUEUE), 17) == wire.i64(1) + wire.text(b"0")
+
+
+def test_a_wake_that_comes_too_late_is_for_the_next_of_the_same_proxy(root: StoreServer, other: wire.Raw) -> None:
+    with Relay(root.port) as relay, Node(relay.port) as node, crowd(node.port, 3) as clients:
+        for client in clients:
+            client.send(WAIT + wire.queue_len(wire.NO_QUEUE))
+            assert client.receive(8) == wire.i64(0)
+        relay.stall()
+        push(other, 2)
+        clients[0].close()
+        wait_until(lambda: node.proxy.stats()["connections"]["open"] == 2, node.proxy.stats)
+        relay.mend()
+        for client in clients[1:]:
+            assert client.receive(1) == wire.STOP_WAITING
+
+
+def test_a_key_that_is_waited_for_with_others(waiting: list[wire.Raw], nodes: list[Node], other: wire.Raw) -> None:
+    """Who misses another key too is not content with a push, which goes on to the next in line; it stays ticked off."""
+    with crowd(nodes[0].port, 1) as (both,), wire.Raw(nodes[1].port, through=True) as later:
+        both.send(wire.keyed(wire.WAIT, [b"/q2", b"/missing"]) + wire.queue_len(wire.NO_QUEUE))
+        assert both.receive(8) == wire.i64(0)
+        later.send(wire.keyed(wire.WAIT, [b"/q2"]))
+        assert later.fence() == b""
+        other.send(wire.queue_push(b"/q2", b"x"))
+        assert later.receive(1) == wire.STOP_WAITING
+        assert other.fence() == b""
+        assert both.fence() == b""
+        other.send(wire.set_(b"/missing", b""))
+        assert both.receive(1) == wire.STOP_WAITING
+    assert told(waiting) == [False] * 4
+
+
+@pytest.mark.parametrize("kind", ["threads=4", *PROXIED])
+def test_items_find_their_consumers_among_those_who_give_up(kind: str) -> None:
+    """Some consumers cancel each wait at once. Who is told all the same takes the item; so all are taken."""
+    items = 600
+    taken: list[bytes] = []
+    with running(kind) as server:
+        patient = [server.connect() for _ in range(3)]
+        hasty = [server.connect() for _ in range(3)]
+        done = threading.Event()
+
+        def pop(client: wire.Raw) -> None:
+            client.send(wire.queue_pop(QUEUE))
+            if client.receive_i64():
+                taken.append(client.receive_text())
+
+        def consume(client: wire.Raw) -> None:
+            while True:
+                assert client.ask(WAIT, 1) == wire.STOP_WAITING
+                if done.is_set():
+                    return
+                pop(client)
+
+        def give_up(client: wire.Raw) -> None:
+            while not done.is_set():
+                client.send(WAIT + wire.op(wire.CANCEL_WAIT))
+                if client.receive(1) == wire.STOP_WAITING:
+                    assert client.receive(1) == wire.WAIT_CANCELED
+                    pop(client)
+
+        with ThreadPoolExecutor(6) as pool:
+            jobs = [pool.submit(consume, client) for client in patient]
+            jobs += [pool.submit(give_up, client) for client in hasty]
+            producers = [server.connect() for _ in range(2)]
+            dice = random.Random(5)
+            for item in range(items):
+                producer = producers[dice.randrange(2)]
+                producer.send(wire.queue_push(QUEUE, b"%d" % item))
+                if dice.random() < 0.5:
+                    assert producer.fence() == b""
+            try:
+                wait_until(lambda: len(taken) == items, lambda: f"{len(taken)} of {items} items taken")
+            finally:
+                done.set()
+                producers[0].send(wire.set_(QUEUE, b"end"))
+            for job in jobs:
+                job.result(30)
+    assert sorted(taken) == sorted(b"%d" % item for item in range(items))
+
+
+@pytest.mark.parametrize("kind", PROXIED)
+def test_torchs_clients_take_each_item_once(kind: str) -> None:
+    """Blocked pops. Torch waits, and then pops: another who has just come may have been quicker."""
+
+    def pop(store: TCPStore) -> bytes:
+        while True:
+            try:
+                return store.queue_pop("q")
+            except QueueEmptyError:
+                pass
+
+    with running(kind) as server, ThreadPoolExecutor(6) as pool:
+        consumers = [connect(server) for _ in range(6)]
+        jobs = [pool.submit(lambda store=store: [pop(store) for _ in range(20)]) for store in consumers]
+        producer = connect(server)
+        for item in range(120):
+            producer.queue_push("q", b"%d" % item)
+        popped = [item for job in jobs for item in job.result(60)]
+    assert sorted(popped) == sorted(b"%d" % item for item in range(120))

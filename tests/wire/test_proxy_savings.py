@@ -1,0 +1,265 @@
+"""What a proxy does not send up, in counts: waits shared, adds and arrivals combined, values kept and read ahead."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from itertools import chain
+
+import pytest
+import wire_client as wire
+from attack_kit import PROXY, ServerProcess, wait_until
+from proxy_kit import Node, crowd, expect_requests
+from relay import Relay
+
+from rdzv_plugins.kvstore.server import StoreServer
+
+KEY = b"/key"
+CLIENTS = 8
+
+
+@pytest.fixture
+def root() -> Iterator[StoreServer]:
+    with StoreServer("127.0.0.1", threads=2) as server:
+        yield server
+
+
+@pytest.fixture(params=[1, 2], ids=["1 tier", "2 tiers"])
+def node(request: pytest.FixtureRequest, root: StoreServer) -> Iterator[Node]:
+    if request.param == 1:
+        with Node(root.port) as node:
+            yield node
+    else:
+        with Node(root.port, leaf=False) as middle, Node(middle.port) as node:
+            yield node
+
+
+@pytest.fixture
+def clients(node: Node) -> Iterator[list[wire.Raw]]:
+    with crowd(node.port, CLIENTS) as clients:
+        yield clients
+
+
+def operations(root: StoreServer) -> int:
+    """All that proxies have asked of the root for their workers."""
+    requests = root.stats()["requests"]
+    return int(sum(requests[name] for name in ("forward", "follow", "unfollow", "arrive", "give_back")))
+
+
+def text(clients: list[wire.Raw], request: bytes) -> list[bytes]:
+    for client in clients:
+        client.send(request)
+    return [client.receive_text() for client in clients]
+
+
+def test_the_root_sees_one_connection(root: StoreServer, node: Node, clients: list[wire.Raw]) -> None:
+    stats = root.stats()
+    assert stats["connections"]["open"] == stats["connections"]["peak"] == 1
+    assert stats["requests"]["attach"] == 1
+    assert node.proxy.stats()["connections"]["open"] == CLIENTS
+
+
+def test_those_who_wait_for_one_key_wait_once(root: StoreServer, node: Node, clients: list[wire.Raw]) -> None:
+    for client in clients:
+        client.send(wire.keyed(wire.WAIT, [KEY]))
+    expect_requests(node, "wait", CLIENTS)
+    for client in clients:
+        assert client.fence() == b""
+    wait_until(lambda: root.stats()["keyspaces"][0]["waited_keys"] == 1, root.stats)
+    assert root.stats()["requests"]["follow"] == node.upstream()["follow"] == 1
+    assert node.saved()["waits"] == CLIENTS - 1
+    (entry,) = node.proxy.stats()["keyspaces"][0]["waited"]
+    assert (entry["key"], entry["waiters"]) == ("/key", CLIENTS)
+    with wire.Raw(root.port) as other:
+        other.send(wire.set_(KEY, b"value"))
+        for client in clients:
+            assert client.receive(1) == wire.STOP_WAITING
+    before = operations(root)
+    assert text(clients, wire.get(KEY)) == [b"value"] * CLIENTS, "and the value has come with the answer"
+    assert operations(root) == before
+    assert node.saved()["hits"] == CLIENTS
+
+
+def kept(node: Node, client: wire.Raw, value: bytes) -> bool:
+    """Whether the proxy has the value in its cache, after it was asked for it."""
+    assert text([client], wire.get(KEY)) == [value]
+    return bool(node.proxy.stats()["proxy"]["cached"]["keys"])
+
+
+def test_a_value_is_fetched_once_and_again_when_it_has_been_written(
+    root: StoreServer, node: Node, clients: list[wire.Raw]
+) -> None:
+    with wire.Raw(root.port) as other:
+        for turn in range(5):
+            other.send(wire.set_(KEY, b"%d" % turn))
+            assert other.fence() == b""
+            # a value is not kept while those who have just been asked for it may still be told so
+            wait_until(lambda turn=turn: kept(node, clients[0], b"%d" % turn), node.proxy.stats)
+            before = operations(root)
+            for _ in range(10):
+                assert text(clients, wire.get(KEY)) == [b"%d" % turn] * CLIENTS
+                for client in clients:
+                    assert client.ask(wire.keyed(wire.CHECK, [KEY]), 1) == b"\0"
+                    assert client.ask(wire.keyed(wire.WAIT, [KEY]), 1) == wire.STOP_WAITING
+                assert text(clients, wire.keyed(wire.MULTI_GET, [KEY])) == [b"%d" % turn] * CLIENTS
+            assert operations(root) == before, "all are answered by the proxy"
+        assert root.stats()["requests"]["recalled"] >= 4, "it was asked back by each write but the first"
+    assert node.saved()["hits"] >= 5 * 10 * 4 * CLIENTS
+
+
+@pytest.mark.parametrize("touch", ["add", "append", "compare_set", "queue"])
+def test_what_is_not_only_set_is_not_kept(root: StoreServer, node: Node, clients: list[wire.Raw], touch: str) -> None:
+    request = {
+        "add": wire.add(KEY, 1),
+        "append": wire.append(KEY, b"1"),
+        "compare_set": wire.compare_set(KEY, b"", b"1"),
+        "queue": wire.queue_push(KEY, b"1") + wire.set_(KEY, b"1"),
+    }[touch]
+    with wire.Raw(root.port) as other:
+        other.send(request)
+        other.fence()
+    for _ in range(5):
+        assert text(clients, wire.get(KEY)) == [b"1"] * CLIENTS
+    assert node.saved()["hits"] == 0
+    assert node.proxy.stats()["proxy"]["cached"]["keys"] == 0
+
+
+def in_some_order(first: int, deltas: list[int], sums: list[int]) -> bool:
+    """Whether the sums are those of adding the deltas in some order, each sum the answer to its delta."""
+    return not deltas or any(
+        (first + delta - after) % 2**64 == 0
+        and in_some_order(after, deltas[:at] + deltas[at + 1 :], sums[:at] + sums[at + 1 :])
+        for at, (delta, after) in enumerate(zip(deltas, sums, strict=True))
+    )
+
+
+ADDS = {
+    "ones": [1] * CLIENTS,
+    "different": [3**power for power in range(CLIENTS)],
+    "nothing": [0] * CLIENTS,
+    "wrapping": [2**62] * CLIENTS,
+    "negative": [1, -2, 3, -4, 5, -6, 7, -8],
+}
+
+
+@pytest.mark.parametrize("deltas", ADDS.values(), ids=ADDS)
+def test_adds_that_meet_go_up_as_one(root: StoreServer, deltas: list[int]) -> None:
+    """The first is under way, as long as we like, while the others come."""
+    with Relay(root.port) as relay, Node(relay.port) as node, crowd(node.port, CLIENTS) as clients:
+        relay.stall()
+        for client, delta in zip(clients, deltas, strict=True):
+            client.send(wire.add(KEY, delta))
+        expect_requests(node, "add", CLIENTS)
+        relay.mend()
+        sums = [client.receive_i64() for client in clients]
+        assert in_some_order(0, deltas, sums), sums
+        if min(deltas) >= 0 and sum(deltas) < 2**63:  # no sum on the way is beyond those that they see
+            sent = root.stats()["requests"]["forward"]
+            assert sent <= 2, "those that came with the first, and all the others"
+            assert node.saved()["adds"] == CLIENTS - sent
+        # a client's next add is after its own
+        relay.stall()
+        for client in clients:
+            client.send(wire.add(KEY, 1) * 3)
+        expect_requests(node, "add", 2 * CLIENTS)
+        relay.mend()
+        last = [[client.receive_i64() for _ in range(3)] for client in clients]
+        assert sorted(chain.from_iterable(last)) == sorted(
+            (sum(deltas) + each + 2**63) % 2**64 - 2**63 for each in range(1, 3 * CLIENTS + 1)
+        )
+
+
+def test_adds_of_many_proxies_give_every_number_once(root: StoreServer) -> None:
+    turns = 400
+    with Node(root.port) as one, Node(root.port, leaf=False) as top, Node(top.port) as two:
+        with crowd(one.port, 4) as mine, crowd(two.port, 4) as theirs, crowd(root.port, 1) as direct:
+            clients = [*mine, *theirs, *direct]
+            for client in clients:
+                client.send(wire.add(KEY, 1) * turns)
+            numbers = [[client.receive_i64() for _ in range(turns)] for client in clients]
+        assert all(each == sorted(each) for each in numbers)
+        assert sorted(chain.from_iterable(numbers)) == list(range(1, len(clients) * turns + 1))
+
+
+def test_an_add_to_a_word_closes_only_who_has_added(root: StoreServer) -> None:
+    with Relay(root.port) as relay, Node(relay.port) as node, crowd(node.port, CLIENTS + 1) as (other, *clients):
+        other.send(wire.set_(KEY, b"word") + wire.keyed(wire.WAIT, [b"/never"]))
+        assert other.fence() == b""
+        relay.stall()
+        for client in clients:
+            client.send(wire.add(KEY, 1))
+        expect_requests(node, "add", CLIENTS)
+        relay.mend()
+        for client in clients:
+            assert client.until_close() == b""
+        other.send(wire.get(KEY))
+        assert other.receive_text() == b"word"
+
+
+def test_a_client_that_is_gone_has_added_all_the_same_or_not_at_all(root: StoreServer) -> None:
+    with Relay(root.port) as relay, Node(relay.port) as node, crowd(node.port, CLIENTS) as clients:
+        relay.stall()
+        for client in clients:
+            client.send(wire.add(KEY, 1))
+        expect_requests(node, "add", CLIENTS)
+        for client in clients[1::2]:
+            client.close()
+        relay.mend()
+        sums = [client.receive_i64() for client in clients[::2]]
+        assert len(set(sums)) == len(sums)
+        total = clients[0].ask(wire.add(KEY, 0), 8)
+        assert wire.i64(max(sums)) <= total <= wire.i64(CLIENTS)
+
+
+def all_at_once(proxy: ServerProcess, clients: list[wire.Raw], request: bytes) -> None:
+    """It finds the requests of all in one turn."""
+    os.kill(proxy.pid, signal.SIGSTOP)
+    for client in clients:
+        client.send(request)
+    os.kill(proxy.pid, signal.SIGCONT)
+
+
+def test_arrivals_of_a_node_go_up_together(root: StoreServer) -> None:
+    nodes = 2
+    with (
+        ServerProcess(threads=PROXY, root=root.port) as one,
+        ServerProcess(threads=PROXY, root=root.port) as two,
+        crowd(one.port, CLIENTS) as mine,
+        crowd(two.port, CLIENTS) as theirs,
+    ):
+        for turn in range(5):
+            before = root.stats()["requests"]["arrive"]
+            key = b"/barrier/%d" % turn
+            all_at_once(one, mine, wire.barrier(key, nodes * CLIENTS))
+            wait_until(lambda before=before: root.stats()["requests"]["arrive"] > before, root.stats)
+            all_at_once(two, theirs, wire.barrier(key, nodes * CLIENTS))
+            for client in mine + theirs:
+                assert client.receive(1) == wire.STOP_WAITING
+            assert root.stats()["requests"]["arrive"] - before <= 2 * nodes
+            with wire.Raw(root.port) as raw:
+                raw.send(wire.get(key))
+                assert raw.receive_text() == b"%d" % (nodes * CLIENTS)
+        saved = [proxy.stats()["proxy"]["saved"]["arrivals"] for proxy in (one, two)]
+        assert sum(saved) == 5 * nodes * CLIENTS - root.stats()["requests"]["arrive"]
+
+
+def test_a_barrier_of_some_does_not_wait_for_the_others(root: StoreServer, node: Node, clients: list[wire.Raw]) -> None:
+    for client in clients[:3]:
+        client.send(wire.barrier(KEY, 4))
+    with wire.Raw(root.port) as other:
+        assert other.ask(wire.barrier(KEY, 4), 1) == wire.STOP_WAITING
+    for client in clients[:3]:
+        assert client.receive(1) == wire.STOP_WAITING
+
+
+def test_barriers_of_different_sizes(node: Node, clients: list[wire.Raw]) -> None:
+    """Each holds until as many as its own size have come."""
+    for client, size in zip(clients, (3, 1, 5, 3, 8), strict=False):
+        client.send(wire.barrier(KEY, size))
+    for client in clients[:4]:
+        assert client.receive(1) == wire.STOP_WAITING
+    assert clients[4].fence() == b""
+    for client in clients[5:]:
+        assert client.ask(wire.barrier(KEY, 0), 1) == wire.STOP_WAITING
+    assert clients[4].receive(1) == wire.STOP_WAITING

@@ -1,0 +1,245 @@
+"""The connection of a proxy to its root breaks, stands still, and is made again: nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+
+import pytest
+import wire_client as wire
+from attack_kit import Bystanders, wait_until
+from proxy_kit import Node, Workers, crowd, expect_requests, silent, trunks
+from relay import Relay
+
+from rdzv_plugins.kvstore.server import StoreServer
+
+KEY = b"/key"
+
+
+@pytest.fixture
+def root() -> Iterator[StoreServer]:
+    with StoreServer("127.0.0.1", threads=2) as server:
+        yield server
+
+
+@pytest.fixture
+def relay(root: StoreServer) -> Iterator[Relay]:
+    with Relay(root.port) as relay:
+        yield relay
+
+
+@pytest.fixture
+def node(relay: Relay) -> Iterator[Node]:
+    with Node(relay.port, name="cut off") as node:
+        yield node
+
+
+@pytest.fixture(params=["one tier", "below another", "above another"])
+def way(request: pytest.FixtureRequest, root: StoreServer) -> Iterator[tuple[Relay, Node]]:
+    """A proxy, and a relay somewhere between it and the root."""
+    if request.param == "one tier":
+        with Relay(root.port) as relay, Node(relay.port) as node:
+            yield relay, node
+    elif request.param == "below another":
+        with Node(root.port, leaf=False) as middle, Relay(middle.port) as relay, Node(relay.port) as node:
+            yield relay, node
+    else:
+        with Relay(root.port) as relay, Node(relay.port, leaf=False) as middle, Node(middle.port) as node:
+            yield relay, node
+
+
+def reconnects(node: Node) -> int:
+    return int(node.proxy.stats()["proxy"]["reconnects"])
+
+
+def test_breaks_at_any_byte_lose_and_repeat_nothing(root: StoreServer, way: tuple[Relay, Node]) -> None:
+    relay, node = way
+    dice = random.Random(6)
+    with Bystanders(root.port) as direct, Node(root.port) as other, Bystanders(other.port) as neighbours:
+        with Workers(node.port) as workers:
+            workers.advance(3)
+            for _ in range(30):
+                relay.break_after(dice.randrange(3000), upward=dice.random() < 0.5)
+                wait_until(lambda: relay.broken, lambda: workers.error)
+                neighbours.advance(1)
+                direct.advance(1)
+                relay.mend()
+                workers.advance(2)
+        assert node.proxy.lost == ""
+        assert other.proxy.lost == ""
+    with wire.Raw(root.port) as raw:  # at the root, too, each was counted once
+        for number in range(3):
+            assert raw.ask(wire.add(b"/worker/%d/n" % number, 0), 8) == wire.i64(workers.rounds)
+
+
+def test_breaks_again_before_it_is_whole(way: tuple[Relay, Node]) -> None:
+    """Among them breaks while the session is taken up again, and while frames are sent again."""
+    relay, node = way
+    dice = random.Random(7)
+    with Workers(node.port) as workers:
+        for _ in range(10):
+            workers.advance(1)
+            relay.break_()
+            for size in sorted(dice.randrange(200) for _ in range(4)):
+                before = relay.connections
+                relay.break_after(size, upward=dice.random() < 0.5)
+                relay.mend()
+                wait_until(lambda before=before: relay.connections > before, lambda: workers.error)
+                wait_until(lambda: relay.broken or relay.passed, lambda: workers.error)
+                relay.break_()
+            relay.mend()
+        workers.advance(2)
+    assert node.proxy.lost == ""
+
+
+def test_requests_of_a_time_without_root_are_done_afterwards_in_order(
+    root: StoreServer, relay: Relay, node: Node
+) -> None:
+    with crowd(node.port, 4) as clients:
+        for client in clients:
+            assert client.fence() == b""
+        relay.break_()
+        for number, client in enumerate(clients):
+            client.send(b"".join(wire.append(KEY, b"%d" % number) + wire.add(b"/sum", 1) for _ in range(50)))
+        mine = b"".join(wire.set_(b"/last", b"%d" % turn) for turn in range(100))
+        clients[0].send(mine + wire.get(b"/last"))
+        expect_requests(node, "append", 4)
+        assert silent(clients)
+        relay.mend()
+        sums = [client.receive_i64() for client in clients for _ in range(50)]
+        assert sorted(sums) == list(range(1, 201))
+        assert all(mine == sorted(mine) for mine in (sums[50 * n : 50 * n + 50] for n in range(4)))
+        assert clients[0].receive_text() == b"99"
+    with wire.Raw(root.port) as raw:
+        raw.send(wire.get(KEY))
+        assert sorted(raw.receive_text()) == sorted(b"0123" * 50)
+    assert reconnects(node) == 1
+
+
+@pytest.mark.parametrize("what", ["wait", "barrier", "queue"])
+def test_who_waits_is_told_of_what_has_come_meanwhile(root: StoreServer, way: tuple[Relay, Node], what: str) -> None:
+    relay, node = way
+    ask, come = {
+        "wait": (wire.keyed(wire.WAIT, [KEY, b"/other"]), wire.multi_set([(KEY, b"1"), (b"/other", b"1")])),
+        "barrier": (wire.barrier(KEY, 5), wire.barrier(KEY, 5)),
+        "queue": (wire.keyed(wire.WAIT, [KEY]), wire.queue_push(KEY, b"x") * 4),
+    }[what]
+    with crowd(node.port, 4) as clients, wire.Raw(root.port) as other:
+        for client in clients:
+            client.send(ask)
+            client.send(wire.queue_len(wire.NO_QUEUE))  # answered by the root: which knows of the wait by then
+            assert client.receive(8) == wire.i64(0)
+        relay.break_()
+        other.send(come)
+        other.fence()
+        assert silent(clients)
+        relay.mend()
+        for client in clients:
+            assert client.receive(1) == wire.STOP_WAITING
+        for client in clients:
+            assert client.fence() == b""
+
+
+def test_a_wait_that_begins_and_one_that_ends_without_root(root: StoreServer, relay: Relay, node: Node) -> None:
+    with crowd(node.port, 3) as (early, late, gone), wire.Raw(root.port) as other:
+        early.send(wire.keyed(wire.WAIT, [KEY]))
+        gone.send(wire.keyed(wire.WAIT, [b"/gone"]))
+        for client in (early, gone):
+            assert client.fence() == b""
+        relay.break_()
+        late.send(wire.keyed(wire.WAIT, [b"/late"]))
+        early.send(wire.op(wire.CANCEL_WAIT))
+        gone.close()
+        expect_requests(node, "wait", 3)
+        relay.mend()
+        assert early.receive(1) == wire.WAIT_CANCELED
+        other.send(wire.set_(KEY, b"") + wire.set_(b"/late", b"") + wire.set_(b"/gone", b""))
+        assert late.receive(1) == wire.STOP_WAITING
+        assert early.fence() == b""
+
+
+def test_a_value_is_read_whole_and_written_whole_over_breaks(root: StoreServer, relay: Relay, node: Node) -> None:
+    """8 MiB each way; the connection breaks inside of them, again and again."""
+    value = random.Random(8).randbytes(8 * 2**20)
+    with crowd(node.port, 1) as (client,), wire.Raw(root.port) as other:
+        for upward in (True, False):
+            done = threading.Event()
+            key = b"/up" if upward else b"/down"
+
+            def breaking(upward: bool = upward, done: threading.Event = done) -> None:
+                for part in (1000, 2**20, 5 * 2**20):
+                    relay.break_after(part, upward=upward)
+                    wait_until(lambda: relay.broken, lambda: relay.passed)
+                    relay.mend()
+                done.set()
+
+            if not upward:
+                other.send(wire.set_(key, value))
+                assert other.fence() == b""
+            thread = threading.Thread(target=breaking, daemon=True)
+            thread.start()
+            if upward:
+                client.send(wire.set_(key, value))
+                assert client.fence() == b""
+            client.send(wire.get(key))
+            other.send(wire.get(key))
+            assert client.receive_text() == value
+            assert other.receive_text() == value
+            # what is in a cache by now passes no more: the relay may still wait for bytes
+            while not done.is_set():
+                client.send(wire.queue_push(b"/more", bytes(2**20)) + wire.queue_pop(b"/more"))
+                client.receive_i64()
+                client.receive_text()
+            thread.join()
+
+
+def test_breaks_while_nothing_is_asked(way: tuple[Relay, Node]) -> None:
+    """As in a job that trains for days: each break is mended, however many there are, and none is for nothing."""
+    relay, node = way
+    with crowd(node.port, 1) as (client,):
+        for _ in range(12):
+            before = relay.connections
+            relay.break_()
+            relay.mend()
+            wait_until(lambda before=before: relay.connections > before, lambda: node.proxy.lost)
+            wait_until(lambda: node.proxy.stats()["proxy"]["attached"], lambda: node.proxy.lost)
+        assert client.ask(wire.add(KEY, 1), 8) == wire.i64(1)
+
+
+def test_large_values_do_not_wait_for_a_sign_of_life(root: StoreServer) -> None:
+    """Which this proxy gives and gets less often than we have patience."""
+    value = bytes(8 * 2**20)
+    with Node(root.port, grace=300.0) as node, crowd(node.port, 2) as clients:
+        for turn in range(3):
+            for number, client in enumerate(clients):
+                client.send(wire.set_(b"/%d" % number, value) + wire.append(b"/log", b"%d" % turn))
+            for number, client in enumerate(clients):
+                client.send(wire.get(b"/%d" % number))
+                assert client.receive_text() == value
+
+
+def test_grace_is_for_each_break(root: StoreServer) -> None:
+    """Many breaks, which together last longer than the grace of one."""
+    with Relay(root.port) as relay, Node(relay.port, grace=2.0) as node, Workers(node.port) as workers:
+        for _ in range(8):
+            workers.advance(1)
+            relay.break_()
+            threading.Event().wait(0.35)  # how long a break lasts is what is tested, not when something is ready
+            relay.mend()
+        workers.advance(1)
+        assert node.proxy.lost == ""
+
+
+def test_the_root_says_who_is_not_there(root: StoreServer, relay: Relay, node: Node) -> None:
+    (trunk,) = trunks(root.stats())
+    assert (trunk["name"], trunk["attached"]) == ("cut off", True)
+    assert node.proxy.stats()["proxy"]["attached"] is True
+    relay.break_()
+    wait_until(lambda: not trunks(root.stats())[0]["attached"], root.stats)
+    wait_until(lambda: not node.proxy.stats()["proxy"]["attached"], node.proxy.stats)
+    relay.mend()
+    wait_until(lambda: trunks(root.stats())[0]["attached"], root.stats)
+    wait_until(lambda: node.proxy.stats()["proxy"]["attached"], node.proxy.stats)
+    assert len(trunks(root.stats())) == 1
+    assert reconnects(node) == 1
