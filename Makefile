@@ -37,7 +37,7 @@ $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 	@echo "building the native store ..."
 	@$(BIN)/cmake -S . -B build/native -G Ninja -DRDZV_INPLACE=ON -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -Dnanobind_DIR="$$($(BIN)/python -m nanobind --cmake_dir)" >/dev/null
-	@$(BIN)/ninja -C build/native --quiet
+	@MAKEFLAGS= $(BIN)/ninja -C build/native --quiet # make --jobs has a job server that it cannot use here
 	@touch $@
 
 demo: $(NATIVE)

@@ -19,4 +19,4 @@ for tool in cmake ninja "${CXX:-c++}"; do
 done
 cmake -S . -B "$build" -G Ninja -DRDZV_PYTHON=OFF -DRDZV_TESTS=ON -DRDZV_SANITIZE=$sanitizers \
   -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" >/dev/null
-exec ninja -C "$build" --quiet "$@"
+MAKEFLAGS= exec ninja -C "$build" --quiet "$@"
