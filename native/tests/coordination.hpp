@@ -12,7 +12,7 @@
 
 namespace rdzv::test::wire {
 
-constexpr std::uint8_t kOpen = 3, kPut = 4, kList = 5, kWatch = 6, kUnwatch = 7, kDelete = 8, kKeepAlive = 9;
+constexpr std::uint8_t kOpen = 3, kPut = 4, kList = 5, kWatch = 6, kUnwatch = 7, kDelete = 8, kKeepAlive = 9, kAttach = 10;
 constexpr std::uint8_t kDone = 0, kRefused = 1, kPush = 2, kOtherRun = 3, kCompacted = 4;
 constexpr std::uint8_t kEphemeral = 1, kGuarded = 2;
 

@@ -48,6 +48,9 @@ void Lockstep::say(std::size_t id, std::string_view bytes) {
   }
   client.left += bytes;
   feed(id, bytes);
+  if (client.left.empty() && client.phase == Phase::kGreeting) {  // it was a trunk, and has left
+    return;
+  }
   // It stops early when there is much to be read, and after what takes long; never twice without a step in between.
   for (int stuck = 0; client.talk->conversation().stopped_early() && client.talk->refusal() == Refusal::kNone;
        ++stuck) {
@@ -65,6 +68,11 @@ void Lockstep::say(std::size_t id, std::string_view bytes) {
 void Lockstep::feed(std::size_t id, std::string_view bytes) {
   Client& client = clients_[id];
   const std::size_t used = client.talk->feed(bytes);
+  if (client.talk->conversation().is_trunk()) {  // what a proxy asks has no second implementation: it goes
+    proxies_ = true;
+    leave(id);
+    return;
+  }
   require(used <= client.left.size(), "feed() has used more than there is");
   require(used == 0 || run(id, std::string_view(client.left).substr(0, used)) == used,
           "what feed() has used is not what the reference uses");
@@ -136,7 +144,7 @@ std::size_t Lockstep::frame(std::size_t id, std::string_view bytes) {
   ++frames_;
   if (operation == 1) {
     client.expected.bytes(wire::frame(number, 0, FakeDesk::kStatistics));
-  } else if (operation >= wire::kOpen && operation <= wire::kKeepAlive) {
+  } else if (operation >= wire::kOpen && operation <= wire::kAttach) {
     return coordinate(client, operation, payload) == 0 ? 0 : 4 + size;
   } else if (operation == 2 && client.session) {
     client.expected.bytes(wire::frame(number, 1, "a connection with a session cannot enter a keyspace"));
@@ -198,6 +206,9 @@ void Lockstep::compare_replies() {
 }
 
 void Lockstep::compare_keyspaces() {
+  if (proxies_) {
+    return;
+  }
   const std::array<Keyspace*, 2> keyspaces{room_.keyspace.get(), room_.desk.other.get()};
   for (std::size_t i = 0; i < keyspaces.size(); ++i) {
     const auto summary = keyspaces[i]->summary(~std::size_t{0}, 1);
@@ -216,9 +227,9 @@ void Lockstep::compare_keyspaces() {
 void Lockstep::finish() {
   compare_keyspaces();
   for (std::size_t i = 0; i < kQueryCount; ++i) {
-    require(room_.counters.requests[i].get() == requests_[i], "another number of requests was counted");
+    require(proxies_ || room_.counters.requests[i].get() == requests_[i], "another number of requests was counted");
   }
-  require(room_.counters.frames.get() == frames_, "another number of frames was counted");
+  require(proxies_ || room_.counters.frames.get() == frames_, "another number of frames was counted");
   for (std::size_t id = 0; id < kClients; ++id) {
     clients_[id].talk.reset();
     stores_[clients_[id].store].leave(id);

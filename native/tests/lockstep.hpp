@@ -59,6 +59,7 @@ class Lockstep {
   std::array<Client, kClients> clients_;
   std::array<std::uint64_t, kQueryCount> requests_{};
   std::uint64_t requests_run_ = 0, frames_ = 0;
+  bool proxies_ = false;  // there was one: what it has done is not known here
 };
 
 }  // namespace rdzv::test
