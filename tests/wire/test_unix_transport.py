@@ -163,6 +163,7 @@ def assert_not_moved(server: Reached, path: str, why: str) -> None:
         ("/" + 200 * "x", "too long"),
         ("@" + 200 * "x", "too long"),
     ],
+    ids=["nobody", "no directory", "long path", "long name"],
 )
 def test_where_nothing_listens_it_stays_by_tcp(server: Reached, path: str, why: str) -> None:
     assert_not_moved(server, path, why)
