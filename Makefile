@@ -43,7 +43,7 @@ $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 demo: $(NATIVE)
 	@$(BIN)/python examples/demo.py
 
-TESTERS ?= 4
+TESTERS ?= 3
 test: $(NATIVE)
 	@tests/install_etcd.sh
 	@# in the order of the folders: many of the last ones are quick, so that all processes end at about the same time

@@ -18,7 +18,7 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._changed = threading.Condition()
-        self._broken = self._half = self._stalled = False
+        self._broken = self._half = self._stalled = self._closed = False
         self._left: dict[bool, int | None] = {True: None, False: None}
         self._sockets: list[socket.socket] = []
         self._spoil: Callable[[bytes], bytes] = bytes
@@ -75,6 +75,7 @@ class Relay:
         self.break_()
 
     def close(self) -> None:
+        self._closed = True
         self.refuse()
         self.mend()
 
@@ -92,6 +93,9 @@ class Relay:
                 return
             with self._changed:
                 self._changed.wait_for(lambda: not self._broken)
+                if self._closed:
+                    caller.close()
+                    return
                 try:
                     called = socket.create_connection(("127.0.0.1", self._target))
                 except OSError:
