@@ -12,6 +12,7 @@
 #include "rdzv/payload.hpp"
 #include "rdzv/trunk.hpp"
 #include "rdzv/upstream.hpp"
+#include "trunk_frames.hpp"
 
 namespace rdzv {
 
@@ -20,7 +21,6 @@ namespace {
 // How long arrivals wait for more of them; those of other proxies are on their way for longer.
 constexpr std::int64_t kGatherMs = 1, kGatherProxiesMs = 5;
 constexpr std::size_t kKeysReported = 10, kMostQueues = 65536, kMostAhead = 256;
-constexpr std::uint8_t kReads = 1, kAhead = 2;  // of a follow: see PROTOCOL.md
 
 void add_wire_text(std::string& to, std::string_view text) {
   add_number(to, static_cast<std::uint64_t>(text.size()));

@@ -11,7 +11,6 @@ namespace rdzv {
 
 namespace {
 
-constexpr std::uint8_t kLeaf = 1, kAgain = 2;
 constexpr std::size_t kRoom = 64 << 10, kMostReport = 4 << 20;
 constexpr std::size_t kLength = 4, kHead = 5;  // the length does not count itself
 constexpr std::int64_t kMinGraceMs = 100, kMaxGraceMs = 600'000;

@@ -9,6 +9,10 @@
 
 namespace rdzv {
 
+// Flags of attach, and of follow.
+inline constexpr std::uint8_t kLeaf = 1, kAgain = 2;
+inline constexpr std::uint8_t kReads = 1, kAhead = 2;
+
 // `kind`: the operation, or the status of what is said to the proxy.
 inline std::string make_frame(std::uint32_t id, std::uint8_t kind, std::string_view payload) {
   std::string frame;

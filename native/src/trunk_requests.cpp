@@ -3,12 +3,11 @@
 #include <utility>
 
 #include "frames.hpp"
+#include "trunk_frames.hpp"
 
 namespace rdzv {
 
 namespace {
-
-constexpr std::uint8_t kReads = 1, kAhead = 2;
 
 // Replies to a forwarded request, as one text behind whether the value may be held.
 std::string unheld(const Output& raw) {

@@ -21,7 +21,6 @@ namespace rdzv {
 
 namespace {
 
-constexpr std::uint8_t kLeaf = 1, kAgain = 2;
 constexpr std::uint64_t kSayAfter = 64, kSayAfterBytes = 1 << 20;  // counted frames, and what is in them
 constexpr std::int64_t kFirstPauseMs = 20, kLongestPauseMs = 500;
 
