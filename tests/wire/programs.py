@@ -96,7 +96,12 @@ def on_model(model: Store, program: list[Step]) -> list[Seen]:
 
 def on_server(server: Server, program: list[Step]) -> list[Seen]:
     """Step by step: after each, a PING on every connection, the one that asked first. Whatever the step released has to
-    come before the answer to that, on any thread: nobody may hear of something later earlier."""
+    come before the answer to that, on any thread: nobody may hear of something later earlier.
+
+    Behind proxies that goes for requests, but the end of a wait may need the root's word once or twice more: who has
+    begun to wait while it was under way, or is next in line when somebody has gone, is told by the next one.
+    """
+    turns = 1 + 2 * server.tiers
     connections = {number: server.connect(number) for number in range(CONNECTIONS)}
     try:
         history = []
@@ -107,7 +112,9 @@ def on_server(server: Server, program: list[Step]) -> list[Seen]:
             connections[asking].send(encode(request))
             got: dict[int, bytes] = {}
             closed = set()
-            for number in [asking, *sorted(connections.keys() - {asking})]:
+            for number in turns * [asking, *sorted(connections.keys() - {asking})]:
+                if number not in connections:
+                    continue
                 try:
                     data = connections[number].fence()
                 except wire.Closed as end:
@@ -115,7 +122,7 @@ def on_server(server: Server, program: list[Step]) -> list[Seen]:
                     closed.add(number)
                     connections.pop(number).close()
                 if data:
-                    got[number] = data
+                    got[number] = got.get(number, b"") + data
             if request[0] == "list_keys":
                 got[asking] = in_order(got[asking])
             history.append(Seen(got, frozenset(closed)))

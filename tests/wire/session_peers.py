@@ -37,7 +37,10 @@ def answering(*scripts: Callable[[socket.socket], object]) -> Iterator[int]:
 
         def serve() -> None:
             for script in scripts:
-                connection, _ = listener.accept()
+                try:
+                    connection, _ = listener.accept()
+                except OSError:  # the test has ended
+                    return
                 kept.append(connection)
                 try:
                     script(connection)
@@ -49,6 +52,7 @@ def answering(*scripts: Callable[[socket.socket], object]) -> Iterator[int]:
         try:
             yield listener.getsockname()[1]
         finally:
+            listener.shutdown(socket.SHUT_RDWR)
             thread.join(PATIENCE)
             for connection in kept:
                 connection.close()

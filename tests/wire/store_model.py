@@ -212,6 +212,41 @@ class Store:
         """Nothing was written, so nobody is told."""
 
 
+class NodesTakeTurns(Store):
+    """What proxies make of a queue: a push wakes the first node in line, whose own line decides who of it is served.
+
+    A node that was woken goes to the end, and leaves the line with the last of its waits.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__()
+        self.nodes = nodes
+        self.lines: defaultdict[bytes, list[int]] = defaultdict(list)
+
+    def run(self, connection: int, request: Request) -> None:
+        super().run(connection, request)
+        for key, line in self.lines.items():
+            self.lines[key] = [node for node in line if self.waiting_on(node, key)]
+
+    def waiting_on(self, node: int, key: bytes) -> list[Wait]:
+        waits = [wait for wait in self.waits if wait.connection % self.nodes == node and wait.threshold is None]
+        return [wait for wait in waits if key in wait.missing]
+
+    def on_wait(self, connection: int, keys: list[bytes]) -> bytes | None:
+        answer = super().on_wait(connection, keys)
+        for key in keys if answer is None else ():
+            if not self.present(key) and connection % self.nodes not in self.lines[key]:
+                self.lines[key].append(connection % self.nodes)
+        return answer
+
+    def pushed(self, key: bytes) -> None:
+        for node in list(self.lines[key]):
+            self.lines[key].remove(node)
+            self.lines[key].append(node)
+            if any(self.tick(wait, key) for wait in self.waiting_on(node, key)):
+                return
+
+
 class LibUvStore(Store):
     """One counter per connection, one list of connections per key, and neither is ever tidied up."""
 

@@ -26,8 +26,10 @@ class Server:
         close: Callable[[], None],
         ours: StoreServer | None = None,
         proxies: Sequence[StoreProxy] = (),
+        tiers: int = 0,
     ) -> None:
         self.ports = ports
+        self.tiers = tiers
         self.ours = ours
         self.proxies = proxies
         """Those that clients connect to, one for each port; none where they connect to the server itself."""
@@ -98,7 +100,7 @@ def start_proxies(count: int, tiers: int = 1, threads: int = 1) -> Server:
                 port = proxy.listen()
             leaves.append((port, proxy))
         ports, proxies = zip(*leaves, strict=True)
-        return Server(ports, stack.pop_all().close, server, proxies)
+        return Server(ports, stack.pop_all().close, server, proxies, tiers)
 
 
 def start_torch() -> Server:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from programs import KEYS, Seen, Step, empty, on_model, on_server, programs
-from store_model import LibUvStore, Store
+from store_model import LibUvStore, NodesTakeTurns, Store
 from store_servers import PLAIN, PROXIED, Server, running
 
 
@@ -47,15 +47,6 @@ def compare(servers: dict[str, Server], program: list[Step]) -> None:
         assert seen == expected, f"{kind}:\n{told(program, seen, expected)}"
 
 
-def by_client(history: list[Seen]) -> tuple[dict[int, bytes], frozenset[int]]:
-    """All that each connection got, and which were closed in the end."""
-    got: dict[int, bytes] = {}
-    for seen in history:
-        for connection, data in seen.got.items():
-            got[connection] = got.get(connection, b"") + data
-    return got, frozenset().union(*(seen.closed for seen in history))
-
-
 RANDOM = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 SHARED_KEY = [(0, ("wait", [b"/a", b"/b"])), (1, ("wait", [b"/a"])), (2, ("queue_push", b"/a", b"x"))]
 NAMED_TWICE = [(0, ("wait", [b"/a", b"/a"])), (1, ("queue_push", b"/a", b"x"))]
@@ -71,19 +62,15 @@ def test_same_programs_same_bytes(servers, program):
     compare(servers, program)
 
 
-@settings(RANDOM, max_examples=300)
+@settings(RANDOM, max_examples=200)
 @given(program=programs())
 @example(program=SHARED_KEY)
 @example(program=NAMED_TWICE)
 @example(program=OWN_WAIT)
 def test_same_bytes_through_proxies(proxied, program):
-    """What each client is told, and in which order; not by when: that somebody's wait is over has a way to go.
-
-    Without queues, where that decides who is woken: see test_proxy_queues.py.
-    """
-    program = [(client, request) for client, request in program if not request[0].startswith("queue")]
-    expected = by_client(on_model(Store(), program))
+    """As one store, but that nodes take turns at a queue."""
     for kind, server in proxied.items():
+        expected = on_model(NodesTakeTurns(len(server.ports)), program)
         seen = on_server(server, program)
         empty(server, KEYS)
-        assert by_client(seen) == expected, f"{kind}:\n{told(program, seen, on_model(Store(), program))}"
+        assert seen == expected, f"{kind}:\n{told(program, seen, expected)}"

@@ -64,6 +64,7 @@ def test_keys_that_are_numbered_are_read_ahead(root: StoreServer, node: Node, cl
     stats = node.proxy.stats()["proxy"]
     assert stats["ahead"] > 100
     assert stats["saved"]["hits"] > 400
+    assert clients[0].ask(wire.keyed(wire.CHECK, [b"/unread"]), 1) == b"\1"  # behind all that is asked ahead
     before = operations(root)
     assert before <= 1.5 * len(keys)
     for client in clients[1:3]:
