@@ -21,6 +21,7 @@ from rdzv_plugins import errors
 from rdzv_plugins.elastic.ended import ended_error
 from rdzv_plugins.elastic.envelope import share_store
 from rdzv_plugins.elastic.settings import DynamicSettings
+from rdzv_plugins.elastic.state_backend import TorchStateBackend
 from rdzv_plugins.elastic.torch_errors import as_torch
 from rdzv_plugins.elastic.waiting import Waiting
 from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, Request
@@ -38,8 +39,10 @@ def dynamic_handler(backend: RendezvousBackend, request: Request, settings: Dyna
     store: Store | None = getattr(backend, "store", None)
     hosts = bool(getattr(backend, "hosts_store", False))
     address: str | None = getattr(backend, "local_addr", None)
+    state = TorchStateBackend(backend)
+    backend = state
     if store is None:
-        backend, store, hosts, address = share_store(backend, request, settings)
+        backend, store, hosts, address = share_store(state, request, settings)
     handler: FreshDynamicHandler = FreshDynamicHandler.from_backend(
         run_id=request.run_id,
         store=store,
@@ -56,16 +59,19 @@ def dynamic_handler(backend: RendezvousBackend, request: Request, settings: Dyna
         keep_alive_interval=settings.keep_alive_interval,
         keep_alive_max_attempt=settings.keep_alive_max_attempt,
     )
-    handler.prepare(request, settings, store, hosts)
+    handler.prepare(request, settings, state, store, hosts)
     return handler
 
 
 class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
     """See the module. Use ``dynamic_handler`` to make one. As thread-safe as torch's own."""
 
-    def prepare(self, request: Request, settings: DynamicSettings, store: Store, hosts_store: bool) -> None:
+    def prepare(
+        self, request: Request, settings: DynamicSettings, state: TorchStateBackend, store: Store, hosts_store: bool
+    ) -> None:
         """What torch's class method cannot pass on. Called once."""
         self._request = request
+        self._state_backend = state
         self._options = settings
         self._hosts_store = hosts_store
         self._workers = WorkerStores(settings, timeout=settings.read_timeout)
@@ -160,6 +166,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
 
     def _on_lost(self, error: Exception) -> None:
         self._problem = self._problem or as_torch(self._lost(error))
+        self._state_backend.lost = self._problem  # a node that waits asks for the state only, which may be elsewhere
 
     def _lost(self, error: BaseException) -> errors.EndpointLost:
         where = self._request.endpoint or "the shared control store"

@@ -53,6 +53,8 @@ def prepare(entry: Entry, request: Request) -> Request:
 
         native_part()  # any node may have to serve it: better told now than when the others wait
     _warn_undeclared(entry.backend, request)
+    if Capability.ELASTIC not in entry.backend.capabilities:
+        request = dataclasses.replace(request, min_nodes=request.max_nodes)
     return request
 
 

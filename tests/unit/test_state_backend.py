@@ -1,0 +1,62 @@
+"""What a plug-in's state backend raises, as torch's dynamic rendezvous gets it; and how many nodes are waited for."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import pytest
+from torch.distributed.elastic.rendezvous import api
+
+from rdzv_plugins.elastic.state_backend import TorchStateBackend
+from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
+from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.host.create import prepare
+from rdzv_plugins.host.discovery import PluginRecord
+from rdzv_plugins.interfaces import Backend, Capability, Request
+
+
+class Failing:
+    name = "failing"
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def get_state(self):
+        raise self.error
+
+    def set_state(self, state, token=None):
+        raise self.error
+
+
+@pytest.mark.parametrize("ask", [lambda b: b.get_state(), lambda b: b.set_state(b"x", 1)], ids=["get", "set"])
+def test_a_service_that_does_not_answer_is_torchs_error(ask):
+    ours = EndpointUnreachable("nobody answers at here", remedy="Start it.")
+    with pytest.raises(api.RendezvousConnectionError) as caught:
+        ask(TorchStateBackend(Failing(ours)))
+    assert isinstance(caught.value, EndpointUnreachable)
+    assert (str(caught.value), caught.value.remedy) == ("nobody answers at here", "Start it.")
+    with pytest.raises(api.RendezvousStateError):
+        ask(TorchStateBackend(Failing(RendezvousFailed("half a state"))))
+    with pytest.raises(api.RendezvousConnectionError, match=r"_state of backend 'failing' has failed: Stale.*: gone"):
+        ask(TorchStateBackend(Failing(type("StaleHandle", (OSError,), {})("gone"))))
+
+
+def test_torchs_own_errors_and_faults_of_the_plugin_pass_as_they_are():
+    for error in (api.RendezvousConnectionError("torch's"), ValueError("a fault"), KeyboardInterrupt()):
+        with pytest.raises(type(error)) as caught:
+            TorchStateBackend(Failing(error)).get_state()
+        assert caught.value is error
+
+
+@pytest.mark.parametrize("capability", [None, Capability.ELASTIC])
+def test_without_elastic_all_nodes_are_waited_for(capability, caplog):
+    record = PluginRecord("toy", "toy", "rdzv-toy", "1")
+    backend = Backend("toy", "a toy", create=dataclasses.replace, capabilities=frozenset({capability} - {None}))
+    with caplog.at_level(logging.WARNING):
+        request = prepare(Entry(backend, record), Request("toy", "run", "here", 1, 3, 1))
+    if capability:
+        assert (request.min_nodes, request.max_nodes, caplog.text) == (1, 3, "")
+    else:
+        assert (request.min_nodes, request.max_nodes) == (3, 3)
+        assert "backend 'toy' is not elastic: it waits for all 3 nodes of --nnodes=1:3" in caplog.text
