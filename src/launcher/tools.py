@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from launcher import serve, status
+from launcher import conformance, new_backend, serve, status
 from launcher.bench import arguments as bench
 from launcher.console import debug_wanted, report, setup_logging
 
@@ -20,6 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     backends = commands.add_parser("backends", help="list the installed rendezvous backends, and plug-ins that failed")
     backends.add_argument("--json", action="store_true", help="print the list as JSON")
     bench.configure(commands)
+    conformance.configure(commands)
+    new_backend.configure(commands)
     serve.configure(commands)
     status.configure(commands)
     args = parser.parse_args(argv)
@@ -42,7 +44,14 @@ def _backends(args: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS = {"backends": _backends, "bench": bench.run, "serve": serve.run, "status": status.run}
+_COMMANDS = {
+    "backends": _backends,
+    "bench": bench.run,
+    "conformance": conformance.run,
+    "new-backend": new_backend.run,
+    "serve": serve.run,
+    "status": status.run,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -104,6 +104,7 @@ class Session(Protocol):
     def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> Watch:
         """Call ``on_events`` with every change since revision ``after`` of keys that begin with ``prefix``.
 
+        Of changes from before the watch the service may leave out those that a later one of the same key has overtaken.
         The service pushes them: nothing is polled. ``on_events`` may be called before this returns, on a
         thread of the backend, one call at a time. Raises ``Compacted`` when the service no longer knows what
         happened since ``after``; 0 is always known, and gives the keys that are there.

@@ -1,87 +1,28 @@
-"""A coordination service to test against, and what watches and losses have said.
+"""Sessions with a coordination service, as a process that can be killed, and what all ours promise beyond the contract.
 
-``test_sessions.py`` and ``test_session_watches.py`` run over each kind of ``Service``: here the native store,
-in ``tests/etcd/etcd_service.py`` an etcd.
+The contract is tested by the theme ``backend`` of ``rdzv_plugins.testing``, in ``tests/conformance``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import queue
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Protocol
 
 from attack_kit import read_line, wait_until
 from processes import SCRIPTS, spawned
 from wire_client import PATIENCE
 
-from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
+from rdzv_plugins.coordination import CoordinationBackend, Event, Session
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import ConnectionLost
-from rdzv_plugins.kvstore.server import StoreServer
-from rdzv_plugins.kvstore.sessions import NativeCoordination
+from rdzv_plugins.testing.coordination_parts import LONG, Losses, Recorder, keys, keys_of, opened, stop
 
-LONG = 60.0
-"""Time to live of sessions that no test waits for: longer than any test's patience."""
-
-
-class Service(Protocol):
-    """Serves any run. What services differ in by their nature stands here, and nowhere else."""
-
-    kind: str
-    """``session_client.py`` knows it by that."""
-    least_ttl: float
-    """The shortest time to live, in seconds, that it grants."""
-    notices_a_kill: bool
-    """It knows at once that a process is gone: else that is told by silence alone, after the time to live."""
-    one_revision_per_put: bool
-    """Items of one put share a revision: else each has its own."""
-    whole_seconds: bool
-    """A time to live is rounded up to them."""
-
-    def backend(self, run: str = "run") -> CoordinationBackend: ...
-
-    def client(self, key: str, ttl: float, *, child: str = "") -> AbstractContextManager[subprocess.Popen[str]]:
-        """A process with a session that has written ``key`` as ephemeral; see ``client_of``."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class NativeService:
-    """The native store in this process."""
-
-    kind = "native"
-    least_ttl = 0.6  # it grants less, but the machine may be busy
-    notices_a_kill = True
-    one_revision_per_put = False
-    whole_seconds = False
-
-    def __init__(self, threads: int = 2) -> None:
-        self.server = StoreServer("127.0.0.1", threads=threads)
-        self.endpoint = Endpoint("127.0.0.1", self.server.port)
-        self._backends: list[CoordinationBackend] = []
-
-    def backend(self, run: str = "run") -> CoordinationBackend:
-        backend = NativeCoordination(self.endpoint, run, name="parallel", who="the store")
-        self._backends.append(backend)
-        return backend
-
-    def client(self, key: str, ttl: float, *, child: str = "") -> AbstractContextManager[subprocess.Popen[str]]:
-        return client_of([self.endpoint], key, ttl, child=child)
-
-    def close(self) -> None:
-        for backend in self._backends:
-            backend.close()
-        self.server.close()
+__all__ = ["LONG", "Losses", "Recorder", "client_of", "keys", "keys_of", "leave", "opened", "stop"]
 
 
 @contextmanager
@@ -113,64 +54,47 @@ def leave(process: subprocess.Popen[str]) -> None:
     assert process.wait(PATIENCE) == 0
 
 
-class Losses:
-    """An ``on_lost`` that remembers."""
-
-    def __init__(self) -> None:
-        self._errors: queue.Queue[ConnectionLost] = queue.Queue()
-
-    def __call__(self, error: ConnectionLost) -> None:
-        self._errors.put(error)
-
-    def next(self) -> ConnectionLost:
-        return self._errors.get(timeout=PATIENCE)
-
-    @property
-    def none(self) -> bool:
-        return self._errors.empty()
-
-
-class Recorder:
-    """An ``on_events`` that remembers: events, and how they came."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.calls: list[Sequence[Event]] = []
-        self.threads: set[int] = set()
-        self._changed = threading.Condition()
-
-    def __call__(self, events: Sequence[Event]) -> None:
-        with self._changed:
-            self.calls.append(events)
-            self.events.extend(events)
-            self.threads.add(threading.get_ident())
-            self._changed.notify_all()
-
-    def until(self, condition: Callable[[list[Event]], object]) -> list[Event]:
-        """The events when ``condition`` holds of them."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: condition(self.events), PATIENCE), self.events
-            return list(self.events)
-
-    def take(self, count: int) -> list[tuple[str, bytes | None]]:
-        """Keys and values of the first ``count`` events, once there are so many."""
-        return [(each.key, each.value) for each in self.until(lambda events: len(events) >= count)][:count]
+def check_that_sessions_share_a_thread(backend: CoordinationBackend, one: Session) -> None:
+    """300 sessions of a process cost it no thread, and leave no descriptor behind."""
+    recorder, seen = Recorder(), Recorder()
+    one.watch("node/", seen, timeout=PATIENCE)
+    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    sessions = [opened(backend) for _ in range(300)]
+    assert threading.active_count() == threads
+    for number, session in enumerate(sessions):
+        assert session.create(f"node/{number}", b"", ephemeral=True, timeout=PATIENCE)[0]
+        session.watch("round", recorder, timeout=PATIENCE)
+    one.put({"round": b"1"}, timeout=PATIENCE)
+    assert set(recorder.take(300)) == {("round", b"1")}
+    assert len(recorder.threads) == 1
+    for session in sessions:
+        session.close()
+    gone = seen.until(lambda events: len(events) >= 600)
+    assert {each.key for each in gone if each.value is None} == {f"node/{number}" for number in range(300)}
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, lambda: os.listdir("/proc/self/fd"))
 
 
-def opened(backend: CoordinationBackend, ttl: float = LONG, losses: Losses | None = None) -> Session:
-    return backend.open_session(ttl, on_lost=losses or Losses(), timeout=PATIENCE)
+def check_that_an_end_waits_for_the_call(session: Session, how: str, change: Callable[[], object]) -> None:
+    """``cancel`` and ``close`` return when the call that runs has; ``change`` is another node's, of any key."""
+    running, go, history = threading.Event(), threading.Event(), []
 
+    def call(events: Sequence[Event]) -> None:
+        history.append("begins")
+        running.set()
+        assert go.wait(PATIENCE)
+        history.append("ends")
 
-def keys(found: tuple[Sequence[KeyValue], int]) -> dict[str, bytes]:
-    return {each.key: each.value for each in found[0]}
+    watch = session.watch("", call, timeout=PATIENCE)
+    change()
+    assert running.wait(PATIENCE)
 
+    def end() -> None:
+        watch.cancel() if how == "cancel" else session.close()
+        history.append("ended")
 
-def keys_of(session: Session) -> dict[str, bytes]:
-    return keys(session.list("", timeout=PATIENCE))
-
-
-def stop(pid: int) -> None:
-    """SIGSTOP, and wait until each of its threads has stopped: the signal may return before."""
-    os.kill(pid, signal.SIGSTOP)
-    states = [Path(f"/proc/{pid}/task/{each}/stat") for each in os.listdir(f"/proc/{pid}/task")]
-    wait_until(lambda: all(each.read_text().rpartition(") ")[2][0] == "T" for each in states), lambda: states)
+    thread = threading.Thread(target=end)
+    thread.start()
+    thread.join(0.2)  # it should not come to its end before the call has
+    go.set()
+    thread.join(PATIENCE)
+    assert history == ["begins", "ends", "ended"]

@@ -1,0 +1,79 @@
+"""``rdzv conformance BACKEND``: the conformance suite against an installed backend, without a file of one's own."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+from typing import Any
+
+from rdzv_plugins.errors import MissingDependency, RdzvError, UsageError
+from rdzv_plugins.options import parse_conf
+
+_THEMES = ("plugin", "backend", "rendezvous", "store", "failure", "launch", "scale")
+
+
+def configure(commands: Any) -> None:
+    """Add the sub-command's parser."""
+    parser = commands.add_parser(
+        "conformance", help="test an installed backend: what it promises must hold (needs 'rdzv-plugins[testing]')"
+    )
+    add = parser.add_argument
+    add("backend", metavar="BACKEND", help="its name, as after --rdzv-backend")
+    add(
+        "--rdzv-endpoint",
+        "--rdzv_endpoint",
+        metavar="WHERE",
+        help="where its service runs already; without it, the backend's own harness starts what it needs",
+    )
+    add("--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="of every job; give short time-outs")
+    add("--theme", default="", metavar="A,B", help=f"some of {', '.join(_THEMES)} (default all)")
+    add("--json", metavar="FILE", help="write the report to FILE too, as JSON")
+    add("-k", dest="select", default="", metavar="EXPR", help="run only the tests with such names, as pytest does")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: all passed. 1: something failed. Raises ``UsageError``, ``MissingDependency`` and what the harness raises."""
+    parse_conf(args.rdzv_conf)
+    unknown = [name for name in args.theme.split(",") if name and name not in _THEMES]
+    if unknown:
+        raise UsageError(f"--theme: there is no theme {unknown[0]!r}", remedy=f"There are: {', '.join(_THEMES)}.")
+    if importlib.util.find_spec("pytest") is None:
+        raise MissingDependency(
+            "the conformance suite needs module 'pytest', which is not installed",
+            remedy="Install it: pip install 'rdzv-plugins[testing]'",
+        )
+    import pytest
+
+    from rdzv_plugins.testing.find import find_harness
+    from rdzv_plugins.testing.themes import entry
+
+    found = entry(args.backend)
+    if args.rdzv_endpoint is None:
+        find_harness(args.backend)  # said here, in a line or two, if there is none
+    code = int(pytest.main(_arguments(args, found.backend.name)))
+    if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+        raise UsageError(f"no test has a name like -k {args.select!r}", remedy="See the names in a run without -k.")
+    if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+        return RdzvError.exit_code
+    return 130 if code == pytest.ExitCode.INTERRUPTED else code
+
+
+def _arguments(args: argparse.Namespace, backend: str) -> list[str]:
+    """pytest's. Whatever project is in the current directory, its settings are not for this run."""
+    from rdzv_plugins import testing
+
+    directory = testing.__path__[0]
+    arguments = [
+        os.path.join(directory, "run_all.py"),
+        *("-c", os.devnull, f"--rootdir={directory}", f"--confcutdir={directory}", "--import-mode=importlib"),
+        *("-p", "no:cacheprovider", "-p", "rdzv_plugins.testing.plugin", "--tb=short", "-rN", "--no-header"),
+        f"--conformance-backend={backend}",
+        f"--conformance-conf={args.rdzv_conf}",
+        f"--conformance-themes={args.theme}",
+    ]
+    if args.rdzv_endpoint is not None:
+        arguments.append(f"--conformance-endpoint={args.rdzv_endpoint}")
+    if args.json:
+        arguments.append(f"--conformance-json={os.path.abspath(args.json)}")
+    return [*arguments, "-k", args.select] if args.select else arguments

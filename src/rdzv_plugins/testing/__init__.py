@@ -1,0 +1,62 @@
+"""The conformance suite: what a plug-in's own tests subclass, and ``rdzv conformance`` runs. Themes need pytest.
+
+A plug-in's tests are one fixture and a class for each theme::
+
+    @pytest.fixture(scope="session")
+    def harness():
+        with RedisHarness() as harness:
+            yield harness
+
+    class TestPlugin(PluginTheme): ...
+    class TestBackend(BackendTheme): ...
+    ...
+"""
+
+import pkgutil
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rdzv_plugins.testing.backend_theme import BackendTheme
+    from rdzv_plugins.testing.failure_theme import FailureTheme
+    from rdzv_plugins.testing.harness import Harness, Service, free_port
+    from rdzv_plugins.testing.launch_theme import LaunchTheme
+    from rdzv_plugins.testing.plugin_theme import PluginTheme
+    from rdzv_plugins.testing.rendezvous_theme import RendezvousTheme
+    from rdzv_plugins.testing.scale_theme import ScaleTheme
+    from rdzv_plugins.testing.server_process import ServerProcess
+    from rdzv_plugins.testing.store_theme import StoreTheme
+
+__all__ = [
+    "BackendTheme",
+    "FailureTheme",
+    "Harness",
+    "LaunchTheme",
+    "PluginTheme",
+    "RendezvousTheme",
+    "ScaleTheme",
+    "ServerProcess",
+    "Service",
+    "StoreTheme",
+    "free_port",
+]
+
+_HARNESS = {"Harness": "harness", "Service": "harness", "free_port": "harness", "ServerProcess": "server_process"}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: a harness needs no pytest, and the processes of nodes need neither themes nor pytest.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _HARNESS.get(name)
+    if module is None:
+        import pytest
+
+        # before they are imported: their plain asserts then say what they have compared
+        ours = {f"{__name__}.{each.name}" for each in pkgutil.iter_modules(__path__)}
+        pytest.register_assert_rewrite(*ours - set(sys.modules))
+        module = name.replace("Theme", "_theme").lower()
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,112 @@
+"""A node's backend as a process of its own, to be killed, stopped or served by. Run by its path: no package is loaded.
+
+Its argument is JSON: ``backend``, ``run_id``, ``endpoint``, ``conf`` and ``mode``:
+
+``serve``: makes the backend, says whether that serves the endpoint, and nothing more.
+``session``: opens a session of ``ttl`` seconds and writes ``key`` as ephemeral; says when it is lost.
+With ``child``, ``fork`` or ``spawn``, it leaves a process behind that has inherited what it could.
+``count``: ``writers`` forks of it, each with a backend of its own, add 1 to the number in the state ``times`` times.
+
+It prints lines of JSON, the first when it is ready, and ends when its input does (``count``: when it is done).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from types import MappingProxyType
+from typing import Any
+
+
+def backend_of(options: dict[str, Any]) -> Any:
+    """Through the plug-in host, by name, as a launch makes it."""
+    from rdzv_plugins.host import PluginHost
+    from rdzv_plugins.host.create import prepare
+    from rdzv_plugins.interfaces import Request
+
+    entry = PluginHost.load().catalog.find(options["backend"])
+    request = Request(
+        backend=options["backend"],
+        run_id=options["run_id"],
+        endpoint=options["endpoint"],
+        min_nodes=1,
+        max_nodes=8,
+        nproc_per_node=1,
+        conf=MappingProxyType(options["conf"]),
+    )
+    return entry.backend.create(prepare(entry, request))
+
+
+def say(**what: object) -> None:
+    """One line to whoever has started this process."""
+    print(json.dumps(what), flush=True)
+
+
+def session(options: dict[str, Any], backend: Any) -> None:
+    """Mode ``session``."""
+    opened = backend.open_session(options["ttl"], on_lost=lambda error: say(lost=str(error)), timeout=60)
+    opened.put({options["key"]: b"here"}, ephemeral=True, timeout=60)
+    if options["child"] == "fork":
+        if os.fork() == 0:
+            sys.stdin.read()
+            os._exit(0)
+    elif options["child"] == "spawn":
+        subprocess.Popen(["cat"], close_fds=False)
+    say(ready=True, ttl=opened.ttl)
+
+
+def count(options: dict[str, Any]) -> None:
+    """Mode ``count``. Forks before anything else has a thread."""
+    if options["preload"]:
+        __import__(options["preload"])
+    children = []
+    for _ in range(options["writers"]):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                add(backend_of(options), options["times"])
+                status = 0
+            finally:
+                if status:
+                    sys.excepthook(*sys.exc_info())
+                    sys.stderr.flush()
+                os._exit(status)
+        children.append(child)
+    say(statuses=[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+
+
+def add(backend: Any, times: int) -> None:
+    """One writer of the mode ``count``: reads, adds 1, and writes if nobody else has."""
+    for _ in range(times):
+        while True:
+            held = backend.get_state()
+            state, token = held if held is not None else (b"0", None)
+            # no two write the same: torch's c10d takes another's state for its own if they are equal
+            mine = b"%d, written by process %d" % (int(state.partition(b",")[0]) + 1, os.getpid())
+            written = backend.set_state(mine, token)
+            if written is not None and written[2]:
+                break
+
+
+def main() -> None:
+    """See the module."""
+    options = json.loads(sys.argv[1])
+    if options["mode"] == "count":
+        count(options)
+        return
+    backend = backend_of(options)
+    if options["mode"] == "session":
+        session(options, backend)
+    else:
+        say(ready=True, hosts=bool(getattr(backend, "hosts_service", False)))
+    sys.stdin.read()
+    if hasattr(backend, "close"):
+        backend.close()
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this directory: its modules are those of a package
+    main()

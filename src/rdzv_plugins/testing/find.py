@@ -1,0 +1,116 @@
+"""From the name of an installed backend to its harness: its own, or one made of an endpoint.
+
+A distribution names the harness of its backend by an entry point::
+
+    [project.entry-points."rdzv_plugins.harnesses"]
+    redis = "rdzv_redis.conformance:RedisHarness"
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, TypeAlias, cast
+
+from rdzv_plugins.endpoints import parse_endpoint
+from rdzv_plugins.errors import BrokenPlugin, RdzvError, UsageError
+from rdzv_plugins.host.discovery import normalise
+from rdzv_plugins.testing.harness import Harness
+from rdzv_plugins.testing.themes import entry
+
+GROUP = "rdzv_plugins.harnesses"
+"""The group of the entry points: name of the backend = ``module:HarnessClass``."""
+KINDS = ("state", "coordination", "handler")
+_CREATE_S = 120.0
+
+Kind: TypeAlias = Literal["state", "coordination", "handler"]
+
+
+def find_harness(backend: str, endpoint: str | None = None, conf: Mapping[str, str] = MappingProxyType({})) -> Harness:
+    """The harness of ``backend``, not started yet; ``backend`` may be an alias.
+
+    Without ``endpoint`` its own one, with ``conf`` on top of that harness's; with one, a harness of a service that
+    runs there already. Raises what the host raises for the name, ``UsageError`` when there is neither, and
+    ``BrokenPlugin`` when its own harness cannot be made.
+    """
+    name = entry(backend).backend.name
+    if endpoint is not None:
+        return _at(name, endpoint, conf)
+    for found in entry_points(group=GROUP):
+        if normalise(found.name) == normalise(name):
+            harness = _made(found)
+            harness.backend = harness.backend or name
+            harness.conf = MappingProxyType({**harness.conf, **conf})
+            return harness
+    raise UsageError(
+        f"backend {name!r} names no harness of its own (entry point group {GROUP})",
+        remedy="Give --rdzv-endpoint (and --rdzv-conf) of a service that runs.",
+    )
+
+
+def _made(found: EntryPoint) -> Harness:
+    owner = f"the harness {found.name!r} of {found.dist.metadata['Name'] if found.dist else 'a distribution'}"
+    try:
+        harness = found.load()()
+    except Exception as error:
+        raise BrokenPlugin(
+            f"{owner} cannot be made ({found.value}): {type(error).__name__}: {error}",
+            remedy="Give --rdzv-endpoint to do without it.",
+        ) from error
+    if not isinstance(harness, Harness):
+        raise BrokenPlugin(
+            f"{owner} is a {type(harness).__name__} ({found.value})",
+            remedy="It has to be a subclass of rdzv_plugins.testing.Harness.",
+        )
+    return harness
+
+
+def _at(name: str, where: str, given: Mapping[str, str]) -> Harness:
+    try:
+        parse_endpoint(where, None)
+        tcp = True
+    except UsageError:  # of a form that only the backend knows: a directory, several members
+        tcp = False
+    created = _kind(name, where, given)
+
+    class Somewhere(Harness):
+        """A service that somebody else runs: it is neither killed nor cleaned. Jobs are told apart by their ids."""
+
+        backend = name
+        kind = created
+        conf = MappingProxyType(dict(given))
+        dialled = tcp
+        wrong_endpoints = ()
+
+        def endpoint(self, directory: Path) -> str:
+            return where
+
+        def nowhere(self, directory: Path) -> str | None:
+            return super().nowhere(directory) if self.dialled else None
+
+    return Somewhere()
+
+
+def _kind(name: str, endpoint: str, conf: Mapping[str, str]) -> Kind:
+    """What ``create`` returns. In a process of its own: it may block, and may import torch."""
+    command = [sys.executable, "-m", "rdzv_plugins.testing.created_kind", name, endpoint]
+    command += [f"{key}={value}" for key, value in conf.items()]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_CREATE_S)
+    except subprocess.TimeoutExpired:
+        raise RdzvError(
+            f"backend {name!r} was not created at {endpoint} within {_CREATE_S:g} s",
+            remedy="Give short time-outs with --rdzv-conf, and check that its service runs there.",
+        ) from None
+    kind = (done.stdout.split() or [""])[-1]
+    if done.returncode or kind not in KINDS:
+        words = "".join(f"\n  | {line}" for line in done.stderr.strip().splitlines()[-6:])
+        raise RdzvError(
+            f"backend {name!r} could not be created at {endpoint}{words}",
+            remedy="Check that its service runs there, and --rdzv-conf.",
+        )
+    return cast(Kind, kind)

@@ -1,0 +1,146 @@
+"""The results of a run of the suite, by backend, theme and test: as a table for a terminal, and as plain data."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, Literal, TypeAlias
+
+from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.testing.themes import entry
+
+THEMES = ("plugin", "backend", "rendezvous", "store", "failure", "launch", "scale")
+"""Their order in the report."""
+
+_WIDTH = 400
+"""Characters of a message in the table; all of it is in the data, and in the traceback."""
+
+Outcome: TypeAlias = Literal["passed", "gap", "failed", "skipped"]
+_WORST: tuple[Outcome, ...] = ("passed", "gap", "skipped", "failed")
+
+
+@dataclass
+class TestResult:
+    """One test, over its set-up, its call and its end."""
+
+    __test__ = False  # nothing for pytest to collect
+
+    name: str
+    promise: str
+    """What it tests, in words."""
+    outcome: Outcome = "passed"
+    """``gap``: it has passed, and said what the backend does not promise or what was not tried."""
+    seconds: float = 0.0
+    gaps: list[str] = field(default_factory=list)
+    message: str = ""
+    """Of a failure, or why it was skipped: one line."""
+
+    def add(self, outcome: Outcome, seconds: float, message: str) -> None:
+        """One phase of it. The worst outcome counts, with its message."""
+        self.seconds += seconds
+        if _WORST.index(outcome) > _WORST.index(self.outcome):
+            self.outcome, self.message = outcome, message
+
+
+class Results:
+    """All results of a run."""
+
+    def __init__(self) -> None:
+        self._tests: dict[tuple[str, str], dict[str, TestResult]] = {}
+
+    def test(self, backend: str, theme: str, key: str, name: str, promise: str) -> TestResult:
+        """The result of the test that is known by ``key``; made if there is none yet."""
+        return self._tests.setdefault((backend, theme), {}).setdefault(key, TestResult(name, promise))
+
+    def backends(self) -> list[str]:
+        """Those with a result, in the order of their first one."""
+        return list(dict.fromkeys(backend for backend, _ in self._tests))
+
+    def themes(self, backend: str) -> Iterator[tuple[str, list[TestResult]]]:
+        """The themes of a backend in their order, each with its tests in the order of their run."""
+        own = [theme for name, theme in self._tests if name == backend]
+        for theme in sorted(own, key=lambda each: (THEMES.index(each) if each in THEMES else len(THEMES), each)):
+            yield theme, list(self._tests[backend, theme].values())
+
+
+def as_data(results: Results) -> dict[str, Any]:
+    """Stable keys: scripts read them. ``backends`` has one object for each, ``suite`` is its version."""
+    return {"suite": suite_version(), "backends": [_backend(results, name) for name in results.backends()]}
+
+
+def as_lines(results: Results) -> list[str]:
+    """A table for each backend, and below each theme what did not pass."""
+    lines: list[str] = []
+    for name in results.backends():
+        facts = _facts(name)
+        what = ", ".join([f"{facts['distribution']} {facts['version']}", *facts["capabilities"]])
+        lines.append(f"conformance of {name} ({what})")
+        found = [(theme, tests, _counts(tests)) for theme, tests in results.themes(name)]
+        skipped = any(counts["skipped"] for _, _, counts in found)
+        columns = ("passed", "failed", "gaps") + (("skipped",) if skipped else ())
+        lines.append(f"  {'theme':<12}" + "".join(f"{column:>8}" for column in columns))
+        for theme, tests, counts in found:
+            lines.append(f"  {theme:<12}" + "".join(f"{counts[column]:>8}" for column in columns))
+            lines += [line for test in tests for line in _remarks(test)]
+            lines += _gaps(tests)
+    return lines
+
+
+def suite_version() -> str:
+    """That of rdzv-plugins, whose suite this is."""
+    return version("rdzv-plugins")
+
+
+def _counts(tests: list[TestResult]) -> dict[str, int]:
+    count = {outcome: sum(test.outcome == outcome for test in tests) for outcome in _WORST}
+    return {"passed": count["passed"], "failed": count["failed"], "gaps": count["gap"], "skipped": count["skipped"]}
+
+
+def _remarks(test: TestResult) -> Iterator[str]:
+    if test.outcome == "failed":
+        yield f"    FAILED  {test.promise}: {test.name}"
+    if test.outcome in ("failed", "skipped") and test.message:
+        message = textwrap.shorten(test.message, _WIDTH, placeholder=" ...")
+        yield f"    {'':<8}{message}" if test.outcome == "failed" else f"    skipped {test.promise}: {message}"
+
+
+def _gaps(tests: list[TestResult]) -> Iterator[str]:
+    """One line for each reason, however many tests have it."""
+    promises: dict[str, list[str]] = {}
+    for test in tests:
+        for gap in test.gaps:
+            promises.setdefault(gap, []).append(test.promise)
+    for gap, of in promises.items():
+        yield f"    gap     {of[0] if len(of) == 1 else f'{len(of)} tests'}: {gap}"
+
+
+def _backend(results: Results, name: str) -> dict[str, Any]:
+    themes = {
+        theme: {
+            test.name: {
+                "promise": test.promise,
+                "outcome": test.outcome,
+                "seconds": round(test.seconds, 3),
+                "gaps": test.gaps,
+                "message": test.message,
+            }
+            for test in tests
+        }
+        for theme, tests in results.themes(name)
+    }
+    return {"backend": name, **_facts(name), "themes": themes}
+
+
+def _facts(backend: str) -> dict[str, Any]:
+    """What is known of a backend without its harness; it may be broken."""
+    try:
+        found = entry(backend)
+    except RdzvError:
+        return {"distribution": "unknown distribution", "version": "?", "capabilities": []}
+    return {
+        "distribution": found.record.distribution,
+        "version": found.record.version,
+        "capabilities": sorted(capability.value for capability in found.backend.capabilities),
+    }

@@ -1,0 +1,173 @@
+"""The report of a run: what passed, what failed and why, and what a backend does not promise; as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from toy_kit import environment, run
+
+from launcher import conformance
+from rdzv_plugins.testing.report import THEMES, Results, as_data, as_lines
+
+TESTS = '''
+import pytest
+from rdzv_plugins.testing import Harness
+from rdzv_plugins.testing.themes import Theme
+
+
+class SomeTheme(Theme):
+    theme = "scale"
+
+    @pytest.fixture
+    def broken(self):
+        raise OSError("no room left")
+
+    def test_that_passes(self, harness): ...
+
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_of_several(self, harness, number):
+        """Each of them passes."""
+
+    def test_that_fails(self, harness):
+        """A promise in words.
+
+        And more of it.
+        """
+        values = [1, 2]
+        assert values == [1, 3], "the second is not three"
+
+    def test_that_cannot_begin(self, harness, broken): ...
+
+    def test_gap(self, request, harness):
+        self.gap(request, "there is no such thing")
+
+    def test_gap_too(self, request, harness):
+        self.gap(request, "there is no such thing")
+        self.gap(request, "not tried: no means")
+
+    def test_skipped(self, harness):
+        pytest.skip("not here")
+
+
+@pytest.fixture(scope="session")
+def harness():
+    harness = Harness()
+    harness.backend = "parallel"
+    return harness
+
+
+class TestIt(SomeTheme): ...
+
+
+def test_of_no_theme(): ...
+'''
+SUITE = version("rdzv-plugins")
+COUNTS = """\
+  theme         passed  failed    gaps skipped
+  scale              3       2       2       1
+"""
+
+
+def run_suite(directory: Path, tests: str, *arguments: str) -> tuple[int, str]:
+    (directory / "test_it.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir=.", "-p", "no:cacheprovider"]
+    command += ["-p", "rdzv_plugins.testing.plugin", "--conformance-json=report.json", *arguments, "test_it.py"]
+    return run(command, environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"), directory)
+
+
+@pytest.mark.parametrize("processes", [[], ["-p", "xdist", "-n1"]], ids=["one process", "xdist"])
+def test_table_and_json_of_a_run(tmp_path: Path, processes: list[str]) -> None:
+    code, text = run_suite(tmp_path, TESTS, *processes)
+    assert code == 1, text
+    assert "conformance of parallel (rdzv-plugins 0.1.0, elastic, node_rank, node_replacement)\n" + COUNTS in text
+    assert "    FAILED  A promise in words: test_that_fails\n            the second is not three\n" in text
+    assert "    FAILED  that cannot begin: test_that_cannot_begin\n            at its setup: OSError: no room" in text
+    assert "    skipped skipped: Skipped: not here\n" in text
+    assert "    gap     2 tests: there is no such thing\n" in text
+    assert "    gap     gap too: not tried: no means\n" in text
+    assert f"= conformance (suite of rdzv-plugins {SUITE}) =" in text
+    data = json.loads((tmp_path / "report.json").read_text())
+    assert data["suite"] == SUITE
+    (backend,) = data["backends"]
+    facts = {name: backend[name] for name in ("backend", "distribution", "version", "capabilities")}
+    assert facts == {
+        "backend": "parallel",
+        "distribution": "rdzv-plugins",
+        "version": "0.1.0",
+        "capabilities": ["elastic", "node_rank", "node_replacement"],
+    }
+    tests = backend["themes"].pop("scale")
+    assert backend["themes"] == {}
+    assert {name: test["outcome"] for name, test in tests.items()} == {
+        "test_that_passes": "passed",
+        "test_of_several[1]": "passed",
+        "test_of_several[2]": "passed",
+        "test_that_fails": "failed",
+        "test_that_cannot_begin": "failed",
+        "test_gap": "gap",
+        "test_gap_too": "gap",
+        "test_skipped": "skipped",
+    }
+    assert tests["test_gap_too"]["gaps"] == ["there is no such thing", "not tried: no means"]
+    assert tests["test_that_fails"]["message"] == "the second is not three"
+    assert tests["test_of_several[1]"]["promise"] == "Each of them passes"
+    assert tests["test_that_passes"]["seconds"] >= 0
+
+
+def test_themes_may_be_chosen_and_other_tests_stay(tmp_path: Path) -> None:
+    code, text = run_suite(tmp_path, TESTS, "--conformance-themes=plugin,store", "-v")
+    assert code == 0, text
+    assert "test_of_no_theme PASSED" in text
+    assert "8 deselected" in text
+    assert "= conformance (" not in text
+    assert json.loads((tmp_path / "report.json").read_text()) == {"suite": SUITE, "backends": []}
+    code, text = run_suite(tmp_path, TESTS, "--conformance-themes=plugin,shop")
+    assert code == 4
+    assert "no theme 'shop'; there are plugin, backend," in text
+
+
+def test_imported_themes_are_not_collected(tmp_path: Path) -> None:
+    code, text = run_suite(tmp_path, "from rdzv_plugins.testing import *")
+    assert code == 5, text
+    assert "no tests ran" in text
+
+
+def test_worst_phase_of_a_test_counts() -> None:
+    results = Results()
+    test = results.test("nobody-has-it", "store", "id", "test_x", "a promise")
+    test.add("passed", 1.0, "")
+    test.add("failed", 1.0, "the reason")
+    test.add("passed", 0.5, "")
+    assert (test.outcome, test.seconds, test.message) == ("failed", 2.5, "the reason")
+    assert results.test("nobody-has-it", "store", "id", "test_x", "a promise") is test
+
+
+def test_long_message_is_cut_in_the_table_alone() -> None:
+    results = Results()
+    results.test("nobody-has-it", "store", "id", "test_x", "a promise").add("failed", 1.0, "word " * 200)
+    assert len(as_lines(results)[-1]) < 500
+    assert as_lines(results)[-1].endswith(" word ...")
+    assert as_data(results)["backends"][0]["themes"]["store"]["test_x"]["message"] == "word " * 200
+
+
+def test_themes_in_their_order_and_a_backend_that_is_not_installed() -> None:
+    results = Results()
+    for theme in ("of a stranger", "scale", "plugin"):
+        results.test("nobody-has-it", theme, "id", "test_x", "a promise")
+    assert as_lines(results) == [
+        "conformance of nobody-has-it (unknown distribution ?)",
+        "  theme         passed  failed    gaps",
+        "  plugin             1       0       0",
+        "  scale              1       0       0",
+        "  of a stranger       1       0       0",
+    ]
+    (data,) = as_data(results)["backends"]
+    assert list(data["themes"]) == ["plugin", "scale", "of a stranger"]
+
+
+def test_command_knows_the_themes_of_the_report() -> None:
+    assert conformance._THEMES == THEMES

@@ -1,0 +1,81 @@
+"""Servers of harnesses: they are gone with the tests, and come back at the same address when they are to."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.testing import ServerProcess, free_port
+
+HTTP = """
+import http.server, sys
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.SimpleHTTPRequestHandler).serve_forever()
+"""
+PARENT = """
+import signal, sys
+from pathlib import Path
+from rdzv_plugins.testing import ServerProcess
+server = ServerProcess([sys.executable, "-c", sys.argv[1], sys.argv[2]], int(sys.argv[2]), log=Path(sys.argv[3]),
+                       keeps_data=False)
+server.start()
+print(*server.pids, flush=True)
+signal.pause()
+"""
+
+
+def server(directory: Path, port: int, program: str = HTTP) -> ServerProcess:
+    command = [sys.executable, "-c", program, str(port)]
+    return ServerProcess(command, port, log=directory / "log", keeps_data=False)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_killed_and_started_again_at_the_same_address(tmp_path: Path) -> None:
+    port = free_port()
+    one = server(tmp_path, port)
+    assert one.pids == ()
+    one.start()
+    try:
+        (pid,) = one.pids
+        assert answers(port)
+        one.kill()
+        assert one.pids == ()
+        assert not answers(port)
+        one.start_again()
+        assert one.pids not in ((), (pid,))
+        assert answers(port)
+    finally:
+        one.kill()
+    one.kill()  # harmless
+    assert not answers(port)
+
+
+def test_one_that_does_not_start_says_its_last_words(tmp_path: Path) -> None:
+    one = server(tmp_path, free_port(), "raise SystemExit('no luck today')")
+    with pytest.raises(RdzvError, match=r"ended with code 1\n  \| no luck today"):
+        one.start()
+    assert one.pids == ()
+
+
+def test_it_ends_when_the_tests_are_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, HTTP, str(free_port()), str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        pid = int(parent.stdout.readline())
+        ended = os.pidfd_open(pid)
+        try:
+            parent.send_signal(signal.SIGKILL)
+            assert select.select([ended], [], [], 60)[0], "the server outlives the tests that have started it"
+        finally:
+            os.close(ended)

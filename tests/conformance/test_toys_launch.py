@@ -1,0 +1,54 @@
+"""Theme *launch* finds what only real launchers and workers meet. And its own parts: how agents start and end."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+from toy_kit import check
+
+from rdzv_plugins.testing.agents import Agents
+from rdzv_plugins.testing.launch_processes import wait_until
+
+RESTART = "test_worker_that_is_killed_costs_one_restart_and_all_meet_in_a_fresh_store"
+FAILURE = "test_failure_for_good_ends_the_job_on_every_node_with_its_exit_code"
+STOPPED = "test_agent_that_is_told_to_stop"
+RANK = "test_given_node_rank"
+
+
+def test_store_of_the_first_round_in_the_second(tmp_path: Path) -> None:
+    """torch's own handler, as 2.13 has it."""
+    checked = check(tmp_path, "store_of_torch", "launch", harness="StateHarness", k=RESTART)
+    checked.must_fail(RESTART, saying="has found its key of an earlier round in the store of this one")
+
+
+def test_failure_elsewhere_that_ends_a_node_with_0(tmp_path: Path) -> None:
+    checked = check(
+        tmp_path, "launch_ends_well", "launch", harness="HandlerHarness", k=f"{FAILURE} or {STOPPED} or {RANK}"
+    )
+    checked.must_fail(FAILURE, STOPPED)
+    assert "a worker ended with 9 for good, the launchers with [0, 9]" in checked.tests[FAILURE]["message"]
+    assert "is not told that the first has got SIGTERM" in checked.tests[STOPPED]["message"]
+    assert checked.names("passed") == {RANK}
+
+
+def test_given_rank_that_does_not_count(tmp_path: Path) -> None:
+    checked = check(tmp_path, "launch_ignores_rank", "launch", k=RANK)
+    checked.must_fail(RANK, saying="given were node ranks 1 and 0, the nodes are ['0', '1']")
+
+
+def test_agents_are_warm_where_their_variables_allow_it_and_none_outlives_close(tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text("import os, time\nprint(f'started by {os.getppid()}', flush=True)\ntime.sleep(600)\n")
+    with closing(Agents(tmp_path)) as agents:
+        warm, cold = agents.launch("rdzv-run", [script]), agents.launch("rdzv-run", [script], PYTHONHASHSEED="1")
+        assert (warm.is_warm, cold.is_warm) == (True, False)
+        for agent in (warm, cold):
+            agent.wait_for(f"started by {agent.pid}\n")
+        assert len(agents.processes()) == 4, "two agents, a worker each"
+        os.kill(warm.pid, 9)  # its worker stays
+        assert warm.wait() == -9
+        wait_until(lambda: warm.pid not in agents.processes(), 60, lambda: "it is still found")
+        assert len(agents.processes()) == 3
+    assert agents.processes() == {}

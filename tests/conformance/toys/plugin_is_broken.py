@@ -1,0 +1,3 @@
+"""Fault: it cannot be loaded at all."""
+
+raise RuntimeError("not today")

@@ -1,0 +1,31 @@
+"""Fault: between the look at the token and the write, others may write."""
+
+import json
+import time
+from pathlib import Path
+
+from right_state import State, backend
+
+from rdzv_plugins import hookimpl
+
+
+class Racing(State):
+    def set_state(self, state, token=None):
+        held = self.get_state()
+        if token != (held[1] if held else None):
+            return (*held, False) if held else None
+        time.sleep(0.001)
+        count = (token or 0) + 1
+        with self.locked() as file:
+            file.truncate()
+            file.write(json.dumps({"count": count, "state": state.hex()}))
+        return state, count, True
+
+
+def create(request):
+    return Racing(Path(request.endpoint, request.run_id))
+
+
+@hookimpl
+def rdzv_register_backends():
+    return backend("state-loses-update", create=create)

@@ -1,0 +1,3 @@
+from right_served_state import ServedHarness
+
+__all__ = ["ServedHarness"]

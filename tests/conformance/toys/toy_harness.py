@@ -1,0 +1,48 @@
+"""The harnesses of the toys: their names come from the entry point. No test of the suite needs more."""
+
+from types import MappingProxyType
+
+from rdzv_plugins.testing import Harness
+
+ELASTIC = MappingProxyType(
+    {"ttl": "3", "timeout": "60", "last_call_timeout": "2", "linger": "2", "allow_same_host": "true"}
+)
+DYNAMIC = MappingProxyType(
+    {
+        "keep_alive_interval": "1",
+        "keep_alive_max_attempt": "3",
+        "join_timeout": "60",
+        "last_call_timeout": "2",
+        "linger": "2",
+    }
+)
+
+
+class DirectoryHarness(Harness):
+    """A state backend whose endpoint is a directory that all nodes share."""
+
+    dialled = False
+    wrong_endpoints = ("/no/such/directory",)
+
+    def endpoint(self, directory):
+        return str(directory)
+
+
+class StateHarness(Harness):
+    """A state backend that a node serves at HOST:PORT, as ``c10d``."""
+
+    conf = DYNAMIC
+
+
+class CoordinationHarness(Harness):
+    """A coordination backend that a node serves at HOST:PORT, as ``parallel``; with its options."""
+
+    kind = "coordination"
+    conf = ELASTIC
+
+
+class HandlerHarness(Harness):
+    """A handler of its own, whose node rank 0 serves HOST:PORT, as ``static``; with its options."""
+
+    kind = "handler"
+    conf = MappingProxyType({"timeout": "60", "linger": "2"})

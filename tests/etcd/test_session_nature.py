@@ -1,0 +1,44 @@
+"""What sessions with etcd promise beyond the contract: that is tested in ``tests/conformance``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from coordination_kit import (
+    LONG,
+    check_that_an_end_waits_for_the_call,
+    check_that_sessions_share_a_thread,
+    client_of,
+    leave,
+    opened,
+)
+from etcd_kit import Cluster
+
+from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
+
+
+@pytest.fixture
+def backend(single: Cluster) -> Iterator[EtcdCoordination]:
+    backend = EtcdCoordination(single.endpoints, "run")
+    yield backend
+    backend.close()
+
+
+def test_many_sessions_of_one_process_have_one_thread(backend: EtcdCoordination) -> None:
+    check_that_sessions_share_a_thread(backend, opened(backend))
+
+
+def test_ending_a_watch_waits_for_the_call_that_runs(single: Cluster, backend: EtcdCoordination) -> None:
+    def change() -> None:
+        with client_of(single.endpoints, "from another process, ours being busy", LONG, kind="etcd") as process:
+            leave(process)
+
+    for how in ("cancel", "close"):
+        check_that_an_end_waits_for_the_call(opened(backend), how, change)
+
+
+def test_a_time_to_live_is_in_whole_seconds(backend: EtcdCoordination) -> None:
+    session = opened(backend, ttl=7.5)
+    assert session.ttl == 8
+    assert (session.local_addr, session.remote_addr) == ("127.0.0.1", "127.0.0.1")
