@@ -4,6 +4,9 @@ A class carries its exit code and, where one exists, its remedy. A message says 
 to which node, endpoint or plug-in; the remedy says what to do next. Exit codes of our own errors
 follow sysexits.h (64 and up), so that they are not mistaken for a training script's own 1, 2 or 3;
 only a wrong command line exits with 2, as argparse does.
+
+A plug-in raises them where the contract says so; any other exception that leaves a plug-in is reported as a fault of
+the plug-in. docs/reference/errors.md is written from the docstrings below, by ``python docs/generate.py``.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ if TYPE_CHECKING:
 class RdzvError(Exception):
     """Base of all errors raised on purpose.
 
-    ``str(error)`` is the message; ``error.remedy`` is the next step, or an empty string;
-    ``error.exit_code`` is what the process ends with when nobody handles it.
+    ``str(error)`` is the message, one line; ``error.remedy`` is the next step, or an empty string; ``error.exit_code``
+    is what the process ends with when nobody handles it. The exit code 70 is also that of an unexpected exception of
+    any other class: an internal error.
     """
 
     exit_code: int = 70  # EX_SOFTWARE: a class below should say better
@@ -30,110 +34,180 @@ class RdzvError(Exception):
 
 
 class UsageError(RdzvError):
-    """The command line, a PET_* variable or --rdzv-conf asks for something impossible."""
+    """The command line, a PET_* variable or --rdzv-conf asks for something impossible.
+
+    Nothing has been started. A backend raises it from ``validate``: for an endpoint in a wrong form, for options that
+    contradict each other.
+    """
 
     exit_code = 2
 
 
 class OptionError(UsageError):
-    """A --rdzv-conf key is unknown, has the wrong type or is out of range."""
+    """A --rdzv-conf key is unknown, has the wrong type or is out of range.
+
+    Raised before the backend is created, from what its options dataclass declares. The message names the key and the
+    backend, the remedy says what is accepted.
+    """
 
 
 class UnknownBackend(UsageError):
-    """No installed plug-in provides the backend asked for."""
+    """No installed plug-in provides the backend asked for.
+
+    The remedy lists the names that there are. Also for a backend that is switched off.
+    """
 
 
 class PluginError(RdzvError):
-    """A plug-in could not be used."""
+    """A plug-in could not be used, or raised an error in a hook.
+
+    The message names the plug-in, its distribution and the hook.
+    """
 
     exit_code = 69  # EX_UNAVAILABLE
 
 
 class BrokenPlugin(PluginError):
-    """The plug-in behind the selected backend failed to load, or broke the contract."""
+    """The plug-in behind the selected backend failed to load, or broke the contract.
+
+    Among them: its ``create`` raised an exception that is none of these classes, or returned something that is no
+    backend. With ``--rdzv-strict`` any installed plug-in that is broken.
+    """
 
 
 class NameConflict(PluginError):
-    """Two installed plug-ins claim the selected backend name."""
+    """Two installed plug-ins claim the selected backend name.
+
+    Neither wins. A name that nobody asks for may be claimed twice.
+    """
 
 
 class MissingDependency(PluginError):
-    """The selected backend is installed, but something that it imports is not."""
+    """The selected backend is installed, but something that it imports is not.
+
+    The remedy is the command that installs it: ``Backend.install``, or what the distribution's extras say.
+    """
 
 
 class NotAvailableYet(PluginError):
-    """The name belongs to a backend that is not to come."""
+    """The name belongs to a backend that is not to come: ``etcd-v2``.
+
+    The remedy names the one to use instead.
+    """
 
 
 class JoinVetoed(RdzvError):
-    """A plug-in's ``rdzv_before_join`` hook refused to let this node join (a failed health check)."""
+    """A plug-in's ``rdzv_before_join`` hook refused to let this node join (a failed health check).
+
+    Raised by plug-ins only.
+    """
 
     exit_code = 77  # EX_NOPERM
 
 
 class RendezvousFailed(RdzvError):
-    """Nodes could not agree on a round, or lost each other."""
+    """Nodes could not agree on a round, or lost each other.
+
+    This and the classes below it are at the same time torch's rendezvous error of their kind where torch's agent
+    calls: ``RendezvousTimeoutError``, ``RendezvousConnectionError``, ``RendezvousClosedError`` or
+    ``RendezvousStateError``.
+    """
 
     exit_code = 76  # EX_PROTOCOL
 
 
 class RendezvousTimeout(RendezvousFailed):
-    """The round did not complete in time; the message names who is missing."""
+    """The round did not complete in time; the message names who is missing.
+
+    How long that is, is an option of the backend: ``timeout`` or ``join_timeout``.
+    """
 
     exit_code = 75  # EX_TEMPFAIL
 
 
 class EndpointUnreachable(RendezvousFailed):
-    """The endpoint did not resolve, refused, did not answer, or is not what was expected."""
+    """The endpoint did not resolve, refused, did not answer, or is not what was expected.
+
+    Each of these is a message of its own, which names the endpoint. A coordination backend raises it from
+    ``open_session`` when its ``timeout`` is over, and not before: a service may be about to start.
+    """
 
     exit_code = 68  # EX_NOHOST
 
 
 class AccessRefused(EndpointUnreachable):
-    """The service answers, but not to this user: wrong or missing password, or no permission."""
+    """The service answers, but not to this user: wrong or missing password, or no permission.
+
+    Asking again would not help, so it is raised at once. The message holds no password.
+    """
 
     exit_code = 77  # EX_NOPERM
 
 
 class EndpointLost(EndpointUnreachable):
-    """The endpoint was reached and then went away."""
+    """The endpoint was reached and then went away.
+
+    The node or the service that served it has ended, or the network between has.
+    """
 
 
 class ConnectionLost(EndpointLost):
     """A session with the coordination service has ended: its connection broke, or it was silent for too long.
 
-    ``silent`` tells the second from the first.
+    Raised by every call of an ended session, and given to ``on_lost``. ``silent`` is True for the second of the two:
+    the node then tries to open another for one second, and not for the time to live. Users do not see it: what they
+    see is how that ended.
     """
 
     silent = False
 
 
 class Compacted(RendezvousFailed):
-    """A watch asked for changes that the coordination service has forgotten: list the keys again."""
+    """A watch asked for changes that the coordination service has forgotten: list the keys again.
+
+    Raised by ``Session.watch``; the elastic rendezvous handles it.
+    """
 
 
 class AddressInUse(RendezvousFailed):
-    """The address that this node has to serve is taken."""
+    """The address that this node has to serve is taken.
+
+    The message names the process that has it, where that can be known.
+    """
 
     exit_code = 68
 
 
 class RunIdMismatch(RendezvousFailed):
-    """The endpoint belongs to another run."""
+    """The endpoint belongs to another run.
+
+    Both run ids are in the message. Choose another port, or give all nodes of one job the same ``--rdzv-id``.
+    """
 
 
 class SettingsDiffer(RendezvousFailed):
-    """This node was started with other settings than the rest of the job."""
+    """This node was started with other settings than the rest of the job.
+
+    The message names each setting, here and there, and the node that has the other one. Only this node ends.
+    """
 
     exit_code = 78  # EX_CONFIG
 
 
 class RendezvousClosed(RendezvousFailed):
-    """The job has ended on another node."""
+    """The job has ended on another node.
+
+    The message says how. A worker's failure is the class below.
+    """
 
 
 class PeerFailed(RendezvousClosed):
-    """The job has failed on another node; ends with that node's exit code. ``failure`` is what failed there."""
+    """The job has failed on another node.
+
+    ``failure`` is the worker that failed first over all nodes: its rank, its node, its last lines on stderr.
+
+    Exit code: the failed worker's
+    """
 
     def __init__(self, message: str, failure: Failure) -> None:
         super().__init__(message)
@@ -142,5 +216,8 @@ class PeerFailed(RendezvousClosed):
 
 
 def is_signal(error: BaseException) -> bool:
-    """True for torch's ``SignalException``: an ``Exception``, but nobody's error. Told by its attribute."""
+    """True for torch's ``SignalException``: an ``Exception``, but nobody's error. Told by its attribute.
+
+    A plug-in that catches ``Exception`` lets it pass. Raises nothing.
+    """
     return hasattr(error, "sigval")

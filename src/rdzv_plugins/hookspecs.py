@@ -3,6 +3,9 @@
 A backend needs the first hook only; the others are optional, and a plug-in may also have just those.
 A plug-in is a module named by an entry point of group ``rdzv_plugins``. It marks its functions with
 ``rdzv_plugins.hookimpl``. A hook may take any subset of the arguments, by name.
+
+docs/reference/hooks.md is written from the docstrings below, by ``python docs/generate.py``: a summary, and the
+sections Called, Arguments, Result, Errors and Example, each with what a plug-in has to know.
 """
 
 from __future__ import annotations
@@ -24,41 +27,203 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def rdzv_register_backends() -> Backend | Iterable[Backend]:  # type: ignore[empty-body]
-    """Return the backend or backends of this plug-in. Called once; must not import torch."""
+    """Bring one rendezvous backend, or several.
+
+    Called: once, when the plug-in is loaded: by every ``rdzv-run``, by ``rdzv backends``, and by torchrun once a
+        backend with our prefix is selected. So it must not import torch, nor a client library: ``create`` does.
+
+    Result: a ``rdzv_plugins.Backend``, or several in a list or from a generator.
+
+    Errors: an exception or any other result makes it a broken plug-in. ``rdzv backends`` says why, a launch that
+        selects it ends with exit code 69, and other launches go on without it.
+
+    Example::
+
+        from rdzv_plugins import Backend, hookimpl
+
+
+        def create(request):
+            from my_package.client import MyState
+
+            return MyState(request.endpoint, request.run_id)
+
+
+        @hookimpl
+        def rdzv_register_backends():
+            return Backend(name="mystate", summary="the state of a run in my service", create=create)
+    """
 
 
 @hookspec
 def rdzv_resolve_request(request: Request) -> Mapping[str, Any] | None:
-    """Return ``Request`` fields that the surroundings know (Slurm, Kubernetes): node_rank, endpoint, run_id, ...
+    """Fill in what the surroundings know, such as a scheduler: the node rank, the endpoint, the run id.
 
-    Fields that the user gave win over any plug-in; among plug-ins the first to answer wins.
+    Called: once for each launch, after the command line is read and before the backend is looked up. Not with
+        ``--standalone``.
+
+    Arguments:
+        request: the launch as it is known so far. ``request.given`` has the names of the fields that the user set;
+            ``request.options`` is None.
+
+    Result: a mapping of ``Request`` fields, ``{"node_rank": 3, "endpoint": "10.0.0.1:29500"}``; or None. What the
+        user gave wins over every plug-in; among plug-ins the first to answer for a field wins.
+
+    Errors: a field that ``Request`` does not have, or a value of the wrong type, is an error of the plug-in: the node
+        ends with exit code 69.
+
+    Example::
+
+        import os
+
+        from rdzv_plugins import hookimpl
+
+
+        @hookimpl
+        def rdzv_resolve_request():
+            if "MY_SCHEDULER_RANK" not in os.environ:
+                return None
+            return {"node_rank": int(os.environ["MY_SCHEDULER_RANK"]), "run_id": os.environ["MY_SCHEDULER_JOB"]}
     """
 
 
 @hookspec
 def rdzv_before_join(request: Request) -> None:
-    """Called before every round. Raise ``errors.JoinVetoed`` to keep this node out (a health check)."""
+    """Check the health of this node before it joins a round; keep it out if need be.
+
+    Called: before every round, on every node, also before a restart. The round waits.
+
+    Arguments:
+        request: the launch, complete; ``request.options`` are the backend's options.
+
+    Result: ignored.
+
+    Errors: raise ``rdzv_plugins.errors.JoinVetoed`` to keep this node out: it ends with exit code 77 and the message.
+
+    Example::
+
+        import shutil
+
+        from rdzv_plugins import hookimpl
+        from rdzv_plugins.errors import JoinVetoed
+
+
+        @hookimpl
+        def rdzv_before_join(request):
+            free = shutil.disk_usage("/").free
+            if free < 2**20:
+                raise JoinVetoed(f"run {request.run_id}: {free} bytes are free on this node", remedy="Drain it.")
+    """
 
 
 @hookspec
 def rdzv_after_join(request: Request, info: RendezvousInfo) -> None:
-    """Called after every completed round, before the workers start."""
+    """Hear that a round is complete, and this node's place in it.
+
+    Called: after every completed round, before the workers start. They wait.
+
+    Arguments:
+        request: the launch, complete.
+        info: the ``RendezvousInfo``. ``info.rank`` and ``info.world_size`` count nodes,
+            ``info.bootstrap_store_info`` says where the workers' store is, ``info.store`` is the agents' store of the
+            round.
+
+    Result: ignored.
+
+    Errors: an exception ends this node with exit code 69.
+
+    Example::
+
+        from rdzv_plugins import hookimpl
+
+
+        @hookimpl
+        def rdzv_after_join(request, info):
+            print(f"run {request.run_id}: node {info.rank} of {info.world_size}")
+    """
 
 
 @hookspec
 def rdzv_assign_ranks(request: Request, nodes: Sequence[Node]) -> Sequence[str] | None:
-    """Return the ids of ``nodes`` in the order of their ranks, as a topology wants them.
+    """Put the nodes of a round into the order that a topology wants: those of one switch side by side.
 
-    Called where an elastic backend forms a round, with the nodes that neither were given a node rank nor return
-    to an old one, in the order of their arrival. Ids left out come last. The first plug-in to answer decides.
+    Called: where an elastic backend (``parallel``, or any ``CoordinationBackend``) forms a round, on the node that
+        leads at that time, in a thread of its own. So install the plug-in on every node, and let the answer follow
+        from its arguments alone. The round waits for the answer. Not called for fewer than two such nodes: one that
+        comes late has no choice.
+
+    Arguments:
+        request: the launch of the node that leads, complete.
+        nodes: those that neither were given a node rank nor return to an old one, in the order of their arrival; the
+            node that serves the endpoint is first. Each has ``node_id``, ``host``, ``address`` and ``nproc`` (0 from
+            plain torchrun, which does not say).
+
+    Result: the ids of ``nodes`` in the order of their ranks; ids that are left out come last. None: no opinion. The
+        first plug-in to answer decides.
+
+    Errors: an exception, or an answer with other ids, ends the job on all nodes with exit code 76 and the reason,
+        which names the plug-in.
+
+    Example::
+
+        from rdzv_plugins import hookimpl
+
+
+        @hookimpl
+        def rdzv_assign_ranks(nodes):
+            return [node.node_id for node in sorted(nodes, key=lambda node: node.host)]
     """
 
 
 @hookspec
 def rdzv_worker_env(request: Request, env: Mapping[str, str]) -> Mapping[str, str] | None:
-    """Return variables to add to one worker's environment. ``env`` has RANK, LOCAL_RANK, MASTER_ADDR, ..."""
+    """Add variables to one worker's environment.
+
+    Called: for each worker of this node in every round, before it starts. Not from plain torchrun.
+
+    Arguments:
+        request: the launch, complete.
+        env: what the worker gets from torch: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
+            TORCHELASTIC_RESTART_COUNT, ...
+
+    Result: variables to add, or None. Among plug-ins the first to set a variable wins.
+
+    Errors: an exception, or a result that is no mapping, ends this node with exit code 69.
+
+    Example::
+
+        from rdzv_plugins import hookimpl
+
+
+        @hookimpl
+        def rdzv_worker_env(env):
+            return {"MY_LOG": f"/tmp/rank-{env['RANK']}.log"}
+    """
 
 
 @hookspec
 def rdzv_shutdown(request: Request, outcome: Outcome) -> None:
-    """Called once when this node's part in the job has ended, whatever way."""
+    """Hear how this node's part in the job has ended.
+
+    Called: once, when it has ended, whatever way. Not when a signal has ended plain torchrun.
+
+    Arguments:
+        request: the launch, complete.
+        outcome: ``outcome.end`` is ``done`` (its workers succeeded), ``failed`` (the job is over for everybody) or
+            ``lost`` (this node goes: a signal, an error of its own, or a failure elsewhere); ``outcome.reason`` is a
+            sentence, ``outcome.failure`` the worker that failed, if one did. Plain torchrun does not say how it ended:
+            there it is always ``lost``.
+
+    Result: ignored.
+
+    Errors: an exception is logged with the name of the plug-in, and changes nothing: the others are still told, and
+        the exit code stays.
+
+    Example::
+
+        from rdzv_plugins import hookimpl
+
+
+        @hookimpl
+        def rdzv_shutdown(request, outcome):
+            print(f"run {request.run_id}: {outcome.end}: {outcome.reason}")
+    """

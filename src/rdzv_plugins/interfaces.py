@@ -23,9 +23,14 @@ class StoreAddress(Protocol):
     """Where the workers of a round find their store (torch: ``RendezvousStoreInfo``)."""
 
     @property
-    def master_addr(self) -> str: ...
+    def master_addr(self) -> str:
+        """Host name or address, as the workers get it in MASTER_ADDR."""
+        ...
+
     @property
-    def master_port(self) -> int: ...
+    def master_port(self) -> int:
+        """TCP port, as the workers get it in MASTER_PORT."""
+        ...
 
 
 class RendezvousInfo(Protocol):
@@ -36,13 +41,24 @@ class RendezvousInfo(Protocol):
     """
 
     @property
-    def store(self) -> Any: ...
+    def store(self) -> Any:
+        """A ``torch.distributed.Store``, as thread-safe as torch's own."""
+        ...
+
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """Of this node, from 0."""
+        ...
+
     @property
-    def world_size(self) -> int: ...
+    def world_size(self) -> int:
+        """The number of nodes of the round."""
+        ...
+
     @property
-    def bootstrap_store_info(self) -> StoreAddress | None: ...
+    def bootstrap_store_info(self) -> StoreAddress | None:
+        """Where the workers' store is; None leaves it to the first worker to serve one."""
+        ...
 
 
 @runtime_checkable
@@ -67,7 +83,8 @@ class RendezvousHandler(Protocol):
         """Block until this node is part of a complete round.
 
         Each call gives the workers a store without any key of an earlier round.
-        Raises a closed, connection, state or timeout error, which says who is missing.
+        Raises ``RendezvousClosed``, ``EndpointUnreachable``, ``RendezvousTimeout`` or another ``RendezvousFailed``
+        (or torch's error of that kind): it says who is missing.
         """
         ...
 
@@ -103,6 +120,11 @@ class RendezvousBackend(Protocol):
     ``torch.distributed.Store`` shared by all nodes (without it the first node hosts one and its
     address travels beside the state); ``hosts_store`` (bool), true on the node in whose process that
     store is served; ``local_addr``, the address under which peers reach this node.
+
+    Called by one thread at a time, not always the same one: torch keeps this node's place from a thread of its own.
+    When the state cannot be read or written, raise ``EndpointUnreachable`` or ``EndpointLost`` of
+    ``rdzv_plugins.errors``, or let an ``OSError`` through: torch's keep-alive tries again, a rendezvous ends with it.
+    Never return None for a state that could not be read: to torch that is a job that has not begun.
     """
 
     @property
@@ -124,9 +146,10 @@ class RendezvousBackend(Protocol):
 
 @dataclass(frozen=True)
 class Failure:
-    """One worker's end. ``exit_code`` is negative for a signal, as in ``subprocess``."""
+    """One worker's end. ``exit_code`` is negative for a signal, as in ``subprocess``. Any thread may have it."""
 
     node_rank: int
+    """Of the node on which it ran, in the round that failed; ``host`` is that node's name."""
     host: str
     global_rank: int
     local_rank: int
@@ -143,7 +166,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How this node's part in the job ended.
+    """How this node's part in the job ended. Any thread may have it.
 
     ``done``: its workers succeeded. ``failed``: restarts are used up, the job is over for everybody.
     ``lost``: the node goes (a signal, an error of its own), the others may go on without it.
@@ -151,20 +174,33 @@ class Outcome:
 
     end: Literal["done", "failed", "lost"]
     reason: str = ""
+    """A sentence, for the others and for the log."""
     failure: Failure | None = None
+    """The worker that failed first over all nodes, if one did."""
 
 
 class Node(Protocol):
     """A node as ``rdzv_assign_ranks`` sees it."""
 
     @property
-    def node_id(self) -> str: ...
+    def node_id(self) -> str:
+        """Unique over all agents of the job; what the hook returns."""
+        ...
+
     @property
-    def host(self) -> str: ...
+    def host(self) -> str:
+        """Its host name, as it says itself."""
+        ...
+
     @property
-    def address(self) -> str: ...
+    def address(self) -> str:
+        """The address under which its peers reach it."""
+        ...
+
     @property
-    def nproc(self) -> int: ...
+    def nproc(self) -> int:
+        """Its number of workers; 0 from plain torchrun, which does not say."""
+        ...
 
 
 @runtime_checkable
@@ -222,16 +258,46 @@ class EnvironmentAware(Protocol):
 
 
 class Capability(str, enum.Enum):
-    """What a backend promises. An undeclared capability is refused or warned about, never assumed."""
+    """What a backend promises. An undeclared capability is refused or warned about, never assumed.
+
+    docs/reference/capabilities.md is written from the docstrings below, by ``python docs/generate.py``.
+    """
 
     ELASTIC = "elastic"
-    """--nnodes=MIN:MAX: nodes may join and leave while the job runs."""
+    """``--nnodes=MIN:MAX``: nodes may join and leave while the job runs.
+
+    At least MIN nodes make a round, at most MAX. A node that comes later, and one that is lost, lead to a new round;
+    with fewer than MIN the others wait for a replacement.
+
+    Undeclared: when MIN is less than MAX, the launcher warns on each node that all MAX nodes are waited for, and gives
+    the backend a request in which MIN is MAX.
+    """
     NODE_RANK = "node_rank"
-    """A given --node-rank decides the node's place."""
+    """A given ``--node-rank`` decides the node's place.
+
+    The node with ``--node-rank=3`` is node 3 in each round of at least four nodes, with the global ranks of that
+    place.
+
+    Undeclared: when ``--node-rank`` is given, the launcher warns on that node that it is ignored: the backend assigns
+    the ranks.
+    """
     TORCHRUN_PEERS = "torchrun_peers"
-    """Nodes started by plain torchrun may be part of the same job."""
+    """Nodes started by plain torchrun may be part of the same job.
+
+    That is torchrun with its own backend of the same name, on nodes where this project need not be installed. It has
+    nothing to do with ``--rdzv-backend=rdzv-plugins.NAME``, by which plain torchrun uses any backend.
+
+    Undeclared: such a node does not come into the job. The launcher cannot see it, and says nothing. Start all nodes
+    with ``rdzv-run``, or all with that name.
+    """
     NODE_REPLACEMENT = "node_replacement"
-    """An agent that is started again takes its old place, and all restart in one round."""
+    """An agent that is started again takes its old place, and all restart in one round.
+
+    It is known by its ``--node-rank``, or by its machine where none was given, and gets the node rank of the round
+    before once the old agent is gone.
+
+    Undeclared: an agent that is started again is one more node, for which there has to be room; it gets any rank.
+    """
 
 
 @dataclass(frozen=True)
@@ -241,17 +307,21 @@ class Request:
     backend: str
     """The name asked for: it may be an alias, and is what the handler's ``get_backend`` returns."""
     run_id: str
+    """The id that all nodes of the job share: --rdzv-id."""
     endpoint: str
     """As given; ``endpoints.parse_endpoint`` splits it. Empty when none is needed."""
     min_nodes: int
+    """Of --nnodes=MIN:MAX; the same as ``max_nodes`` where one number was given. At least 1."""
     max_nodes: int
     nproc_per_node: int
+    """Workers of this node; 0 from plain torchrun, which does not say."""
     node_rank: int | None = None
     """The given rank of this node, None when not given."""
     local_addr: str | None = None
     """The given address of this node, None: to be learnt from the socket that reaches the endpoint."""
     role: str = "default"
     max_restarts: int = 0
+    """How often a failure of a worker may restart all workers before the job has failed."""
     conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """--rdzv-conf as it was written."""
     options: Any = None
@@ -273,15 +343,22 @@ class Backend:
     """
 
     name: str
+    """What --rdzv-backend selects; case, ``-`` and ``_`` do not matter."""
     summary: str
     """One line, for the list."""
     create: Callable[[Request], Created]
-    """Makes the handler, the coordination backend or the state backend of this node. May import and block."""
+    """Makes the handler, the coordination backend or the state backend of this node. May import and block.
+
+    Called once on each node, in the agent's main thread. ``RdzvError`` reaches the user as it is raised,
+    ``ModuleNotFoundError`` as what to install; anything else is a fault of the plug-in.
+    """
     aliases: tuple[str, ...] = ()
+    """Other names for it."""
     capabilities: frozenset[Capability] = frozenset()
+    """What it promises; the conformance suite tries each."""
     options: type | None = None
-    """A dataclass whose fields are the accepted --rdzv-conf keys (see ``options.option``)."""
+    """A frozen dataclass whose fields are the accepted --rdzv-conf keys (see ``options.option``); None: no keys."""
     validate: Callable[[Request], None] | None = None
-    """Checks the request before anything starts; raises ``UsageError``."""
+    """Checks the request, its options parsed, before anything starts; raises ``UsageError``. Must not block."""
     install: str = ""
     """The command that installs what ``create`` imports, for the error message."""

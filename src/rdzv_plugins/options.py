@@ -6,7 +6,11 @@ A backend declares its options as a frozen dataclass, one field per key::
     class MyOptions:
         read_timeout: float = option(60.0, help="Limit of one read.", unit="s", minimum=0.1)
 
-Field types: ``bool``, ``int``, ``float``, ``str``, ``Literal[...]``, ``PortRange``, each also ``| None``.
+Field types: ``bool``, ``int``, ``float``, ``str``, ``Literal[...]``, ``PortRange``, each also ``| None``. A field that
+needs another gets it as ``str`` and is read in ``__post_init__``, whose ``ValueError`` becomes an ``OptionError``.
+
+docs/reference/options.md is written from the options of the built-in backends, by ``python docs/generate.py``. Nothing
+here keeps state: all of it may be called from any thread.
 """
 
 from __future__ import annotations
@@ -35,7 +39,10 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
 ) -> Any:
-    """A dataclass field that is an option: its default, one line of help, its unit and its range (inclusive)."""
+    """A dataclass field that is an option: its default, one line of help, its unit and its range (inclusive).
+
+    ``unit`` is for numbers, in the way of ``"s"`` and ``"bytes"``. The default itself is not checked against the range.
+    """
     return dataclasses.field(
         default=default, metadata={"help": help, "unit": unit, "minimum": minimum, "maximum": maximum}
     )
@@ -43,7 +50,7 @@ def option(
 
 @dataclass(frozen=True)
 class PortRange:
-    """Ports ``first`` to ``last`` inclusive; 0-0 leaves the choice to the kernel."""
+    """TCP ports ``first`` to ``last`` inclusive; 0-0 leaves the choice to the kernel. Iterates over its ports."""
 
     first: int = 0
     last: int = 0
@@ -85,7 +92,9 @@ class OptionInfo:
 
     name: str
     type: str
+    """In words, with unit and range: ``a number (s), at least 0.1``."""
     default: str | None
+    """As it would be written; None: unset; ``REQUIRED``: it has to be given."""
     unit: str
     help: str
 
@@ -137,7 +146,10 @@ def parse_options(cls: type[T], conf: Mapping[str, Any], owner: str) -> T:
 
 
 def describe_options(cls: type | None) -> list[OptionInfo]:
-    """The accepted keys of an options dataclass, in order of declaration; empty for None."""
+    """The accepted keys of an options dataclass, in order of declaration; empty for None.
+
+    Raises ``TypeError`` or ``NameError`` for a class that is no dataclass or whose annotations cannot be read.
+    """
     if cls is None:
         return []
     hints = typing.get_type_hints(cls)
