@@ -1,0 +1,21 @@
+"""What the conformance suite of rdzv-plugins has to know of this backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+from rdzv_plugins.testing import Harness
+
+
+class FileHarness(Harness):
+    """Every job gets a directory of its own; there is nothing to start."""
+
+    backend = "file"
+    kind = "state"
+    dialled = False
+    conf = MappingProxyType({"last_call_timeout": "2", "keep_alive_interval": "1", "linger": "2", "join_timeout": "60"})
+    wrong_endpoints = ("no/such/directory", "node-0:29400")
+
+    def endpoint(self, directory: Path) -> str:
+        return str(directory)

@@ -1,0 +1,234 @@
+"""``rdzv new-backend``: the package that it writes, really installed. What fails in it says what is not written yet."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import BIN
+
+from launcher.tools import main
+
+sys.path.append(str(Path(__file__).parents[1] / "examples"))  # tutorial_kit: an environment and a shell in it
+from tutorial_kit import ROOT, Shell, environment
+
+SKELETON = ROOT / "src/launcher/skeleton"
+FILES = {
+    ".gitignore",
+    "LICENSE",
+    "README.md",
+    "pyproject.toml",
+    "src/rdzv_bar_2/__init__.py",
+    "src/rdzv_bar_2/conformance.py",
+    "tests/test_conformance.py",
+}
+QUICK = "--conformance-themes=plugin,backend"
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """In an environment in which the packages of the tests are installed, and in a directory where they were made."""
+    made = tmp_path_factory.mktemp("new-backend")
+    env = environment(made / "env")
+    with Shell(env.root, made) as shell:
+        yield shell
+    env.close()
+
+
+@pytest.fixture(scope="module")
+def foo(shell: Shell) -> str:
+    """A package of kind state; what was printed when it was written."""
+    return installed(shell, "foo")
+
+
+@pytest.fixture(scope="module")
+def my_store(shell: Shell) -> str:
+    """One of kind coordination."""
+    return installed(shell, "my-store --kind coordination --directory ./another")
+
+
+def installed(shell: Shell, arguments: str) -> str:
+    code, said = shell.run(f"rdzv new-backend {arguments}")
+    assert code == 0, said
+    (directory,) = (line.split()[1] for line in said.splitlines() if line.startswith("    cd "))
+    pip = next(line for line in said.splitlines() if " pip " in line)
+    code, shown = shell.run(f"(cd {directory} && {pip})")
+    assert code == 0, shown
+    return said
+
+
+def listed(shell: Shell) -> dict[str, dict[str, object]]:
+    code, shown = shell.run("rdzv backends --json")
+    assert code == 0, shown
+    data = json.loads(shown)
+    assert (data["failed"], data["conflicts"]) == ([], [])
+    return {backend["name"]: backend for backend in data["backends"]}
+
+
+def results(shell: Shell, directory: str, *more: str) -> dict[str, dict[str, str]]:
+    """Of the package's own tests, by name: outcome and message."""
+    _, shown = shell.run(
+        f"(cd {directory} && python -m pytest {QUICK} --conformance-json=report.json {' '.join(more)})"
+    )
+    _, text = shell.run(f"cat {directory}/report.json")
+    backends = json.loads(text)["backends"] if text.startswith("{") else []
+    assert len(backends) == 1, shown
+    (backend,) = backends
+    return {f"{theme}: {name}": test for theme, tests in backend["themes"].items() for name, test in tests.items()}
+
+
+@pytest.mark.parametrize(("kind", "more"), [("state", set()), ("coordination", {"src/rdzv_bar_2/service.py"})])
+def test_it_says_what_it_has_written_and_what_comes_next(
+    kind: str, more: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-backend", "bar-2", "--kind", kind]) == 0
+    said = capsys.readouterr().out
+    files = {str(path.relative_to("rdzv-bar-2")) for path in Path("rdzv-bar-2").rglob("*") if path.is_file()}
+    assert files == FILES | more
+    assert [line.strip() for line in said.split("\n\n")[1].splitlines()] == sorted(files)
+    assert "    cd rdzv-bar-2\n    python -m pip install -e '.[test]'\n" in said
+    assert "    rdzv conformance bar-2" in said
+
+
+def test_a_state_backend_is_listed_as_soon_as_it_is_installed(shell: Shell, foo: str) -> None:
+    backend = listed(shell)["foo"]
+    assert (backend["distribution"], backend["version"], backend["capabilities"]) == ("rdzv-foo", "0.1.0", ["elastic"])
+
+
+def test_a_state_backend_passes_its_own_tests(shell: Shell, foo: str) -> None:
+    found = results(shell, "rdzv-foo")
+    assert {test["outcome"] for test in found.values()} == {"passed", "gap"}, found
+    assert {name.partition(":")[0] for name in found} == {"plugin", "backend"}
+    assert found["backend: test_a_token_is_good_for_one_write"]["outcome"] == "passed"
+
+
+def test_a_state_backend_launches_two_nodes(shell: Shell, foo: str) -> None:
+    shell.run("mkdir shared")
+    command = "rdzv-run --rdzv-backend=foo --rdzv-endpoint=$PWD/shared --nnodes=2 --no-python sh -c"
+    worker = "'echo rank $RANK of $WORLD_SIZE > shared/$RANK'"
+    code, shown = shell.run(f"{command} {worker} & {command} {worker} && wait $!")
+    assert code == 0, shown
+    assert shell.run("cat shared/0 shared/1")[1] == "rank 0 of 2\nrank 1 of 2\n"
+
+
+def test_a_coordination_backend_is_complete_but_for_its_service(shell: Shell, my_store: str) -> None:
+    backend = listed(shell)["my-store"]
+    assert backend["capabilities"] == ["elastic", "node_rank", "node_replacement"]
+    found = results(shell, "another")
+    plugin = {name: test["outcome"] for name, test in found.items() if name.startswith("plugin")}
+    nobody = plugin.pop("plugin: test_nobody_at_the_endpoint")  # only open_session could know
+    assert (set(plugin.values()), nobody) == ({"passed"}, "failed")
+    failed = {name: test["message"] for name, test in found.items() if test["outcome"] == "failed"}
+    assert len(failed) > 10
+    for name, message in failed.items():
+        assert "MyStoreService.open_session is not written yet: connect, start a lease" in message, (name, message)
+
+
+def test_each_failure_names_the_method_that_comes_next(shell: Shell, my_store: str) -> None:
+    """Once ``open_session`` is there, tests fail at the methods of the session."""
+    service = "another/src/rdzv_my_store/service.py"
+    shell.run(f"sed -i.bak 's/^        _not_written($/        return MyStoreSession()\\n&/' {service}")
+    try:
+        found = results(shell, "another", "-k", "'created_once or listed_by_prefix or begins_with or after_close'")
+    finally:
+        shell.run(f"mv {service}.bak {service}")
+    failed = [test["message"] for test in found.values() if test["outcome"] == "failed"]
+    for method in ("create", "put", "watch"):
+        assert any(f"MyStoreSession.{method} is not written yet: " in message for message in failed), failed
+
+
+@pytest.mark.parametrize("directory", ["rdzv-foo", "another"])
+def test_what_it_writes_is_as_this_project_writes(shell: Shell, foo: str, my_store: str, directory: str) -> None:
+    for check in ("check --no-cache --ignore=D", "format --no-cache --check"):
+        code, shown = shell.run(f"{BIN / 'ruff'} {check} --config {ROOT / 'pyproject.toml'} {directory}")
+        assert code == 0, shown
+    code, shown = shell.run(f"grep -rn '@[A-Z]' {directory} --include='*.*' --exclude-dir=.git")
+    assert code == 1, f"a word was not filled in:\n{shown}"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Foo", "'Foo' cannot be the name of a backend"),
+        ("3d", "'3d' cannot be the name of a backend"),
+        ("a--b", "'a--b' cannot be the name of a backend"),
+        ("a/b", "'a/b' cannot be the name of a backend"),
+        ("rdzv-foo", "'rdzv-foo' is the name of a package"),
+        ("static", "rdzv-plugins 0.1.0 has a backend 'static' already"),
+        ("parallel-epoll", "rdzv-plugins 0.1.0 has a backend 'parallel-epoll' already"),
+        ("etcd-v2", "rdzv-run tells everybody that there is no 'etcd-v2'"),
+        ("plugins", "a package rdzv-plugins 0.1.0 is installed already"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-backend", name]) == 2
+    said = capsys.readouterr()
+    error, remedy = said.err.splitlines()
+    assert message in error
+    assert remedy.removeprefix("rdzv: ")
+    assert said.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_an_installed_backend_has_is_refused(shell: Shell, foo: str) -> None:
+    code, said = shell.run("rdzv new-backend foo --directory elsewhere; code=$?; ls -d elsewhere; (exit $code)")
+    assert code == 2
+    assert said.splitlines()[0] == "rdzv: error: rdzv-foo 0.1.0 has a backend 'foo' already"
+    assert "cannot access 'elsewhere'" in said
+
+
+def test_a_directory_that_is_there_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rdzv-bar").mkdir()
+    assert main(["new-backend", "bar"]) == 2
+    error, remedy = capsys.readouterr().err.splitlines()
+    assert "rdzv-bar exists already" in error
+    assert "--directory" in remedy
+    assert list((tmp_path / "rdzv-bar").iterdir()) == []
+    assert main(["new-backend", "bar", "--directory=no/such/place"]) == 2
+    assert "cannot make no/such/place: No such file or directory" in capsys.readouterr().err
+
+
+def test_nothing_is_left_of_a_package_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write = Path.write_text
+
+    def full(path: Path, *arguments: str) -> int:
+        if path.name == "conformance.py":
+            raise OSError(28, "No space left on device", str(path))
+        return write(path, *arguments)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert main(["new-backend", "bar"]) != 0
+    assert "No space left on device" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_wheel_has_the_templates(tmp_path: Path) -> None:
+    """Without the native part, which says nothing of them."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CMakeLists.txt", ".gitignore"):
+        shutil.copy(ROOT / name, copy)
+    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel", "--no-index", "--no-deps"]
+    flags = ["--no-build-isolation", "--config-settings=wheel.cmake=false", f"--wheel-dir={tmp_path}", str(copy)]
+    subprocess.run([*pip, *flags], check=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    templates = {str(path.relative_to(ROOT / "src")) for path in SKELETON.rglob("*") if path.is_file()}
+    assert len(templates) > 8
+    assert templates <= set(zipfile.ZipFile(wheel).namelist())
