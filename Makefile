@@ -46,6 +46,7 @@ demo: $(NATIVE)
 TESTERS ?= 3
 test: $(NATIVE)
 	@tests/install_etcd.sh
+	@tests/install_redis.sh
 	@# in the order of the folders: many of the last ones are quick, so that all processes end at about the same time
 	@$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 

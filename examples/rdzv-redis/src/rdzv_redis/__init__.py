@@ -1,0 +1,91 @@
+"""``redis``: elastic rendezvous of rdzv-plugins on a Redis, so that no training node is special.
+
+Endpoint: ``HOST[:PORT]`` of one Redis, port 6379 when left out; ``redis://`` or, for TLS, ``rediss://`` may stand in
+front. Loading this module imports neither redis-py nor torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rdzv_plugins import Backend, Capability, Request, hookimpl, option
+from rdzv_plugins.elastic.elastic_options import ElasticOptions
+from rdzv_plugins.elastic.elastic_options import validate as validate_elastic
+from rdzv_plugins.errors import UsageError
+
+from rdzv_redis.security import Security, credentials, forget_password
+from rdzv_redis.target import Target, parse_target
+
+if TYPE_CHECKING:
+    from rdzv_redis.coordination import RedisCoordination
+
+
+@dataclass(frozen=True)
+class RedisOptions(ElasticOptions):
+    """Those of every elastic backend, and how to talk to Redis."""
+
+    prefix: str = option("rdzv-plugins", help="The names of all keys in Redis begin with this.")
+    db: int | None = option(None, help="Number of the database; 0 when unset.", minimum=0)
+    cacert: str | None = option(
+        None, help="File with the certificates of the authorities to trust; means TLS. Unset: the system's."
+    )
+    cert: str | None = option(None, help="File with this client's certificate; means TLS, and needs key.")
+    key: str | None = option(None, help="File with the private key of cert.")
+    credentials: str | None = option(
+        None, help="File with one line, user:password; unset: RDZV_REDIS_USER and RDZV_REDIS_PASSWORD, if set."
+    )
+    outage_timeout: float = option(
+        60, help="How long this node goes on while Redis does not answer; ttl, if that is more.", unit="s", minimum=1
+    )
+
+
+def validate(request: Request) -> None:
+    """Refuse what cannot work, before anything starts. Raises ``UsageError``."""
+    validate_elastic(request)
+    if request.endpoint == "localhost:0":
+        raise UsageError(
+            "--standalone needs no Redis: a single node has nobody to meet",
+            remedy="Leave out --standalone, or --rdzv-backend=redis.",
+        )
+    _target(request)
+
+
+def _target(request: Request) -> tuple[Target, Security]:
+    options: RedisOptions = request.options
+    target = parse_target(request.endpoint, options.db)
+    files = options.cacert or options.cert
+    if files and target.scheme == "redis":
+        raise UsageError(
+            "--rdzv-conf: cacert and cert are for TLS, but the endpoint says redis://",
+            remedy="Write rediss://, or leave them out.",
+        )
+    user, password = credentials(options.credentials)
+    tls = target.scheme == "rediss" or bool(files)
+    return target, Security(tls, options.cacert, options.cert, options.key, user, password)
+
+
+def create(request: Request) -> RedisCoordination:
+    """Redis as this node sees it; nothing is sent yet. Takes user and password out of the environment."""
+    from rdzv_redis.coordination import RedisCoordination
+
+    options: RedisOptions = request.options
+    target, security = _target(request)
+    forget_password()
+    return RedisCoordination(
+        target, request.run_id, security=security, prefix=options.prefix, outage_timeout=options.outage_timeout
+    )
+
+
+@hookimpl
+def rdzv_register_backends() -> Backend:
+    """The hook through which it is found."""
+    return Backend(
+        name="redis",
+        summary="elastic rendezvous (min:max nodes) on a Redis: no node of the job is special",
+        create=create,
+        capabilities=frozenset({Capability.ELASTIC, Capability.NODE_RANK, Capability.NODE_REPLACEMENT}),
+        options=RedisOptions,
+        validate=validate,
+        install="pip install rdzv-redis",
+    )

@@ -1,0 +1,225 @@
+-- What can be done with one run, each in one step. Results are arrays, the first element says how it went:
+-- OK, GONE (this session has ended: LOST, BACK or OVER), NO (a guard has changed), COMPACTED, STALE.
+--
+-- KEYS   state     hash: epoch, rev, clock, seen, ttl, patience
+--        values    hash: key -> "REVISION OWNER VALUE"; the owner is a session, or "-"
+--        names     sorted set of the keys, to find them by prefix
+--        events    stream: REVISION-0 -> k, v (none if the key has gone); or ttl, for those who keep alive
+--        sessions  sorted set: session -> when it ends, by the run's clock
+--        owners    sorted set of "SESSION KEY": what goes with a session
+--        answers   hash: session -> its ttl, the number of its last request, and the answer to it
+-- ARGV   operation, session, epoch (what the session knows this run's data by), and more
+
+local STATE, VALUES, NAMES, EVENTS, SESSIONS, OWNERS, ANSWERS = unpack(KEYS)
+local operation, me, epoch_of_mine = ARGV[1], ARGV[2], ARGV[3]
+local KEPT_EVENTS = 10000 -- and up to a hundred more
+local LEAST_EXPIRY = 600000
+local AT_ONCE = 1000 -- arguments that Lua can unpack
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local held = redis.call('HMGET', STATE, 'epoch', 'rev', 'clock', 'seen', 'ttl', 'patience')
+local epoch = held[1]
+local rev, clock, seen = tonumber(held[2] or 0), tonumber(held[3] or 0), tonumber(held[4] or now)
+local shortest, patience = tonumber(held[5] or 0), tonumber(held[6] or 0)
+
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+local function save()
+  redis.call('HSET', STATE, 'epoch', epoch, 'rev', text(rev), 'clock', text(clock), 'seen', text(seen),
+    'ttl', text(shortest), 'patience', text(patience))
+  for _, key in ipairs(KEYS) do -- nobody clears up after nodes that were all killed
+    redis.call('PEXPIRE', key, text(LEAST_EXPIRY + 2 * patience))
+  end
+end
+
+local function announce(...)
+  rev = rev + 1
+  redis.call('XADD', EVENTS, 'MAXLEN', '~', KEPT_EVENTS, text(rev) .. '-0', ...)
+end
+
+local function disown(key)
+  local packed = redis.call('HGET', VALUES, key)
+  local owner = packed and string.match(packed, '^%d+ (%S+) ')
+  if owner and owner ~= '-' then
+    redis.call('ZREM', OWNERS, owner .. ' ' .. key)
+  end
+  return packed
+end
+
+local function write(key, value, owner)
+  disown(key)
+  announce('k', key, 'v', value)
+  redis.call('HSET', VALUES, key, text(rev) .. ' ' .. owner .. ' ' .. value)
+  redis.call('ZADD', NAMES, 0, key)
+  if owner ~= '-' then
+    redis.call('ZADD', OWNERS, 0, owner .. ' ' .. key)
+  end
+end
+
+local function delete(key)
+  if disown(key) then
+    announce('k', key)
+    redis.call('HDEL', VALUES, key)
+    redis.call('ZREM', NAMES, key)
+  end
+end
+
+local function revision_of(key)
+  local packed = redis.call('HGET', VALUES, key)
+  return packed and string.match(packed, '^%d+') or '0'
+end
+
+-- The run's clock is Redis' own, but it stands while nobody is heard: then Redis itself was away, or stood still, or its
+-- clock was set. So nobody is taken for lost who only could not be heard.
+local function advance()
+  local gap = now - seen
+  if gap > 0 and gap <= shortest / 2 then
+    clock = clock + gap
+  end
+  seen = now
+end
+
+local function finish(session)
+  for _, owned in ipairs(redis.call('ZRANGEBYLEX', OWNERS, '[' .. session .. ' ', '(' .. session .. '!')) do
+    delete(string.sub(owned, #session + 2))
+  end
+  redis.call('ZREM', SESSIONS, session)
+  redis.call('HDEL', ANSWERS, session)
+end
+
+local function reap()
+  for _, session in ipairs(redis.call('ZRANGEBYSCORE', SESSIONS, '-inf', '(' .. text(clock))) do
+    finish(session)
+  end
+end
+
+local function clear()
+  redis.call('DEL', unpack(KEYS))
+end
+
+if operation == 'open' then
+  local ttl, mine = tonumber(ARGV[4]), tonumber(ARGV[5])
+  if redis.call('HEXISTS', ANSWERS, me) == 0 then -- else it asks again
+    -- its nodes have given up by themselves by then, or all have left
+    if epoch and (now - seen > patience + shortest or redis.call('ZCARD', SESSIONS) == 0) then
+      clear()
+      epoch = false
+    end
+    if not epoch then
+      epoch, rev, clock, seen, shortest, patience = epoch_of_mine, 0, 0, now, 0, 0
+    end
+    advance()
+    reap()
+    if shortest == 0 or ttl < shortest then
+      shortest = ttl
+      announce('ttl', text(ttl))
+    end
+    patience = math.max(patience, mine)
+    redis.call('ZADD', SESSIONS, text(clock + ttl), me)
+    redis.call('HSET', ANSWERS, me, cmsgpack.pack({ ttl, 0, {} }))
+    save()
+  end
+  return { 'OK', epoch, text(rev), text(shortest) }
+end
+
+local packed = redis.call('HGET', ANSWERS, me)
+if epoch ~= epoch_of_mine then
+  return { 'GONE', 'LOST' }
+elseif not packed then
+  return { 'GONE', 'OVER' }
+end
+local record = cmsgpack.unpack(packed) -- ttl, number, answer
+
+if operation == 'keep' then
+  if tonumber(ARGV[4]) > rev then
+    return { 'GONE', 'BACK' }
+  end
+  advance()
+  redis.call('ZADD', SESSIONS, text(clock + record[1]), me)
+  reap()
+  save()
+  return { 'OK', text(rev), text(shortest) }
+end
+
+if operation == 'close' then
+  finish(me)
+  advance()
+  reap()
+  if redis.call('ZCARD', SESSIONS) == 0 then
+    clear()
+  else
+    save()
+  end
+  return { 'OK' }
+end
+
+if operation == 'list' then
+  local prefix = ARGV[4]
+  local names = redis.call('ZRANGEBYLEX', NAMES, '[' .. prefix, '(' .. prefix .. '\255')
+  local answer = { 'OK', text(rev) }
+  for first = 1, #names, AT_ONCE do
+    local last = math.min(first + AT_ONCE - 1, #names)
+    local values = redis.call('HMGET', VALUES, unpack(names, first, last))
+    for index, value in ipairs(values) do
+      answer[#answer + 1] = names[first + index - 1]
+      answer[#answer + 1] = value
+    end
+  end
+  return answer
+end
+
+if operation == 'since' then -- what has happened to keys with that prefix
+  local prefix, after = ARGV[4], tonumber(ARGV[5])
+  local first = redis.call('XRANGE', EVENTS, '-', '+', 'COUNT', 1)[1]
+  local known = first and tonumber(string.match(first[1], '^%d+')) or rev + 1
+  if after + 1 < known and after < rev then
+    return { 'COMPACTED', text(known) }
+  end
+  local answer = { 'OK', text(rev) }
+  for _, entry in ipairs(redis.call('XRANGE', EVENTS, '(' .. text(after) .. '-0', '+')) do
+    local fields = entry[2]
+    if fields[1] == 'k' and string.sub(fields[2], 1, #prefix) == prefix then
+      answer[#answer + 1] = entry
+    end
+  end
+  return answer
+end
+
+-- Requests that change something are numbered: one that is repeated gets the answer of the first time, and one that
+-- comes late, after a later one, does nothing.
+local number, guard, guarded, owner = tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV[7]
+if number == record[2] then
+  return record[3]
+elseif number < record[2] then
+  return { 'STALE' }
+end
+
+local answer
+if guarded ~= '' and revision_of(guard) ~= guarded then
+  answer = { 'NO' }
+elseif operation == 'create' then
+  local there = redis.call('HGET', VALUES, ARGV[8])
+  if not there then
+    write(ARGV[8], ARGV[9], owner)
+  end
+  answer = { 'OK', there or '', text(rev) }
+elseif operation == 'put' then
+  for index = 8, #ARGV, 2 do
+    write(ARGV[index], ARGV[index + 1], owner)
+  end
+  answer = { 'OK', text(rev) }
+elseif operation == 'delete' then
+  for index = 8, #ARGV do
+    delete(ARGV[index])
+  end
+  answer = { 'OK' }
+else
+  return redis.error_reply('unknown operation ' .. operation)
+end
+redis.call('HSET', ANSWERS, me, cmsgpack.pack({ record[1], number, answer }))
+save()
+return answer

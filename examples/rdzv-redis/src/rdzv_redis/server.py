@@ -1,0 +1,96 @@
+"""A Redis that is tried again until it can be used, and what is wrong with it meanwhile. On the loop's thread only."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+from rdzv_plugins.errors import EndpointUnreachable
+from redis.exceptions import RedisError
+
+from rdzv_redis.diagnosis import diagnose
+from rdzv_redis.loop import within
+from rdzv_redis.refusals import DEFAULT_REMEDY, NO_ANSWER, SILENT, STRANGE, Reason, reason_of
+from rdzv_redis.security import Security
+from rdzv_redis.target import Target
+from rdzv_redis.wire import Unusable, Wire
+
+_ATTEMPT_S = 2.0
+"""The first time; then longer."""
+_LONGEST_ATTEMPT_S = 10.0
+_DIAGNOSIS_S = 1.0
+_LEAST_DIAGNOSIS_S = 0.3
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+
+TROUBLE = (RedisError, OSError, EOFError, asyncio.TimeoutError, TimeoutError, Unusable)
+"""What may come of a command."""
+
+
+class Server:
+    """``path`` is where the run's keys lie, for messages. ``prefix``: of all runs."""
+
+    def __init__(self, target: Target, security: Security, prefix: str) -> None:
+        self.target, self.security, self._prefix = target, security, prefix
+        self.reason = Reason("no answer yet")
+        self.proven = False
+        """It has been of use once: what was right then is expected to become right again."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"Redis at {self.target}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do about ``reason``."""
+        return self.reason.remedy or DEFAULT_REMEDY
+
+    async def connect(self, deadline: float) -> Wire:
+        """A connection, tried again and again until ``deadline``, in the monotonic clock's seconds.
+
+        Raises ``TimeoutError`` with the reason, and ``EndpointUnreachable`` if waiting is of no use.
+        """
+        pause, limit = _FIRST_PAUSE_S, _ATTEMPT_S
+        while (left := deadline - time.monotonic()) > 0:
+            wire = Wire(self.target, self.security)
+            try:
+                await within(min(left, limit), wire.open())
+                return wire
+            except TROUBLE as error:
+                await wire.drop()
+                self.note(await self._why(wire, error, deadline))
+            except BaseException:
+                await wire.drop()
+                raise
+            left = deadline - time.monotonic()
+            await asyncio.sleep(max(0.0, min(left, pause * random.uniform(0.5, 1.0))))
+            pause, limit = min(pause * 1.5, _LONGEST_PAUSE_S), min(limit * 1.5, _LONGEST_ATTEMPT_S)
+        raise TimeoutError(self.reason.text)
+
+    def note(self, reason: Reason) -> None:
+        """It is of no use now. Raises ``EndpointUnreachable`` if it never was, and waiting is of no use."""
+        self.reason = reason
+        if reason.final and not self.proven:
+            raise reason.error(f"{self.name} cannot be used")
+
+    def problem(self, lead: str) -> EndpointUnreachable:
+        """``lead``, and what is wrong."""
+        return self.reason.error(lead)
+
+    def judge(self, error: BaseException) -> Reason:
+        """What an error of an open connection means."""
+        if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+            return SILENT
+        return error.reason if isinstance(error, Unusable) else reason_of(error, self.security, self._prefix)
+
+    async def _why(self, wire: Wire, error: BaseException, deadline: float) -> Reason:
+        if isinstance(error, (asyncio.TimeoutError, TimeoutError)) and not (wire.reached or self.security.tls):
+            return NO_ANSWER
+        reason = self.judge(error)
+        unclear = reason in (SILENT, STRANGE) or not reason.remedy
+        if unclear and not self.proven:
+            given = min(_DIAGNOSIS_S, max(_LEAST_DIAGNOSIS_S, deadline - time.monotonic()))
+            return await diagnose(self.target, tls=self.security.tls, timeout=given) or reason
+        return reason

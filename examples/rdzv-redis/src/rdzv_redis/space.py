@@ -1,0 +1,52 @@
+"""Where the keys of a run lie in Redis, and how they look there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from rdzv_plugins import Event, KeyValue
+
+NOBODY = b"-"
+"""The owner of a key that belongs to no session."""
+
+
+class Space:
+    """The keys of run ``run_id`` under ``prefix``."""
+
+    def __init__(self, prefix: str, run_id: str) -> None:
+        self.path = f"{prefix}/{quote(run_id, safe='')}/"  # no id is the beginning of another's path
+        names = ("state", "values", "names", "events", "sessions", "owners", "answers")
+        self.keys = [self.path + name for name in names]
+
+    @property
+    def events(self) -> str:
+        """The stream of the changes."""
+        return f"{self.path}events"
+
+
+def held(key: str, packed: bytes) -> KeyValue:
+    """A key as ``run.lua`` keeps it: revision, owner and value."""
+    revision, _, value = packed.split(b" ", 2)
+    return KeyValue(key, value, int(revision))
+
+
+def listed(flat: Sequence[bytes]) -> list[KeyValue]:
+    """The keys of a list, in the order of their revisions."""
+    found = [held(key.decode(), packed) for key, packed in zip(flat[::2], flat[1::2], strict=True)]
+    return sorted(found, key=lambda each: each.revision)
+
+
+def entry(raw: Sequence[Any]) -> tuple[int, dict[bytes, bytes]]:
+    """Revision and fields of an entry of the stream."""
+    number, flat = raw
+    return int(number.partition(b"-")[0]), dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def events(raw: Sequence[Any]) -> Iterator[Event]:
+    """The changes of keys among the entries of a stream."""
+    for each in raw:
+        revision, fields = entry(each)
+        if b"k" in fields:
+            yield Event(fields[b"k"].decode(), fields.get(b"v"), revision)
