@@ -1,0 +1,159 @@
+"""The wheels of this project and of both examples, in an environment that knows nothing of this checkout.
+
+The library in this project's wheel is not compiled again where `make` has done so by the same commands: see
+reuse_build.py. All else is as for a release: CMake's configuration and installation, the wheel's tag, what is in it.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import distributions
+import pytest
+from distributions import EXAMPLES, ROOT, CleanEnvironment
+from reuse_build import Build, key
+
+pytestmark = pytest.mark.timeout(900)
+NEEDS_REDIS = pytest.mark.skipif(
+    shutil.which("redis-server") is None and os.environ.get("CI") != "true", reason="no Redis: tests/install_redis.sh"
+)
+BUILT_IN = {"c10d", "etcd", "parallel", "static", "tiered"}
+NINJA = """
+rule compile
+  command = c++ -fPIC -MD -MF one.d -c $in -o $out
+  depfile = one.d
+  deps = gcc
+rule archive
+  command = rm -f $out && ar qc $out $in && ranlib $out
+rule link
+  command = : && c++ -shared $in -o $out && :
+build one.o: compile SOURCE
+build one.a: archive one.o
+build one.so: link one.a
+"""
+WORKER = """
+import os, pathlib
+pathlib.Path(os.environ["OUT"], os.environ["RANK"]).write_text(os.environ["WORLD_SIZE"])
+"""
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    directory = tmp_path_factory.mktemp("distributions")
+    yield distributions.build_wheels(directory)
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="module")
+def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CleanEnvironment]:
+    """All three in one environment. Tests leave it as it is."""
+    root = tmp_path_factory.mktemp("installed")
+    environment = CleanEnvironment(root / "env")
+    environment.install(wheels, *EXAMPLES)
+    yield environment
+    shutil.rmtree(root)
+
+
+def test_only_what_make_has_made_of_these_sources_is_used_again(tmp_path: Path) -> None:
+    source, header, build = tmp_path / "one.cpp", tmp_path / "one.hpp", tmp_path / "build"
+    source.write_text('#include "one.hpp"\nint one() { return ONE; }\n')
+    header.write_text("#define ONE 1\n")
+    build.mkdir()
+    (build / "build.ninja").write_text(NINJA.replace("SOURCE", str(source)))
+    ninja = str(Path(sys.executable).parent / "ninja")
+    subprocess.run([ninja, "-C", build, "--quiet"], check=True, timeout=60)
+    made = Build(build, ninja).made()
+    assert {Path(path).name for path in made.values()} == {"one.o", "one.so"}
+    assert key(["c++", "-fPIC", "-MD", "-MF", "one.d", "-c", str(source), "-o", "elsewhere/one.o"]) in made
+    assert key(["c++", "-O2", "-fPIC", "-MD", "-MF", "one.d", "-c", str(source), "-o", "elsewhere/one.o"]) not in made
+    later = (build / "one.so").stat().st_mtime_ns + 1
+    os.utime(header, ns=(later, later))
+    assert Build(build, ninja).made() == {}
+
+
+def test_wheel_has_every_file_of_the_sources_and_the_native_library(wheels: Path) -> None:
+    (wheel,) = wheels.glob("rdzv_plugins-*.whl")
+    assert "linux" in wheel.name
+    inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    sources = {
+        str(file.relative_to(ROOT / "src"))
+        for file in (ROOT / "src").rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".so"
+    }
+    libraries = {name for name in inside if name.endswith(".so")}
+    assert {Path(name).name.partition(".")[0] for name in libraries} == {"_native", "_load"}
+    assert inside - libraries == sources
+
+
+def test_environment_knows_nothing_of_this_project_but_by_the_wheels(
+    installed: CleanEnvironment, tmp_path: Path
+) -> None:
+    bare = CleanEnvironment(tmp_path / "env")
+    names = "{d.name.partition('-')[0] for d in m.distributions()}"
+    code = f"import importlib.metadata as m; print(sorted({names} & {{'rdzv', 'torch'}}))"
+    assert bare.run("python", "-c", code).stdout == "['torch']\n"
+    assert "ModuleNotFoundError" in bare.run("python", "-c", "import rdzv_plugins").stderr
+    code = "import sys, rdzv_plugins, launcher, rdzv_file, rdzv_redis; print(*(m.__file__ for m in sys.modules.values()"
+    code += " if m.__name__.partition('.')[0] in ('rdzv_plugins', 'launcher', 'rdzv_file', 'rdzv_redis')), *sys.path)"
+    found = installed.run("python", "-c", code)
+    assert found.returncode == 0, found.stderr
+    assert str(installed.site) in found.stdout
+    assert str(ROOT / "src") not in found.stdout
+    assert str(ROOT / "examples") not in found.stdout
+
+
+def test_all_backends_are_listed_with_their_distributions(installed: CleanEnvironment) -> None:
+    listed = installed.backends()
+    assert {each["name"]: (each["distribution"], each["version"]) for each in listed["backends"]} == {
+        **dict.fromkeys(BUILT_IN, ("rdzv-plugins", "0.1.0")),
+        "file": ("rdzv-file", "0.1.0"),
+        "redis": ("rdzv-redis", "0.1.0"),
+    }
+    assert (listed["failed"], listed["conflicts"]) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["rdzv-file", pytest.param("rdzv-redis", marks=NEEDS_REDIS)])
+def test_example_passes_its_own_tests(installed: CleanEnvironment, tmp_path: Path, name: str) -> None:
+    sources = ROOT / "examples" / name
+    copy = shutil.copytree(sources, tmp_path / name, ignore=shutil.ignore_patterns("src", ".*", "__pycache__"))
+    done = installed.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=copy)
+    assert done.returncode == 0, done.stdout[-10000:] + done.stderr[-2000:]
+    assert f"conformance of {name.removeprefix('rdzv-')} ({name} 0.1.0" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+def test_uninstalling_one_leaves_the_others_untouched(wheels: Path, tmp_path: Path) -> None:
+    environment = CleanEnvironment(tmp_path / "env")
+    environment.install(wheels, *EXAMPLES)
+    before = environment.files()
+    environment.pip("uninstall", "--yes", "rdzv-redis")
+    gone = before - environment.files()
+    assert gone
+    assert {Path(file).relative_to(environment.site.relative_to(environment.root)).parts[0] for file in gone} == {
+        "rdzv_redis",
+        "rdzv_redis-0.1.0.dist-info",
+    }
+    listed = environment.backends()
+    assert {each["name"] for each in listed["backends"]} == BUILT_IN | {"file"}
+    assert (listed["failed"], listed["conflicts"]) == ([], [])
+
+    refused = environment.run("rdzv-run", "--rdzv-backend=redis", "--rdzv-endpoint=127.0.0.1:6379", "never.py")
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines() == [
+        "rdzv-run: error: there is no rendezvous backend 'redis'",
+        "rdzv-run: Available: c10d, etcd, file, parallel, parallel-epoll, static, tiered, tiered-proxy. "
+        "See: rdzv backends",
+    ]
+
+    script, shared, out = tmp_path / "worker.py", tmp_path / "shared", tmp_path / "out"
+    script.write_text(WORKER)
+    shared.mkdir()
+    out.mkdir()
+    where = ["--rdzv-backend=file", f"--rdzv-endpoint={shared}", "--nproc-per-node=2"]
+    launched = environment.run("rdzv-run", *where, script, OUT=str(out), OMP_NUM_THREADS="1")
+    assert launched.returncode == 0, launched.stderr
+    assert {file.name: file.read_text() for file in out.iterdir()} == {"0": "2", "1": "2"}
