@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from rdzv_plugins.errors import MissingDependency, RdzvError, UsageError
@@ -27,7 +28,7 @@ def configure(commands: Any) -> None:
         help="where its service runs already; without it, the backend's own harness starts what it needs",
     )
     add("--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="of every job; give short time-outs")
-    add("--theme", default="", metavar="A,B", help=f"some of {', '.join(_THEMES)} (default all)")
+    add("--theme", metavar="A,B", help=f"some of {', '.join(_THEMES)} (default all)")
     add("--json", metavar="FILE", help="write the report to FILE too, as JSON")
     add("-k", dest="select", default="", metavar="EXPR", help="run only the tests with such names, as pytest does")
 
@@ -35,7 +36,8 @@ def configure(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """0: all passed. 1: something failed. Raises ``UsageError``, ``MissingDependency`` and what the harness raises."""
     parse_conf(args.rdzv_conf)
-    unknown = [name for name in args.theme.split(",") if name and name not in _THEMES]
+    themes = _THEMES if args.theme is None else [name.strip() for name in args.theme.split(",")]
+    unknown = [name for name in themes if name not in _THEMES]
     if unknown:
         raise UsageError(f"--theme: there is no theme {unknown[0]!r}", remedy=f"There are: {', '.join(_THEMES)}.")
     if importlib.util.find_spec("pytest") is None:
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     found = entry(args.backend)
     if args.rdzv_endpoint is None:
         find_harness(args.backend)  # said here, in a line or two, if there is none
-    code = int(pytest.main(_arguments(args, found.backend.name)))
+    code = int(pytest.main(_arguments(args, found.backend.name, themes)))
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:
         raise UsageError(f"no test has a name like -k {args.select!r}", remedy="See the names in a run without -k.")
     if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
@@ -59,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     return 130 if code == pytest.ExitCode.INTERRUPTED else code
 
 
-def _arguments(args: argparse.Namespace, backend: str) -> list[str]:
+def _arguments(args: argparse.Namespace, backend: str, themes: Sequence[str]) -> list[str]:
     """pytest's. Whatever project is in the current directory, its settings are not for this run."""
     from rdzv_plugins import testing
 
@@ -70,7 +72,7 @@ def _arguments(args: argparse.Namespace, backend: str) -> list[str]:
         *("-p", "no:cacheprovider", "-p", "rdzv_plugins.testing.plugin", "--tb=short", "-rN", "--no-header"),
         f"--conformance-backend={backend}",
         f"--conformance-conf={args.rdzv_conf}",
-        f"--conformance-themes={args.theme}",
+        f"--conformance-themes={','.join(themes)}",
     ]
     if args.rdzv_endpoint is not None:
         arguments.append(f"--conformance-endpoint={args.rdzv_endpoint}")

@@ -21,6 +21,8 @@ def conformance(directory: Path, *arguments: str, **variables: str) -> tuple[int
     [
         (["nobody-has-it"], 2, "there is no rendezvous backend 'nobody-has-it'", "Available: "),
         (["parallel", "--theme=plugin,shop"], 2, "--theme: there is no theme 'shop'", "There are: plugin, backend,"),
+        (["parallel", "--theme="], 2, "--theme: there is no theme ''", "There are: plugin, backend,"),
+        (["parallel", "--theme", "plugin,"], 2, "--theme: there is no theme ''", "There are: plugin, backend,"),
         (["parallel", "--rdzv-conf=ttl"], 2, "--rdzv-conf: 'ttl' is not of the form key=value", "Write "),
         (["parallel", "--theme=plugin", "-k", "nothing_of_that_name"], 2, "no test has a name like", "See "),
     ],
@@ -47,7 +49,7 @@ def test_all_passed_whatever_project_it_is_started_in(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--no-such-option'\n")
     (tmp_path / "conftest.py").write_text("raise RuntimeError('this is not my test')\n")
     (tmp_path / "test_mine.py").write_text("def test_mine(): assert False\n")
-    code, text = conformance(tmp_path, "parallel-epoll", "--theme=plugin", "-k", "option", "--json=here.json")
+    code, text = conformance(tmp_path, "parallel-epoll", "--theme= plugin", "-k", "option", "--json=here.json")
     assert code == 0, text
     assert "conformance of parallel (rdzv-plugins 0.1.0, elastic, node_rank, node_replacement)" in text
     (backend,) = json.loads((tmp_path / "here.json").read_text())["backends"]

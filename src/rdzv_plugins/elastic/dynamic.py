@@ -98,11 +98,11 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         self._shared_tcp_store_server = None  # last round's
         self._workers.close()  # if it was ours
         self._bootstrap_store_info = None
-        with Waiting(self._facts) as waiting:
+        with Waiting(self._facts_of_a_member) as waiting:
             try:
                 info = super().next_rendezvous()
             except (api.RendezvousError, DistError) as error:
-                raise self._explain(error, waiting.last) from error
+                raise self._explain(error, waiting.last or self._facts()) from error
         self._members = list(self._state_holder.state.participants)
         return info
 
@@ -185,6 +185,12 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
             f"{len(state.participants)} of {wanted} nodes are in round {state.round} at {request.endpoint} "
             f"({there}){late}"
         )
+
+    def _facts_of_a_member(self) -> str:
+        """Nothing where this node is not part of it: not yet, or not any more because its time is up."""
+        state = self._state_holder.state
+        there = (state.participants, state.wait_list, state.redundancy_list)
+        return self._facts() if any(self._this_node in nodes for nodes in there) else ""
 
     def _explain(self, error: Exception, facts: str = "") -> Exception:
         """torch's error, with what it leaves out: who is there, who ended the job, which key nobody wrote."""

@@ -17,7 +17,7 @@ _EVERY_S = 10.0
 class Waiting:
     """A context manager around something that blocks; ``facts`` is called on a thread of its own.
 
-    ``last`` keeps the newest facts: torch tidies its state up before it raises a time-out.
+    ``last`` keeps the newest facts that are not empty: torch tidies its state up before it raises a time-out.
     """
 
     def __init__(self, facts: Callable[[], str]) -> None:
@@ -40,7 +40,8 @@ class Waiting:
         start = time.monotonic()
         next_report = start + _EVERY_S
         while not self._over.wait(_SAMPLE_S):
-            self.last = self._facts()
+            self.last = self._facts() or self.last
             if time.monotonic() >= next_report:
                 next_report += _EVERY_S
-                logger.info("waiting: %s (%.0f s)", self.last, time.monotonic() - start)
+                known = self.last or "the state of the rendezvous has not been reached yet"
+                logger.info("waiting: %s (%.0f s)", known, time.monotonic() - start)

@@ -200,10 +200,6 @@ class Commands:
                 return bool(getattr(each, name))
         return None
 
-    def state_is_apart(self) -> bool:
-        """It is a state backend without a store of its own: the first node serves one, and the state is elsewhere."""
-        return isinstance(self._created, RendezvousBackend) and getattr(self._created, "store", None) is None
-
     def leads(self) -> bool:
         """Whether its session has become the leader's. It stays so until the session ends."""
         return self._asked.leads

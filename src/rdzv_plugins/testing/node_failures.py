@@ -93,10 +93,6 @@ class NodeFailures(NodeTheme):
             if host is None:
                 return self._goes_on_without_rank_0(harness, request, job, nodes)
             others = self.others_than(host, nodes)
-            if when == "while nodes wait" and host.state_is_apart():
-                return self.gap(
-                    request, "not promised: nodes that wait ask for the state alone, until their time is up"
-                )
             host.kill()
             for node in others:
                 if when == "while workers run":

@@ -169,10 +169,6 @@ class Node:
         """Whether it serves the endpoint, as its backend says it; None if it does not say."""
         return cast("bool | None", self.later("hosts", lane="side").result())
 
-    def state_is_apart(self) -> bool:
-        """Whether its backend has a state without a store: the first node then serves one."""
-        return cast(bool, self.later("state_is_apart", lane="side").result())
-
     def leads(self) -> bool:
         """Whether it decides for all nodes of a coordination backend."""
         return cast(bool, self.later("leads", lane="side").result())
