@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from elastic_kit import Job, Meeting, in_one_round, observing, outputs, restarts, worlds, write_at_once
+from elastic_kit import Job, Meeting, in_one_round, observing, outputs, parallel_only, restarts, worlds, write_at_once
 from harness import wait_until
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 
@@ -47,6 +47,7 @@ def test_torchs_method_is_the_one_that_ours_was_written_after(name: str) -> None
     )
 
 
+@parallel_only  # the agent's decision, whatever the service
 def test_own_failures_use_up_restarts_and_lost_nodes_do_not(meeting: Meeting) -> None:
     meeting.serve()
     job = Job(meeting, "1:2", conf="last_call_timeout=80", restarts=1)

@@ -49,6 +49,7 @@ def hooks(tmp_path: Path) -> str:
     return str(info.parent)
 
 
+@parallel_only  # over etcd in the conformance suite
 def test_leader_that_is_lost_while_others_wait_is_followed_by_another(meeting: Meeting) -> None:
     meeting.serve()
     job = Job(meeting, 3, script="says.py")
@@ -91,6 +92,7 @@ def test_leader_and_then_rank_0_are_lost_while_the_workers_run(meeting: Meeting)
     assert re.search(f"{named(first)} was lost", second.text)
 
 
+@parallel_only  # over etcd in the conformance suite
 @pytest.mark.parametrize("asleep", ["leader with rank 0", "follower"])
 def test_agent_that_was_asleep_is_evicted_and_comes_back_in_a_round_of_its_own(meeting: Meeting, asleep: str) -> None:
     meeting.serve()
@@ -200,6 +202,7 @@ def test_service_that_comes_back_is_led_again_by_the_same_node(meeting: Meeting)
     job.finish(leader, other)
 
 
+@parallel_only  # it happens in the store of rank 0
 @pytest.mark.parametrize("lost", [0, 2])
 def test_node_that_is_lost_between_the_round_and_its_workers(meeting: Meeting, hooks: str, lost: int) -> None:
     """The agents exchange ranks in the store of rank 0; nobody is to wait there for one that is gone."""

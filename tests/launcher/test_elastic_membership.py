@@ -1,4 +1,7 @@
-"""Nodes that come and go while a job runs: who is in a round, with which rank, and what it costs."""
+"""Nodes that come and go while a job runs: who is in a round, with which rank, and what it costs.
+
+Over etcd the conformance suite asks most of it, of processes that do without workers.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import re
 import signal
 
-from elastic_kit import Job, Meeting, in_one_round, last_rank, named, outputs, restarts, trained, worlds
+from elastic_kit import Job, Meeting, in_one_round, last_rank, named, outputs, parallel_only, restarts, trained, worlds
 from harness import wait_until
 
 
@@ -31,6 +34,7 @@ def test_node_that_comes_late_joins_and_node_that_is_stopped_leaves(meeting: Mee
     assert meeting.processes() == {}
 
 
+@parallel_only
 def test_spare_takes_the_place_of_a_lost_node_and_another_one_ends_with_the_job(meeting: Meeting) -> None:
     job = Job(meeting, 2, conf="allow_same_host=true")
     first, second = job.node(), job.node()
@@ -57,6 +61,7 @@ def test_spare_takes_the_place_of_a_lost_node_and_another_one_ends_with_the_job(
     assert meeting.processes() == {}
 
 
+@parallel_only
 def test_given_ranks_survive_the_loss_and_the_return_of_a_node(meeting: Meeting) -> None:
     job = Job(meeting, "2:3", conf="last_call_timeout=60")
     nodes = {rank: job.node(rank) for rank in (2, 0, 1)}

@@ -13,6 +13,7 @@ from torch.distributed import TCPStore
 HOST = re.escape(socket.gethostname())
 
 
+@parallel_only  # over etcd in the conformance suite
 def test_settings_that_differ_are_named_here_and_there_and_with_whom(meeting: Meeting) -> None:
     job = Job(meeting, 2, script="says.py")
     first = job.node()
@@ -69,6 +70,7 @@ def test_two_runs_at_one_server_do_not_meet(meeting: Meeting) -> None:
         assert "same machine" not in agent.text
 
 
+@parallel_only  # what refuses is the same over etcd
 def test_second_agent_with_the_same_node_rank_is_told(meeting: Meeting) -> None:
     meeting.serve()
     job = Job(meeting, 2, script="says.py", conf="ttl=2")
@@ -114,6 +116,7 @@ def test_port_of_the_endpoint_in_use(meeting: Meeting, is_host: str) -> None:
         assert f"{meeting.endpoint} is not a native store of rdzv-plugins" in message
 
 
+@parallel_only  # over etcd in the conformance suite
 def test_time_out_names_the_missing_ranks_and_who_is_there(meeting: Meeting) -> None:
     meeting.serve()
     job = Job(meeting, 4, script="says.py", conf="timeout=3")
