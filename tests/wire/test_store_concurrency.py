@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -93,17 +94,30 @@ def test_multi_set_is_seen_whole_or_not_at_all(server, pool):
     store = connect(server)
     keys = [f"k{n}" for n in range(40)]
     store.multi_set(keys, ["start"] * 40)
+    readers = threading.Semaphore(0)  # those that have done
 
-    def job(clone: TCPStore, rank: int) -> list[bytes]:
+    def write(clone: TCPStore, rank: int) -> list[bytes]:
+        """As long as somebody reads."""
+        for turn in itertools.count():
+            clone.multi_set(keys, [f"{rank}.{turn % 50}"] * 40)
+            clone.num_keys()  # has an answer: torch's server takes what does not come alone in parts
+            if turn % 10 == 9 and readers.acquire(blocking=False):
+                return []
+        raise AssertionError("there is no end")
+
+    def read(clone: TCPStore) -> list[bytes]:
         seen = []
-        for turn in range(50):
-            if rank % 2:
-                clone.multi_set(keys, [f"{rank}.{turn}"] * 40)
-            else:
+        try:
+            for _ in range(50):
                 values = set(clone.multi_get(keys))
                 assert len(values) == 1, values
                 seen += values
+        finally:
+            readers.release()  # lets one writer end
         return seen
+
+    def job(clone: TCPStore, rank: int) -> list[bytes]:
+        return write(clone, rank) if rank % 2 else read(clone)
 
     values = flat(in_threads(pool, server, store, job))
     assert len(set(values)) > 1, "writers and readers never met: says nothing"
