@@ -87,6 +87,26 @@ def test_a_password(with_users: ServerProcess) -> None:
             assert session.list("", timeout=T)[0]
 
 
+def test_a_password_in_the_clear_is_warned_of(
+    certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "credentials"
+    file.write_text("me:secret\n")
+    for quiet in (
+        request(),
+        request("rediss://redis-1", credentials=str(file)),
+        request(credentials=str(file), cacert=certificates.cacert),
+        request("127.0.0.1", credentials=str(file)),
+        request("[::1]:6400", credentials=str(file)),
+        request("localhost", credentials=str(file)),
+    ):
+        create(quiet)
+    assert caplog.text == ""
+    create(request(credentials=str(file)))
+    assert "the password of user 'me' goes to redis-1:6379 in the clear" in caplog.text
+    assert "secret" not in caplog.text
+
+
 def test_a_user_who_may_not(with_users: ServerProcess) -> None:
     for user in ("reader", "other"):
         error = refused(with_users.port, security=Security(user=user, password="pw"))

@@ -112,6 +112,22 @@ def test_any_node_may_be_killed_the_first_one_too(job: Job) -> None:
         wait_until(lambda: not redis.keys("*/job/*"), lambda: redis.keys())
 
 
+def test_the_launcher_prints_what_the_backend_logs(tmp_path: Path) -> None:
+    """Nobody answers at that address, which is of no network."""
+    flags = ["--rdzv_backend=redis", "--rdzv_endpoint=192.0.2.1", "--rdzv_id=job", "--rdzv_conf=timeout=1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "launcher.cli", *flags, "--nnodes=1:2", str(WORKER), str(tmp_path / "stop")],
+        env=os.environ | {"RDZV_REDIS_PASSWORD": PASSWORD},
+        capture_output=True,
+        text=True,
+        timeout=T,
+        check=False,
+    )
+    assert done.returncode == 68, done.stderr
+    assert "rdzv-run warning: the password of user 'default' goes to 192.0.2.1:6379 in the clear" in done.stderr
+    assert PASSWORD not in done.stderr
+
+
 def test_a_wrong_password_ends_the_launch_at_once(job: Job) -> None:
     node = job.node("-m", "launcher.cli", backend="--rdzv_backend=redis", RDZV_REDIS_PASSWORD="wrong")
     assert node.process.wait(T) == 77, node.text

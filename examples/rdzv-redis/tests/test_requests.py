@@ -118,13 +118,13 @@ def test_a_request_that_comes_late_behind_a_later_one_does_nothing(port: int) ->
         session.put({"k": b"1"}, timeout=T)
         session.put({"k": b"2"}, timeout=T)
         requests = session._requests  # type: ignore[attr-defined]
-        late = ["put", requests._name, requests._epoch, 1, "", "", "-", "k", "late"]
+        late = ["put", requests._name, requests._epoch, requests._seen, requests._identity, 1, "", "", "-", "k", "late"]
         with client(port) as redis:
             from rdzv_redis.wire import SCRIPT
 
             keys = backend._space.keys
             assert redis.eval(SCRIPT, len(keys), *keys, *late) == [b"STALE"]
-            late[3] = 2
+            late[5] = 2
             assert redis.eval(SCRIPT, len(keys), *keys, *late)[0] == b"OK", "the answer that was given to it"
         assert keys_of(session) == {"k": b"2"}
 

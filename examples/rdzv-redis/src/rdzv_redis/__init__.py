@@ -6,6 +6,7 @@ front. Loading this module imports neither redis-py nor torch.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ from rdzv_redis.target import Target, parse_target
 
 if TYPE_CHECKING:
     from rdzv_redis.coordination import RedisCoordination
+
+logger = logging.getLogger(f"rdzv_plugins.{__name__}")  # the launcher prints what is logged below that name
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,12 @@ def create(request: Request) -> RedisCoordination:
     options: RedisOptions = request.options
     target, security = _target(request)
     forget_password()
+    if security.password and not security.tls and not target.is_loopback:
+        logger.warning(
+            "the password of %s goes to %s in the clear, and can be read on the way: write rediss:// for TLS",
+            security.who,
+            target,
+        )
     return RedisCoordination(
         target, request.run_id, security=security, prefix=options.prefix, outage_timeout=options.outage_timeout
     )

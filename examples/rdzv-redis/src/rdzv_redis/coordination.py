@@ -16,7 +16,7 @@ from rdzv_redis.space import Space
 from rdzv_redis.target import Target
 from rdzv_redis.wire import Wire
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(f"rdzv_plugins.{__name__}")  # the launcher prints what is logged below that name
 
 _REPORT_EVERY_S = 10.0
 _MORE_S = 2.0

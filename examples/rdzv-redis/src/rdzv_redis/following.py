@@ -1,6 +1,8 @@
 """The watches of a session: one connection that reads the run's stream of changes, and misses none.
 
-On the loop's thread only. Revisions in the stream have no gaps, so that whoever misses one sees it.
+On the loop's thread only. Revisions in the stream have no gaps, so that whoever misses one sees it. Each entry names
+the identity of the one before, so that whoever is told of another history sees that, too: Redis may have lost its last
+changes, and have given their revisions to others.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from rdzv_redis.server import TROUBLE, Server
 from rdzv_redis.space import entry
 from rdzv_redis.wire import Wire
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(f"rdzv_plugins.{__name__}")  # the launcher prints what is logged below that name
 
 _AT_ONCE = 1000
 """Entries in one answer."""
@@ -57,13 +59,19 @@ class Watched:
 
 
 class Follower:
-    """``run`` follows ``stream``; it returns why it cannot go on. ``on_ttl``: a session lives so short, in seconds."""
+    """``run`` follows ``stream`` from the change of that revision and identity on; it returns why it cannot go on.
 
-    def __init__(self, server: Server, stream: str, position: int) -> None:
-        self._server, self._stream, self._position = server, stream, position
+    ``on_change``: that one is known now. ``on_ttl``: a session lives so short, in seconds. ``on_another_history``: says
+    why what comes does not follow what is known.
+    """
+
+    def __init__(self, server: Server, stream: str, position: int, identity: bytes) -> None:
+        self._server, self._stream, self._position, self._identity = server, stream, position, identity
         self._wire: Wire | None = None
         self._read_at = time.monotonic()
         self._watches: list[Watched] = []
+        self.on_change: Callable[[int, bytes], None] = lambda _, __: None
+        self.on_another_history: Callable[[], ConnectionLost] = lambda: ConnectionLost("data are lost")
         self.on_ttl: Callable[[float], None] = lambda _: None
 
     def add(self, watched: Watched) -> None:
@@ -100,6 +108,8 @@ class Follower:
                     command = ("XREAD", "COUNT", _AT_ONCE, "BLOCK", 0, "STREAMS", self._stream, f"{self._position}-0")
                     for _, entries in await wire.ask(*command) or ():
                         self._take(entries)
+            except _AnotherHistory:
+                return self.on_another_history()
             except _Missed as error:
                 return ConnectionLost(str(error))
             except TROUBLE as error:
@@ -124,11 +134,14 @@ class Follower:
                     f"the session with {self._server.name} has missed the changes {self._position + 1} to "
                     f"{revision - 1}: Redis has forgotten them, or this node was too slow to take them"
                 )
-            self._position = revision
+            if fields[b"p"] != self._identity:
+                raise _AnotherHistory
+            self._position, self._identity = revision, fields[b"i"]
             if b"k" in fields:
                 events.append(Event(fields[b"k"].decode(), fields.get(b"v"), revision))
             elif b"ttl" in fields:
                 self.on_ttl(int(fields[b"ttl"]) / 1000)
+        self.on_change(self._position, self._identity)  # first: what is told may be used as a guard
         try:
             for watched in list(self._watches):
                 watched.take(events)
@@ -137,4 +150,8 @@ class Follower:
 
 
 class _Missed(Exception):
+    pass
+
+
+class _AnotherHistory(Exception):
     pass

@@ -20,7 +20,7 @@ from rdzv_redis.loop import within
 from rdzv_redis.requests import Gone, Requests
 from rdzv_redis.server import Server
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(f"rdzv_plugins.{__name__}")  # the launcher prints what is logged below that name
 
 PER_TTL = 4
 """So often within the shortest time to live a node says that it lives."""

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(f"rdzv_plugins.{__name__}")  # the launcher prints what is logged below that name
 
 T = TypeVar("T")
 

@@ -26,33 +26,38 @@ class Requests:
     def __init__(self, channel: Channel, name: str, epoch: str) -> None:
         self._channel, self._name, self._epoch = channel, name, epoch
         self._number = 0
-        self.seen = 0
-        """The highest revision that Redis has told of."""
+        self._seen, self._identity = 0, b""
 
-    async def open(self, ttl: float, patience: float, deadline: float) -> int:
-        """Begin to live; returns the revision then. ``ttl`` and ``patience`` in seconds."""
-        answer = await self._ask(["open", self._name, self._epoch, _ms(ttl), _ms(patience)], deadline)
-        self._epoch = answer[1].decode()
-        self.seen = int(answer[2])
-        self.shortest = int(answer[3]) / 1000
+    async def open(self, ttl: float, patience: float, deadline: float) -> tuple[int, bytes]:
+        """Begin to live; returns the revision then, and its identity. ``ttl`` and ``patience`` in seconds."""
+        first = ["open", self._name, self._epoch, _ms(ttl), _ms(patience)]
+        answer = self._checked(await self._channel.call(lambda: first, deadline))
+        self._epoch = answer[3].decode()
+        self.shortest = int(answer[4]) / 1000
         """The shortest time to live of a session of the run, in seconds: as often others have to be looked after."""
-        return self.seen
+        self._seen, self._identity = int(answer[1]), answer[2]
+        return self._seen, self._identity
+
+    def saw(self, revision: int, identity: bytes) -> None:
+        """This session knows of that change. Redis is told with each request, and compares: it may have lost it."""
+        if revision > self._seen:
+            self._seen, self._identity = revision, identity
 
     async def keep(self, deadline: float) -> int:
         """Live on, and let those end who do not; returns the revision then."""
-        answer = await self._ask(["keep", self._name, self._epoch, self.seen], deadline)
-        self.shortest = int(answer[2]) / 1000
-        return self._saw(answer[1])
+        answer = await self._ask(["keep"], deadline)
+        self.shortest = int(answer[3]) / 1000
+        return self._saw(answer)
 
     async def close(self, deadline: float) -> None:
         """End."""
-        await self._ask(["close", self._name, self._epoch], deadline)
+        await self._ask(["close"], deadline)
 
     async def create(self, key: str, value: bytes, deadline: float, *, ephemeral: bool) -> tuple[bool, KeyValue]:
         """As ``Session.create``."""
         answer = await self._change("create", None, ephemeral, [key, value], deadline)
-        revision = self._saw(answer[2])
-        return (False, held(key, answer[1])) if answer[1] else (True, KeyValue(key, value, revision))
+        revision = self._saw(answer)
+        return (False, held(key, answer[3])) if answer[3] else (True, KeyValue(key, value, revision))
 
     async def put(
         self, items: Mapping[str, bytes], guard: KeyValue | None, deadline: float, *, ephemeral: bool
@@ -60,32 +65,36 @@ class Requests:
         """As ``Session.put``, in one step."""
         flat = [part for item in items.items() for part in item]
         answer = await self._change("put", guard, ephemeral, flat, deadline)
-        return self._saw(answer[1]) if answer[0] == b"OK" else None
+        return self._saw(answer) if answer[0] == b"OK" else None
 
     async def delete(self, keys: Sequence[str], guard: KeyValue | None, deadline: float) -> bool:
         """As ``Session.delete``, in one step."""
         answer = await self._change("delete", guard, False, keys, deadline)
-        return bool(answer[0] == b"OK")
+        if answer[0] != b"OK":
+            return False
+        self._saw(answer)
+        return True
 
     async def find(self, prefix: str, deadline: float) -> tuple[list[KeyValue], int]:
         """As ``Session.list``."""
-        answer = await self._ask(["list", self._name, self._epoch, prefix], deadline)
-        return listed(answer[2:]), self._saw(answer[1])
+        answer = await self._ask(["list", prefix], deadline)
+        return listed(answer[3:]), self._saw(answer)
 
     async def since(self, prefix: str, after: int, deadline: float) -> tuple[Sequence[Event], int]:
         """The changes after a revision, and up to which one. Raises ``Compacted``."""
-        answer = await self._ask(["since", self._name, self._epoch, prefix, after], deadline)
+        answer = await self._ask(["since", prefix, after], deadline)
         if answer[0] == b"COMPACTED":
             raise Compacted(
                 f"watching {prefix!r}: Redis has forgotten what happened after revision {after}: "
                 f"it knows what came from {int(answer[1])} on",
                 remedy="List the keys, and watch after the revision of that answer.",
             )
-        return list(events(answer[2:])), self._saw(answer[1])
+        return list(events(answer[3:])), self._saw(answer)
 
-    def _saw(self, revision: bytes) -> int:
-        self.seen = max(self.seen, int(revision))
-        return int(revision)
+    def _saw(self, answer: Sequence[bytes]) -> int:
+        revision = int(answer[1])
+        self.saw(revision, answer[2])
+        return revision
 
     async def _change(
         self, what: str, guard: KeyValue | None, ephemeral: bool, rest: Sequence[Any], deadline: float
@@ -95,12 +104,16 @@ class Requests:
 
         def numbered() -> list[Any]:  # in the order in which they are sent
             self._number += 1
-            return [what, self._name, self._epoch, self._number, *condition, owner, *rest]
+            return self._signed([what, self._number, *condition, owner, *rest])
 
         return self._checked(await self._channel.call(numbered, deadline))
 
     async def _ask(self, arguments: list[Any], deadline: float) -> list[Any]:
-        return self._checked(await self._channel.call(lambda: arguments, deadline))
+        return self._checked(await self._channel.call(lambda: self._signed(arguments), deadline))
+
+    def _signed(self, arguments: Sequence[Any]) -> list[Any]:
+        operation, *rest = arguments
+        return [operation, self._name, self._epoch, self._seen, self._identity, *rest]
 
     def _checked(self, answer: list[Any]) -> list[Any]:
         if answer[0] == b"GONE":

@@ -70,15 +70,16 @@ class RedisSession:
         self._addresses = wire.local_addr, wire.remote_addr
         self._channel.take(wire)
         try:
-            position = await self._requests.open(self._ttl, max(outage, self._ttl), deadline)
+            position, identity = await self._requests.open(self._ttl, max(outage, self._ttl), deadline)
         except BaseException:
             await self._channel.close()
             raise
         self._server.proven = True
         self._loop = hold()
-        follower = self._follower = Follower(self._server, self._space.events, position)
+        follower = self._follower = Follower(self._server, self._space.events, position, identity)
         keeper = self._keeper = Keeper(self._server, self._requests, follower, self._ttl, outage)
-        follower.on_ttl = keeper.shorten
+        follower.on_change, follower.on_ttl = self._requests.saw, keeper.shorten
+        follower.on_another_history = lambda: keeper.gone("LOST")  # or this process stood still, and all is of others
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._until(keeper.run())), loop.create_task(self._until(follower.run()))]
 

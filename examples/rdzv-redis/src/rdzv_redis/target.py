@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 
 from rdzv_plugins.endpoints import parse_endpoint
@@ -19,6 +20,14 @@ class Target:
     port: int
     scheme: str = ""
     db: int = 0
+
+    @property
+    def is_loopback(self) -> bool:
+        """What is sent there does not leave this machine."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
