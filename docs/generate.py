@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rdzv_plugins import errors, hookspecs, interfaces
+from rdzv_plugins import errors, hookspecs
 from rdzv_plugins.elastic.elastic_options import ElasticOptions
 from rdzv_plugins.elastic.settings import DynamicSettings
 from rdzv_plugins.host import PluginHost
@@ -259,7 +259,7 @@ def pages() -> dict[Path, str]:
         "hooks.md": hooks(sorted((getattr(hookspecs, name) for name in HOOK_NAMES), key=_line)),
         "options.md": options([(e.backend, inspect.getdoc(import_module(e.record.value)) or "") for e in entries]),
         "errors.md": error_tree(classes),
-        "capabilities.md": capabilities(Capability, inspect.getsource(interfaces.Capability), backends),
+        "capabilities.md": capabilities(Capability, inspect.getsource(Capability), backends),
     }
     return {REFERENCE / name: _kept(REFERENCE / name) + "\n" + text + "\n" for name, text in written.items()}
 

@@ -7,12 +7,12 @@ to torch's elastic agent as they are.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from rdzv_plugins.capabilities import Capability as Capability
 from rdzv_plugins.coordination import CoordinationBackend
 
 Token: TypeAlias = Any
@@ -255,49 +255,6 @@ class EnvironmentAware(Protocol):
     def worker_env(self) -> Mapping[str, str]:
         """Variables for each worker of the current round. Called before the workers are started."""
         ...
-
-
-class Capability(str, enum.Enum):
-    """What a backend promises. An undeclared capability is refused or warned about, never assumed.
-
-    docs/reference/capabilities.md is written from the docstrings below, by ``python docs/generate.py``.
-    """
-
-    ELASTIC = "elastic"
-    """``--nnodes=MIN:MAX``: nodes may join and leave while the job runs.
-
-    At least MIN nodes make a round, at most MAX. A node that comes later, and one that is lost, lead to a new round;
-    with fewer than MIN the others wait for a replacement.
-
-    Undeclared: when MIN is less than MAX, the launcher warns on each node that all MAX nodes are waited for, and gives
-    the backend a request in which MIN is MAX.
-    """
-    NODE_RANK = "node_rank"
-    """A given ``--node-rank`` decides the node's place.
-
-    The node with ``--node-rank=3`` is node 3 in each round of at least four nodes, with the global ranks of that
-    place.
-
-    Undeclared: when ``--node-rank`` is given, the launcher warns on that node that it is ignored: the backend assigns
-    the ranks.
-    """
-    TORCHRUN_PEERS = "torchrun_peers"
-    """Nodes started by plain torchrun may be part of the same job.
-
-    That is torchrun with its own backend of the same name, on nodes where this project need not be installed. It has
-    nothing to do with ``--rdzv-backend=rdzv-plugins.NAME``, by which plain torchrun uses any backend.
-
-    Undeclared: such a node does not come into the job. The launcher cannot see it, and says nothing. Start all nodes
-    with ``rdzv-run``, or all with that name.
-    """
-    NODE_REPLACEMENT = "node_replacement"
-    """An agent that is started again takes its old place, and all restart in one round.
-
-    It is known by its ``--node-rank``, or by its machine where none was given, and gets the node rank of the round
-    before once the old agent is gone.
-
-    Undeclared: an agent that is started again is one more node, for which there has to be room; it gets any rank.
-    """
 
 
 @dataclass(frozen=True)

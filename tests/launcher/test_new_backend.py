@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import re
 import shutil
+import signal
+import stat
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from harness import BIN
 
 from launcher.tools import main
+from rdzv_plugins.errors import AccessRefused, EndpointUnreachable
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))  # tutorial_kit: an environment and a shell in it
 from tutorial_kit import ROOT, Shell, environment
@@ -27,6 +34,7 @@ FILES = {
     "src/rdzv_bar_2/__init__.py",
     "src/rdzv_bar_2/conformance.py",
     "tests/test_conformance.py",
+    "train.py",
 }
 QUICK = "--conformance-themes=plugin,backend"
 
@@ -118,6 +126,14 @@ def test_a_state_backend_launches_two_nodes(shell: Shell, foo: str) -> None:
     assert shell.run("cat shared/0 shared/1")[1] == "rank 0 of 2\nrank 1 of 2\n"
 
 
+def test_the_commands_that_it_prints_launch_a_worker(shell: Shell, foo: str) -> None:
+    commands = [line.strip() for line in foo.splitlines() if line.startswith(("    mkdir ", "    rdzv-run "))]
+    assert len(commands) == 2
+    code, shown = shell.run(f"(cd rdzv-foo && {' && '.join(commands)})")
+    assert code == 0, shown
+    assert "rank 0 of 1: the sum is 1" in shown
+
+
 def test_a_coordination_backend_is_complete_but_for_its_service(shell: Shell, my_store: str) -> None:
     backend = listed(shell)["my-store"]
     assert backend["capabilities"] == ["elastic", "node_rank", "node_replacement"]
@@ -151,6 +167,131 @@ def test_what_it_writes_is_as_this_project_writes(shell: Shell, foo: str, my_sto
         assert code == 0, shown
     code, shown = shell.run(f"grep -rn '@[A-Z]' {directory} --include='*.*' --exclude-dir=.git")
     assert code == 1, f"a word was not filled in:\n{shown}"
+
+
+def imported(directory: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The package that is written, without an installation."""
+    assert main(["new-backend", "bar-2", "--kind", kind, "--directory", str(directory)]) == 0
+    path = directory / "src/rdzv_bar_2/__init__.py"
+    spec = importlib.util.spec_from_file_location("rdzv_bar_2", path, submodule_search_locations=[str(path.parent)])
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "rdzv_bar_2", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+class OnFiles:
+    """Makes backends of kind state for the run ``job``, each as another node would."""
+
+    def __init__(self, module: ModuleType, directory: Path) -> None:
+        directory.mkdir()
+        self.module, self.directory = module, directory
+
+    def __call__(self, run_id: str = "job", **options: object):
+        return self.module.Bar2Backend(str(self.directory), run_id, self.module.Bar2Options(**options))
+
+    @property
+    def modes(self) -> dict[str, int]:
+        return {file.name: stat.S_IMODE(file.stat().st_mode) for file in self.directory.iterdir()}
+
+
+@pytest.fixture
+def on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnFiles:
+    return OnFiles(imported(tmp_path / "package", "state", monkeypatch), tmp_path / "shared")
+
+
+def test_nobody_else_may_read_or_write_a_state(on_files: OnFiles) -> None:
+    """Whatever the umask is, and whatever the mode was before: it is a pickle, and every node unpickles it."""
+    before = os.umask(0)
+    try:
+        on_files().set_state(b"state")
+        assert on_files.modes == {"job.bar-2": 0o600, "job.bar-2.lock": 0o600}
+        for file in on_files.directory.iterdir():
+            file.chmod(0o666)
+        assert on_files().get_state() == (b"state", 1)
+    finally:
+        os.umask(before)
+    assert on_files.modes == {"job.bar-2": 0o600, "job.bar-2.lock": 0o600}
+
+
+@pytest.mark.parametrize("ending", ["", ".lock", ".new"])
+def test_a_file_of_another_user_is_refused(on_files: OnFiles, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_files().set_state(b"first")
+    file = on_files.directory / f"job.bar-2{ending}"
+    file.touch()
+    fstat = os.fstat
+
+    def of_another(number: int) -> object:
+        told = fstat(number)
+        return SimpleNamespace(st_uid=told.st_uid + 1) if os.path.samestat(told, file.stat()) else told
+
+    monkeypatch.setattr(on_files.module, "os", SimpleNamespace(**{**vars(os), "fstat": of_another}))
+    with pytest.raises(AccessRefused, match=rf"job\.bar-2{ending} belongs to user {os.geteuid() + 1}$"):
+        on_files().set_state(b"second", 1)
+
+
+@pytest.mark.parametrize("ending", ["", ".lock", ".new"])
+def test_a_link_is_not_followed(on_files: OnFiles, ending: str, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"1\nof somebody else")
+    (on_files.directory / f"job.bar-2{ending}").symlink_to(target)
+    with pytest.raises(EndpointUnreachable, match="symbolic links"):
+        on_files().set_state(b"state")
+    assert target.read_bytes() == b"1\nof somebody else"
+
+
+def test_a_lock_that_stays_is_an_error_and_one_of_a_killed_process_is_free(on_files: OnFiles) -> None:
+    on_files().set_state(b"state")
+    path = on_files.directory / "job.bar-2.lock"
+    hold = "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True)"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", f"{hold}; import signal; signal.pause()", str(path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGSTOP)
+        with pytest.raises(EndpointUnreachable, match=r"job\.bar-2 was locked for 0\.1 s"):
+            on_files(lock_timeout=0.1).get_state()
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert on_files().get_state() == (b"state", 1)
+
+
+def test_what_a_killed_writer_has_left_is_not_a_part_of_the_next_state(on_files: OnFiles) -> None:
+    (on_files.directory / "job.bar-2.new").write_bytes(b"1\n" + b"long" * 1000)
+    on_files().set_state(b"short")
+    assert on_files().get_state() == (b"short", 1)
+
+
+def test_a_file_of_something_else_is_not_used(on_files: OnFiles) -> None:
+    (on_files.directory / "job.bar-2").write_text("not a state")
+    with pytest.raises(EndpointUnreachable, match=r"cannot use .*job\.bar-2"):
+        on_files().set_state(b"state")
+
+
+@pytest.mark.parametrize("run_id", ["..", "a/b", "../../a", "ä b"])
+def test_a_run_id_is_no_path(on_files: OnFiles, tmp_path: Path, run_id: str) -> None:
+    before = set(tmp_path.iterdir())
+    on_files(run_id).set_state(b"state")
+    assert len(on_files.modes) == 2
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_keys_of_a_run_are_not_those_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the id of one begins like that of the other."""
+    module = imported(tmp_path / "package", "coordination", monkeypatch)
+
+    def prefix(run_id: str) -> str:
+        request = SimpleNamespace(endpoint="node:1", run_id=run_id, options=module.Bar2Options())
+        return str(module.create(request)._prefix)
+
+    prefixes = [prefix(run_id) for run_id in ("a", "a/b", "a/", "ab", "../a")]
+    assert prefixes[0] == "/rdzv-plugins/a/"
+    assert not any(one.startswith(other) for one in prefixes for other in prefixes if one is not other)
 
 
 @pytest.mark.parametrize(
@@ -216,6 +357,17 @@ def test_nothing_is_left_of_a_package_that_could_not_be_written(
     assert main(["new-backend", "bar"]) != 0
     assert "No space left on device" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("example", sorted(ROOT.glob("examples/rdzv-*/pyproject.toml")), ids=lambda p: p.parent.name)
+def test_examples_depend_on_the_same_versions(
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-backend", "bar"]) == 0
+    (ours,) = re.findall(r'"rdzv-plugins[^"[]*"', Path("rdzv-bar/pyproject.toml").read_text())
+    assert re.fullmatch(r'"rdzv-plugins>=\d+\.\d+,<\d+"', ours)
+    assert f"dependencies = [{ours}" in example.read_text()
 
 
 def test_the_wheel_has_the_templates(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def listed(heading: str) -> dict[str, list[str]]:
 
 
 def names_of(module: types.ModuleType) -> set[str]:
-    """What a module says is its own, or defines without an underscore; not what it imports."""
+    """What a module says is its own, or defines without an underscore; of its imports only ``X as X``."""
     if hasattr(module, "__all__"):
         return set(module.__all__)
     names = set()
@@ -147,6 +147,8 @@ def names_of(module: types.ModuleType) -> set[str]:
             names.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             names |= {target.id for target in (node.targets if isinstance(node, ast.Assign) else [node.target])}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {each.name for each in node.names if each.asname == each.name}
     return {name for name in names if not name.startswith("_")}
 
 
