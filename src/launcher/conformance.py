@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rdzv_plugins.errors import MissingDependency, RdzvError, UsageError
-from rdzv_plugins.options import parse_conf
+from rdzv_plugins.options import parse_conf, parse_options
 
 _THEMES = ("plugin", "backend", "rendezvous", "store", "failure", "launch", "scale")
+_PATIENCE = "RDZV_CONFORMANCE_PATIENCE"
 
 
 def configure(commands: Any) -> None:
@@ -35,7 +36,8 @@ def configure(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0: all passed. 1: something failed. Raises ``UsageError``, ``MissingDependency`` and what the harness raises."""
-    parse_conf(args.rdzv_conf)
+    conf = parse_conf(args.rdzv_conf)
+    _check_patience()
     themes = _THEMES if args.theme is None else [name.strip() for name in args.theme.split(",")]
     unknown = [name for name in themes if name not in _THEMES]
     if unknown:
@@ -47,18 +49,46 @@ def run(args: argparse.Namespace) -> int:
         )
     import pytest
 
+    from rdzv_plugins.host.create import NoOptions
     from rdzv_plugins.testing.find import find_harness
     from rdzv_plugins.testing.themes import entry
 
     found = entry(args.backend)
+    every: Mapping[str, str] = conf
     if args.rdzv_endpoint is None:
-        find_harness(args.backend)  # said here, in a line or two, if there is none
+        every = find_harness(args.backend, conf=conf).conf  # said here, in a line or two, if there is none
+    if conf:  # else its harness may still add to them
+        parse_options(found.backend.options or NoOptions, every, f"backend {found.backend.name!r}")
+    if args.json:
+        _check_writable(args.json)
     code = int(pytest.main(_arguments(args, found.backend.name, themes)))
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:
         raise UsageError(f"no test has a name like -k {args.select!r}", remedy="See the names in a run without -k.")
     if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
         return RdzvError.exit_code
     return 130 if code == pytest.ExitCode.INTERRUPTED else code
+
+
+def _check_patience() -> None:
+    """The suite reads it where it is imported, and could only fail there."""
+    given = os.environ.get(_PATIENCE, "1")
+    try:
+        right = 0 < float(given) < float("inf")
+    except ValueError:
+        right = False
+    if not right:
+        raise UsageError(f"{_PATIENCE}={given!r} is no number of seconds", remedy="Set it to 60, say, or unset it.")
+
+
+def _check_writable(file: str) -> None:
+    """Better told now than when all tests have run."""
+    try:
+        open(file, "a").close()
+    except OSError as error:
+        raise UsageError(
+            f"--json: cannot write {file}: {error.strerror}",
+            remedy="Name a file in a directory that is there and that you may write to.",
+        ) from None
 
 
 def _arguments(args: argparse.Namespace, backend: str, themes: Sequence[str]) -> list[str]:

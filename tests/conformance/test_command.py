@@ -24,6 +24,15 @@ def conformance(directory: Path, *arguments: str, **variables: str) -> tuple[int
         (["parallel", "--theme="], 2, "--theme: there is no theme ''", "There are: plugin, backend,"),
         (["parallel", "--theme", "plugin,"], 2, "--theme: there is no theme ''", "There are: plugin, backend,"),
         (["parallel", "--rdzv-conf=ttl"], 2, "--rdzv-conf: 'ttl' is not of the form key=value", "Write "),
+        (["static", "--rdzv-conf=ttl=2"], 2, "--rdzv-conf: backend 'static' has no option 'ttl'", "It accepts: "),
+        (["parallel", "--rdzv-conf=ttl=long"], 2, "--rdzv-conf: ", ""),
+        (
+            ["static", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-conf=ttl=2"],
+            2,
+            "--rdzv-conf: backend 'static' has no option 'ttl'",
+            "It accepts: ",
+        ),
+        (["parallel", "--json=not/there.json"], 2, "--json: cannot write not/there.json: No such file", "Name a file"),
         (["parallel", "--theme=plugin", "-k", "nothing_of_that_name"], 2, "no test has a name like", "See "),
     ],
 )
@@ -33,6 +42,31 @@ def test_wrong_use(tmp_path: Path, arguments: list[str], code: int, message: str
     error, then = [line for line in text.splitlines() if line.startswith("rdzv: ")]
     assert error.startswith(f"rdzv: error: {message}")
     assert then.startswith(f"rdzv: {remedy}")
+
+
+def test_patience_that_is_no_number(tmp_path: Path) -> None:
+    code, text = conformance(tmp_path, "parallel", RDZV_CONFORMANCE_PATIENCE="abc")
+    assert code == 2, text
+    assert text.splitlines() == [
+        "rdzv: error: RDZV_CONFORMANCE_PATIENCE='abc' is no number of seconds",
+        "rdzv: Set it to 60, say, or unset it.",
+    ]
+
+
+def test_harness_that_breaks_at_its_start_ends_the_run(tmp_path: Path) -> None:
+    site = install(tmp_path, "state_right", "It")
+    (site / "state_right_harness.py").write_text(
+        "from rdzv_plugins.testing import Harness\n\n\n"
+        "class It(Harness):\n    def start(self):\n        open('/no/such/server')\n"
+    )
+    (entries,) = site.glob("*.dist-info/entry_points.txt")
+    entries.write_text(entries.read_text().replace("toy_harness:It", "state_right_harness:It"))
+    code, text = run([*CONFORMANCE, "state-right", "--theme=plugin"], environment(site), tmp_path)
+    assert code == 69, text
+    assert "the harness of backend 'state-right', of rdzv-state-right, cannot be started: FileNotFoundError: " in text
+    assert "give --rdzv-endpoint to do without it" in text
+    assert "Traceback" not in text
+    assert " failed" not in text
 
 
 def test_without_pytest(tmp_path: Path) -> None:

@@ -12,6 +12,22 @@ from rdzv_plugins.testing import free_port
 from rdzv_plugins.testing.builtin import C10dHarness, EtcdHarness, ParallelHarness, StaticHarness, TieredHarness
 from rdzv_plugins.testing.find import find_harness
 
+UNREACHABLE = """
+from right_state import backend
+from rdzv_plugins import hookimpl
+from rdzv_plugins.errors import EndpointUnreachable
+
+class State:
+    name = "toy"
+    def get_state(self):
+        raise EndpointUnreachable("nobody answers")
+    def set_state(self, state, token=None): ...
+
+@hookimpl
+def rdzv_register_backends():
+    return backend("find-unreachable", create=lambda request: State())
+"""
+
 
 @pytest.mark.parametrize("kind", [StaticHarness, C10dHarness, ParallelHarness, TieredHarness, EtcdHarness])
 def test_built_ins_register_as_strangers_do(kind: type) -> None:
@@ -64,6 +80,32 @@ def test_backend_without_a_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "--rdzv-endpoint" in caught.value.remedy
 
 
+def test_nobody_at_the_endpoint_of_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = _install(tmp_path, monkeypatch, "find_unreachable", None)
+    toy = site / "find_unreachable.py"
+    toy.write_text(UNREACHABLE)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    with pytest.raises(RdzvError, match=f"could not be created at {tmp_path}\n.*nobody answers") as caught:
+        find_harness("find-unreachable", str(tmp_path))
+    assert caught.value.exit_code == 68
+
+
+def test_nobody_at_the_endpoint_of_a_coordination_service() -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    with pytest.raises(RdzvError, match=f"could not be created at {nobody}\n.*could not be reached") as caught:
+        find_harness("parallel", nobody, {"is_host": "false"})
+    assert caught.value.exit_code == 68
+
+
+def test_harness_of_no_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = _install(tmp_path, monkeypatch, "find_no_kind", "find_no_kind_harness:It")
+    text = "from rdzv_plugins.testing import Harness\nclass It(Harness):\n    kind = 'lease'\n"
+    (site / "find_no_kind_harness.py").write_text(text)
+    with pytest.raises(BrokenPlugin, match="'find-no-kind' of rdzv-find-no-kind has kind = 'lease'") as caught:
+        find_harness("find-no-kind")
+    assert "state, coordination, handler" in caught.value.remedy
+
+
 @pytest.mark.parametrize(
     ("where", "message"),
     [
@@ -78,8 +120,8 @@ def test_broken_harness_is_named(where: str, message: str, tmp_path: Path, monke
         find_harness("find-broken-harness")
 
 
-def _install(directory: Path, monkeypatch: pytest.MonkeyPatch, name: str, harness: str | None) -> None:
-    """A right state backend of that name, with that entry point of a harness."""
+def _install(directory: Path, monkeypatch: pytest.MonkeyPatch, name: str, harness: str | None) -> Path:
+    """A right state backend of that name, with that entry point of a harness; where it is installed."""
     site = install(directory, "state_right")
     module = site / f"{name}.py"
     backend = name.replace("_", "-")
@@ -91,3 +133,4 @@ def _install(directory: Path, monkeypatch: pytest.MonkeyPatch, name: str, harnes
         entries += f"[rdzv_plugins.harnesses]\n{backend} = {harness}\n"
     (info / "entry_points.txt").write_text(entries)
     monkeypatch.syspath_prepend(str(site))
+    return site

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rdzv_plugins.testing.builtin import ParallelHarness
+from rdzv_plugins.testing.node_warm import warm
 from rdzv_plugins.testing.nodes import Job
 
 SCRIPT = """
@@ -66,6 +67,39 @@ def test_error_of_a_node_is_all_that_its_user_would_see(tmp_path: Path) -> None:
         assert "join of node 0" in str(error)
         assert error.text in str(error)
         assert error.remedy in str(error)
+
+
+def test_node_that_cannot_be_ended_leaves_no_other_running(tmp_path: Path) -> None:
+    class Broken:
+        def close(self) -> None:
+            raise OSError("no such node")
+
+    class Whole:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    others = [Whole(), Whole()]
+    with pytest.raises(OSError, match="no such node"), Job(ParallelHarness(), tmp_path, "3") as job:
+        job.nodes += [others[0], Broken(), others[1]]  # type: ignore[list-item]
+    assert [each.closed for each in others] == [True, True]
+
+
+def test_program_that_forks_nodes_is_started_again_once_it_has_died() -> None:
+    variables = {"RDZV_DEBUG_OF_THIS_TEST": "1"}
+    first = warm(variables)
+    try:
+        assert warm(variables) is first
+        first._process.kill()
+        first._process.wait()
+        second = warm(variables)
+        assert second is not first
+        assert second.alive
+        second._process.kill()
+        second.close()
+    finally:
+        first.close()
 
 
 def test_no_node_outlives_a_run_of_tests_that_is_killed(tmp_path: Path) -> None:

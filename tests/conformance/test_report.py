@@ -146,6 +146,48 @@ def test_worst_phase_of_a_test_counts() -> None:
     assert results.test("nobody-has-it", "store", "id", "test_x", "a promise") is test
 
 
+def test_two_classes_with_a_test_of_one_name() -> None:
+    results = Results()
+    results.test("nobody-has-it", "store", "it.py::TestTls::test_x", "test_x", "a promise").add("failed", 1.0, "why")
+    results.test("nobody-has-it", "store", "it.py::TestPlain::test_x", "test_x", "a promise")
+    results.test("nobody-has-it", "store", "it.py::TestPlain::test_y", "test_y", "a promise")
+    results.test("nobody-has-it", "plugin", "it.py::TestIt::test_x", "test_x", "a promise")
+    themes = as_data(results)["backends"][0]["themes"]
+    outcomes = {theme: {name: test["outcome"] for name, test in tests.items()} for theme, tests in themes.items()}
+    assert outcomes == {
+        "plugin": {"test_x": "passed"},
+        "store": {"TestTls::test_x": "failed", "TestPlain::test_x": "passed", "test_y": "passed"},
+    }
+    assert "    FAILED  a promise: TestTls::test_x" in as_lines(results)
+
+
+def test_two_files_with_a_test_of_one_name() -> None:
+    results = Results()
+    for file in ("one.py", "two.py"):
+        results.test("nobody-has-it", "store", f"{file}::TestIt::test_x", "test_x", "a promise")
+    assert list(as_data(results)["backends"][0]["themes"]["store"]) == [
+        "one.py::TestIt::test_x",
+        "two.py::TestIt::test_x",
+    ]
+
+
+def test_file_that_cannot_be_written_is_said_before_any_test_runs(tmp_path: Path) -> None:
+    code, text = run_suite(tmp_path, TESTS, "--conformance-json=not/there.json")
+    assert code == 4, text
+    assert "--conformance-json: cannot write not/there.json: No such file or directory" in text
+    assert "test_it.py" not in text
+
+
+def test_table_is_there_when_the_file_cannot_be_written_at_the_end(tmp_path: Path) -> None:
+    tests = TESTS + "\ndef test_last():\n    import os\n    os.rename('to', 'elsewhere')\n"
+    (tmp_path / "to").mkdir()
+    code, text = run_suite(tmp_path, tests, "--conformance-json=to/report.json")
+    assert code == 4, text
+    table, _, end = text.partition(COUNTS)
+    assert table
+    assert "--conformance-json: cannot write to/report.json: No such file or directory" in end
+
+
 def test_long_message_is_cut_in_the_table_alone() -> None:
     results = Results()
     results.test("nobody-has-it", "store", "id", "test_x", "a promise").add("failed", 1.0, "word " * 200)

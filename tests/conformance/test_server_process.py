@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import select
 import signal
 import socket
@@ -41,6 +42,17 @@ def answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def wait_for_end(pid: int) -> bool:
+    try:
+        ended = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([ended], [], [], 60)[0])
+    finally:
+        os.close(ended)
+
+
 def test_killed_and_started_again_at_the_same_address(tmp_path: Path) -> None:
     port = free_port()
     one = server(tmp_path, port)
@@ -68,14 +80,58 @@ def test_one_that_does_not_start_says_its_last_words(tmp_path: Path) -> None:
     assert one.pids == ()
 
 
+def test_somebody_else_at_its_port_is_not_taken_for_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        one = server(tmp_path, other.getsockname()[1], "raise SystemExit('no luck today')")
+        with pytest.raises(RdzvError, match=r"another process serves 127.0.0.1:\d+ \(Address already in use\)"):
+            one.start()
+        assert one.pids == ()
+
+
+def test_one_that_has_ended_is_not_ready_whoever_answers(tmp_path: Path) -> None:
+    def somebody_answers() -> bool:
+        for pid in one.pids:
+            wait_for_end(pid)
+        return True
+
+    command = [sys.executable, "-c", "raise SystemExit('no luck today')"]
+    one = ServerProcess(command, free_port(), log=tmp_path / "log", keeps_data=False, ready=somebody_answers)
+    with pytest.raises(RdzvError, match=r"ended with code 1\n  \| no luck today"):
+        one.start()
+
+
+def test_a_server_that_a_script_has_started_is_killed_too(tmp_path: Path) -> None:
+    port = free_port()
+    command = ["sh", "-c", '"$0" -c "$1" "$2" & wait', sys.executable, HTTP, str(port)]
+    one = ServerProcess(command, port, log=tmp_path / "log", keeps_data=False)
+    one.start()
+    pids = one.pids
+    try:
+        assert len(pids) == 2
+        one.kill()
+        assert one.pids == ()
+        assert not answers(port)
+    finally:
+        if answers(port):
+            os.killpg(pids[0], signal.SIGKILL)
+
+
+def test_a_port_does_not_come_of_a_seed() -> None:
+    def chosen() -> list[int]:
+        random.seed(1)
+        return [free_port() for _ in range(3)]
+
+    before = random.getstate()
+    try:
+        assert chosen() != chosen()
+    finally:
+        random.setstate(before)
+
+
 def test_it_ends_when_the_tests_are_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARENT, HTTP, str(free_port()), str(tmp_path / "log")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
         pid = int(parent.stdout.readline())
-        ended = os.pidfd_open(pid)
-        try:
-            parent.send_signal(signal.SIGKILL)
-            assert select.select([ended], [], [], 60)[0], "the server outlives the tests that have started it"
-        finally:
-            os.close(ended)
+        parent.send_signal(signal.SIGKILL)
+        assert wait_for_end(pid), "the server outlives the tests that have started it"

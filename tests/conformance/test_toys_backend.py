@@ -25,7 +25,7 @@ def test_right_coordination_backend_passes(tmp_path: Path) -> None:
 def test_right_state_backend_passes(tmp_path: Path) -> None:
     checked = state(tmp_path, "state_right", variables={})
     checked.must_pass()
-    assert len(checked.names("passed")) == 8
+    assert len(checked.names("passed")) == 9
     assert {"not for a RendezvousBackend: it is what a CoordinationBackend promises"} < {
         gap for test in checked.tests.values() for gap in test["gaps"]
     }
@@ -81,6 +81,21 @@ def test_token_that_is_ignored(tmp_path: Path) -> None:
 def test_runs_that_share_a_state(tmp_path: Path) -> None:
     checked = state(tmp_path, "state_mixes_runs", k="apart or none")
     checked.must_fail("test_states_of_two_runs_are_kept_apart")
+
+
+def test_run_id_that_is_a_path(tmp_path: Path) -> None:
+    checked = state(tmp_path, "state_run_id_is_path", k="apart or none")
+    checked.must_fail("test_states_of_two_runs_are_kept_apart")
+
+
+def test_writer_that_is_killed_and_leaves_half_a_state(tmp_path: Path) -> None:
+    checked = state(tmp_path, "state_torn_write", k="writer_that_is_killed or none")
+    checked.must_fail("test_a_writer_that_is_killed_leaves_the_old_state_or_the_new_one")
+
+
+def test_sessions_that_outlive_their_time(tmp_path: Path) -> None:
+    checked = coordination(tmp_path, "coordination_lives_longer", k="stopped_process or says_of_itself")
+    checked.must_fail("test_the_keys_of_a_stopped_process_go_after_its_time_to_live", saying="has not told all within")
 
 
 def test_harness_that_is_wrong_about_the_kind(tmp_path: Path) -> None:

@@ -37,6 +37,13 @@ def test_late_node_that_is_forgotten(tmp_path: Path) -> None:
     assert checked.names("passed") == {"test_all_nodes_agree_on_one_world"}
 
 
+def test_first_round_without_a_last_call(tmp_path: Path) -> None:
+    checked = check(tmp_path, "rendezvous_no_last_call", "rendezvous", k="last_call")
+    checked.must_fail(
+        "test_first_round_begins_at_the_maximum_or_after_the_last_call", saying="before the end of its last call"
+    )
+
+
 def test_nodes_that_are_not_told_that_the_endpoint_is_gone(tmp_path: Path) -> None:
     checked = check(tmp_path, "coordination_loses_silently", "failure", k="serves_the_endpoint")
     checked.must_fail("test_node_that_serves_the_endpoint_is_killed*")

@@ -62,7 +62,9 @@ class Job:
     def prepared(self, endpoint: str | None = None, **fields: Any) -> Request:
         """A request of one of its nodes, checked, with its options. ``fields`` are those of ``Request``."""
         given = {"run_id": self.run_id, "max_nodes": 8} | fields
-        return prepare(entry(self.harness.backend), self.harness.request(endpoint or self.endpoint, **given))
+        request = self.harness.request(endpoint or self.endpoint, **given)
+        with _environment(self.harness.environment):  # a backend may look for its password there when it checks
+            return prepare(entry(self.harness.backend), request)
 
     def created(self, endpoint: str | None = None, **fields: Any) -> Any:
         """Whatever the backend's ``create`` returns for one more node, in this process."""

@@ -93,7 +93,7 @@ class EtcdHarness(Harness):
             try:
                 server.start()
             except RdzvError as error:
-                if "address already in use" not in str(error) or attempt == 2:
+                if "address already in use" not in str(error).lower() or attempt == 2:
                     raise
             else:
                 self.service = self._server = server

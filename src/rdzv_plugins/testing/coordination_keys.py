@@ -5,7 +5,7 @@ from __future__ import annotations
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.errors import RunIdMismatch
 from rdzv_plugins.testing.backend_job import Job, JobTheme, of_kind
-from rdzv_plugins.testing.coordination_parts import PATIENCE, Recorder, assert_says, keys_of, opened, together
+from rdzv_plugins.testing.coordination_parts import PATIENCE, Recorder, assert_says, keys_of, like, opened, together
 
 T = PATIENCE
 _MANY = 400
@@ -128,17 +128,18 @@ class CoordinationKeys(JobTheme):
     @of_kind("coordination")
     def test_runs_are_kept_apart(self, job: Job) -> None:
         # Or refused by name, where an endpoint belongs to one run.
-        one, recorder = job.session(), Recorder()
-        another = job.run_id + "-another"
-        try:
-            other = opened(job.backend(run_id=another))
-        except RunIdMismatch as error:
-            assert_says(error, another, job.run_id)
-            return
-        other.watch("", recorder, timeout=T)
-        one.put({"k": b"mine"}, timeout=T)
-        assert other.create("k", b"theirs", timeout=T)[0]
-        assert recorder.take(1) == [("k", b"theirs")]
-        assert keys_of(one) == {"k": b"mine"}
-        assert keys_of(other) == {"k": b"theirs"}
-        assert len(recorder.events) == 1
+        runs = {job.run_id: (job.session(), Recorder())}
+        for another in like(job.run_id):
+            try:
+                runs[another] = opened(job.backend(run_id=another)), Recorder()
+            except RunIdMismatch as error:
+                assert_says(error, another, job.run_id)
+        for session, recorder in runs.values():
+            session.watch("", recorder, timeout=T)
+        for run, (session, _) in runs.items():
+            session.delete(["k"], timeout=T)
+            assert session.create("k", run.encode(), timeout=T)[0], f"run {run!r} has keys of another"
+        for run, (session, recorder) in runs.items():
+            assert keys_of(session) == {"k": run.encode()}, f"run {run!r} sees keys of another"
+            session.put({"fence": b""}, timeout=T)
+            assert recorder.take(2) == [("k", run.encode()), ("fence", b"")], f"run {run!r} is told of another's keys"

@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 PATIENCE = float(os.environ.get("RDZV_CONFORMANCE_PATIENCE", "60"))
 """Seconds within which what has to happen does, on a busy machine too. ``RDZV_CONFORMANCE_PATIENCE`` changes it."""
+SLACK = max(10.0, PATIENCE / 6)
+"""Seconds by which a busy machine may exceed a time that is measured."""
 LONG = 60.0
 """Time to live, in seconds, of sessions whose end no test waits for."""
 
@@ -60,19 +62,28 @@ class Recorder:
             self.threads.add(threading.get_ident())
             self._changed.notify_all()
 
-    def until(self, condition: Callable[[list[Event]], object]) -> list[Event]:
+    def until(self, condition: Callable[[list[Event]], object], patience: float = PATIENCE) -> list[Event]:
         """The events when ``condition`` holds of them. Raises ``AssertionError`` when it never does."""
         with self._changed:
-            if not self._changed.wait_for(lambda: condition(self.events), PATIENCE):
+            if not self._changed.wait_for(lambda: condition(self.events), patience):
                 told = [(each.key, each.value) for each in self.events[-20:]]
                 raise AssertionError(
-                    f"the watch has not told all within {PATIENCE:g} s: {len(self.events)} events, the last: {told}"
+                    f"the watch has not told all within {patience:g} s: {len(self.events)} events, the last: {told}"
                 )
             return list(self.events)
 
-    def take(self, count: int) -> list[tuple[str, bytes | None]]:
+    def take(self, count: int, patience: float = PATIENCE) -> list[tuple[str, bytes | None]]:
         """Keys and values of the first ``count`` events, once there are so many."""
-        return [(each.key, each.value) for each in self.until(lambda events: len(events) >= count)][:count]
+        events = self.until(lambda events: len(events) >= count, patience)
+        return [(each.key, each.value) for each in events][:count]
+
+
+def end_of(ttl: float) -> float:
+    """Seconds within which others are told that a session of that time to live, as granted, is over.
+
+    A service may double it (Consul does), and look for what is over only now and then.
+    """
+    return 3 * ttl + SLACK
 
 
 def opened(backend: CoordinationBackend, ttl: float = LONG, losses: Losses | None = None) -> Session:
@@ -90,6 +101,15 @@ def keys_of(session: Session, prefix: str = "") -> dict[str, bytes]:
     return keys(session.list(prefix, timeout=PATIENCE))
 
 
+def like(run_id: str) -> list[str]:
+    """Ids of other runs, which a backend that makes paths, patterns or prefixes of them would take for that one.
+
+    One is the beginning of it, and of some it is the beginning.
+    """
+    text = "{0}-another", "{0}/b", "./{0}", "../{0}", "{0}:", "{0}*", "ä b {0}"
+    return [run_id[:-1], *(each.format(run_id) for each in text)]
+
+
 def wait_until(condition: Callable[[], Any], what: Callable[[], object], patience: float = PATIENCE) -> Any:
     """Poll for a state of the outside world that nobody can notify us of. Fails with ``what()``."""
     deadline = time.monotonic() + patience
@@ -105,8 +125,12 @@ def wait_gone(session: Session, key: str) -> None:
     wait_until(lambda: key not in keys_of(session, key), lambda: f"key {key!r} is still there")
 
 
-def bounded(what: str, ask: Callable[[], T]) -> T:
-    """What ``ask`` returns or raises; fails if it does neither in time, instead of hanging."""
+def bounded(what: str, ask: Callable[[], T], timeout: float | None = None) -> T:
+    """What ``ask`` returns or raises; fails if it does neither in time, instead of hanging.
+
+    ``timeout``: the one that it was given. Without, and at the latest, it has to come to an end within ``PATIENCE``.
+    """
+    allowed = PATIENCE if timeout is None else min(PATIENCE, timeout + SLACK)
     results: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue()
 
     def run() -> None:
@@ -117,9 +141,10 @@ def bounded(what: str, ask: Callable[[], T]) -> T:
 
     threading.Thread(target=run, name="conformance-call", daemon=True).start()
     try:
-        result, error = results.get(timeout=PATIENCE)
+        result, error = results.get(timeout=allowed)
     except queue.Empty:
-        raise AssertionError(f"{what} has not returned within {PATIENCE:g} s, whatever its time-out was") from None
+        given = "" if timeout is None else f", with a time-out of {timeout:g} s"
+        raise AssertionError(f"{what} has not returned within {allowed:g} s{given}") from None
     if error is not None:
         raise error
     return result  # type: ignore[return-value]  # it may be None: then T is

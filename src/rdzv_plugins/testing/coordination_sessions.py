@@ -17,6 +17,7 @@ from rdzv_plugins.testing.coordination_parts import (
     PATIENCE,
     Losses,
     Recorder,
+    end_of,
     keys_of,
     opened,
     stop,
@@ -67,7 +68,7 @@ class CoordinationSessions(JobTheme):
         with job.client("node", job.ttl, child=child) as process:
             assert recorder.take(1) == [("node", b"here")]
             process.kill()
-            assert recorder.take(2)[1] == ("node", None)
+            assert recorder.take(2, end_of(process.first["ttl"]))[1] == ("node", None)
 
     @of_kind("coordination")
     def test_the_keys_of_a_stopped_process_go_after_its_time_to_live(self, job: Job) -> None:
@@ -77,7 +78,7 @@ class CoordinationSessions(JobTheme):
         with job.client("node", job.ttl) as process:
             assert recorder.take(1) == [("node", b"here")]
             stop(process.pid)
-            assert recorder.take(2)[1] == ("node", None)
+            assert recorder.take(2, end_of(process.first["ttl"]))[1] == ("node", None)
             process.go_on()
             assert process.line()["lost"]
             process.leave()

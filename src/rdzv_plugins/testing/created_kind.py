@@ -1,4 +1,7 @@
-"""``python -m rdzv_plugins.testing.created_kind BACKEND ENDPOINT [KEY=VALUE ...]``: prints what ``create`` returns."""
+"""``python -m rdzv_plugins.testing.created_kind BACKEND ENDPOINT [KEY=VALUE ...]``: prints what ``create`` returns.
+
+It asks it something first: a test of a service at which nobody is waits for a minute before it fails.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,56 @@ import sys
 import uuid
 from collections.abc import Sequence
 from types import MappingProxyType
+from typing import Any
 
 from rdzv_plugins.coordination import CoordinationBackend
-from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.create import prepare
 from rdzv_plugins.interfaces import RendezvousHandler, Request
 
+_ANSWER_S = 10.0
+"""Within which a service that runs answers."""
+
 
 def main(arguments: Sequence[str]) -> int:
-    """``state``, ``coordination`` or ``handler``; 1, with the reason on stderr, if it cannot be created."""
+    """``state``, ``coordination`` or ``handler``; the error's exit code if it cannot be created or nobody answers.
+
+    The reason is on stderr then.
+    """
     name, endpoint, *pairs = arguments
     conf = MappingProxyType(dict(pair.split("=", 1) for pair in pairs))
     run_id = f"conformance-{uuid.uuid4().hex[:8]}"
     request = Request(name, run_id, endpoint, min_nodes=1, max_nodes=1, nproc_per_node=1, conf=conf)
     entry = PluginHost.load().catalog.find(name)
     try:
-        created = entry.backend.create(prepare(entry, request))
+        request = prepare(entry, request)
+        print(_asked(entry.backend.create(request), request))
     except RdzvError as error:
         print(f"{type(error).__name__}: {error} {error.remedy}", file=sys.stderr)
-        return 1
+        return error.exit_code
+    except Exception as error:
+        if type(error).__name__ != "RendezvousConnectionError":  # torch's, which a state may raise
+            raise
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return EndpointUnreachable.exit_code
+    return 0
+
+
+def _asked(created: Any, request: Request) -> str:
+    """Its kind. A handler is asked nothing: it would wait for other nodes."""
     if isinstance(created, RendezvousHandler):
         created.shutdown()
-        print("handler")
-    elif isinstance(created, CoordinationBackend):
-        created.close()
-        print("coordination")
-    else:
-        print("state")
-    return 0
+        return "handler"
+    if isinstance(created, CoordinationBackend):
+        ttl = float(getattr(request.options, "ttl", _ANSWER_S))
+        try:
+            created.open_session(ttl, on_lost=lambda error: None, timeout=_ANSWER_S).close()
+        finally:
+            created.close()
+        return "coordination"
+    created.get_state()
+    return "state"
 
 
 if __name__ == "__main__":

@@ -66,6 +66,10 @@ def _made(found: EntryPoint) -> Harness:
             f"{owner} is a {type(harness).__name__} ({found.value})",
             remedy="It has to be a subclass of rdzv_plugins.testing.Harness.",
         )
+    if harness.kind not in KINDS:
+        raise BrokenPlugin(
+            f"{owner} has kind = {harness.kind!r} ({found.value})", remedy=f"Set it to one of {', '.join(KINDS)}."
+        )
     return harness
 
 
@@ -96,7 +100,7 @@ def _at(name: str, where: str, given: Mapping[str, str]) -> Harness:
 
 
 def _kind(name: str, endpoint: str, conf: Mapping[str, str]) -> Kind:
-    """What ``create`` returns. In a process of its own: it may block, and may import torch."""
+    """What ``create`` returns, if the service answers. In a process of its own: it may block, and may import torch."""
     command = [sys.executable, "-m", "rdzv_plugins.testing.created_kind", name, endpoint]
     command += [f"{key}={value}" for key, value in conf.items()]
     try:
@@ -109,8 +113,11 @@ def _kind(name: str, endpoint: str, conf: Mapping[str, str]) -> Kind:
     kind = (done.stdout.split() or [""])[-1]
     if done.returncode or kind not in KINDS:
         words = "".join(f"\n  | {line}" for line in done.stderr.strip().splitlines()[-6:])
-        raise RdzvError(
+        error = RdzvError(
             f"backend {name!r} could not be created at {endpoint}{words}",
             remedy="Check that its service runs there, and --rdzv-conf.",
         )
+        if done.returncode > UsageError.exit_code:  # 1: a traceback; 2: pytest would take it for Ctrl-C
+            error.exit_code = done.returncode
+        raise error
     return cast(Kind, kind)

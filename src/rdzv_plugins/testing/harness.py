@@ -112,8 +112,9 @@ class Harness:
 
 def free_port() -> int:
     """A TCP port of loopback that nobody listens on, below those that the kernel hands out by itself."""
+    chance = random.SystemRandom()  # a seed that somebody gives to all processes of a run would choose alike in all
     while True:
-        port = random.randint(20000, 30000)
+        port = chance.randint(20000, 30000)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

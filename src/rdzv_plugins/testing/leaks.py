@@ -46,7 +46,6 @@ def assert_leaves_nothing(cycle: Callable[[], None], times: int = _TIMES) -> Non
     wait_until(
         lambda: not grown(),
         lambda: f"{times} times opened and closed have left {grown()}; threads: {threading.enumerate()}",
-        patience=min(PATIENCE, 10.0),
     )
 
 

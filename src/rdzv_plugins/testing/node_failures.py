@@ -169,7 +169,6 @@ class NodeFailures(NodeTheme):
             lambda: not grown(),
             f"{node} holds no more than it did {len(held) - 1} times before",
             lambda: f"{grown()}: {held[0]}, then {held[-1]}",
-            timeout=10,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import json
 import os
 import select
@@ -84,15 +83,18 @@ class Warm:
 
 
 def warm(environment: Mapping[str, str]) -> Warm:
-    """The one for nodes with these variables; it is started at the first use, and ends with this process."""
+    """The one for nodes with these variables; it is started at the first use, and ends with this process.
+
+    If it has died, another one: its nodes are lost, not those of all later tests.
+    """
     early = {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
-    return _warm(os.getpid(), tuple(sorted(early.items())))
+    key = os.getpid(), tuple(sorted(early.items()))  # a fork of this process has none yet
+    if key not in _warm or not _warm[key].alive:
+        _warm[key] = Warm(early)
+    return _warm[key]
 
 
-@functools.cache
-def _warm(pid: int, early: tuple[tuple[str, str], ...]) -> Warm:
-    """``pid`` is that of this process: a fork of it has none yet."""
-    return Warm(dict(early))
+_warm: dict[tuple[int, tuple[tuple[str, str], ...]], Warm] = {}
 
 
 def kill(pid: int) -> None:

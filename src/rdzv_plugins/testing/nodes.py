@@ -16,6 +16,7 @@ costs milliseconds. Calls of a node's methods wait for the answer, at most ``PAT
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 import uuid
@@ -92,8 +93,9 @@ class Job:
             error.args = (f"{error}\n{self.logs()}",)
         elif error is not None:
             print(self.logs())  # pytest shows it with the failure
-        for node in self.nodes:
-            node.close()
+        with contextlib.ExitStack() as ending:  # all of them, also when the end of one fails
+            for node in reversed(self.nodes):
+                ending.callback(node.close)
 
     def node(self, **changes: Any) -> Node:
         """One more node; ``changes`` replace those of the job's request, ``conf`` comes on top of it.

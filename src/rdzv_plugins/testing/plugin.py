@@ -7,6 +7,7 @@ rdzv_plugins.testing.plugin``. Works under pytest-xdist: what the report needs t
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """The results are gathered where the run is reported: not in a process of pytest-xdist's that runs tests."""
     if not hasattr(config, "workerinput"):
+        file = config.getoption("conformance_json")
+        if file is not None:
+            try:
+                open(file, "a").close()  # better told now than when all tests have run
+            except OSError as error:
+                raise pytest.UsageError(f"--conformance-json: cannot write {file}: {error.strerror}") from None
         config.pluginmanager.register(_Collector(config), "rdzv-conformance")
 
 
@@ -79,10 +86,16 @@ class _Collector:
         test.gaps = list(dict.fromkeys(str(value) for name, value in properties if name == GAP))
         test.add("gap" if report.passed and test.gaps else report.outcome, report.duration, _message(report))
 
-    def pytest_sessionfinish(self) -> None:
-        """Write the file."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
+        """Write the file, when the table has been printed."""
+        yield
         if self._file is not None:
-            Path(self._file).write_text(json.dumps(as_data(self._results), indent=2) + "\n")
+            try:
+                Path(self._file).write_text(json.dumps(as_data(self._results), indent=2) + "\n")
+            except OSError as error:
+                print(f"--conformance-json: cannot write {self._file}: {error.strerror}", file=sys.stderr)
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the table, if there was a theme."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -58,11 +59,14 @@ class Results:
         """Those with a result, in the order of their first one."""
         return list(dict.fromkeys(backend for backend, _ in self._tests))
 
-    def themes(self, backend: str) -> Iterator[tuple[str, list[TestResult]]]:
-        """The themes of a backend in their order, each with its tests in the order of their run."""
+    def themes(self, backend: str) -> Iterator[tuple[str, dict[str, TestResult]]]:
+        """The themes of a backend in their order, each with its tests in the order of their run.
+
+        By name; those of one name, which several classes of a theme have, by ``Class::test``.
+        """
         own = [theme for name, theme in self._tests if name == backend]
         for theme in sorted(own, key=lambda each: (THEMES.index(each) if each in THEMES else len(THEMES), each)):
-            yield theme, list(self._tests[backend, theme].values())
+            yield theme, _by_name(self._tests[backend, theme])
 
 
 def as_data(results: Results) -> dict[str, Any]:
@@ -77,14 +81,14 @@ def as_lines(results: Results) -> list[str]:
         facts = _facts(name)
         what = ", ".join([f"{facts['distribution']} {facts['version']}", *facts["capabilities"]])
         lines.append(f"conformance of {name} ({what})")
-        found = [(theme, tests, _counts(tests)) for theme, tests in results.themes(name)]
+        found = [(theme, tests, _counts(list(tests.values()))) for theme, tests in results.themes(name)]
         skipped = any(counts["skipped"] for _, _, counts in found)
         columns = ("passed", "failed", "gaps") + (("skipped",) if skipped else ())
         lines.append(f"  {'theme':<12}" + "".join(f"{column:>8}" for column in columns))
         for theme, tests, counts in found:
             lines.append(f"  {theme:<12}" + "".join(f"{counts[column]:>8}" for column in columns))
-            lines += [line for test in tests for line in _remarks(test)]
-            lines += _gaps(tests)
+            lines += [line for name, test in tests.items() for line in _remarks(name, test)]
+            lines += _gaps(list(tests.values()))
     return lines
 
 
@@ -93,14 +97,23 @@ def suite_version() -> str:
     return version("rdzv-plugins")
 
 
+def _by_name(tests: dict[str, TestResult]) -> dict[str, TestResult]:
+    """From keys, which are those of pytest (``file::Class::test``), to the shortest names that are all different."""
+    named = {key: test.name for key, test in tests.items()}
+    for longer in ({key: key.partition("::")[2] or key for key in tests}, {key: key for key in tests}):
+        often = Counter(named.values())
+        named = {key: longer[key] if often[name] > 1 else name for key, name in named.items()}
+    return {named[key]: test for key, test in tests.items()}
+
+
 def _counts(tests: list[TestResult]) -> dict[str, int]:
     count = {outcome: sum(test.outcome == outcome for test in tests) for outcome in _WORST}
     return {"passed": count["passed"], "failed": count["failed"], "gaps": count["gap"], "skipped": count["skipped"]}
 
 
-def _remarks(test: TestResult) -> Iterator[str]:
+def _remarks(name: str, test: TestResult) -> Iterator[str]:
     if test.outcome == "failed":
-        yield f"    FAILED  {test.promise}: {test.name}"
+        yield f"    FAILED  {test.promise}: {name}"
     if test.outcome in ("failed", "skipped") and test.message:
         message = textwrap.shorten(test.message, _WIDTH, placeholder=" ...")
         yield f"    {'':<8}{message}" if test.outcome == "failed" else f"    skipped {test.promise}: {message}"
@@ -119,14 +132,14 @@ def _gaps(tests: list[TestResult]) -> Iterator[str]:
 def _backend(results: Results, name: str) -> dict[str, Any]:
     themes = {
         theme: {
-            test.name: {
+            test_name: {
                 "promise": test.promise,
                 "outcome": test.outcome,
                 "seconds": round(test.seconds, 3),
                 "gaps": test.gaps,
                 "message": test.message,
             }
-            for test in tests
+            for test_name, test in tests.items()
         }
         for theme, tests in results.themes(name)
     }

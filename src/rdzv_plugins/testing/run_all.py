@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Iterator
 
 import pytest
 
-from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.errors import PluginError, RdzvError
 from rdzv_plugins.options import parse_conf
 from rdzv_plugins.testing import (
     BackendTheme,
@@ -23,11 +24,15 @@ from rdzv_plugins.testing import (
     StoreTheme,
 )
 from rdzv_plugins.testing.find import find_harness
+from rdzv_plugins.testing.themes import entry
 
 
 @pytest.fixture(scope="session")
 def harness(pytestconfig: pytest.Config) -> Iterator[Harness]:
-    """That of the backend which the command line names. Ends the run if it cannot be started: no test could pass."""
+    """That of the backend which the command line names. Ends the run if it cannot be started: no test could pass.
+
+    Whatever its ``start`` has raised: it is the harness's fault, and no broken promise of the backend.
+    """
     given = pytestconfig.getoption
     with contextlib.ExitStack() as running:
         try:
@@ -36,7 +41,20 @@ def harness(pytestconfig: pytest.Config) -> Iterator[Harness]:
             running.enter_context(found)
         except RdzvError as error:
             pytest.exit(f"{error}\n{error.remedy}".rstrip(), returncode=error.exit_code)
+        except Exception as error:
+            pytest.exit(_not_started(pytestconfig, error), returncode=PluginError.exit_code)
         yield found
+
+
+def _not_started(config: pytest.Config, error: Exception) -> str:
+    """Why a harness cannot be started, that did not say so by an ``RdzvError``."""
+    backend = config.getoption("conformance_backend")
+    owner = entry(backend).record.distribution
+    trace = f"\n{''.join(traceback.format_exception(error))}" if config.get_verbosity() > 0 else ""
+    return (
+        f"the harness of backend {backend!r}, of {owner}, cannot be started: {type(error).__name__}: {error}\n"
+        f"Its start() has to say by an RdzvError what is missing; give --rdzv-endpoint to do without it.{trace}"
+    )
 
 
 class TestPlugin(PluginTheme):

@@ -1,12 +1,15 @@
 """A server as a child of the tests: what a harness needs for a service that the nodes only dial.
 
 ``start``, ``kill`` and ``start_again`` as the suite wants them, and the certainty that the server is gone with the
-tests: if they are killed themselves, the kernel ends it.
+tests: if they are killed themselves, the kernel ends it. (It ends the process of the command. Should that be a script
+which starts the server, let it end with ``exec``.)
 """
 
 from __future__ import annotations
 
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -31,7 +34,7 @@ _ENDS_WITH_PARENT = (
 
 
 class ServerProcess:
-    """One process on loopback that serves; a ``Service``. For one thread, which has to outlive the server.
+    """A server on loopback, with all processes of its session; a ``Service``. For one thread that outlives it.
 
     ``start`` starts it, ``kill`` ends it for good unless ``start_again`` follows.
     """
@@ -61,8 +64,10 @@ class ServerProcess:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Its process, if it runs."""
-        return (self._process.pid,) if self._process is not None and self._process.poll() is None else ()
+        """Its process, if it runs, and those that it has started and that are still in its session."""
+        if self._process is None:
+            return ()
+        return tuple(int(each.name) for each in Path("/proc").glob("[0-9]*") if _runs(each, self._process.pid))
 
     @property
     def keeps_data(self) -> bool:
@@ -70,7 +75,18 @@ class ServerProcess:
         return self._keeps_data
 
     def start(self) -> None:
-        """Start it, and return when it answers. Raises ``RdzvError`` with its last words if it does not."""
+        """Start it, and return when it answers. Raises ``RdzvError`` with its last words if it does not.
+
+        And if somebody else serves its port already: the tests would speak to that one.
+        """
+        assert not self.pids, f"{self._command[0]} runs already: kill it first"
+        self.kill()  # one that has ended by itself was not waited for yet
+        if self._accepts():
+            raise RdzvError(
+                f"{self._command[0]} was not started: another process serves 127.0.0.1:{self.port} "
+                "(Address already in use)",
+                remedy="Take another port, of free_port(), or end that process.",
+            )
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-c", _ENDS_WITH_PARENT, str(os.getpid()), *self._command],
@@ -81,19 +97,27 @@ class ServerProcess:
                 start_new_session=True,  # Ctrl-C is for the tests, which then end it
             )
         deadline = time.monotonic() + _START_S
-        while not self._ready():
-            ended = self._process.poll() is not None
+        process = self._process
+        while True:
+            ready = self._ready()
+            ended = _has_ended(process)  # after that: somebody else may be who answers
+            if ready and not ended:
+                return
             if ended or time.monotonic() > deadline:
-                why = f"ended with code {self._process.returncode}" if ended else f"did not answer for {_START_S:g} s"
                 self.kill()
+                why = f"ended with code {process.returncode}" if ended else f"did not answer for {_START_S:g} s"
                 raise RdzvError(f"{self._command[0]} {why}{self._last_words()}", remedy="Its own output says why.")
             time.sleep(_POLL_S)  # there is no event for "it answers"
 
     def kill(self) -> None:
-        """SIGKILL; returns when it has ended. Harmless when it does not run."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(_END_S)
+        """SIGKILL to all its processes; returns when they have ended. Harmless when none runs."""
+        if self._process is None:
+            return
+        while pids := self.pids:  # one may just have started another
+            for pid in pids:
+                _kill(pid, self._process.pid)
+        self._process.wait(_END_S)  # not before: until then no other session can get its number
+        self._process = None
 
     def start_again(self) -> None:
         """The same command, after ``kill``; returns when it answers."""
@@ -107,3 +131,34 @@ class ServerProcess:
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
         return "".join(f"\n  | {line}" for line in lines)
+
+
+def _runs(process: Path, session: int) -> bool:
+    """Whether this is a process of that session, and not one that has ended and was not waited for."""
+    try:
+        fields = (process / "stat").read_text().rpartition(") ")[2].split()
+    except OSError:  # it has just ended
+        return False
+    return fields[0] not in "ZX" and int(fields[3]) == session
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Does not wait for it in the sense of the kernel, which would give its number away."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _kill(pid: int, session: int) -> None:
+    """SIGKILL to a process of that session; returns when it has ended."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if os.getsid(pid) == session:  # asked while we hold it: nobody else has its number
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            if not select.select([process], [], [], _END_S)[0]:
+                raise RdzvError(f"process {pid} of a server still runs {_END_S:g} s after SIGKILL")
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(process)

@@ -10,119 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from rdzv_plugins.coordination import Session
-from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
 from rdzv_plugins.testing.backend_job import Job, JobTheme, ServingNode, of_kind, split_endpoint
-from rdzv_plugins.testing.coordination_parts import (
-    LONG,
-    PATIENCE,
-    Losses,
-    Recorder,
-    assert_says,
-    bounded,
-    keys_of,
-    opened,
-    stop,
-    wait_gone,
-)
+from rdzv_plugins.testing.coordination_parts import LONG, PATIENCE, Recorder, bounded, end_of, stop, wait_gone
 from rdzv_plugins.testing.harness import Service
 from rdzv_plugins.testing.relay import Relay
+from rdzv_plugins.testing.service_subject import SHORT_S, Subject
 
 T = PATIENCE
-_SHORT_S = 0.3
 NO_HANDLE = "not tried: the harness has no handle on the processes of the service"
 NO_RELAY = "not tried: the endpoint is not one host and port of TCP, so that no relay can be put in front of it"
-
-
-class Subject:
-    """A node whose service or network fails: its session, an ephemeral key, a key that stays, a watch."""
-
-    def __init__(self, job: Job, ttl: float, endpoint: str | None = None) -> None:
-        conf = job.not_serving() if endpoint is not None else {}
-        self.backend = job.backend(endpoint, conf=conf)
-        self.losses, self.told, self.where = Losses(), Recorder(), endpoint or job.endpoint
-        self.session = opened(self.backend, ttl, self.losses)
-        self.session.put({"mine": b""}, ephemeral=True, timeout=T)
-        self.session.put({"kept": b""}, timeout=T)
-        self.session.watch("seen/", self.told, timeout=T)
-
-    def ask(self, timeout: float) -> bool:
-        """Whether a request is done; False if it was not in time. Raises ``ConnectionLost`` after the end."""
-        try:
-            bounded("put()", lambda: self.session.put({"asked": b""}, timeout=timeout))
-        except TimeoutError as error:
-            assert_says(error)
-            return False
-        return True
-
-    def ask_for(self, seconds: float) -> None:
-        """Go on asking for so long while nobody answers, or until the session is lost."""
-        end = time.monotonic() + seconds
-        with contextlib.suppress(ConnectionLost):
-            while time.monotonic() < end:
-                self.ask(_SHORT_S)
-
-    def settle(self, observer: Session) -> bool:
-        """Whether the session lives, once that is known; and it is true in all its consequences."""
-        end = time.monotonic() + T
-        try:
-            while not self.ask(1.0):
-                assert time.monotonic() < end, "it is neither answered nor lost, though the service is back"
-        except ConnectionLost:
-            self.is_over(observer)
-            return False
-        assert self.losses.none, "on_lost was called, and the session goes on"
-        there = keys_of(observer)
-        assert {"mine", "kept"} <= there.keys(), f"the session goes on, and of its keys only these are there: {there}"
-        observer.put({"seen/fence": b""}, timeout=T)
-        told = self.told.until(lambda events: events and events[-1].key == "seen/fence")
-        there = keys_of(observer, "seen/")
-        assert {each.key for each in told} >= there.keys(), "the session goes on, and its watch has missed an event"
-        assert self.losses.none
-        return True
-
-    def is_over(self, observer: Session | None) -> ConnectionLost:
-        """The session is lost: everybody is told so, and it stays so. Returns the reason given to ``on_lost``."""
-        error = self.losses.next()
-        assert isinstance(error, ConnectionLost)
-        assert str(error), "on_lost was not told why"
-        for _ in range(2):
-            for ask in (
-                lambda: self.session.put({"late": b""}, timeout=T),
-                lambda: self.session.list("", timeout=T),
-            ):
-                with pytest.raises(ConnectionLost, match=r"\w"):
-                    bounded("a call after the end of the session", ask)
-        if observer is not None:
-            wait_gone(observer, "mine")
-            assert "late" not in keys_of(observer)
-        self.session.close()
-        assert self.losses.none, "on_lost was called twice"
-        return error
-
-    def comes_back(self, ttl: float) -> None:
-        """By another session of the same backend, as a node does."""
-        again = opened(self.backend, ttl)
-        assert again.put({"back": b""}, ephemeral=True, timeout=T) is not None
-        assert "back" in keys_of(again)
-        again.close()
-
-    def cannot_come_back(self) -> None:
-        """Opening a session says who is not there, and what to do, within its time-out."""
-        with pytest.raises(EndpointUnreachable) as raised:
-            bounded("open_session()", lambda: opened_within(self, 1.0))
-        _, host, port, _ = split_endpoint(self.where) or ("", self.where, "", "")
-        assert_says(raised.value, host, str(port))
-
-
-def opened_within(subject: Subject, timeout: float) -> Session:
-    """A session of a new time-out, for who expects none."""
-    return subject.backend.open_session(LONG, on_lost=Losses(), timeout=timeout)
 
 
 class ServiceFaults(JobTheme):
@@ -167,7 +67,7 @@ class ServiceFaults(JobTheme):
             return job.gap(NO_HANDLE)
         subject = Subject(job, job.ttl)
         service.kill()
-        subject.ask_for(_SHORT_S)
+        subject.ask_for(SHORT_S)
         service.start_again()
         observer = job.session()
         subject.settle(observer)
@@ -193,7 +93,7 @@ class ServiceFaults(JobTheme):
             return job.gap(NO_HANDLE)
         subject, observer = Subject(job, LONG), job.session()
         with frozen(service):
-            assert not subject.ask(_SHORT_S), "a service that stands still has answered"
+            subject.nobody_answers("a service that stands still")
         assert subject.settle(observer), "the session was lost, long before its time to live"
         return None
 
@@ -231,7 +131,7 @@ class ServiceFaults(JobTheme):
         subject = Subject(job, LONG, behind(job, relay))
         relay.hold()
         observer.put({"seen/meanwhile": b""}, timeout=T)
-        assert not subject.ask(_SHORT_S), "somebody has answered through a network that is parted"
+        subject.nobody_answers("a network that is parted")
         relay.let_go()
         assert subject.settle(observer), "the session was lost, long before its time to live"
         return None
@@ -245,7 +145,7 @@ class ServiceFaults(JobTheme):
         subject = Subject(job, job.ttl, behind(job, relay))
         observer.watch("mine", others, timeout=T)
         relay.hold()
-        assert others.take(2)[1] == ("mine", None)
+        assert others.take(2, end_of(subject.session.ttl))[1] == ("mine", None)
         subject.cannot_come_back()
         told_meanwhile = not subject.losses.none
         relay.let_go()
@@ -276,11 +176,12 @@ def relay_target(job: Job) -> tuple[str, int] | None:
 
 
 def behind(job: Job, relay: Relay) -> str:
-    """The job's endpoint, as it is dialled through the relay."""
+    """The job's endpoint, as it is dialled through the relay, which is on this machine wherever the service is."""
     found = split_endpoint(job.endpoint)
     assert found is not None
     before, host, _, after = found
-    return f"{before}{'127.0.0.1' if host in ('localhost', '::1') else host}:{relay.port}{after}"
+    # a name that leads to the relay too is kept: a certificate may be for it
+    return f"{before}{host if host == 'localhost' else '127.0.0.1'}:{relay.port}{after}"
 
 
 @contextlib.contextmanager

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import random
+import signal
 import sys
 
 from rdzv_plugins.errors import RunIdMismatch
 from rdzv_plugins.interfaces import RendezvousBackend
+from rdzv_plugins.testing.backend_client import number_of, numbered
 from rdzv_plugins.testing.backend_job import Job, JobTheme, of_kind, running
-from rdzv_plugins.testing.coordination_parts import assert_says, together
+from rdzv_plugins.testing.coordination_parts import assert_says, bounded, like, together
 
 _WRITERS, _TIMES = 4, 25
+_KILLS = 10
 _BIG = 64 * 1024
 
 
@@ -67,20 +71,20 @@ class StateContract(JobTheme):
     @of_kind("state")
     def test_states_of_two_runs_are_kept_apart(self, job: Job) -> None:
         # Or refused by name, where an endpoint belongs to one run.
-        one = job.created()
-        _, token, _ = one.set_state(b"mine")
-        another = job.run_id + "-another"
-        try:
-            other = job.created(run_id=another)
-        except RunIdMismatch as error:
-            assert_says(error, another)
-            return
-        assert other.get_state() is None
-        refused = other.set_state(b"theirs", token)
-        assert refused is None or refused[2] is False, "a token of another run was taken for one of this"
-        assert other.get_state() is None
-        assert other.set_state(b"theirs")[2] is True
-        assert (state_of(one), state_of(other)) == (b"mine", b"theirs")
+        runs = {job.run_id: job.created()}
+        _, token, _ = runs[job.run_id].set_state(job.run_id.encode())
+        for another in like(job.run_id):
+            try:
+                other = runs[another] = job.created(run_id=another)
+            except RunIdMismatch as error:
+                assert_says(error, another)
+                continue
+            assert other.get_state() is None, f"run {another!r} has the state of another"
+            refused = other.set_state(b"theirs", token)
+            assert refused is None or refused[2] is False, "a token of another run was taken for one of this"
+            assert other.get_state() is None
+            assert other.set_state(another.encode())[2] is True
+        assert {run: state_of(each) for run, each in runs.items()} == {run: run.encode() for run in runs}
 
     @of_kind("state")
     def test_of_all_who_write_the_first_state_at_once_one_does(self, job: Job) -> None:
@@ -107,3 +111,38 @@ class StateContract(JobTheme):
         last = state_of(first) or b""
         assert int(last.partition(b",")[0]) == _WRITERS * _TIMES, f"updates were lost: {last!r}"
         assert state_of(job.created()) == last
+
+    @of_kind("state")
+    def test_a_writer_that_is_killed_leaves_the_old_state_or_the_new_one(self, job: Job) -> None:
+        # Whole, and nothing that would keep others from writing.
+        node = job.created()  # it may serve the endpoint, and has loaded what that takes
+        node.set_state(numbered(1))
+        options = {"mode": "write", "times": _KILLS, "preload": "torch" if "torch" in sys.modules else ""}
+        with running(job.options_of_a_client() | options, job.harness.environment) as process:
+            for _ in range(_KILLS):
+                assert process.process.stdin is not None
+                process.process.stdin.write(b"next\n")
+                said = process.line()
+                assert said["code"] == -signal.SIGKILL, "a writer has failed; its stderr says why"
+                held = bounded("get_state()", node.get_state)
+                assert held is not None, "a writer was killed, and the state is gone"
+                number = number_of(held[0])
+                assert number is not None, f"a writer was killed, and left a state that nobody has written: {held[0]!r}"
+                assert number >= said["last"], f"write {said['last']} was done, and the state is that of {number}"
+                bounded("set_state()", functools.partial(_write_behind, node, held))
+
+    @of_kind("state")
+    def test_a_writer_that_stands_still(self, job: Job) -> None:
+        job.gap("not tried: a node that stands still while it writes; if it holds a lock, others have to do without")
+
+
+def _write_behind(node: RendezvousBackend, held: tuple[bytes, object]) -> None:
+    """One more, with the token of ``held``; a write of the dead that was on its way may still come before it."""
+    state, token = held
+    for _ in range(2):
+        written = node.set_state(numbered((number_of(state) or 0) + 1), token)
+        assert written is not None, "the state is gone"
+        if written[2]:
+            return
+        state, token, _ = written
+    raise AssertionError("a write with the token that was read is refused, though nobody else writes")

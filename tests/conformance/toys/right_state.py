@@ -6,6 +6,7 @@ import os
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 from rdzv_plugins import Backend, Capability
 from rdzv_plugins.elastic.settings import DynamicSettings
@@ -21,31 +22,29 @@ class State:
         self._path = path
 
     def get_state(self):
-        with self.locked() as file:
-            return read(file)
+        text = self._path.read_text() if self._path.exists() else ""
+        data = json.loads(text) if text else None
+        return (bytes.fromhex(data["state"]), data["count"]) if data else None
 
     def set_state(self, state, token=None):
-        with self.locked() as file:
-            held = read(file)
+        with self.locked():
+            held = self.get_state()
             if token != (held[1] if held else None):
                 return (*held, False) if held else None
             count = (token or 0) + 1
-            file.seek(0)
-            file.truncate()
-            file.write(json.dumps({"count": count, "state": state.hex()}))
+            self.write(json.dumps({"count": count, "state": state.hex()}))
             return state, count, True
+
+    def write(self, text):
+        aside = self._path.with_suffix(".new")
+        aside.write_text(text)
+        aside.replace(self._path)  # whoever is killed before leaves the old one
 
     @contextmanager
     def locked(self):
-        with open(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
+        with open(self._path.with_suffix(".lock"), "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
-
-
-def read(file):
-    text = file.read()
-    data = json.loads(text) if text else None
-    return (bytes.fromhex(data["state"]), data["count"]) if data else None
+            yield
 
 
 def validate(request):
@@ -53,8 +52,12 @@ def validate(request):
         raise UsageError(f"{request.endpoint!r} is no directory", remedy="Give --rdzv-endpoint=DIRECTORY.")
 
 
+def path_of(request):
+    return Path(request.endpoint, quote(request.run_id, safe="") + ".state")
+
+
 def create(request):
-    return State(Path(request.endpoint, request.run_id))
+    return State(path_of(request))
 
 
 def backend(name, **changes):

@@ -1,8 +1,6 @@
 """Fault: every write is done, with whatever token."""
 
-from pathlib import Path
-
-from right_state import State, backend
+from right_state import State, backend, path_of
 
 from rdzv_plugins import hookimpl
 
@@ -14,7 +12,7 @@ class Careless(State):
 
 
 def create(request):
-    return Careless(Path(request.endpoint, request.run_id))
+    return Careless(path_of(request))
 
 
 @hookimpl

@@ -2,9 +2,8 @@
 
 import json
 import time
-from pathlib import Path
 
-from right_state import State, backend
+from right_state import State, backend, path_of
 
 from rdzv_plugins import hookimpl
 
@@ -16,14 +15,13 @@ class Racing(State):
             return (*held, False) if held else None
         time.sleep(0.001)
         count = (token or 0) + 1
-        with self.locked() as file:
-            file.truncate()
-            file.write(json.dumps({"count": count, "state": state.hex()}))
+        with self.locked():
+            self.write(json.dumps({"count": count, "state": state.hex()}))
         return state, count, True
 
 
 def create(request):
-    return Racing(Path(request.endpoint, request.run_id))
+    return Racing(path_of(request))
 
 
 @hookimpl

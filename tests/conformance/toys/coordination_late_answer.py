@@ -1,0 +1,15 @@
+"""Fault: a request takes 20 seconds if need be, whatever time-out it was given."""
+
+from right_coordination import Session, backend, service_of
+
+from rdzv_plugins import hookimpl
+
+
+class Patient(Session):
+    def put(self, items, *, ephemeral=False, guard=None, timeout):
+        return super().put(items, ephemeral=ephemeral, guard=guard, timeout=max(timeout, 20))
+
+
+@hookimpl
+def rdzv_register_backends():
+    return backend("coordination-late-answer", service_of(Patient))
