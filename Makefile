@@ -43,7 +43,7 @@ $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 demo: $(NATIVE)
 	@$(BIN)/python examples/demo.py
 
-TESTERS ?= 3
+TESTERS ?= 5
 test: $(NATIVE)
 	@tests/install_etcd.sh
 	@tests/install_redis.sh
