@@ -12,7 +12,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 # a hundred, 5 s each.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
+import wire_client as wire
+from attack_kit import Bystanders, ServerProcess
+from proxy_kit import CLIENTS, Node, crowd
+from relay import Relay
 from store_servers import KINDS, Server, lifeline, running
+
+from rdzv_plugins.kvstore.server import StoreServer
 
 
 @pytest.fixture(params=KINDS)
@@ -27,3 +33,58 @@ def ours(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Our server, empty."""
     with running(request.param) as server, lifeline(server, 60):
         yield server
+
+
+@pytest.fixture
+def root() -> Iterator[StoreServer]:
+    """The server behind the proxies of a test."""
+    with StoreServer("127.0.0.1", threads=2) as server:
+        yield server
+
+
+@pytest.fixture(params=[1, 2], ids=["1 tier", "2 tiers"])
+def node(request: pytest.FixtureRequest, root: StoreServer) -> Iterator[Node]:
+    """A proxy of it."""
+    if request.param == 1:
+        with Node(root.port) as node:
+            yield node
+    else:
+        with Node(root.port, leaf=False) as middle, Node(middle.port) as node:
+            yield node
+
+
+@pytest.fixture
+def clients(node: Node) -> Iterator[list[wire.Raw]]:
+    """``CLIENTS`` workers of that proxy."""
+    with crowd(node.port, CLIENTS) as clients:
+        yield clients
+
+
+@pytest.fixture
+def relay(root: StoreServer) -> Iterator[Relay]:
+    """A way to it that can be broken."""
+    with Relay(root.port) as relay:
+        yield relay
+
+
+@pytest.fixture(params=["one tier", "below another", "above another"])
+def way(request: pytest.FixtureRequest, root: StoreServer) -> Iterator[tuple[Relay, Node]]:
+    """A proxy, and a relay somewhere between it and the root."""
+    if request.param == "one tier":
+        with Relay(root.port) as relay, Node(relay.port) as node:
+            yield relay, node
+    elif request.param == "below another":
+        with Node(root.port, leaf=False) as middle, Relay(middle.port) as relay, Node(relay.port) as node:
+            yield relay, node
+    else:
+        with Relay(root.port) as relay, Node(relay.port, leaf=False) as middle, Node(middle.port) as node:
+            yield relay, node
+
+
+@pytest.fixture
+def others(root: StoreServer | ServerProcess) -> Iterator[list[Bystanders]]:
+    """Clients of another proxy, and of the root itself."""
+    with Node(root.port, name="other") as node:
+        with Bystanders(root.port, clients=3) as direct, Bystanders(node.port, clients=3) as neighbours:
+            yield [direct, neighbours]
+        assert node.proxy.lost == ""

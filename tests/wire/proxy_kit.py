@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import wire_client as wire
-from attack_kit import wait_until
+from attack_kit import Bystanders, wait_until
 from wire_client import PATIENCE, Raw
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.proxy import StoreProxy
+from rdzv_plugins.kvstore.server import StoreServer
 
 FOREVER = 60.0  # a grace that no test lives to see the end of
+CLIENTS = 8
 
 
 class Node:
@@ -155,6 +157,18 @@ class Workers:
 def trunks(statistics: dict[str, Any]) -> list[dict[str, Any]]:
     """Of a root's statistics: all proxies that it knows."""
     return [trunk for space in statistics["keyspaces"] for trunk in space["trunks"]]
+
+
+def operations(root: StoreServer) -> int:
+    """All that proxies have asked of the root for their workers."""
+    requests = root.stats()["requests"]
+    return int(sum(requests[name] for name in ("forward", "follow", "unfollow", "arrive", "give_back")))
+
+
+def advance(others: Sequence[Bystanders]) -> None:
+    """All of them are served."""
+    for each in others:
+        each.advance(3)
 
 
 def expect_requests(node: Node, name: str, count: int) -> None:

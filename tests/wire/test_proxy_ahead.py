@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import wire_client as wire
 from attack_kit import wait_until
-from proxy_kit import Node, crowd, expect_requests, trunks
+from proxy_kit import CLIENTS, Node, crowd, expect_requests, operations, trunks
 
 from rdzv_plugins.kvstore.server import StoreServer
 
 KEY = b"/key"
-CLIENTS = 8
-
-
-@pytest.fixture
-def root() -> Iterator[StoreServer]:
-    with StoreServer("127.0.0.1", threads=2) as server:
-        yield server
-
-
-@pytest.fixture(params=[1, 2], ids=["1 tier", "2 tiers"])
-def node(request: pytest.FixtureRequest, root: StoreServer) -> Iterator[Node]:
-    if request.param == 1:
-        with Node(root.port) as node:
-            yield node
-    else:
-        with Node(root.port, leaf=False) as middle, Node(middle.port) as node:
-            yield node
-
-
-@pytest.fixture
-def clients(node: Node) -> Iterator[list[wire.Raw]]:
-    with crowd(node.port, CLIENTS) as clients:
-        yield clients
-
-
-def operations(root: StoreServer) -> int:
-    """All that proxies have asked of the root for their workers."""
-    requests = root.stats()["requests"]
-    return int(sum(requests[name] for name in ("forward", "follow", "unfollow", "arrive", "give_back")))
 
 
 def gloo(client: wire.Raw, keys: list[bytes]) -> list[bytes]:

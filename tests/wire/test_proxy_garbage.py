@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import wire_client as wire
 from attack_kit import MIB, PROXY, Bystanders, ServerProcess, wait_until
-from proxy_kit import Node, crowd, trunks
+from proxy_kit import Node, advance, crowd, trunks
 from relay import Relay
 from session_peers import answering, says
 from store_servers import start_torch
@@ -74,19 +74,6 @@ NONSENSE = {
 def root() -> Iterator[ServerProcess]:
     with ServerProcess(threads=2) as server:
         yield server
-
-
-@pytest.fixture
-def others(root: ServerProcess) -> Iterator[list[Bystanders]]:
-    with Node(root.port, name="other") as node:
-        with Bystanders(root.port, clients=3) as direct, Bystanders(node.port, clients=3) as neighbours:
-            yield [direct, neighbours]
-        assert node.proxy.lost == ""
-
-
-def advance(others: list[Bystanders]) -> None:
-    for each in others:
-        each.advance(3)
 
 
 def names(root: ServerProcess) -> list[str]:

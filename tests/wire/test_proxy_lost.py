@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 import wire_client as wire
 from attack_kit import PROXY, Bystanders, ServerProcess, wait_until
-from proxy_kit import FOREVER, Node, Workers, assert_new_or_closed, crowd, expect_requests, trunks
+from proxy_kit import FOREVER, Node, Workers, advance, assert_new_or_closed, crowd, expect_requests, trunks
 from relay import Relay
 
 from rdzv_plugins.endpoints import Endpoint
@@ -18,26 +17,6 @@ from rdzv_plugins.kvstore.proxy import StoreProxy
 from rdzv_plugins.kvstore.server import StoreServer
 
 KEY = b"/key"
-
-
-@pytest.fixture
-def root() -> Iterator[StoreServer]:
-    with StoreServer("127.0.0.1", threads=2) as server:
-        yield server
-
-
-@pytest.fixture
-def others(root: StoreServer) -> Iterator[list[Bystanders]]:
-    """Clients of another proxy, and of the root itself."""
-    with Node(root.port, name="other") as node:
-        with Bystanders(root.port, clients=3) as direct, Bystanders(node.port, clients=3) as neighbours:
-            yield [direct, neighbours]
-        assert node.proxy.lost == ""
-
-
-def advance(others: list[Bystanders]) -> None:
-    for each in others:
-        each.advance(3)
 
 
 def awaited(root: StoreServer) -> list[str]:

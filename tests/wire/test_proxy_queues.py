@@ -22,12 +22,6 @@ QUEUE = b"/queue"
 WAIT = wire.keyed(wire.WAIT, [QUEUE])
 
 
-@pytest.fixture
-def root() -> Iterator[StoreServer]:
-    with StoreServer("127.0.0.1", threads=2) as server:
-        yield server
-
-
 @pytest.fixture(params=[1, 2], ids=["1 tier", "2 tiers"])
 def nodes(request: pytest.FixtureRequest, root: StoreServer) -> Iterator[list[Node]]:
     if request.param == 1:

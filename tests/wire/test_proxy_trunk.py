@@ -18,35 +18,9 @@ KEY = b"/key"
 
 
 @pytest.fixture
-def root() -> Iterator[StoreServer]:
-    with StoreServer("127.0.0.1", threads=2) as server:
-        yield server
-
-
-@pytest.fixture
-def relay(root: StoreServer) -> Iterator[Relay]:
-    with Relay(root.port) as relay:
-        yield relay
-
-
-@pytest.fixture
 def node(relay: Relay) -> Iterator[Node]:
     with Node(relay.port, name="cut off") as node:
         yield node
-
-
-@pytest.fixture(params=["one tier", "below another", "above another"])
-def way(request: pytest.FixtureRequest, root: StoreServer) -> Iterator[tuple[Relay, Node]]:
-    """A proxy, and a relay somewhere between it and the root."""
-    if request.param == "one tier":
-        with Relay(root.port) as relay, Node(relay.port) as node:
-            yield relay, node
-    elif request.param == "below another":
-        with Node(root.port, leaf=False) as middle, Relay(middle.port) as relay, Node(relay.port) as node:
-            yield relay, node
-    else:
-        with Relay(root.port) as relay, Node(relay.port, leaf=False) as middle, Node(middle.port) as node:
-            yield relay, node
 
 
 def reconnects(node: Node) -> int:
