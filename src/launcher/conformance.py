@@ -10,8 +10,8 @@ from typing import Any
 
 from rdzv_plugins.errors import MissingDependency, RdzvError, UsageError
 from rdzv_plugins.options import parse_conf, parse_options
+from rdzv_plugins.testing.theme_names import THEMES
 
-_THEMES = ("plugin", "backend", "rendezvous", "store", "failure", "launch", "scale")
 _PATIENCE = "RDZV_CONFORMANCE_PATIENCE"
 
 
@@ -29,7 +29,7 @@ def configure(commands: Any) -> None:
         help="where its service runs already; without it, the backend's own harness starts what it needs",
     )
     add("--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="of every job; give short time-outs")
-    add("--theme", metavar="A,B", help=f"some of {', '.join(_THEMES)} (default all)")
+    add("--theme", metavar="A,B", help=f"some of {', '.join(THEMES)} (default all)")
     add("--json", metavar="FILE", help="write the report to FILE too, as JSON")
     add("-k", dest="select", default="", metavar="EXPR", help="run only the tests with such names, as pytest does")
 
@@ -38,10 +38,10 @@ def run(args: argparse.Namespace) -> int:
     """0: all passed. 1: something failed. Raises ``UsageError``, ``MissingDependency`` and what the harness raises."""
     conf = parse_conf(args.rdzv_conf)
     _check_patience()
-    themes = _THEMES if args.theme is None else [name.strip() for name in args.theme.split(",")]
-    unknown = [name for name in themes if name not in _THEMES]
+    themes = THEMES if args.theme is None else [name.strip() for name in args.theme.split(",")]
+    unknown = [name for name in themes if name not in THEMES]
     if unknown:
-        raise UsageError(f"--theme: there is no theme {unknown[0]!r}", remedy=f"There are: {', '.join(_THEMES)}.")
+        raise UsageError(f"--theme: there is no theme {unknown[0]!r}", remedy=f"There are: {', '.join(THEMES)}.")
     if importlib.util.find_spec("pytest") is None:
         raise MissingDependency(
             "the conformance suite needs module 'pytest', which is not installed",

@@ -11,7 +11,8 @@ import pytest
 from toy_kit import environment, run
 
 from launcher import conformance
-from rdzv_plugins.testing.report import THEMES, Results, as_data, as_lines
+from rdzv_plugins.testing.report import Results, as_data, as_lines
+from rdzv_plugins.testing.theme_names import THEMES
 
 TESTS = '''
 import pytest
@@ -212,4 +213,4 @@ def test_themes_in_their_order_and_a_backend_that_is_not_installed() -> None:
 
 
 def test_command_knows_the_themes_of_the_report() -> None:
-    assert conformance._THEMES == THEMES
+    assert conformance.THEMES is THEMES

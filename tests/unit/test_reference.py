@@ -18,7 +18,7 @@ from rdzv_plugins import errors, hookspecs, option
 from rdzv_plugins.host import PluginRecord
 from rdzv_plugins.host.validation import HOOK_NAMES, validate
 from rdzv_plugins.interfaces import Backend
-from rdzv_plugins.testing.report import THEMES
+from rdzv_plugins.testing.theme_names import THEMES
 
 ROOT = Path(__file__).parents[2]
 COMPATIBILITY = (ROOT / "docs/explanation/compatibility.md").read_text()

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from rdzv_plugins.testing.report import THEMES, Results, as_data, as_lines, suite_version
+from rdzv_plugins.testing.report import Results, as_data, as_lines, suite_version
+from rdzv_plugins.testing.theme_names import THEMES
 from rdzv_plugins.testing.themes import GAP, Theme
 
 _TEST = "rdzv_conformance"

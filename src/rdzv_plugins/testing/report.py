@@ -10,10 +10,8 @@ from importlib.metadata import version
 from typing import Any, Literal, TypeAlias
 
 from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.testing.theme_names import THEMES
 from rdzv_plugins.testing.themes import entry
-
-THEMES = ("plugin", "backend", "rendezvous", "store", "failure", "launch", "scale")
-"""Their order in the report."""
 
 _WIDTH = 400
 """Characters of a message in the table; all of it is in the data, and in the traceback."""
