@@ -7,8 +7,10 @@ A plug-in's tests have one fixture, ``harness``, with an instance of a subclass 
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import socket
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -17,6 +19,11 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 from rdzv_plugins.interfaces import Request
 
 H = TypeVar("H", bound="Harness")
+
+_LOWEST, _HIGHEST = 20_000, 30_000
+_MOST_SHARES = 8
+"""So that each share has more ports than are remembered."""
+_given: deque[int] = deque(maxlen=1000)
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -111,13 +118,31 @@ class Harness:
 
 
 def free_port() -> int:
-    """A TCP port of loopback that nobody listens on, below those that the kernel hands out by itself."""
+    """A TCP port of loopback that nobody listens on, below those that the kernel hands out by itself.
+
+    Any thread may call it. A process gets no port twice in a thousand calls, and the processes of one run of
+    pytest-xdist get different ones: between this call and its use a port is nobody's.
+    """
     chance = random.SystemRandom()  # a seed that somebody gives to all processes of a run would choose alike in all
+    low, high = _share()
     while True:
-        port = chance.randint(20000, 30000)
+        port = chance.randrange(low, high)
+        if port in _given:
+            continue
+        _given.append(port)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
             return port
+
+
+def _share() -> tuple[int, int]:
+    """Of the ports, what this process of pytest-xdist may take; all of them if there is no such thing."""
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if not 1 < count <= _MOST_SHARES:
+        return _LOWEST, _HIGHEST
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % count
+    each = (_HIGHEST - _LOWEST) // count
+    return _LOWEST + number * each, _LOWEST + (number + 1) * each
