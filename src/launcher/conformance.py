@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     from rdzv_plugins.host.create import NoOptions
     from rdzv_plugins.testing.find import find_harness
-    from rdzv_plugins.testing.themes import entry
+    from rdzv_plugins.testing.installed import entry
 
     found = entry(args.backend)
     every: Mapping[str, str] = conf

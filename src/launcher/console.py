@@ -43,7 +43,9 @@ def debug_wanted() -> bool:
 def say(program: str, text: str) -> None:
     """A line for the user. Whoever read our stderr may be gone: the exit code must not depend on that."""
     with contextlib.suppress(OSError, ValueError):
-        print(f"{program}: {text}", file=sys.stderr, flush=True)
+        # one write: where stderr is not buffered (python -u), print() writes the line's end apart
+        sys.stderr.write(f"{program}: {text}\n")
+        sys.stderr.flush()
 
 
 def report(program: str, error: BaseException, *, verbose: bool) -> int:

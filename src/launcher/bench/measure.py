@@ -1,38 +1,11 @@
-"""What every benchmark needs: readings of a process, a median with its spread, and what it ran on."""
+"""Readings of a process and of the machine that benchmarks share."""
 
 from __future__ import annotations
 
 import os
-import platform
-import statistics
-from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
-
-def summarise(samples: Sequence[float]) -> dict[str, object]:
-    """Median, smallest, largest, and the samples themselves in the order in which they were taken."""
-    return {
-        "median": statistics.median(samples),
-        "min": min(samples),
-        "max": max(samples),
-        "samples": [round(sample, 4) for sample in samples],
-    }
-
-
-def manifest() -> dict[str, object]:
-    """The machine and the versions behind a figure. Does not import torch."""
-    return {
-        "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
-        "kernel": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "torch": version("torch"),
-        "rdzv-plugins": version("rdzv-plugins"),
-        "load": " ".join(f"{load:.2f}" for load in os.getloadavg()),
-    }
 
 
 def peak_memory(pid: int) -> float | None:
@@ -83,12 +56,3 @@ def listen_losses() -> tuple[int, int]:
     )
     counters = dict(zip(names, values, strict=True))
     return int(counters["ListenOverflows"]), int(counters["ListenDrops"])
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()

@@ -1,164 +1,131 @@
-"""``rdzv bench rendezvous``: how long N nodes take to join, and again after a loss; ours beside torch's c10d.
-
-Each run has a process of its own, which holds all nodes as threads; the targets take turns.
-"""
+"""``rdzv bench rendezvous``: how long N nodes take to join, and again after a loss; any backend beside torch's own."""
 
 from __future__ import annotations
 
-import json
 import resource
-import subprocess
-import sys
 import tempfile
+from argparse import Namespace
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from launcher.bench.etcd_server import EtcdServer, what_is_missing
-from launcher.bench.measure import manifest, peak_memory
-from launcher.bench.rendezvous_report import as_data, as_text, caption
+from launcher.bench import backends
+from launcher.bench.output import Output
+from launcher.bench.rendezvous_points import Run, caption, notes, points
+from launcher.bench.rendezvous_run import Settings, What, layout, run, shape
+from launcher.bench.rendezvous_targets import (
+    DEFAULT,
+    Target,
+    details,
+    references,
+    require_server,
+    set_up,
+    target,
+    wanted,
+)
 from launcher.bench.store_names import hosts_file_only
-from launcher.bench.store_targets import Server, Target
-from rdzv_plugins.errors import MissingDependency, RdzvError, UsageError
+from launcher.bench.tiered_network import Network, fits
+from launcher.bench.turns import DidNotFinish, take_turns
+from rdzv_plugins.errors import UsageError
 from rdzv_plugins.kvstore.limits import raise_file_limit
-from rdzv_plugins.kvstore.server import native_part
 
-TARGETS = ("parallel", "etcd", "torch")
-SERVERS = ("agent", "process")
-_FILES_PER_NODE = 4
-_OTHER_FILES = 100
+_FILES_PER_NODE, _FILES_ELSEWHERE, _OTHER_FILES = 2, 2, 200
+_MOST_PROCESSES = 256
+"""Each takes some 20 MiB, and a core now and then."""
 _SLOW_S = 20.0
 """A join that takes longer is not repeated."""
-_START_LIMIT_S = 120.0
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What to measure."""
+def measure(settings: Settings, args: Namespace) -> int:
+    """Measure and print; returns the exit code. ``args``: of ``output.add_flags`` and ``backends.add_flags``.
 
-    nodes: tuple[int, ...]
-    targets: tuple[str, ...]
-    """Empty: all that are installed."""
-    server: str
-    """Parallel's is part of the first node's process (agent), or has a process of its own."""
-    etcd_data: str
-    """The directory in which etcd's data is for as long as it runs."""
-    repeats: int
-    ttl: float
-    limit_s: float
-
-
-@dataclass
-class Result:
-    """The runs with one number of nodes, by target: what ``rendezvous_child.Sample`` holds, as data."""
-
-    nodes: int
-    samples: dict[str, list[dict[str, Any]]]
-    skipped: dict[str, str] = field(default_factory=dict)
-    """Why a target was not measured."""
-
-
-def run(settings: Settings, *, as_json: bool) -> int:
-    """Measure and print; returns the exit code. Raises ``UsageError``, ``MissingDependency`` and ``RdzvError``."""
-    native_part()
-    _require_files(max(settings.nodes))
-    given_up: dict[str, str] = {}
-    missing = what_is_missing() if "etcd" in (settings.targets or TARGETS) else None
-    if missing is not None:
-        if settings.targets:
-            raise MissingDependency(f"--targets=etcd: {missing[0]}", remedy=missing[1])
-        given_up["etcd"] = missing[0]
-    settings = replace(settings, targets=settings.targets or TARGETS)
-    about = manifest()
-    if not as_json:
-        print(", ".join(f"{name} {value}" for name, value in about.items()), end="\n\n", flush=True)
-    measured: list[dict[str, Any]] = []
-    with ExitStack() as kept:
-        apart = None
-        if "torch" in settings.targets:
-            apart = hosts_file_only(Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="rdzv-bench-"))))
+    Raises ``UsageError``, what the host raises for the name of a backend, and ``RdzvError`` where a run goes wrong.
+    """
+    for nodes in settings.nodes:
+        _require_room(nodes, settings)
+    beside = references(settings.references, settings.ttl)
+    found = backends.candidates(args, DEFAULT, wanted(settings.ttl, settings.limit_s))
+    require_server(settings.server, found)
+    given = {name for name, _, _ in (text.partition("=") for text in args.rdzv_endpoint)}
+    for candidate in found:
+        set_up(candidate, settings.etcd_data)
+    options = asdict(settings) | {"backends": [each.name for each in found], "conf": args.rdzv_conf}
+    plugins = dict(each.version for each in found)
+    everyone = [target(each, not given.isdisjoint((each.name, *each.entry.backend.aliases))) for each in found]
+    targets = [*everyone, *beside]
+    with ExitStack() as running:
+        output = running.enter_context(Output("rendezvous", options, as_json=args.json, out=args.out, plugins=plugins))
+        given_up = backends.start(found, running, asked_for=args.backends is not None)
+        for each in targets:
+            why = each.why_not(delay=settings.delay_ms > 0)
+            if why:
+                given_up.setdefault(each.name, why)
+        prefix = hosts_file_only(Path(running.enter_context(tempfile.TemporaryDirectory(prefix="rdzv-bench-"))))
         for nodes in sorted(settings.nodes):
-            print(f"measuring: {nodes} nodes ...", file=sys.stderr, flush=True)
-            measured.append(as_data(_measure(nodes, settings, apart or [], given_up)))
-            if not as_json:  # at once: the whole takes minutes
-                print(as_text(measured[-1]), flush=True)
-    if as_json:
-        names = "hosts file only" if apart is not None else "as the system has it"
-        print(
-            json.dumps(
-                {"manifest": about, "settings": asdict(settings), "reverse_dns": names, "cases": measured}, indent=2
-            )
-        )
-    else:
-        print(caption(settings, names_from_hosts=apart is not None), flush=True)
+            _case(nodes, settings, targets, output, prefix or [], given_up)
+        alone = sum(len(group) == 1 for group in layout(max(settings.nodes), settings))
+        output.end(caption(settings, alone=alone, names_from_hosts=prefix is not None))
     return 0
 
 
-def _require_files(nodes: int) -> None:
-    """Both ends of each node's two connections are in one process. Raises ``UsageError``."""
+def _case(
+    nodes: int, settings: Settings, targets: list[Target], output: Output, prefix: list[str], given_up: dict[str, str]
+) -> None:
+    """One number of nodes. A target that does not finish is not asked for more."""
+    case = f"{nodes} nodes"
+    by_name = {each.name: each for each in targets}
+    idle_asked: set[str] = set()
+    processes, _ = shape(nodes, settings)
+    with ExitStack() as running:
+        network = None
+        if settings.hosts == "namespaces":
+            network = running.enter_context(Network(processes, namespaces=True))
+
+        def once(name: str, turn: int) -> Run:
+            what = What(idle=turn >= 0 and name not in idle_asked, loss=turn >= 0)
+            if turn >= 0:
+                idle_asked.add(name)
+            sample = run(by_name[name], nodes, settings, what, network=network, prefix=prefix)
+            if sample["join"] is None:
+                raise DidNotFinish(sample["unfinished"])
+            return sample
+
+        turns = take_turns(
+            case,
+            [*by_name],
+            once,
+            repeats=settings.repeats,
+            progress=output.progress,
+            warm_up=not settings.quick,
+            given_up=given_up,
+            once=lambda sample: bool(sample["unfinished"]) or sample["join"]["seconds"] > _SLOW_S,
+        )
+    figures = points(case, nodes, targets, turns)
+    kept = {name: [details(sample) for sample in samples] for name, samples in turns.samples.items()}
+    hosts = [machine.address for machine in network.nodes] if network is not None else []
+    more = {"nodes": nodes, "processes": processes, "hosts": hosts, "targets": kept}
+    output.case(case, figures, details=more, notes=notes(turns))
+    for name, samples in turns.samples.items():
+        unfinished = next((sample["unfinished"] for sample in samples if sample["unfinished"]), "")
+        if unfinished:
+            given_up.setdefault(name, f"{unfinished} ({case})")
+
+
+def _require_room(nodes: int, settings: Settings) -> None:
+    """Raises ``UsageError`` where so many nodes cannot be had here."""
     raise_file_limit()
+    processes, first = shape(nodes, settings)
+    if processes > _MOST_PROCESSES:
+        raise UsageError(
+            f"--nodes={nodes}: {processes} processes are too many for one machine (at most {_MOST_PROCESSES})",
+            remedy="Add --simulate: many nodes in few processes.",
+        )
+    if settings.hosts == "namespaces" and not fits(processes):
+        raise UsageError(f"--nodes={nodes}: {processes} hosts are too many", remedy="Take --hosts=loopback.")
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = nodes * _FILES_PER_NODE + _OTHER_FILES
+    needed = nodes * _FILES_ELSEWHERE + first * _FILES_PER_NODE + _OTHER_FILES
     if allowed < needed:
         raise UsageError(
-            f"{nodes} nodes in one process need {needed} open files; it may have {allowed}",
-            remedy="Raise the hard limit (ulimit -Hn), or ask for fewer by --nodes.",
+            f"--nodes={nodes}: the process of the first node needs {needed} open files; it may have {allowed}",
+            remedy="Raise the hard limit (ulimit -Hn), ask for fewer, or for more --processes with --simulate.",
         )
-
-
-def _measure(nodes: int, settings: Settings, apart: list[str], given_up: dict[str, str]) -> Result:
-    """One number of nodes: the targets in turns. A target that did not finish is not asked for more nodes."""
-    result = Result(nodes, {target: [] for target in settings.targets})
-    result.skipped = dict(given_up)
-    for repeat in range(settings.repeats):
-        order = settings.targets if repeat % 2 == 0 else settings.targets[::-1]
-        for target in order:
-            samples = result.samples[target]
-            if target in given_up or (samples and (samples[-1]["join"] or {}).get("seconds", 0) > _SLOW_S):
-                continue
-            samples.append(_run(target, nodes, settings, apart if target == "torch" else [], idle=repeat == 0))
-            if samples[-1]["unfinished"]:
-                given_up[target] = f"{samples[-1]['unfinished']}, with {nodes} nodes"
-    return result
-
-
-def _run(target: str, nodes: int, settings: Settings, prefix: list[str], *, idle: bool) -> dict[str, Any]:
-    """One run in a fresh process; what it says. Raises ``RdzvError`` with its last words."""
-    with ExitStack() as running:
-        server: Server | EtcdServer | None = None
-        if target == "etcd":
-            server = running.enter_context(EtcdServer(settings.etcd_data))
-        elif target == "parallel" and settings.server == "process":
-            server = running.enter_context(Server(Target("ours"), []))
-        if server is not None:
-            server.wait_ready()
-        task = {
-            "target": target,
-            "nodes": nodes,
-            "port": server.port if server is not None else 0,
-            "pid": server.pid if server is not None else 0,
-            "ttl": settings.ttl,
-            "limit_s": settings.limit_s,
-            "idle": idle,
-        }
-        command = [*prefix, sys.executable, "-m", "launcher.bench.rendezvous_child", json.dumps(task)]
-        pipe = subprocess.PIPE
-        words = running.enter_context(tempfile.TemporaryFile("w+"))  # thousands of nodes may warn: no pipe holds that
-        child = running.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=words, text=True))
-        running.callback(child.kill)
-        assert child.stdout is not None, "started with a pipe"
-        # its standard input stays open until it has ended: that is how it knows that this process lives
-        limit_s = _START_LIMIT_S + 3 * settings.limit_s + 5 * settings.ttl
-        try:
-            child.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            raise RdzvError(f"{target}, {nodes} nodes: no end after {limit_s:g} s") from None
-        said, _ = child.communicate()
-        if child.returncode:
-            words.seek(0)
-            last = words.read().strip().splitlines()[-12:]
-            raise RdzvError("\n  | ".join([f"{target}, {nodes} nodes: exit code {child.returncode}", *last]))
-        sample: dict[str, Any] = json.loads(said)
-        sample["server_peak_mib"] = peak_memory(server.pid) if server is not None else None
-        return sample

@@ -1,61 +1,62 @@
-"""The nodes of backend ``etcd`` for ``rdzv bench rendezvous``, on an etcd in a process of its own."""
+"""Backend ``etcd`` for ``rdzv bench rendezvous``: a fresh etcd for each run, with its data on a disk.
+
+The conformance suite's harness keeps one for all jobs, in memory: keys and leases of earlier runs would be in the way.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from typing import Any, cast
+from pathlib import Path
 
-from launcher.bench.etcd_server import ask_metrics
-from launcher.bench.measure import exact_cpu_seconds
-from launcher.bench.rendezvous_elastic import ElasticField
-from launcher.bench.rendezvous_nodes import HOST, RUN_ID, Counts, Service
-from rdzv_plugins.coordination import Event
-from rdzv_plugins.endpoints import Endpoint
+from launcher.bench.etcd_server import HOST, EtcdServer, what_is_missing
+from rdzv_plugins.errors import MissingDependency, UsageError
+from rdzv_plugins.testing.builtin import EtcdHarness
+from rdzv_plugins.testing.harness import Service
 
 
-class EtcdField(ElasticField):
-    """All nodes are etcd's clients; nobody serves anything but the workers' store."""
+class FreshEtcd(EtcdHarness):
+    """One etcd after the other, with data below ``directory``."""
 
-    told_of_loss = False
+    def __init__(self, directory: str) -> None:
+        super().__init__()
+        self._data = directory
+        self._running: EtcdServer | None = None
 
-    def __init__(self, count: int, service: Service, ttl: float, limit_s: float) -> None:
-        from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
+    def start(self) -> None:
+        """Raises ``MissingDependency`` where etcd cannot be measured; starts nothing yet."""
+        missing = what_is_missing()
+        if missing is not None:
+            raise MissingDependency(missing[0], remedy=missing[1])
 
-        self._service = service
-        self._known_at: float | None = None
-        self._limit_s = limit_s
-        endpoint = Endpoint(HOST, service.port)
-        super().__init__(
-            "etcd",
-            str(endpoint),
-            count,
-            lambda _: EtcdCoordination([endpoint], RUN_ID),
-            ttl=ttl,
-            limit_s=limit_s,
-        )
+    def endpoint(self, directory: Path) -> str:
+        """Of an etcd that has just been started; that of the run before is gone. Raises ``RdzvError``."""
+        self.close()
+        self._running = EtcdServer(self._data)
+        self._running.wait_ready()
+        self.service = _Process(self._running.pid)
+        return f"{HOST}:{self._running.port}"
 
-    def choose_one(self) -> None:
-        """Another node watches its key, beside the leader: it tells when etcd has deleted it."""
-        super().choose_one()
-        self._known_at = None
-        key = self.chosen.session.member_key
+    def close(self) -> None:
+        if self._running is not None:
+            self._running.stop()
+        self._running = self.service = None
 
-        def told(events: Sequence[Event]) -> None:
-            if self._known_at is None and any(event.key == key and event.value is None for event in events):
-                self._known_at = time.perf_counter()
 
-        self.nodes[0].session.inner.watch(key, told, timeout=self._limit_s)
+class _Process(Service):
+    """Of it only the process is of interest here."""
 
-    def lose_one(self) -> None:
-        """As when its process dies: its lease is no longer kept alive, and ends by itself."""
-        self.chosen.gone = True
-        cast(Any, self.chosen.session.inner).abandon()
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
 
-    def known_at(self) -> float | None:
-        return self._known_at
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return (self._pid,)
 
-    def counts(self) -> Counts:
-        cpu_s = exact_cpu_seconds(self._service.pid)  # before it is asked for figures, which costs it some
-        metrics = ask_metrics(self._service.port)
-        return Counts(dict(metrics.requests), metrics.keep_alives, metrics.syncs, metrics.sync_s, cpu_s)
+    @property
+    def keeps_data(self) -> bool:
+        return True
+
+    def kill(self) -> None:
+        raise UsageError("it is ended with its harness")
+
+    def start_again(self) -> None:
+        raise UsageError("each run has its own")

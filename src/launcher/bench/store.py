@@ -7,20 +7,20 @@ spoils it least.
 
 from __future__ import annotations
 
-import json
 import resource
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launcher.bench.measure import manifest
-from launcher.bench.store_cases import NAMES_LIMIT_S, Case, DidNotFinish, Sample, load_module, measure
+from launcher.bench.output import Output
+from launcher.bench.progress import Progress
+from launcher.bench.store_cases import NAMES_LIMIT_S, Case, Sample, load_module, measure
 from launcher.bench.store_names import hosts_file_only
-from launcher.bench.store_report import as_data, as_text, caption
+from launcher.bench.store_report import as_details, as_points, caption, notes
 from launcher.bench.store_targets import Server, Target
+from launcher.bench.turns import Turns, take_turns
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.kvstore.limits import raise_file_limit
 
@@ -61,17 +61,7 @@ class Settings:
         ]
 
 
-@dataclass
-class Result:
-    """The samples of a case, of each target in the order of its runs."""
-
-    case: Case
-    samples: dict[str, list[Sample]]
-    unfinished: dict[str, str] = field(default_factory=dict)
-    """Why a target was not measured further."""
-
-
-def run(settings: Settings, *, as_json: bool) -> int:
+def run(settings: Settings, *, as_json: bool, out: str | None) -> int:
     """Measure and print; returns the exit code.
 
     Raises ``UsageError``, ``MissingDependency`` where the load generator was not built, and ``RdzvError`` for a wrong
@@ -80,28 +70,19 @@ def run(settings: Settings, *, as_json: bool) -> int:
     load_module()
     cases = settings.cases()
     _require_files(max(case.connections for case in cases))
-    about = manifest() | {"somaxconn": int(Path("/proc/sys/net/core/somaxconn").read_text())}
-    if not as_json:
-        print(", ".join(f"{name} {value}" for name, value in about.items()), end="\n\n", flush=True)
-    measured = []
     with tempfile.TemporaryDirectory(prefix="rdzv-bench-") as directory:
         apart = hosts_file_only(Path(directory))
-        for case in cases:
-            print(f"measuring: {case.title} ...", file=sys.stderr, flush=True)
-            measured.append(as_data(_measure(case, settings, apart or [])))
-            if not as_json:  # at once: the whole takes minutes
-                print(as_text(measured[-1]), flush=True)
-    if as_json:
-        names = "hosts file only" if apart is not None else "as the system has it"
-        data = {"manifest": about, "settings": _as_data(settings), "reverse_dns": names, "cases": measured}
-        print(json.dumps(data, indent=2), flush=True)
-    else:
-        print(caption(settings.targets, names_from_hosts=apart is not None), flush=True)
+        options = asdict(settings) | {
+            "targets": [target.name for target in settings.targets],
+            "names_from_hosts_file": apart is not None,
+        }
+        with Output("store", options, as_json=as_json, out=out) as output:
+            for case in cases:
+                turns = _measure(case, settings, apart or [], output.progress)
+                points = as_points(case, settings.targets, turns)
+                output.case(case.name, points, details=as_details(case, turns), notes=notes(case, turns))
+            output.end(caption(cases, settings.targets, names_from_hosts=apart is not None))
     return 0
-
-
-def _as_data(settings: Settings) -> dict[str, object]:
-    return asdict(settings) | {"targets": [target.name for target in settings.targets]}
 
 
 def _require_files(connections: int) -> None:
@@ -115,31 +96,39 @@ def _require_files(connections: int) -> None:
         )
 
 
-def _measure(case: Case, settings: Settings, apart: list[str]) -> Result:
-    """One case: the targets in turns, each time another one first."""
-    result = Result(case, {target.name: [] for target in settings.targets})
-    servers: dict[str, Server] = {}
+def _measure(case: Case, settings: Settings, apart: list[str], progress: Progress) -> Turns[Sample]:
     with ExitStack() as running:
-        for repeat in range(settings.repeats):
-            if case.fresh_servers or not servers:
-                running.close()
-                servers = {}
-                for target in settings.targets:
-                    prefix = apart if target.looks_up_names and case.workload != "names" else []
-                    servers[target.name] = running.enter_context(Server(target, prefix))
-                for server in servers.values():
-                    server.wait_ready()
-            for target in _rotated(settings.targets, repeat):
-                samples = result.samples[target.name]
-                if target.name in result.unfinished or (samples and samples[-1].wall_s > _SLOW_S):
-                    continue
-                try:
-                    samples.append(measure(case, servers[target.name], f"/bench/{repeat}"))
-                except DidNotFinish as error:
-                    result.unfinished[target.name] = str(error)
-    return result
+        servers = _Servers(case, settings.targets, apart, running)
+        return take_turns(
+            case.name,
+            [target.name for target in settings.targets],
+            lambda name, turn: measure(case, servers.of(name, turn), f"/bench/{turn}"),
+            repeats=settings.repeats,
+            progress=progress,
+            warm_up=not case.fresh_servers,
+            once=lambda sample: sample.wall_s > _SLOW_S,
+        )
 
 
-def _rotated(targets: Sequence[Target], by: int) -> list[Target]:
-    by %= len(targets)
-    return [*targets[by:], *targets[:by]]
+class _Servers:
+    """Those of one case: the same over all turns, or new ones in each."""
+
+    def __init__(self, case: Case, targets: Sequence[Target], apart: list[str], running: ExitStack) -> None:
+        """``running`` keeps them, and stops them with its block."""
+        self._case, self._targets, self._apart, self._running = case, targets, apart, running
+        self._servers: dict[str, Server] = {}
+        self._turn = 0
+
+    def of(self, name: str, turn: int) -> Server:
+        """The server of a target, which serves. Raises ``RdzvError`` where it does not."""
+        if not self._servers or (self._case.fresh_servers and turn != self._turn):
+            self._running.close()
+            self._servers = {target.name: self._start(target) for target in self._targets}
+            for server in self._servers.values():
+                server.wait_ready()
+        self._turn = turn
+        return self._servers[name]
+
+    def _start(self, target: Target) -> Server:
+        prefix = self._apart if target.looks_up_names and self._case.workload != "names" else []
+        return self._running.enter_context(Server(target, prefix))

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 
 from launcher.bench.measure import listen_losses, peak_memory, resident_memory
 from launcher.bench.store_targets import Server
+from launcher.bench.turns import DidNotFinish
 from rdzv_plugins.errors import MissingDependency, RdzvError
 
 if TYPE_CHECKING:
     from launcher.bench._load import Figures, Load
 
 WORKLOADS = {
-    "storm": "connect storm: all connect at once, until each has the answer to its PING",
-    "barrier": "barrier: each adds 1, the last sets the key that all others wait for",
-    "mesh": "set and gets (gloo): each sets its blob, then for each of some peers: wait, wait, get",
-    "one_key": "one key (NCCL): all wait for a key of 128 bytes and get it, one sets it",
-    "multi_get": "multi_get: each waits for 64 keys of 16 bytes, then gets them in one request",
-    "hold": "hold: connect, then stay idle",
-    "names": "connect storm with reverse DNS as the system has it",
+    "storm": "all connect at once, until each has the answer to its PING",
+    "barrier": "each adds 1, the last sets the key that all others wait for",
+    "mesh": "as gloo: each sets its blob, then for each of some peers: wait, wait, get",
+    "one_key": "as NCCL: all wait for a key of 128 bytes and get it, one sets it",
+    "multi_get": "each waits for 64 keys of 16 bytes, then gets them in one request",
+    "hold": "connect, then stay idle",
+    "names": "a storm with reverse DNS as the system has it",
 }
 NAMES_LIMIT_S = 20.0
 _NAMES_SOURCE = "127.0.0.9"  # in nobody's hosts file
@@ -42,16 +43,21 @@ class Case:
     limit_s: float
 
     @property
+    def name(self) -> str:
+        """In a few words."""
+        return f"{self.workload}, {self.connections} clients"
+
+    @property
     def title(self) -> str:
         """One line that says what is done, and how often."""
         repeated = {"mesh": f", {self.gets} peers"} | dict.fromkeys(
             ("barrier", "one_key", "multi_get"), f", {self.rounds} times"
         )
-        return f"{WORKLOADS[self.workload]}{repeated.get(self.workload, '')}; {self.connections} connections"
+        return f"{self.workload}: {WORKLOADS[self.workload]}{repeated.get(self.workload, '')}"
 
     @property
     def fresh_servers(self) -> bool:
-        """Whether every repeat needs servers that have held nothing yet."""
+        """Whether every turn needs servers that have held nothing yet."""
         return self.workload == "hold"
 
 
@@ -71,10 +77,6 @@ class Sample:
     listen_overflows: int
     listen_drops: int
     failures: dict[str, int] = field(default_factory=dict)
-
-
-class DidNotFinish(Exception):
-    """The server did not get through the workload; the text says why. A result, not a fault of the benchmark."""
 
 
 def measure(case: Case, server: Server, prefix: str) -> Sample:

@@ -39,6 +39,11 @@ class Target:
         return self.kind == "echo"
 
     @property
+    def reference(self) -> bool:
+        """Whether others are compared with it."""
+        return self.kind != "ours"
+
+    @property
     def looks_up_names(self) -> bool:
         """Whether it asks for the name of every peer that it accepts."""
         return self.kind in ("libuv", "legacy")
@@ -71,7 +76,12 @@ class Server:
         # what torch says about every connection that is reset would be counted as its CPU
         environment = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the benchmark, which then ends it
         )
         self.port = 0
 

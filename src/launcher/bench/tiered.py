@@ -7,18 +7,20 @@ turns.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass
 
-from launcher.bench.measure import manifest
+from launcher.bench.output import Output
 from launcher.bench.store_cases import load_module
-from launcher.bench.tiered_cases import INIT, Case, Sample, Way, measure
+from launcher.bench.tiered_cases import STAGES, Case, Way, measure
+from launcher.bench.tiered_goals import Goal, goals
+from launcher.bench.tiered_goals import as_text as goals_text
 from launcher.bench.tiered_network import Network, fits, may_have_namespaces
-from launcher.bench.tiered_report import as_data, as_text, caption, goals, goals_text, workers_text
-from launcher.bench.tiered_workers import measure_workers
+from launcher.bench.tiered_report import as_details, as_points, caption, stages
+from launcher.bench.tiered_workers import ROUTES as WORKER_ROUTES
+from launcher.bench.tiered_workers import as_points as worker_points
+from launcher.bench.tiered_workers import measure as measure_workers
+from launcher.bench.turns import take_turns
 from rdzv_plugins.kvstore.limits import raise_file_limit
 from rdzv_plugins.kvstore.server import native_part
 
@@ -46,17 +48,18 @@ class Settings:
     repeats: int
     limit_s: float
 
+    def ways(self) -> list[Way]:
+        """Of gloo's start: without a delay first."""
+        delays = [0.0, self.delay_s] if self.delay_s else [0.0]
+        return [Way(route, delay) for delay in delays for route in self.routes]
 
-@dataclass
-class Result:
-    """The samples of a case, of each way in the order of its runs."""
-
-    case: Case
-    namespaces: bool
-    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    def ways_of_many(self) -> list[Way]:
+        """Of NCCL's start: without a delay, and with a second tier."""
+        more = [Way("tiered", fanout=self.fanout)] if self.fanout and "tiered" in self.routes else []
+        return [*(Way(route) for route in self.routes), *more]
 
 
-def run(settings: Settings, *, as_json: bool) -> int:
+def run(settings: Settings, *, as_json: bool, out: str | None) -> int:
     """Measure and print; returns the exit code.
 
     Raises ``UsageError``, ``MissingDependency`` where the native parts were not built, and ``RdzvError`` for a wrong
@@ -66,57 +69,66 @@ def run(settings: Settings, *, as_json: bool) -> int:
     native_part()
     raise_file_limit()
     namespaces = may_have_namespaces(settings.hosts)
-    about = manifest()
-    if not as_json:
-        print(", ".join(f"{name} {value}" for name, value in about.items()), end="\n\n", flush=True)
-    cases = []
-    for case, ways in _cases(settings):
-        cases.append(as_data(_measure(case, ways, settings.repeats, namespaces=namespaces and fits(case.nodes))))
-        if not as_json:  # at once: the whole takes minutes
-            print(as_text(cases[-1]), flush=True)
-    workers = _measure_workers(settings, namespaces=namespaces)
-    reached = goals(cases)
-    if as_json:
-        data = {"manifest": about, "cases": cases, "workers": workers, "goals": reached}
-        print(json.dumps(data, indent=2), flush=True)
-    else:
-        print("\n".join([workers_text(workers), goals_text(reached), caption(settings.delay_s)]), flush=True)
+    options = asdict(settings) | {"hosts": "namespaces" if namespaces else "loopback"}
+    reached: list[Goal] = []
+    given_up: dict[str, str] = {}
+    with Output("tiered", options, as_json=as_json, out=out) as output:
+        for nodes in settings.nodes:
+            case = Case(nodes, settings.per_node, (*STAGES["gloo init"], *STAGES["barrier"]), settings.limit_s)
+            reached += _measure(case, settings, settings.ways(), output, given_up, namespaces=namespaces)
+        if settings.many_nodes:
+            phases = (*STAGES["NCCL init"], *STAGES["barrier"])
+            case = Case(settings.many_nodes, settings.many_per_node, phases, settings.limit_s)
+            reached += _measure(case, settings, settings.ways_of_many(), output, {}, namespaces=namespaces)
+        if settings.workers is not None:
+            _measure_workers(settings, output, namespaces=namespaces)
+        data = {"goals": [asdict(goal) | {"met": goal.met} for goal in reached]}
+        output.case("goals", [], details=data, text=goals_text(reached))
+        output.end(caption(settings.ways()))
     return 0
 
 
-def _cases(settings: Settings) -> list[tuple[Case, list[Way]]]:
-    delays = [0.0, settings.delay_s] if settings.delay_s else [0.0]
-    ways = [Way(route, delay) for delay in delays for route in settings.routes]
-    cases = [
-        (Case(nodes, settings.per_node, (*INIT, "store_barrier"), settings.limit_s), ways) for nodes in settings.nodes
-    ]
-    if settings.many_nodes:
-        phases = ("enrol", "nccl", "store_barrier")
-        case = Case(settings.many_nodes, settings.many_per_node, phases, settings.limit_s)
-        cases.append((case, [Way(route) for route in settings.routes]))
-        if settings.fanout and "tiered" in settings.routes:
-            cases.append((replace(case, fanout=settings.fanout), [Way("tiered")]))
-    return cases
-
-
-def _measure(case: Case, ways: Sequence[Way], repeats: int, *, namespaces: bool) -> Result:
-    """One case: the ways in turns, each time another one first."""
-    result = Result(case, namespaces, {way.name: [] for way in ways})
-    print(f"measuring: {case.ranks} ranks on {case.nodes} nodes ...", file=sys.stderr, flush=True)
+def _measure(
+    case: Case, settings: Settings, ways: Sequence[Way], output: Output, given_up: dict[str, str], *, namespaces: bool
+) -> list[Goal]:
+    """One number of nodes, by all ways; returns what was reached of what should be."""
+    namespaces = namespaces and fits(case.nodes)
+    by_name = {way.name: way for way in ways}
     with Network(case.nodes, namespaces=namespaces) as network:
-        for repeat in range(repeats):
-            first = repeat % len(ways)
-            for way in [*ways[first:], *ways[:first]]:
-                samples = result.samples[way.name]
-                if not samples or (not samples[-1].unfinished and samples[-1].wall_s < _SLOW_S):
-                    samples.append(measure(case, way, network))
-    return result
+        turns = take_turns(
+            case.name,
+            [*by_name],
+            lambda name, turn: measure(case, by_name[name], network),
+            repeats=settings.repeats,
+            progress=output.progress,
+            warm_up=settings.repeats > 1,
+            given_up=given_up,
+            once=lambda sample: sample.wall_s > _SLOW_S,
+        )
+    reached = []
+    for delay in dict.fromkeys(way.delay_s for way in ways):
+        together = [way for way in ways if way.delay_s == delay]
+        for stage in stages(case):
+            points = as_points(case, stage, together, turns)
+            details = as_details(stage, together, turns, namespaces=namespaces)
+            output.case(points[0].case, points, details=details)
+            reached += goals(case, stage, together, turns, points)
+    return reached
 
 
-def _measure_workers(settings: Settings, *, namespaces: bool) -> dict[str, Any] | None:
-    if settings.workers is None:
-        return None
+def _measure_workers(settings: Settings, output: Output, *, namespaces: bool) -> None:
+    assert settings.workers is not None, "asked for"
     nodes, per_node = settings.workers
-    print(f"measuring: {nodes * per_node} real workers ...", file=sys.stderr, flush=True)
-    with Network(nodes, namespaces=namespaces) as network:
-        return measure_workers(network, per_node, settings.routes, repeats=settings.repeats, limit_s=settings.limit_s)
+    routes = [route for route in settings.routes if route in WORKER_ROUTES]
+    case = f"{nodes} nodes x {per_node} ranks, workers of torch"
+    with Network(nodes, namespaces=namespaces and fits(nodes)) as network:
+        turns = take_turns(
+            case,
+            routes,
+            lambda route, turn: measure_workers(network, per_node, route, settings.limit_s),
+            repeats=settings.repeats,
+            progress=output.progress,
+            warm_up=settings.repeats > 1,
+        )
+    runs = {route: [asdict(sample) for sample in samples] for route, samples in turns.samples.items()}
+    output.case(case, worker_points(case, nodes, turns), details={"runs": runs})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from launcher.bench import output
 from launcher.bench.numbers import positive
 from rdzv_plugins.errors import UsageError
 
@@ -27,6 +28,9 @@ _MOST_S = 3600
 def configure(what: Any) -> None:
     """Add the sub-command's parser."""
     tiered = what.add_parser("tiered", help="what a job's start asks of the workers' store, with proxies and without")
+    tiered.description = (
+        "What the start of a job asks of the workers' store, through the proxies of its nodes and without them."
+    )
     add = tiered.add_argument
     add("--nodes", metavar="M,M", help=f"gloo's start on so many nodes, or none (default {_DEFAULTS['nodes']})")
     add("--per-node", type=int, metavar="N", help=f"ranks on each of these nodes (default {_DEFAULTS['per_node']})")
@@ -44,7 +48,7 @@ def configure(what: Any) -> None:
     add("--repeats", type=int, metavar="N", help=f"runs of each way (default {_DEFAULTS['repeats']})")
     add("--limit", type=float, default=180.0, metavar="SECONDS", help="of one phase of a run (default 180)")
     add("--quick", action="store_true", help="few nodes and one run: to see that it works, not for figures")
-    add("--json", action="store_true", help="print the figures as JSON")
+    output.add_flags(tiered)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         repeats=positive("--repeats", asked["repeats"]),
         limit_s=args.limit,
     )
-    return run_tiered(settings, as_json=args.json)
+    return run_tiered(settings, as_json=args.json, out=args.out)
 
 
 def _pair(flag: str, text: str) -> tuple[int, int] | None:

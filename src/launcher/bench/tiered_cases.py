@@ -7,19 +7,27 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 from launcher.bench.store_cases import load_module
 from launcher.bench.tiered_network import Network
 from launcher.bench.tiered_parts import Parts
+from launcher.bench.turns import DidNotFinish
 from rdzv_plugins.errors import RdzvError
 
 if TYPE_CHECKING:
     from launcher.bench._load import Figures, Load
 
 ROUTES = ("direct", "tiered", "tiered-unix")
-INIT = ("enrol", "gloo")
-"""The phases of gloo's start."""
+STAGES = {
+    "connect": ("connect",),
+    "gloo init": ("enrol", "gloo"),
+    "NCCL init": ("enrol", "nccl"),
+    "barrier": ("store_barrier",),
+}
+"""What is told of a run: a stage is of phases, which are measured."""
 _TRUNK = ("attach", "forward", "follow", "unfollow", "arrive", "give_back", "recalled", "report")
 _NOT_ASKED = ("report",)
 """What a proxy says of itself every few seconds, which no worker has asked for."""
@@ -36,11 +44,15 @@ class Case:
     per_node: int
     phases: tuple[str, ...]
     limit_s: float
-    fanout: int = 0
 
     @property
     def ranks(self) -> int:
         return self.nodes * self.per_node
+
+    @property
+    def name(self) -> str:
+        """In a few words."""
+        return f"{self.nodes} nodes x {self.per_node} ranks"
 
 
 @dataclass(frozen=True)
@@ -50,10 +62,23 @@ class Way:
     route: str
     delay_s: float = 0.0
     """Of a round trip between a node and the root; none within a node."""
+    fanout: int = 0
+    """Proxies at the root, which those of the other nodes dial; 0: all dial the root."""
+
+    @property
+    def target(self) -> str:
+        """Its name among the ways with the same delay."""
+        return f"{self.route}, fanout={self.fanout}" if self.fanout else self.route
+
+    @property
+    def delay(self) -> str:
+        """In words; empty for none."""
+        return f"{self.delay_s * 1000:g} ms" if self.delay_s else ""
 
     @property
     def name(self) -> str:
-        return f"{self.route}, {self.delay_s * 1000:g} ms" if self.delay_s else self.route
+        """Among all ways."""
+        return f"{self.target}, {self.delay}" if self.delay else self.target
 
 
 @dataclass
@@ -79,6 +104,24 @@ class Phase:
     def root_requests(self) -> int:
         return sum(self.root.values())
 
+    @property
+    def root_bytes(self) -> int:
+        """Received and sent."""
+        return self.root_received + self.root_sent
+
+    def __add__(self, later: Phase) -> Phase:
+        """Both, one after the other."""
+        return Phase(
+            wall_s=self.wall_s + later.wall_s,
+            asked=self.asked + later.asked,
+            p50_us=later.p50_us,
+            root={name: self.root.get(name, 0) + later.root.get(name, 0) for name in {**self.root, **later.root}},
+            root_received=self.root_received + later.root_received,
+            root_sent=self.root_sent + later.root_sent,
+            connections=later.connections,
+            cpu_s={who: seconds + later.cpu_s[who] for who, seconds in self.cpu_s.items()},
+        )
+
 
 @dataclass
 class Sample:
@@ -87,16 +130,23 @@ class Sample:
     phases: dict[str, Phase] = field(default_factory=dict)
     proxies: dict[str, Any] = field(default_factory=dict)
     """What the proxies have counted, in all phases together."""
-    unfinished: str = ""
 
     @property
     def wall_s(self) -> float:
         """Of all phases together."""
         return sum(phase.wall_s for phase in self.phases.values())
 
+    def stage(self, name: str) -> Phase | None:
+        """The phases of a stage together; None where it was not asked for."""
+        phases = [self.phases[phase] for phase in STAGES[name] if phase in self.phases]
+        return reduce(add, phases) if len(phases) == len(STAGES[name]) else None
+
 
 def measure(case: Case, way: Way, network: Network) -> Sample:
-    """One run, with processes of its own. Raises ``RdzvError`` for a wrong reply or a process that ends."""
+    """One run, with processes of its own.
+
+    Raises ``DidNotFinish``, and ``RdzvError`` for a wrong reply or a process that ends.
+    """
     sample = Sample()
     module = load_module()
     with ExitStack() as running:
@@ -109,7 +159,7 @@ def measure(case: Case, way: Way, network: Network) -> Sample:
                 sample.phases[name] = _phase(name, case, way, parts, load)
             sample.proxies = parts.proxies_counted()
         except module.TimeLimit as error:
-            sample.unfinished = str(error)
+            raise DidNotFinish(str(error)) from None
         except module.LoadError as error:
             raise RdzvError(f"{way.name}, {case.ranks} ranks on {case.nodes} nodes: {error}") from None
     return sample
@@ -119,7 +169,7 @@ def _phase(name: str, case: Case, way: Way, parts: Parts, load: Load) -> Phase:
     before, cpu = parts.root.ask({}), parts.cpu_seconds()
     if name == "connect":
         if way.route != "direct":
-            parts.open_proxies(unix=way.route == "tiered-unix", fanout=case.fanout)
+            parts.open_proxies(unix=way.route == "tiered-unix", fanout=way.fanout)
             cpu = parts.cpu_seconds()  # that of starting their processes is not what a proxy costs
         own = time.process_time()
         figures = _connect(case, parts, load)

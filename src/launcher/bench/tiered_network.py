@@ -99,6 +99,7 @@ class Network:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # Ctrl-C is for the benchmark, which then ends it
         )
         assert self._keeper.stdout is not None, "started with a pipe"
         word, *paths = self._keeper.stdout.readline().split() or [""]

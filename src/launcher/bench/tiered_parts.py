@@ -35,7 +35,12 @@ class Part:
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed at the end of the block)
         command = [sys.executable, "-m", "launcher.bench.tiered_child", role, json.dumps(task)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the benchmark, which then ends it
         )
         self.ready: dict[str, Any] = {}
 

@@ -12,46 +12,41 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from launcher.bench.measure import summarise
+from launcher.bench.ends import with_parent
+from launcher.bench.points import Point
 from launcher.bench.tiered_cases import new_requests
 from launcher.bench.tiered_network import Machine, Network, inside
 from launcher.bench.tiered_parts import Parts
+from launcher.bench.turns import DidNotFinish, Turns
 from rdzv_plugins.errors import RdzvError
 
+ROUTES = ("direct", "tiered")
+"""Those that torch's own client can take."""
 _START_LIMIT_S = 120.0
 """For importing torch."""
 
 
-def measure_workers(
-    network: Network, per_node: int, routes: Sequence[str], *, repeats: int, limit_s: float
-) -> dict[str, Any]:
-    """``per_node`` workers on each node of the network, by each route that torch's own client can take."""
-    routes = [route for route in routes if route != "tiered-unix"]
-    runs: dict[str, list[dict[str, Any]]] = {route: [] for route in routes}
-    for _ in range(repeats):
-        for route in routes:
-            runs[route].append(_measure(network, per_node, route, limit_s))
-    return {
-        "nodes": len(network.nodes),
-        "ranks": len(network.nodes) * per_node,
-        "routes": {
-            route: {
-                "init_s": summarise([each["init_s"] for each in samples]),
-                "root_requests": sum(samples[-1]["root"].values()),
-                "root_by_name": samples[-1]["root"],
-                "connections": samples[-1]["connections"],
-            }
-            for route, samples in runs.items()
-        },
-    }
+@dataclass(frozen=True)
+class Init:
+    """One run: all workers' ``init_process_group``."""
+
+    wall_s: float
+    """Of the slowest."""
+    root: dict[str, int]
+    """Requests at the root, by name."""
+    connections: int
+    """At the root, the most at once."""
 
 
-def _measure(network: Network, per_node: int, route: str, limit_s: float) -> dict[str, Any]:
+def measure(network: Network, per_node: int, route: str, limit_s: float) -> Init:
+    """One run: ``per_node`` workers on each node of the network.
+
+    Raises ``DidNotFinish``, and ``RdzvError`` where a worker has failed.
+    """
     with Parts(network, network.nodes, per_node=per_node, delay_s=0.0) as parts:
         if route != "direct":
             parts.open_proxies(unix=False, fanout=0)
@@ -64,25 +59,54 @@ def _measure(network: Network, per_node: int, route: str, limit_s: float) -> dic
         }
         seconds = _play(task, limit_s)
         stats = parts.root.ask({})
-        return {
-            "init_s": max(seconds),
-            "root": new_requests(stats["requests"], {}),
-            "connections": stats["connections"]["peak"],
-        }
+        return Init(max(seconds), new_requests(stats["requests"], {}), stats["connections"]["peak"])
+
+
+def as_points(case: str, nodes: int, turns: Turns[Init]) -> list[Point]:
+    """Time, and requests at the root, by route."""
+    return [
+        Point(
+            "tiered",
+            case,
+            route,
+            figure,
+            title,
+            unit,
+            samples,
+            nodes=nodes,
+            reference=route == "direct",
+            unfinished=turns.unfinished.get(route, ""),
+        )
+        for figure, title, unit, by_route in (
+            ("wall", "wall time", "s", {r: tuple(i.wall_s for i in each) for r, each in turns.samples.items()}),
+            (
+                "root_requests",
+                "requests at the root",
+                "requests",
+                {r: tuple(float(sum(i.root.values())) for i in each) for r, each in turns.samples.items()},
+            ),
+        )
+        for route, samples in by_route.items()
+    ]
 
 
 def _play(task: dict[str, Any], limit_s: float) -> list[float]:
-    """What each worker needed for ``init_process_group``, in seconds. Raises ``RdzvError`` where one has failed."""
+    """What each worker needed for ``init_process_group``, in seconds."""
     command = [sys.executable, "-m", "launcher.bench.tiered_workers", json.dumps(task)]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=with_parent(),
     ) as workers:
         try:
             stdout, stderr = workers.communicate(timeout=limit_s + _START_LIMIT_S)
         except BaseException as error:
             os.killpg(workers.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
-                raise RdzvError(f"torch's workers have not started within {limit_s + _START_LIMIT_S:g} s") from None
+                raise DidNotFinish(f"not within {limit_s + _START_LIMIT_S:g} s") from None
             raise
     if workers.returncode != 0:
         raise RdzvError(f"torch's workers failed: {stderr.strip()[-1000:]}")
@@ -125,13 +149,14 @@ def main() -> None:
 
     task = json.loads(sys.argv[1])
     gate_out, gate_in = os.pipe()
-    ranks = []
+    ranks, ends_with_me = [], with_parent()
     for rank in range(len(task["nodes"]) * task["per_node"]):
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
+                ends_with_me()
                 os.close(gate_in)
                 os.write(writing, str(_work(rank, task, gate_out)).encode())
                 code = 0

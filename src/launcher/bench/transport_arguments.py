@@ -5,23 +5,24 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from launcher.bench import output
 from launcher.bench.numbers import positive
 
-_CLIENTS, _SIZES = "1,8", "1024,8192"
-_ROUNDS, _REPEATS = 400, 11
-_QUICK_ROUNDS = 10
+_DEFAULTS: dict[str, Any] = {"clients": "1,8", "sizes": "1024,8192", "rounds": 400, "repeats": 11}
+_QUICK: dict[str, Any] = {"clients": "1,2", "sizes": "1024", "rounds": 10, "repeats": 1}
 
 
 def configure(what: Any) -> None:
     """Add the sub-command's parser."""
     parser = what.add_parser("transport", help="what a request costs a worker: by loopback, and by a Unix socket")
+    parser.description = "What a request costs a worker: by loopback, by a Unix socket, and with a client in Python."
     add = parser.add_argument
-    add("--clients", default=_CLIENTS, metavar="N,N", help=f"workers at once (default {_CLIENTS})")
-    add("--sizes", default=_SIZES, metavar="N,N", help=f"bytes of a value (default {_SIZES})")
-    add("--rounds", type=int, metavar="N", help=f"of requests of each worker in a run (default {_ROUNDS})")
-    add("--repeats", type=int, metavar="N", help=f"runs of each transport (default {_REPEATS})")
-    add("--quick", action="store_true", help="few requests and one run: to see that it works, not for figures")
-    add("--json", action="store_true", help="print the figures as JSON")
+    add("--clients", metavar="N,N", help=f"workers at once (default {_DEFAULTS['clients']})")
+    add("--sizes", metavar="N,N", help=f"bytes of a value (default {_DEFAULTS['sizes']})")
+    add("--rounds", type=int, metavar="N", help=f"of requests of each worker in a run (default {_DEFAULTS['rounds']})")
+    add("--repeats", type=int, metavar="N", help=f"runs of each transport (default {_DEFAULTS['repeats']})")
+    add("--quick", action="store_true", help="few workers and one run: to see that it works, not for figures")
+    output.add_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,15 +30,15 @@ def run(args: argparse.Namespace) -> int:
     from launcher.bench.transport import Settings
     from launcher.bench.transport import run as run_transport
 
-    rounds = args.rounds if args.rounds is not None else _QUICK_ROUNDS if args.quick else _ROUNDS
-    repeats = args.repeats if args.repeats is not None else 1 if args.quick else _REPEATS
+    presets = _QUICK if args.quick else _DEFAULTS
+    asked = {name: preset if getattr(args, name) is None else getattr(args, name) for name, preset in presets.items()}
     settings = Settings(
-        clients=_numbers("--clients", args.clients),
-        sizes=_numbers("--sizes", args.sizes),
-        rounds=positive("--rounds", rounds),
-        repeats=positive("--repeats", repeats),
+        clients=_numbers("--clients", asked["clients"]),
+        sizes=_numbers("--sizes", asked["sizes"]),
+        rounds=positive("--rounds", asked["rounds"]),
+        repeats=positive("--repeats", asked["repeats"]),
     )
-    return run_transport(settings, as_json=args.json)
+    return run_transport(settings, as_json=args.json, out=args.out)
 
 
 def _numbers(flag: str, text: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from launcher.bench.ends import with_parent
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.kvstore.wire import greet
 
@@ -47,10 +48,12 @@ def measure(place: Place, transport: str, clients: int, *, size: int, rounds: in
         import_module(module)  # before the fork: loading it is not measured
     ends: list[socket.socket] = []
     pids = []
+    ends_with_me = with_parent()
     for rank in range(clients):
         mine, theirs = socket.socketpair()
         pid = os.fork()
         if not pid:
+            ends_with_me()
             mine.close()
             _child(partial(_work, place, transport, rank, clients, size, rounds, theirs))
         theirs.close()
@@ -84,6 +87,8 @@ def _child(work: Callable[[], None]) -> None:
     try:
         work()
         code = 0
+    except KeyboardInterrupt:
+        pass  # the benchmark got it too, and says so
     except BaseException:
         traceback.print_exc()
     finally:

@@ -25,7 +25,8 @@ from rdzv_plugins.host.create import prepare
 from rdzv_plugins.interfaces import Capability, Request
 from rdzv_plugins.testing.coordination_parts import LONG, PATIENCE, Losses, opened
 from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.themes import Theme, entry
+from rdzv_plugins.testing.installed import entry
+from rdzv_plugins.testing.themes import Theme
 
 Test = TypeVar("Test", bound=Callable[..., None])
 

@@ -20,7 +20,7 @@ from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import BrokenPlugin, RdzvError, UsageError
 from rdzv_plugins.host.discovery import normalise
 from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.themes import entry
+from rdzv_plugins.testing.installed import entry
 
 GROUP = "rdzv_plugins.harnesses"
 """The group of the entry points: name of the backend = ``module:HarnessClass``."""

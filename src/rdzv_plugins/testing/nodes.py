@@ -27,10 +27,10 @@ from typing import Any, cast
 
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.harness import Harness
+from rdzv_plugins.testing.installed import entry
 from rdzv_plugins.testing.node_answers import PATIENCE_S, Joined, Pending
 from rdzv_plugins.testing.node_handle import Node
 from rdzv_plugins.testing.node_messages import NodeError
-from rdzv_plugins.testing.themes import entry
 
 _AGAIN_S = 0.05
 _LOG_TAIL = 6000

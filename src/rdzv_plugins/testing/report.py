@@ -10,8 +10,8 @@ from importlib.metadata import version
 from typing import Any, Literal, TypeAlias
 
 from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.testing.installed import entry
 from rdzv_plugins.testing.theme_names import THEMES
-from rdzv_plugins.testing.themes import entry
 
 _WIDTH = 400
 """Characters of a message in the table; all of it is in the data, and in the traceback."""

@@ -24,7 +24,7 @@ from rdzv_plugins.testing import (
     StoreTheme,
 )
 from rdzv_plugins.testing.find import find_harness
-from rdzv_plugins.testing.themes import entry
+from rdzv_plugins.testing.installed import entry
 
 
 @pytest.fixture(scope="session")

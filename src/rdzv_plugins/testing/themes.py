@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from typing import ClassVar
 
 import pytest
 
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.harness import Harness
+from rdzv_plugins.testing.installed import entry
 
 GAP = "rdzv_gap"
 """The name of the property by which a test tells the report of a gap."""
@@ -39,9 +38,3 @@ class Theme:
         A test that ends so has passed; one that was not even tried says ``not tried: `` and why.
         """
         request.node.user_properties.append((GAP, why))
-
-
-@functools.cache
-def entry(backend: str) -> Entry:
-    """The entry of an installed backend. Raises ``UnknownBackend``, ``BrokenPlugin`` and the like."""
-    return PluginHost.load().catalog.find(backend)

@@ -1,20 +1,24 @@
 """The load generator of `rdzv bench store` counts right and believes nothing; the benchmark prints what it measured."""
 
-import json
 import socket
-import statistics
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from bench_kit import bench, find
 
 from launcher import tools
-from launcher.bench import _load, store
-from launcher.bench.store_cases import Case, DidNotFinish, measure
-from launcher.bench.store_report import as_data, as_text
+from launcher.bench import _load
+from launcher.bench.results import Result
+from launcher.bench.store import _Servers
+from launcher.bench.store_cases import Case, Sample, measure
+from launcher.bench.store_report import notes
 from launcher.bench.store_targets import Server, Target
+from launcher.bench.turns import DidNotFinish, Turns
 from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.kvstore.server import StoreServer
 
@@ -176,41 +180,85 @@ def test_storm_counts_what_fails() -> None:
 
 def test_server_that_is_too_slow_is_a_result_and_a_liar_is_an_error() -> None:
     case = Case("barrier", 1, rounds=ROUNDS, gets=GETS, limit_s=0.2)
-    with Server(Target("libuv"), []) as server:  # stands for a store; it is its port that is asked
+    with Server(Target("ours"), []) as server:  # stands for a store; it is its port that is asked
         with fake_server(lambda client: None) as server.port, pytest.raises(DidNotFinish, match=r"add$"):
             measure(case, server, "/test")
-        with fake_server(after(ADD, bytes(9))) as server.port, pytest.raises(RdzvError, match=r"^libuv, 1 conn"):
+        with fake_server(after(ADD, bytes(9))) as server.port, pytest.raises(RdzvError, match=r"^ours, 1 conn"):
             measure(case, server, "/test")
-    result = store.Result(case, {"libuv": []}, {"libuv": "barrier: 1 of 1 clients were not done"})
-    assert "libuv           did not finish: barrier: 1 of 1 clients" in as_text(as_data(result))
 
 
-def test_command_prints_what_it_measured(capfd) -> None:
-    command = ["bench", "store", "--quick", "--connections=20", "--workloads=barrier", "--repeats=2", "--json"]
-    assert tools.main([*command, "--targets=ours,libuv,echo,ours:2"]) == 0
-    (case,) = json.loads(capfd.readouterr().out)["cases"]
-    assert (case["workload"], case["connections"], case["rounds"]) == ("barrier", 20, 2)
-    assert set(case["targets"]) == {"ours", "ours:2", "libuv", "echo"}
-    for target in case["targets"].values():
-        assert (target["runs"], target["requests"]) == (2, 2 * 20 * 2)
-        assert (target["failures"], target["unfinished"]) == ({}, None)
-        for figure in ("wall_s", "cpu_us", "p50_us", "p99_us", "peak_mib"):
-            assert 0 < target[figure]["min"] <= target[figure]["median"] <= target[figure]["max"]
-    runs = zip(*(case["targets"][name]["cpu_us"]["samples"] for name in ("ours", "libuv")), strict=True)
-    ratio = statistics.median(ours / libuv for ours, libuv in runs)
-    assert case["ratios"]["ours / libuv"]["cpu_us"] == pytest.approx(ratio, abs=0.001)
-    assert "grown_mib" not in case["ratios"]["ours / libuv"]
-    rows = [row.strip().partition("  ")[0] for row in as_text(case).splitlines()[2:]]
-    assert rows == ["ours", "libuv", "echo", "ours:2", *case["ratios"]]
+@pytest.fixture(scope="module")
+def measured() -> Result:
+    """A quick run with repeats, of workloads of each kind."""
+    sizes = ["--connections=20", "--storm=20", "--hold=30", "--repeats=2"]
+    return bench(
+        "store", "--quick", *sizes, "--workloads=storm,barrier,hold", "--targets=ours,echo,ours:2", "--json"
+    ).result()
 
 
-def test_storms_and_hold_as_text(capfd) -> None:
-    command = ["bench", "store", "--quick", "--storm=20", "--hold=20", "--workloads=storm,hold,names"]
-    assert tools.main([*command, "--targets=ours,echo"]) == 0
-    out = capfd.readouterr().out
-    assert out.count("; 20 connections\n") == 3
-    assert out.count("\n  ours / echo  ") == 3
-    assert "Reverse DNS: " in out
+def test_every_server_is_measured_in_every_turn(measured) -> None:
+    assert (measured.bench, measured.end is not None) == ("store", True)
+    assert measured.manifest["options"]["targets"] == ["ours", "echo", "ours:2"]
+    cases = {"storm, 20 clients": 20, "barrier, 20 clients": 20, "hold, 30 clients": 30}
+    assert {(p.case, p.nodes, p.axis) for p in measured.points} == {(c, n, "clients") for c, n in cases.items()}
+    for case in cases:
+        figures = {"wall", "cpu_per_request", "p50", "p99"} | ({"grown"} if case.startswith("hold") else set())
+        points = [p for p in measured.points if p.case == case]
+        assert {(p.target, p.figure) for p in points} == {
+            (target, figure) for target in ("ours", "echo", "ours:2") for figure in figures
+        }
+        for p in points:
+            assert len(p.samples) == 2
+            assert p.reference == (p.target == "echo")
+            assert all(sample > 0 for sample in p.samples) or p.figure == "grown"
+    assert {(r.target, r.reference) for r in measured.ratios} == {("ours", "echo"), ("ours:2", "echo")}
+
+
+def test_what_was_asked_is_in_the_details(measured) -> None:
+    storm, barrier, _hold = measured.details
+    assert (barrier["case"], barrier["workload"], barrier["connections"]) == ("barrier, 20 clients", "barrier", 20)
+    for details, requests in ((storm, 2 * 20), (barrier, 2 * 20 * 2)):
+        for runs in details["runs"].values():
+            assert [(run["requests"], run["failures"]) for run in runs] == [(requests, {})] * 2
+    for target, runs in barrier["runs"].items():
+        cpu = find(measured, barrier["case"], target, "cpu_per_request")
+        assert cpu.samples == tuple(run["cpu_us"] for run in runs)
+
+
+@pytest.mark.parametrize(("workload", "new"), [("hold", True), ("barrier", False)])
+def test_servers_that_hold_are_new_in_each_turn(workload, new) -> None:
+    with ExitStack() as running:
+        case = Case(workload, 10, rounds=1, gets=1, limit_s=1)
+        servers = _Servers(case, [Target("echo"), Target("ours")], [], running)
+        pids = [[servers.of(name, turn).pid for name in ("echo", "ours", "echo")] for turn in (-1, 0, 1)]
+        for echo, ours, again in pids:
+            assert echo == again != ours
+        assert len({pid for turn in pids for pid in turn}) == (6 if new else 2)
+        alive = pids[-1][:2]
+        assert all(Path(f"/proc/{pid}").exists() == (not new or pid in alive) for turn in pids for pid in turn)
+    assert not any(Path(f"/proc/{pid}").exists() for turn in pids for pid in turn)
+
+
+def test_failures_are_told_under_the_table() -> None:
+    case = Case("storm", 10, rounds=1, gets=1, limit_s=1)
+    bad = Sample(1.0, 20, 1.0, 1.0, 1.0, 1.0, 0.0, listen_overflows=3, listen_drops=3, failures={"no answer": 2})
+    good = replace(bad, listen_overflows=0, failures={})
+    assert notes(case, Turns({"libuv": [bad, good], "ours": [good]})) == [
+        "libuv: 2 of 20 connections failed: no answer",
+        "libuv: a full accept queue cost 3 connection attempts (TcpExt ListenOverflows, of the whole machine)",
+    ]
+
+
+def test_terminal_has_tables_and_says_what_they_are() -> None:
+    done = bench("store", "--quick", "--storm=20", "--workloads=storm,names", "--targets=ours,echo")
+    assert done.returncode == 0, done.stderr
+    for case in ("storm, 20 clients", "names, 20 clients"):
+        assert f"\n{case}\n  wall time [s]\n    ours  " in done.stdout
+        assert f"store: measuring {case}" in done.stderr
+    assert "no ratios: one run each" in done.stdout
+    for said in ("Reverse DNS: ", "a bare epoll loop: ", "all connect at once", "for each request that was sent"):
+        assert said in done.stdout
+    assert "barrier" not in done.stdout
 
 
 @pytest.mark.parametrize(

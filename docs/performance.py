@@ -1,0 +1,126 @@
+"""Puts results of ``make bench`` into docs/explanation/performance.md: ``python docs/performance.py [DIR] [--check]``.
+
+With DIR, its newest result of each benchmark and the charts that the page shows are copied beside the page first. What
+stands between a pair of markers is written from those results, and nothing else in the page has a figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from launcher.bench.manifest import as_text as manifest_as_text
+from launcher.bench.points import Point, Ratio
+from launcher.bench.results import Result, read_results
+from launcher.bench.tables import number
+
+PAGE = Path(__file__).parent / "explanation/performance.md"
+FIGURES = PAGE.parent / "performance"
+_BLOCK = re.compile(r"(<!-- (?P<what>[\w-]+)(?P<rest>(?: [\w-]+)*) -->\n).*?(<!-- end -->)", re.DOTALL)
+_IMAGE = re.compile(r"\]\(performance/([\w.-]+\.svg)\)")
+
+
+def collect(directory: Path) -> None:
+    """Copy the newest result of each benchmark, and the charts that the page shows, under names without a date."""
+    newest = {result.bench: result for result in read_results(directory)}  # by name, which ends in its date
+    FIGURES.mkdir(exist_ok=True)
+    for old in FIGURES.iterdir():
+        old.unlink()
+    for bench, result in newest.items():
+        if result.end is None:
+            sys.exit(f"{result.name} was interrupted: it is no result to publish")
+        shutil.copy(directory / f"{result.name}.jsonl", FIGURES / f"{bench}.jsonl")
+    for chart in sorted(set(_IMAGE.findall(PAGE.read_text()))):
+        bench = max((each for each in newest if chart.startswith(f"{each}-")), key=len)
+        shutil.copy(directory / f"{newest[bench].name}{chart.removeprefix(bench)}", FIGURES / chart)
+
+
+def written(text: str) -> str:
+    """The page with all its blocks written anew."""
+    results = {result.bench: result for result in read_results(FIGURES)}
+
+    def fill(block: re.Match[str]) -> str:
+        what, rest = block["what"], block["rest"].split()
+        body = manifests(results.values()) if what == "manifest" else tables(results[what], rest)
+        return f"{block[1]}\n{body}\n\n{block[4]}"
+
+    return _BLOCK.sub(fill, text)
+
+
+def manifests(results: Iterable[Result]) -> str:
+    """The machine once, and each benchmark's command, date and load."""
+    each = list(results)
+    lines = ["```text", manifest_as_text(each[0].manifest | {"load": "see below"}), "```", ""]
+    lines += ["| benchmark | command | started | load average before | after |", "|---|---|---|---|---|"]
+    for result in each:
+        about = result.manifest
+        lines.append(
+            f"| {result.bench} | `{about['command']}` | {about['started']} | {about['load']} | "
+            f"{result.end['load'] if result.end else '-'} |"
+        )
+    return "\n".join(lines)
+
+
+def tables(result: Result, figures: Sequence[str]) -> str:
+    """For each figure a table of cases by targets, and the ratios below it."""
+    wanted = figures or list(dict.fromkeys(point.figure for point in result.points))
+    return "\n\n".join(_table(result, figure) for figure in wanted)
+
+
+def _table(result: Result, figure: str) -> str:
+    points = [point for point in result.points if point.figure == figure]
+    if not points:
+        sys.exit(f"{result.name} has no figure {figure!r}")
+    targets = list(dict.fromkeys(point.target for point in points))
+    cells = {(point.case, point.target): _cell(point) for point in points}
+    unit = f", {points[0].unit}" if points[0].unit else ""
+    title = f"**{points[0].title[:1].upper()}{points[0].title[1:]}{unit}**: median (smallest to largest)"
+    lines = [title, "", f"| | {' | '.join(targets)} |", "|---" * (len(targets) + 1) + "|"]
+    for case in dict.fromkeys(point.case for point in points):
+        lines.append(f"| {case} | {' | '.join(cells.get((case, target), '') for target in targets)} |")
+    ratios = [ratio for ratio in result.ratios if ratio.figure == figure and ratio.low is not None]
+    return "\n".join([*lines, *_ratios(ratios)])
+
+
+def _cell(point: Point) -> str:
+    if point.median is None:
+        return point.unfinished or "not measured"
+    text = number(point.median)
+    if len(point.samples) > 1:
+        text += f" ({number(min(point.samples))}..{number(max(point.samples))})"
+    return f"{text}; then {point.unfinished}" if point.unfinished else text
+
+
+def _ratios(ratios: Sequence[Ratio]) -> list[str]:
+    if not ratios:
+        return []
+    lines = ["", "Ratios:", ""]
+    for pair in dict.fromkeys((ratio.target, ratio.reference) for ratio in ratios):
+        each = [ratio for ratio in ratios if (ratio.target, ratio.reference) == pair]
+        texts = [f"{'refused' if ratio.value is None else number(ratio.value)} ({ratio.case})" for ratio in each]
+        lines.append(f"- {pair[0]} / {pair[1]}: {', '.join(texts)}")
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page, or say with ``--check`` whether it is as it would be written; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="docs/performance.py", description=__doc__.partition("\n")[0])
+    parser.add_argument("directory", nargs="?", type=Path, help="what make bench has written")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if something would change")
+    args = parser.parse_args(argv)
+    if args.directory is not None:
+        collect(args.directory)
+    text = PAGE.read_text()
+    new = written(text)
+    if args.check:
+        return int(new != text)
+    PAGE.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""The arguments of ``rdzv bench all``, and which benchmarks that is."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rdzv_plugins.errors import UsageError
+
+_OUT = "rdzv-bench"
+
+
+class Step(NamedTuple):
+    """One benchmark."""
+
+    bench: str
+    arguments: tuple[str, ...] = ()
+
+
+FULL = (
+    Step("store", ("--connections=1000", "--storm=4000", "--hold=8000", "--repeats=3")),
+    Step("rendezvous"),
+    Step("tiered", ("--nodes=4,16,32", "--many=none")),
+    Step("transport", ("--repeats=5",)),
+    Step("launch", ("--repeats=3",)),
+    Step("faults", ("--repeats=2",)),
+)
+"""Sizes that two cores get through in under 15 minutes together."""
+QUICK = tuple(Step(bench, ("--quick",)) for bench in dict.fromkeys(step.bench for step in FULL))
+
+
+def configure(what: Any) -> None:
+    """Add the sub-command's parser."""
+    names = ",".join(step.bench for step in QUICK)
+    parser = what.add_parser("all", help="every benchmark one after the other, and a report of them")
+    parser.description = (
+        f"{names.replace(',', ', ')}: one after the other, each in a process of its own. If one fails the others still "
+        "run. Writes their results, charts, and a page that shows all of it (report.html) into one directory."
+    )
+    parser.add_argument(
+        "--out",
+        default=_OUT,
+        metavar="DIR",
+        help=f"where to; results that are there are in the report (default {_OUT})",
+    )
+    parser.add_argument("--only", metavar="A,B", help=f"some of {names} (default all)")
+    parser.add_argument(
+        "--quick", action="store_true", help="few nodes and one run of each: to see that it works, not for figures"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it; returns the exit code. Raises ``UsageError``, ``MissingDependency``, ``RdzvError`` if one has failed."""
+    from launcher.bench.all import run as run_all
+
+    steps = QUICK if args.quick else FULL
+    return run_all(steps if args.only is None else _some(steps, args.only.split(",")), Path(args.out))
+
+
+def _some(steps: Sequence[Step], names: Sequence[str]) -> list[Step]:
+    for name in names:
+        if name not in (step.bench for step in steps):
+            known = ", ".join(dict.fromkeys(step.bench for step in steps))
+            raise UsageError(f"--only: '{name}' is none of {known}")
+    return [step for step in steps if step.bench in names]

@@ -1,0 +1,114 @@
+"""``--backends a,b``: any installed backend, a stranger's too, and what it needs to be measured.
+
+The conformance suite's harness of a backend (entry-point group ``rdzv_plugins.harnesses``) starts its service and knows
+its endpoint; a backend without one is measured at the endpoint of a service that runs already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import MappingProxyType
+from typing import Any
+
+from rdzv_plugins.errors import MissingDependency, UsageError
+from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.host.create import NoOptions
+from rdzv_plugins.options import parse_conf, parse_options
+from rdzv_plugins.testing.find import find_harness
+from rdzv_plugins.testing.harness import Harness
+from rdzv_plugins.testing.installed import entry
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclasses.dataclass
+class Candidate:
+    """One backend that is to be measured."""
+
+    entry: Entry
+    harness: Harness
+    """Not started yet; its ``conf`` is what the nodes get."""
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Options that the user has set."""
+
+    @property
+    def name(self) -> str:
+        return self.entry.backend.name
+
+    @property
+    def version(self) -> tuple[str, str]:
+        """Of its distribution: name and version."""
+        return self.entry.record.distribution, self.entry.record.version
+
+
+def add_flags(parser: argparse.ArgumentParser, default: str) -> None:
+    """``--backends``, ``--rdzv-endpoint`` and ``--rdzv-conf``."""
+    add = parser.add_argument
+    add("--backends", metavar="A,B", help=f"any that are installed, beside torch's own (default those of {default} "
+        "that are installed)")  # fmt: skip
+    add("--rdzv-endpoint", "--rdzv_endpoint", action="append", default=[], metavar="BACKEND=WHERE", help="where a "
+        "backend's service runs already; without it, its own harness starts one. May be repeated")  # fmt: skip
+    add("--rdzv-conf", "--rdzv_conf", action="append", default=[], metavar="BACKEND=K=V,...", help="options of a "
+        "backend; may be repeated")  # fmt: skip
+
+
+def candidates(args: argparse.Namespace, default: str, wanted: Mapping[str, str] = _NOTHING) -> list[Candidate]:
+    """The backends that ``add_flags`` has read.
+
+    ``wanted``: options that the benchmark sets where a backend has them and the user has not. Raises what the host
+    raises for a name, ``UsageError``, and ``OptionError`` for an option that a backend does not have.
+    """
+    endpoints = _by_backend("--rdzv-endpoint", args.rdzv_endpoint)
+    confs = {name: parse_conf(text) for name, text in _by_backend("--rdzv-conf", args.rdzv_conf).items()}
+    found = []
+    for name in dict.fromkeys((args.backends or default).split(",")):
+        known = entry(name)
+        given = _of(known, confs) or _NOTHING
+        harness = find_harness(name, _of(known, endpoints), given)
+        options = known.backend.options or NoOptions
+        has = {field.name for field in dataclasses.fields(options)}
+        ours = {key: value for key, value in wanted.items() if key in has}
+        harness.conf = MappingProxyType({**harness.conf, **ours, **given})
+        parse_options(options, harness.conf, f"backend {known.backend.name!r}")
+        found.append(Candidate(known, harness, given))
+    names = {alias for each in found for alias in (each.name, *each.entry.backend.aliases)}
+    for flag, by_name in (("--rdzv-endpoint", endpoints), ("--rdzv-conf", confs)):
+        if strangers := set(by_name) - names:
+            raise UsageError(f"{flag}={min(strangers)}=...: it is not measured", remedy="Name it in --backends.")
+    return found
+
+
+def start(found: list[Candidate], running: ExitStack, *, asked_for: bool) -> dict[str, str]:
+    """Start what the backends need, until ``running`` is closed; returns why some cannot be measured, by name.
+
+    These are taken out of ``found``. Where a backend was ``asked_for`` by name, ``MissingDependency`` is raised
+    instead; so is whatever else a harness raises.
+    """
+    left_out = {}
+    for candidate in list(found):
+        try:
+            running.enter_context(candidate.harness)
+        except MissingDependency as error:
+            if asked_for:
+                raise
+            left_out[candidate.name] = str(error)
+            found.remove(candidate)
+    return left_out
+
+
+def _by_backend(flag: str, given: list[str]) -> dict[str, str]:
+    pairs = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"{flag}={text}: write the backend's name, '=' and the value")
+        pairs[name] = value
+    return pairs
+
+
+def _of(known: Entry, by_name: Mapping[str, Any]) -> Any:
+    names = (known.backend.name, *known.backend.aliases)
+    return next((by_name[name] for name in names if name in by_name), None)

@@ -1,0 +1,95 @@
+"""What can happen to a job: the faults of ``rdzv bench faults``, and who is hit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+from launcher.bench.faults_job import How, Job, Round
+from launcher.bench.launch_targets import Target
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One of them."""
+
+    name: str
+    """As after ``--faults``."""
+    case: str
+    node_goes: bool = True
+    """A node does not take part any more; else only a worker is lost."""
+    host: bool = False
+    """It hits the node that serves the endpoint, or, where none does, that of rank 0; else one that is neither."""
+    number: signal.Signals = signal.SIGKILL
+    again: bool = False
+    """An agent takes the lost one's place in any case."""
+
+    def replaced(self, target: Target) -> bool:
+        """Whether an agent takes the lost one's place at once: the job cannot go on with fewer, or it is asked for."""
+        return self.node_goes and (self.again or not target.elastic)
+
+
+FAULTS = {
+    fault.name: fault
+    for fault in (
+        Fault("worker", "a worker is killed", node_goes=False),
+        Fault("agent", "an agent is killed"),
+        Fault("frozen", "an agent is frozen", number=signal.SIGSTOP),
+        Fault("host", "the store's host is killed", host=True),
+        Fault("host-again", "the store's host is killed and started again", host=True, again=True),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One fault and what came after it; seconds."""
+
+    recover: float
+    restarted: float
+    cpu: float
+    victim_rank: int
+    served: bool
+    """The victim served the endpoint."""
+    nodes_after: int
+    starts: int
+    """How often workers were started until that went well."""
+
+
+def inflict(how: How, fault: Fault, target: Target) -> Sample:
+    """One job, one fault. Raises ``JobFailed`` where the job does not go on."""
+    goes_on = fault.node_goes and not fault.replaced(target)
+    with Job(how, target, least=how.nodes - 1 if goes_on else how.nodes) as job:
+        before = job.start()
+        serving = job.serving()
+        victim = _victim(fault, before, serving)
+        remaining = {*range(how.nodes)} - ({victim} if fault.node_goes else set())
+        cpu = job.cpu(remaining)
+        worker = job.worker(victim)
+        at = time.monotonic()
+        if not fault.node_goes:
+            os.kill(worker, fault.number)
+        else:
+            job.signal_node(victim, fault.number)
+            if fault.replaced(target):
+                remaining |= {job.start_agent(victim)}
+        after = job.wait_collective(remaining, at)
+        return Sample(
+            recover=after.at - at,
+            restarted=after.started - at,
+            cpu=job.cpu(remaining) - cpu,
+            victim_rank=before.ranks[victim],
+            served=serving == victim,
+            nodes_after=after.world,
+            starts=after.starts,
+        )
+
+
+def _victim(fault: Fault, before: Round, serving: int | None) -> int:
+    """The highest rank that fits, of at least three nodes."""
+    rank_0 = next(node for node, rank in before.ranks.items() if rank == 0)
+    if fault.host:
+        return rank_0 if serving is None else serving
+    return max(before.ranks.keys() - {rank_0, serving}, key=lambda node: before.ranks[node])

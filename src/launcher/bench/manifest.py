@@ -1,0 +1,86 @@
+"""What a figure was measured on: without it nobody can tell what it means, or measure it again."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import resource
+import shlex
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from rdzv_plugins.errors import UsageError
+
+_DISTRIBUTIONS = ("rdzv-plugins", "torch", "torch_npu", "etcd3", "grpcio", "protobuf", "pluggy")
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+def manifest(bench: str, options: Mapping[str, Any], plugins: Mapping[str, str] = _NONE) -> dict[str, Any]:
+    """The machine, its limits, the versions, and what was asked for. Does not import torch.
+
+    ``options``: every setting of the benchmark, defaults too, as JSON can hold them. ``plugins``: name and version
+    of other distributions that are measured.
+    """
+    return {
+        "bench": bench,
+        "command": shlex.join(["rdzv", *sys.argv[1:]]),
+        "options": dict(options),
+        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(_memory_bytes() / 2**30, 1),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "limits": {
+            "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+            "processes": resource.getrlimit(resource.RLIMIT_NPROC)[1],
+            "somaxconn": _number("/proc/sys/net/core/somaxconn"),
+        },
+        "python": platform.python_version(),
+        "versions": _versions() | dict(plugins),
+        "load": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+    }
+
+
+def as_text(about: Mapping[str, Any]) -> str:
+    """A manifest in two lines."""
+    versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items())
+    limits = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in about["limits"].items())
+    return (
+        f"{about['cpu']}, {about['cores']} cores, {about['memory_gib']} GiB, {about['kernel']}, load {about['load']}\n"
+        f"Python {about['python']}, {versions}; {limits}"
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _number(path: str) -> int:
+    try:
+        return int(Path(path).read_text())
+    except OSError as error:
+        raise UsageError(f"rdzv bench reads {path}, which is not there: {error}", remedy="It needs Linux.") from None
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()

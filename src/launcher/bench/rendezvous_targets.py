@@ -1,0 +1,171 @@
+"""Who takes part in ``rdzv bench rendezvous``: the backends asked for, and torch's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from launcher.bench.backends import Candidate
+from launcher.bench.rendezvous_etcd import FreshEtcd
+from launcher.bench.rendezvous_nodes import REFERENCES, TORCH_STATIC
+from launcher.bench.rendezvous_service import ETCD, NATIVE
+from rdzv_plugins.endpoints import parse_endpoint
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.host.create import NoOptions
+from rdzv_plugins.interfaces import Capability, Request
+from rdzv_plugins.testing.builtin import EtcdHarness
+from rdzv_plugins.testing.harness import Harness
+
+DEFAULT = "static,c10d,parallel,tiered,etcd"
+HAVE_SERVERS = ("parallel", "tiered")
+"""Whose service may have a process of its own: --server."""
+KEEP_ALIVES = 3
+LATER_S = 60.0
+"""A node gives up after the benchmark has."""
+_LAST_CALL, _IS_HOST = "last_call_timeout", "is_host"
+_GO = 2
+"""How many nodes go, one after the other, where sessions tell who lives."""
+
+
+class Torch(Harness):
+    """torch's own rendezvous: node 0 serves the endpoint, as with plain torchrun."""
+
+    def __init__(self, name: str, ttl: float) -> None:
+        self.backend = name
+        if name != TORCH_STATIC:
+            self.conf = MappingProxyType(signs_of_life(ttl))
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """One of them."""
+
+    name: str
+    harness: Harness
+    """Started."""
+    elastic: bool
+    ranks: bool
+    """Node ranks have to be given."""
+    given: bool = False
+    """The service ran before, where the user said."""
+    says_who_serves: bool = False
+    """A node can be told whether it serves the endpoint. Else each tries to, which takes long on one machine."""
+
+    @property
+    def reference(self) -> bool:
+        return self.name in REFERENCES
+
+    @property
+    def probe(self) -> str:
+        """How the service is asked what it has counted."""
+        if self.name in HAVE_SERVERS:
+            return NATIVE
+        return ETCD if isinstance(self.harness, FreshEtcd) else ""
+
+    @property
+    def served_by_node(self) -> bool:
+        """Node 0 serves the endpoint, which it alone may bind."""
+        return self.harness.dialled and self.harness.service is None and not self.given
+
+    def why_not(self, *, delay: bool) -> str:
+        """Why it cannot be measured with a delay; empty if it can."""
+        if delay and not self.harness.dialled:
+            return "not measured: its endpoint is not HOST:PORT, so no relay can stand in front of it"
+        return ""
+
+    def request(self, nodes: int, run_id: str, endpoint: str) -> Request:
+        """Of any node; not prepared."""
+        low = nodes
+        if self.elastic:
+            low = nodes - (_GO if self.harness.kind == "coordination" else 1)
+        return self.harness.request(
+            endpoint, run_id=run_id, min_nodes=low, max_nodes=nodes, nproc_per_node=1, node_rank=None
+        )
+
+    def endpoint(self, directory: Path) -> tuple[str, str, int]:
+        """Of a new run: as it is written, and host and port where it is dialled."""
+        written = self.harness.endpoint(directory)
+        if not self.harness.dialled:
+            return written, "", 0
+        where = parse_endpoint(written, None)
+        return written, where.host, where.port
+
+
+def references(names: str, ttl: float) -> list[Target]:
+    """torch's own of these names, or ``none``. Raises ``UsageError``."""
+    asked = [] if names == "none" else [*dict.fromkeys(names.split(","))]
+    for name in asked:
+        if name not in REFERENCES:
+            raise UsageError(f"--references: '{name}' is none of {', '.join(REFERENCES)}, and not 'none'")
+    return [Target(name, Torch(name, ttl), elastic=name != TORCH_STATIC, ranks=name == TORCH_STATIC) for name in asked]
+
+
+def target(candidate: Candidate, given: bool) -> Target:
+    """A backend; its harness need not run yet."""
+    promised = candidate.entry.backend.capabilities
+    elastic = Capability.ELASTIC in promised
+    ranks = Capability.NODE_RANK in promised and not elastic
+    says = _IS_HOST in _keys(candidate) - candidate.given.keys()
+    return Target(candidate.name, candidate.harness, elastic=elastic, ranks=ranks, given=given, says_who_serves=says)
+
+
+def set_up(candidate: Candidate, etcd_data: str) -> None:
+    """Before it is started: etcd gets its data on disk, and state backends torch's own last call."""
+    if type(candidate.harness) is EtcdHarness:
+        fresh = FreshEtcd(etcd_data)
+        fresh.conf = candidate.harness.conf
+        candidate.harness = fresh
+    if candidate.harness.kind == "state" and _LAST_CALL in _keys(candidate) - candidate.given.keys():
+        candidate.harness.conf = MappingProxyType({**candidate.harness.conf, _LAST_CALL: "1"})
+
+
+def _keys(candidate: Candidate) -> set[str]:
+    """Of its --rdzv-conf."""
+    return {field.name for field in dataclasses.fields(candidate.entry.backend.options or NoOptions)}
+
+
+def wanted(ttl: float, limit_s: float) -> Mapping[str, str]:
+    """Options that make it a benchmark: rounds wait for all nodes, and the benchmark loses patience first.
+
+    All nodes are asked to dial the workers' store at once here, on few cores.
+    """
+    patience = f"{ttl + limit_s + LATER_S:g}"
+    return {
+        "ttl": f"{ttl:g}",
+        "timeout": patience,
+        "join_timeout": patience,
+        "reach_timeout": f"{ttl + limit_s:g}",
+        _LAST_CALL: f"{limit_s:g}",
+        "allow_same_host": "true",
+    } | signs_of_life(ttl)
+
+
+def signs_of_life(ttl: float) -> dict[str, str]:
+    """Options of torch's dynamic rendezvous by which it counts a silent node as lost about as late as the others do."""
+    return {"keep_alive_interval": str(keep_alive_s(ttl)), "keep_alive_max_attempt": str(KEEP_ALIVES)}
+
+
+def keep_alive_s(ttl: float) -> int:
+    """Whole seconds between two heartbeats: torch takes no others."""
+    return max(1, round(ttl / KEEP_ALIVES))
+
+
+def require_server(where: str, found: list[Candidate]) -> None:
+    """Raises ``UsageError`` where ``--server=process`` is about nobody."""
+    if where == "process" and not any(each.name in HAVE_SERVERS for each in found):
+        raise UsageError(
+            f"--server=process is about {' and '.join(HAVE_SERVERS)}, which are not measured",
+            remedy="Leave it out, or name one of them in --backends.",
+        )
+
+
+def details(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as the results keep it: without what is not known."""
+    return {name: _known(each) if isinstance(each, dict) else each for name, each in sample.items()}
+
+
+def _known(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in data.items() if each is not None}

@@ -1,0 +1,123 @@
+"""Backends of a stranger that go wrong, and one with a handler of its own. For `install` of bench_kit."""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rdzv_plugins import Backend, Capability, hookimpl, option
+from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.testing import Harness
+
+
+@dataclass(frozen=True)
+class OddOptions:
+    """What goes wrong."""
+
+    how: str = option("works", help="works, refuses, breaks or waits.")
+
+
+@dataclass(frozen=True)
+class Info:
+    """A place in a round."""
+
+    rank: int
+    world_size: int
+    store: Any = None
+    bootstrap_store_info: Any = None
+
+
+class Handler:
+    """A node is in a round while it holds the lock of its file there: whoever has lost one is to join the next."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._id = uuid.uuid4().hex
+        self._round = -1
+        self._lock: Any = None
+        self._told = True
+
+    use_agent_store = False
+
+    def get_backend(self) -> str:
+        return "odd"
+
+    def next_rendezvous(self) -> Info:
+        how = self._request.options.how
+        if how == "breaks":
+            raise KeyError("nobody knows")
+        if how == "waits":
+            threading.Event().wait()
+        if not self._told:
+            raise RdzvError("I have not said that this node is to join again")
+        self._told = False
+        wanted = self._request.max_nodes - (self._round >= 0)
+        self._round += 1
+        directory = Path(self._request.endpoint, str(self._round))
+        directory.mkdir(exist_ok=True)
+        self._lock = (directory / self._id).open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        while len(members := sorted(file.name for file in directory.iterdir())) < wanted:
+            time.sleep(0.01)
+        return Info(members.index(self._id), len(members))
+
+    def num_nodes_waiting(self) -> int:
+        members = Path(self._request.endpoint, str(self._round)).iterdir()
+        self._told = any(_is_free(file) for file in members if file.name != self._id)
+        return int(self._told)
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass
+
+    def get_run_id(self) -> str:
+        return self._request.run_id
+
+    def shutdown(self) -> bool:
+        return True
+
+
+def _is_free(file: Path) -> bool:
+    with file.open() as other:
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def create(request: Any) -> Handler:
+    """As --rdzv-conf odd=how=... says."""
+    if request.options.how == "refuses":
+        raise RdzvError("no luck today", remedy="Come back tomorrow.")
+    return Handler(request)
+
+
+class OddHarness(Harness):
+    """Nodes meet in a directory."""
+
+    backend = "odd"
+    kind = "handler"
+    dialled = False
+
+    def endpoint(self, directory: Path) -> str:
+        return str(directory)
+
+
+@hookimpl
+def rdzv_register_backends() -> Backend:
+    """The hook through which it is found."""
+    return Backend(
+        name="odd",
+        summary="handlers that meet in a directory, or do not",
+        create=create,
+        capabilities=frozenset({Capability.ELASTIC}),
+        options=OddOptions,
+    )

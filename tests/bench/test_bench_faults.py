@@ -1,0 +1,104 @@
+"""`rdzv bench faults`: a real job that goes on, and what is said of one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench_kit import find
+from launch_kit import file_backend, measured, stand_ins
+
+from launcher import tools
+from launcher.bench.faults import c10d_conf, wanted_conf
+from launcher.bench.faults_job import How
+from launcher.bench.faults_kinds import FAULTS, inflict
+from launcher.bench.launch_guard import Guard, marked
+from launcher.bench.launch_targets import JobFailed, Target, meet, references
+from rdzv_plugins.testing.harness import Harness
+
+LIMIT_S = 90.0
+
+
+def test_time_to_the_next_collective_of_a_stranger_s_backend(tmp_path: Path) -> None:
+    which = ["--faults=worker", "--backends=file", "--references=none", f"--limit={LIMIT_S}"]
+    result = measured("faults", "--quick", *which, sites=file_backend(tmp_path))
+    assert result.end is not None
+    assert result.manifest["versions"]["rdzv-file"] == "0.1.0"
+    case = "a worker is killed"
+    recover, restarted = (find(result, case, "file", figure).samples[0] for figure in ("recover", "restarted"))
+    assert 0 < restarted < recover < LIMIT_S
+    assert recover - restarted > 0.1, "the new workers import torch before their first collective"
+    (details,) = result.details
+    (run,) = details["runs"]["file"]
+    assert (run["rank"], run["served"], run["nodes_after"]) == (2, False, 3)
+    assert run["starts"] >= 1
+
+
+class Nowhere(Harness):
+    """Nobody serves the endpoint."""
+
+    def endpoint(self, directory: Path) -> str:
+        return str(directory)
+
+
+@pytest.fixture
+def guard() -> Iterator[Guard]:
+    with Guard() as guard:
+        yield guard
+        assert marked(guard.mark) == [], "a job leaves nothing, nor does one that is frozen"
+
+
+@pytest.mark.parametrize(
+    ("fault", "elastic", "limit_s", "result", "agents"),
+    [
+        ("worker", True, LIMIT_S, "did not go on: exit code 3 of node 2", 3),
+        ("agent", True, 1.0, "did not go on within 1 s", 3),
+        ("agent", False, 1.0, "did not go on within 1 s", 4),
+        ("frozen", True, 1.0, "did not go on within 1 s", 3),
+        ("host", True, 1.0, "did not go on within 1 s", 3),
+        ("host-again", True, 1.0, "did not go on within 1 s", 4),
+    ],
+)
+def test_job_that_does_not_go_on_is_a_result(
+    guard: Guard, tmp_path: Path, fault: str, elastic: bool, limit_s: float, result: str, agents: int
+) -> None:
+    """``agents``: how many were started, that in the lost one's place included."""
+    program, worker = stand_ins(tmp_path)
+    target = Target("stand-in", program, "any", ranks=True, elastic=elastic, harness=Nowhere())
+    how = How(3, worker, guard, [], limit_s=limit_s, start_limit_s=LIMIT_S, collective_timeout_s=LIMIT_S)
+    with pytest.raises(JobFailed, match=f"^{result}$") as failed:
+        inflict(how, FAULTS[fault], target)
+    assert len([*guard.directory.glob("job-1/agent*.log")]) == agents
+    assert failed.value.words == (
+        "stand-in: error: the worker has gone" if fault == "worker" else "it has said nothing"
+    )
+
+
+def test_torch_s_c10d_is_as_patient_as_the_others(tmp_path: Path) -> None:
+    (target,) = references("torch-c10d", c10d_conf(6))
+    command = meet(target, tmp_path).command(0, "2:3", 1, ["worker.py"])
+    assert Path(command[0]).name == "torchrun"
+    assert "--rdzv-conf=keep_alive_interval=2,keep_alive_max_attempt=3,last_call_timeout=2" in command
+    assert {"--nnodes=2:3", "--rdzv-backend=c10d", "--local-addr=127.0.0.1"} <= {*command}
+    assert wanted_conf(6) == {"ttl": "6", **target.conf}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--faults=fire"], "--faults: 'fire' is none of worker, agent, frozen, host, host-again"),
+        (["--nodes=2"], "--nodes=2: at least 3 are needed"),
+        (["--ttl=0"], "--ttl=0"),
+        (["--collective-timeout=0"], "--collective-timeout=0"),
+        (["--limit=0"], "--limit=0"),
+        (["--references=torch"], "--references: 'torch' is none of torch-static, torch-c10d"),
+        (["--rdzv-conf=parallel=ttl=3", "--backends=static"], "--rdzv-conf=parallel"),
+    ],
+)
+def test_wrong_arguments_are_named(capfd, arguments: list[str], named: str) -> None:
+    assert tools.main(["bench", "faults", *arguments]) != 0
+    printed = capfd.readouterr()
+    assert named in printed.err
+    assert "Traceback" not in printed.err
+    assert printed.out == ""

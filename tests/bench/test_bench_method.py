@@ -1,0 +1,225 @@
+"""The method of `rdzv bench`: who is measured when, that a delay is measured, and what a ratio may say."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from itertools import permutations
+
+import pytest
+import slow_toy
+from bench_kit import bench, find, install
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from points_kit import point, theirs
+
+from launcher.bench.points import Point, compare, curves, ratio_of
+from launcher.bench.progress import Progress
+from launcher.bench.results import Writer
+from launcher.bench.tables import as_text
+from launcher.bench.turns import DidNotFinish, in_turn, take_turns
+
+DELAY_S = 0.3
+ABOUT = {"bench": "store", "options": {"repeats": 5}}
+CHEAP = settings(deadline=None, derandomize=True, max_examples=40)
+
+
+def quiet() -> Progress:
+    return Progress("test", io.StringIO())
+
+
+# turns
+
+
+@given(st.lists(st.integers(), unique=True, max_size=6).map(lambda names: [*map(str, names)]), st.integers(0, 20))
+@CHEAP
+def test_each_turn_has_all_and_two_in_a_row_have_every_pair_both_ways(targets, turn) -> None:
+    turn = 2 * turn
+    orders = [in_turn(targets, turn), in_turn(targets, turn + 1)]
+    assert all(sorted(order) == sorted(targets) for order in orders)
+    for one, other in permutations(targets, 2):
+        assert [order.index(one) < order.index(other) for order in orders].count(True) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_each_target_is_the_first_of_as_many_turns(count) -> None:
+    targets = [*map(str, range(count))]
+    assert Counter(in_turn(targets, turn)[0] for turn in range(2 * count)) == dict.fromkeys(targets, 2)
+
+
+def test_warm_up_is_run_and_not_kept() -> None:
+    asked = []
+
+    def measure(target: str, turn: int) -> int:
+        asked.append((turn, target))
+        return turn
+
+    turns = take_turns("case", ["a", "b"], measure, repeats=3, progress=quiet())
+    assert sorted(asked) == [(turn, target) for turn in (-1, 0, 1, 2) for target in "ab"]
+    assert [turn for turn, _ in asked] == sorted(turn for turn, _ in asked)
+    assert turns.samples == {"a": [0, 1, 2], "b": [0, 1, 2]}
+    assert turns.unfinished == {}
+    asked.clear()
+    assert take_turns("case", ["a"], measure, repeats=2, progress=quiet(), warm_up=False).samples == {"a": [0, 1]}
+    assert asked == [(0, "a"), (1, "a")]
+
+
+def test_who_does_not_finish_is_a_result_and_not_asked_again() -> None:
+    asked: list[str] = []
+
+    def measure(target: str, turn: int) -> int:
+        asked.append(target)
+        if target == "slow" and turn == 1:
+            raise DidNotFinish("12 of 64 nodes had joined after 60 s")
+        return turn
+
+    given_up: dict[str, str] = {}
+    turns = take_turns("64 nodes", ["slow", "fast"], measure, repeats=4, progress=quiet(), given_up=given_up)
+    assert turns.samples == {"slow": [0], "fast": [0, 1, 2, 3]}
+    assert turns.unfinished == {"slow": "12 of 64 nodes had joined after 60 s"}
+    asked.clear()
+    more = take_turns("256 nodes", ["slow", "fast"], measure, repeats=1, progress=quiet(), given_up=given_up)
+    assert set(asked) == {"fast"}
+    assert more.samples == {"slow": [], "fast": [0]}
+    assert more.unfinished == {"slow": "12 of 64 nodes had joined after 60 s (64 nodes)"}
+
+
+def test_who_takes_too_long_is_measured_once() -> None:
+    turns = take_turns(
+        "case",
+        ["slow", "fast"],
+        lambda target, turn: 60 if target == "slow" else 1,
+        repeats=3,
+        progress=quiet(),
+        once=lambda seconds: seconds > 10,
+    )
+    assert turns.samples == {"slow": [60], "fast": [1, 1, 1]}
+
+
+def test_fault_ends_the_benchmark() -> None:
+    def measure(target: str, turn: int) -> int:
+        raise OSError("no such program")
+
+    with pytest.raises(OSError, match="no such program"):
+        take_turns("case", ["a"], measure, repeats=1, progress=quiet())
+
+
+def test_delay_of_a_real_process_is_measured() -> None:
+    delays = {"torch": 0.0, "mine": DELAY_S}
+
+    def measure(target: str, turn: int) -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-S", "-c", f"import time; time.sleep({delays[target]})"], check=True)
+        return time.perf_counter() - began
+
+    began = time.perf_counter()
+    turns = take_turns("case", [*delays], measure, repeats=3, progress=quiet())
+    passed = time.perf_counter() - began
+    mine = point("mine", *turns.samples["mine"])
+    reference = theirs(*turns.samples["torch"])
+    assert min(mine.samples) >= DELAY_S
+    assert sum(mine.samples) + sum(reference.samples) <= passed  # nothing is counted twice
+    assert mine.median is not None
+    assert reference.median is not None
+    assert mine.median - reference.median > DELAY_S / 2
+
+
+def test_delay_of_a_backend_is_what_the_benchmark_measures(tmp_path) -> None:
+    nodes = 4
+    site = install(tmp_path, "slow_toy", name="prompt", harness="ToyHarness", also=("slow",))
+    flags = ("--backends=prompt,slow", "--references=none", f"--nodes={nodes}", "--quick", "--repeats=2", "--json")
+    began = time.perf_counter()
+    result = bench("rendezvous", "--simulate", "--processes=1", "--hosts=loopback", *flags, sites=(site,)).result()
+    passed = time.perf_counter() - began
+    prompt, slow = (find(result, f"{nodes} nodes", name, "join") for name in ("prompt", "slow"))
+    assert (prompt.unit, len(prompt.samples), len(slow.samples)) == ("s", 2, 2)
+    assert min(slow.samples) >= slow_toy.DELAY_S
+    assert sum(prompt.samples) + sum(slow.samples) <= passed
+    added = statistics.median(one - other for one, other in zip(slow.samples, prompt.samples, strict=True))
+    assert slow_toy.DELAY_S / 2 < added < slow_toy.DELAY_S * (nodes - 1)  # nodes wait at the same time
+    assert result.manifest["versions"]["rdzv-prompt"] == "1.0"
+
+
+# ratios
+
+
+def test_clear_ratio_is_that_of_the_turns() -> None:
+    ratio = ratio_of(point("mine", 1.0, 2.0, 1.5), theirs(10.0, 10.0, 12.0))
+    assert (ratio.value, ratio.low, ratio.high) == (0.125, 0.1, 0.2)
+    assert (ratio.target, ratio.reference, ratio.figure, ratio.refused) == ("mine", "torch", "join", "")
+
+
+REFUSED = {
+    "noise": (point("mine", 1.0, 2.0, 1.0), theirs(1.1, 1.0, 1.2), "the runs of mine differ by 2.00"),
+    "their noise": (point("mine", 1.0, 1.0), theirs(1.1, 3.0), "the runs of torch differ by 2.73"),
+    "noise larger than a gain": (point("mine", 0.4, 1.0), theirs(1.0, 1.0), "the runs of mine differ by 2.50"),
+    "single runs": (point("mine", 1.0), theirs(5.0), "one run each"),
+    "a single run of theirs": (point("mine", 1.0, 1.0), theirs(5.0), "one run each"),
+    "zero": (point("mine", 0.0, 0.0), theirs(5.0, 5.0), "it is 0"),
+    "by zero": (point("mine", 1.0, 1.0), theirs(0.0, 0.0), "nothing to divide by"),
+    "zero now and then": (point("mine", 0.0, 1.0, 1.0), theirs(5.0, 5.0, 5.0), "mine: 0 in some runs"),
+    "not measured": (point("mine", 1.0, 1.0), theirs(unfinished="too slow"), "torch was not measured"),
+    "nobody measured": (point("mine"), theirs(1.0, 1.0), "mine was not measured"),
+}
+
+
+@pytest.mark.parametrize(("mine", "other", "why"), REFUSED.values(), ids=REFUSED)
+def test_ratio_that_says_nothing_is_refused(mine, other, why, tmp_path) -> None:
+    (ratio,) = compare([mine, other])
+    assert ratio.value is None
+    assert why in ratio.refused
+    file = tmp_path / "refused.jsonl"
+    with file.open("w") as stream:
+        writer = Writer([stream])
+        writer.manifest(ABOUT)
+        writer.ratios([ratio])
+    line = json.loads(file.read_text().splitlines()[1])
+    assert (line["record"], line["value"], why in line["refused"]) == ("ratio", None, True)
+    text = as_text("64 nodes", [mine, other], [ratio])
+    assert "of torch" not in text.replace("runs of torch", "")
+    assert (f"no ratio to torch: {ratio.refused}" in text) == (ratio.low is not None)
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=6), st.floats(0.01, 100))
+@CHEAP
+def test_printed_ratio_is_larger_than_what_runs_differ_by(samples, factor) -> None:
+    mine, other = point("mine", *(factor * sample for sample in samples)), theirs(*samples)
+    ratio = ratio_of(mine, other)
+    spread = max(samples) / min(samples)
+    by = max(factor, 1 / factor)
+    if not math.isclose(spread, by, rel_tol=1e-6):
+        assert (ratio.value is None) == (spread > by)
+    assert (ratio.value is None) == bool(ratio.refused)
+
+
+def test_every_target_is_compared_with_every_reference_of_its_case_and_figure() -> None:
+    points = [
+        point("a", 1, 1),
+        point("b", 2, 2),
+        theirs(4, 4),
+        Point("test", "64 nodes", "torch-static", "join", "join", "s", (8, 8), reference=True),
+        point("a", 3, 3, figure="loss"),
+        point("a", 3, 3, case="16 nodes"),
+    ]
+    found = {(r.target, r.reference, r.figure, r.case): r.value for r in compare(points)}
+    assert found == {
+        ("a", "torch", "join", "64 nodes"): 0.25,
+        ("b", "torch", "join", "64 nodes"): 0.5,
+        ("a", "torch-static", "join", "64 nodes"): 0.125,
+        ("b", "torch-static", "join", "64 nodes"): 0.25,
+    }
+
+
+def test_curves_are_in_the_order_of_their_axis() -> None:
+    points = [point("a", 3.0, nodes=64), point("a", 1.0, nodes=4), point("b", 2.0, nodes=16), point("a", 9.0)]
+    assert {target: [p.nodes for p in each] for target, each in curves(points, "join").items()} == {
+        "a": [4, 64],
+        "b": [16],
+    }
+    assert curves(points, "loss") == {}
