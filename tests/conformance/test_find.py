@@ -38,7 +38,7 @@ def test_alias_and_conf_on_top_of_the_harness() -> None:
     harness = find_harness("Parallel_Epoll", conf={"ttl": "9", "linger": "0"})
     assert harness.backend == "parallel"
     assert harness.conf == {**ParallelHarness.conf, "ttl": "9", "linger": "0"}
-    assert ParallelHarness.conf["ttl"] == "3"
+    assert ParallelHarness.conf["ttl"] == "4"
 
 
 def test_unknown_backend() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from rdzv_plugins.testing.builtin import ParallelHarness
 from rdzv_plugins.testing.node_warm import warm
-from rdzv_plugins.testing.nodes import Job
+from rdzv_plugins.testing.nodes import Job, eventually
 
 SCRIPT = """
 import sys, time
@@ -44,8 +44,7 @@ def fail(job: Job) -> None:
         frozen.freeze()
         with pytest.raises(AssertionError, match=r"create of node 1 .* its process stands still"):
             frozen.later("create").result(timeout=0.1)
-        while "joining at" not in waits.log:
-            time.sleep(0.01)
+        eventually(lambda: "joining at" in waits.log, "it joins")
         raise AssertionError("what is wrong")
 
 
@@ -111,9 +110,9 @@ def test_no_node_outlives_a_run_of_tests_that_is_killed(tmp_path: Path) -> None:
         assert not any(map(is_gone, pids))
     finally:
         tests.kill()
-        tests.wait(30)
+        tests.wait(60)
         tests.stdout.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not all(map(is_gone, pids)):
         assert time.monotonic() < deadline, [pid for pid in pids if not is_gone(pid)]
         time.sleep(0.05)

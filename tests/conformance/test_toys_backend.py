@@ -8,7 +8,7 @@ from pathlib import Path
 from toy_kit import check
 
 # what never happens is waited for: not for a minute
-check = partial(check, variables={"RDZV_CONFORMANCE_PATIENCE": "8"})
+check = partial(check, variables={"RDZV_CONFORMANCE_PATIENCE": "20"})
 coordination = partial(check, theme="backend", harness="CoordinationHarness")
 state = partial(check, theme="backend")
 

@@ -45,8 +45,8 @@ def test_agents_are_warm_where_their_variables_allow_it_and_none_outlives_close(
         warm, cold = agents.launch("rdzv-run", [script]), agents.launch("rdzv-run", [script], PYTHONHASHSEED="1")
         assert (warm.is_warm, cold.is_warm) == (True, False)
         for agent in (warm, cold):
-            agent.wait_for(f"started by {agent.pid}\n")
-        assert len(agents.processes()) == 4, "two agents, a worker each"
+            agent.wait_for(rf"started by {agent.pid}\b")
+        wait_until(lambda: len(agents.processes()) == 4, 60, lambda: f"two agents, a worker each: {agents.processes()}")
         os.kill(warm.pid, 9)  # its worker stays
         assert warm.wait() == -9
         wait_until(lambda: warm.pid not in agents.processes(), 60, lambda: "it is still found")

@@ -20,9 +20,11 @@ from types import MappingProxyType
 from typing import Any
 
 TOYS = Path(__file__).parent / "toys"
-TIMEOUT_S = 200.0
+TIMEOUT_S = 230.0
 CONFORMANCE = (sys.executable, "-m", "launcher.tools", "conformance")
 NONE: Mapping[str, str] = MappingProxyType({})
+PORTS = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")
+"""The variables that say which ports a process may take: those of the test that starts it."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ def install(directory: Path, toy: str, harness: str = "DirectoryHarness", backen
 
 def environment(*sites: Path, **variables: str) -> dict[str, str]:
     """The variables of a process that sees what is installed in ``sites``."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "RDZV_", "TORCHELASTIC_", "PYTEST_"))}
+    others = ("PET_", "RDZV_", "TORCHELASTIC_", "PYTEST_")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(others) or k in PORTS}
     path = os.pathsep.join(map(str, sites))
     return clean | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200"} | variables
 

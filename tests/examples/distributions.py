@@ -13,7 +13,9 @@ import reuse_build
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("rdzv-file", "rdzv-redis")
-LIMIT_S = 800
+LIMIT_S = 1500
+PORTS = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")
+"""The variables that say which ports a process may take: those of the test that starts it."""
 OURS = ("rdzv", "launcher", "_rdzv", "__editable__", "_editable_")
 
 
@@ -81,7 +83,7 @@ class CleanEnvironment:
         kept = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("PET_", "PIP_", "PYTEST_", "PYTHON", "RDZV_", "TORCHELASTIC_"))
+            if not name.startswith(("PET_", "PIP_", "PYTEST_", "PYTHON", "RDZV_", "TORCHELASTIC_")) or name in PORTS
         }
         environment = kept | {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", "VIRTUAL_ENV": str(self.root)}
         return subprocess.run(

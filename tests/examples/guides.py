@@ -38,7 +38,7 @@ def run(script: str, folder: Path, **env: str) -> str:
     """What bash prints."""
     own = environment() | {"PATH": f"{BIN}:{os.environ['PATH']}"} | env
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], cwd=folder, capture_output=True, text=True, timeout=60, env=own
+        ["bash", "-euo", "pipefail", "-c", script], cwd=folder, capture_output=True, text=True, timeout=150, env=own
     )
     assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr

@@ -9,6 +9,7 @@ The variables STAND_IN_DIR (a folder for what happens) and STAND_IN_GPUS (of eac
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -43,7 +44,7 @@ def srun(argv: list[str]) -> int:
         if lost or (code != 0 and args.kill_on_bad_exit) or args.wait:
             for task in tasks:
                 if task.pid not in codes:
-                    task.kill()
+                    os.kill(task.pid, signal.SIGKILL)  # Popen's kill() would wait for one that has just ended: we do
     for reader in readers:
         reader.join()
     return max(code if code >= 0 else 128 - code for code in codes.values())
@@ -89,15 +90,21 @@ def scancel(argv: list[str]) -> int:
             raise SystemExit(f"scancel: {argv}")
     for file in FOLDER.glob("task-*"):
         for pid in _descendants(int(file.read_text())):
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):  # one may end with the one before
+                os.kill(pid, number)
     return 0
 
 
 def _descendants(pid: int) -> list[int]:
-    children = [
-        int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()
-    ]
+    children = [int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in _read(file).split()]
     return [pid, *(each for child in children for each in _descendants(child))]
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:  # the thread has just ended
+        return ""
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import pytest
 from distributions import EXAMPLES, ROOT, CleanEnvironment
 from reuse_build import Build, key
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1600)
 NEEDS_REDIS = pytest.mark.skipif(
     shutil.which("redis-server") is None and os.environ.get("CI") != "true", reason="no Redis: tests/install_redis.sh"
 )

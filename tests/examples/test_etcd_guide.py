@@ -14,6 +14,7 @@ from etcd_processes import data_directory, require_programs
 from guides import block, here, run, start
 from harness import Agent, Cluster, free_port, wait_until
 
+pytestmark = pytest.mark.timeout(480)
 GUIDE = "etcd.md"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -56,7 +57,7 @@ def three_members(jobs: Cluster, certificate: str = "", tls: str = "") -> Iterat
     finally:
         for member in members:
             jobs.kill(member.pid)
-            member.process.wait(30)
+            member.process.wait(60)
         shutil.rmtree(data, ignore_errors=True)
 
 
@@ -85,7 +86,7 @@ def test_one_machine(jobs: Cluster, tmp_path: Path) -> None:
 def test_three_machines(jobs: Cluster, tmp_path: Path) -> None:
     with three_members(jobs) as loopback:
         health = loopback.here(block(GUIDE, "endpoint health"))
-        wait_until(lambda: healthy(health, tmp_path), 60, lambda: "they are not healthy")
+        wait_until(lambda: healthy(health, tmp_path), 120, lambda: "they are not healthy")
         two_nodes(jobs, loopback.here(block(GUIDE, "10.0.0.13:2379 --rdzv-id=job-1")))
 
 
@@ -135,14 +136,14 @@ def test_an_etcd_that_is_full_takes_writes_again(tmp_path: Path) -> None:
 def test_looking_and_cleaning_up(jobs: Cluster, etcd: etcd_kit.Cluster, tmp_path: Path) -> None:
     command = ["rdzv-run", "--rdzv-backend=etcd", f"--rdzv-endpoint={etcd.endpoint}", "--rdzv-id=job-1", "--nnodes=1"]
     node = jobs.start([*command, jobs.script("trains.py"), tmp_path / "stop"])
-    wait_until(node.reports, 60, lambda: node.text)
+    wait_until(node.reports, 120, lambda: node.text)
     looked = run(block(GUIDE, "--keys-only"), tmp_path, ETCDCTL_ENDPOINTS=etcd.endpoint)
     assert looked.count("/rdzv-plugins/job-1/s/") == 1
     assert looked.count("/rdzv-plugins/job-1/k/members/") == 1
     assert '"host"' in looked
     for pid in (node.pid, *jobs.workers(node, "trains.py")):
         jobs.kill(pid)
-    node.process.wait(30)
+    node.process.wait(60)
     assert etcd.keys("/rdzv-plugins/job-1/")
     run(block(GUIDE, "etcdctl del"), tmp_path, ETCDCTL_ENDPOINTS=etcd.endpoint)
     assert not etcd.keys("/rdzv-plugins/job-1/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import shlex
 import shutil
@@ -10,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import etcd_kit
+import pytest
 from etcd_processes import data_directory, require_programs
 from guides import block
 from harness import Agent, Cluster, error_of, free_port, wait_until
 from manifests import ETCD, FOLDER, Pod, container_of, one, pods
 
+pytestmark = pytest.mark.timeout(600)  # three launchers and three workers, each with torch and scikit-learn
 EXAMPLES = FOLDER.parent
+LONG_S = 180
 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -24,7 +28,7 @@ def answers(url: str) -> bool:
     try:
         with direct.open(url, timeout=5) as answer:
             return bool(answer.status == 200)
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return False
 
 
@@ -51,12 +55,12 @@ def etcd_of_the_manifest(jobs: Cluster) -> Iterator[str]:
             path = container_of(manifest)[probe]["httpGet"]["path"]
             for name in names:
                 url = f"http://127.0.0.1:{ports[name, 2381]}{path}"
-                wait_until(lambda url=url: answers(url), 60, lambda: "\n".join(member.text for member in members))
+                wait_until(lambda url=url: answers(url), 120, lambda: "\n".join(member.text for member in members))
         yield ",".join(hosts[member] for member in ETCD.split(","))
     finally:
         for member in members:
             jobs.kill(member.pid)
-            member.process.wait(30)
+            member.process.wait(60)
         shutil.rmtree(data, ignore_errors=True)
 
 
@@ -79,7 +83,7 @@ def start(jobs: Cluster, pod: Pod, *more: str) -> Agent:
 def test_the_job_trains_at_the_etcd_of_the_manifest(jobs: Cluster) -> None:
     with etcd_of_the_manifest(jobs) as endpoint:
         nodes = [start(jobs, pod) for pod in pods(one("job.yaml", "Job"), here(jobs, endpoint))]
-        assert [node.wait() for node in nodes] == [0, 0, 0], nodes[0].text
+        assert [node.wait(LONG_S) for node in nodes] == [0, 0, 0], nodes[0].text
         assert sum("test accuracy: 9" in node.text for node in nodes) == 1
         assert "world size 3" in nodes[0].text
         assert (jobs.directory / "checkpoints/digits.pt").exists()
@@ -89,15 +93,15 @@ def test_a_pod_that_is_lost_is_replaced_by_one_with_its_index(jobs: Cluster, etc
     job = pods(one("job.yaml", "Job"), here(jobs, etcd.endpoint))
     on_and_on = ("--epochs=1000000", "--epoch-seconds=0.5")
     nodes = [start(jobs, pod, *on_and_on) for pod in job]
-    nodes[0].wait_for(r"epoch \d+/.*world size 3")
+    nodes[0].wait_for(r"epoch \d+/.*world size 3", LONG_S)
     for pid in (nodes[0].pid, *jobs.workers(nodes[0], "train_digits.py")):
         jobs.kill(pid)
-    nodes[1].wait_for(r"resumed from epoch \d+")
-    wait_until(lambda: "world size 2" in nodes[1].text + nodes[2].text, 90, lambda: nodes[1].text)
-    nodes[0].process.wait(30)
+    nodes[1].wait_for(r"resumed from epoch \d+", LONG_S)
+    wait_until(lambda: "world size 2" in nodes[1].text + nodes[2].text, LONG_S, lambda: nodes[1].text)
+    nodes[0].process.wait(60)
     again = start(jobs, job[0], *on_and_on)
-    again.wait_for(r"rank 0: resumed from epoch \d+")
-    again.wait_for(r"epoch \d+/.*world size 3")
+    again.wait_for(r"rank 0: resumed from epoch \d+", LONG_S)
+    again.wait_for(r"epoch \d+/.*world size 3", LONG_S)
 
 
 def test_all_by_variables_and_a_secret(jobs: Cluster, etcd: etcd_kit.Cluster) -> None:
@@ -114,5 +118,5 @@ def test_all_by_variables_and_a_secret(jobs: Cluster, etcd: etcd_kit.Cluster) ->
 
     (jobs.directory / "secret" / secret[1]).write_text(secret[2])
     nodes = [start(jobs, pod) for pod in job]
-    assert [node.wait() for node in nodes] == [0, 0, 0], nodes[0].text
+    assert [node.wait(LONG_S) for node in nodes] == [0, 0, 0], nodes[0].text
     assert "world size 3" in nodes[0].text  # rank 0 is in pod 0

@@ -80,13 +80,13 @@ def finished(nodes: list[Agent]) -> None:
 def test_one_machine(jobs: Cluster, installed: dict[str, str], tmp_path: Path) -> None:
     port = free_port()
     server = start(jobs, here(block(GUIDE, "redis-server --port").rstrip(), {"6379": str(port), "/tmp": str(tmp_path)}))
-    wait_until(lambda: "Ready to accept connections" in server.text, 60, lambda: server.text)
+    wait_until(lambda: "Ready to accept connections" in server.text, 120, lambda: server.text)
     script = here(block(GUIDE, "--rdzv_id=try"), {":6379": f":{port}", "examples/": f"{EXAMPLES}/"})
     nodes = [start(jobs, command, **installed) for command in script.splitlines()]
     finished(nodes)
     assert "world size 2" in nodes[0].text + nodes[1].text
     jobs.kill(server.pid)
-    server.process.wait(30)
+    server.process.wait(60)
 
 
 def test_users(jobs: Cluster, installed: dict[str, str], cli: Callable[[int], dict[str, str]], tmp_path: Path) -> None:
@@ -126,13 +126,13 @@ def test_looking_and_cleaning_up(
     with redis(tmp_path) as port:
         command = ["rdzv-run", "--rdzv_backend=redis", f"--rdzv_endpoint=127.0.0.1:{port}", "--rdzv_id=job-1"]
         node = jobs.start([*command, "--nnodes=1", jobs.script("trains.py"), tmp_path / "stop"], **installed)
-        wait_until(node.reports, 60, lambda: node.text)
+        wait_until(node.reports, 120, lambda: node.text)
         looked = run(block(GUIDE, "ZRANGE"), tmp_path, **cli(port))
         assert "all/leader" in looked
         assert '"host"' in looked
         for pid in (node.pid, *jobs.workers(node, "trains.py")):
             jobs.kill(pid)
-        node.process.wait(30)
+        node.process.wait(60)
         count = f"redis-cli -p {port} dbsize"
         assert run(count, tmp_path).strip() != "0"
         run(block(GUIDE, "xargs"), tmp_path, **cli(port))

@@ -18,6 +18,7 @@ from harness import BIN, Agent, Cluster, wait_until
 
 from rdzv_plugins.kvstore.listening import port_holder
 
+pytestmark = pytest.mark.timeout(480)
 SCRIPT = Path(__file__).parents[2] / "examples/slurm/train.sbatch"
 STAND_INS = Path(__file__).parent / "slurm_stand_ins.py"
 KNOWN = {  # options of sbatch that the script sets for itself

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 180
+LIMIT_S = 600
 _PROGRAMS = {"rdzv": "launcher.tools", "rdzv-run": "launcher.cli", "torchrun": "torch.distributed.run"}
 _CAPTION = re.compile(r"`([\w./-]+)`(, at its end)?:")
 _ROW = re.compile(r"  (\w+) +\d+ +(\d+) +\d+")
@@ -90,7 +90,8 @@ class Shell:
 
     def __init__(self, env: Path, directory: Path, *, grace_s: float = 20) -> None:
         self._grace_s = grace_s
-        own = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "RDZV_", "TORCHELASTIC_", "PYTEST_"))}
+        others = ("PET_", "RDZV_", "TORCHELASTIC_", "PYTEST_")
+        own = {k: v for k, v in os.environ.items() if not k.startswith(others) or k.startswith("PYTEST_XDIST_WORKER")}
         own |= _PIP | {"PATH": f"{env / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
         own["GLOO_SOCKET_IFNAME"] = "lo"
         self._bash = subprocess.Popen(

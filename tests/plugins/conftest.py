@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 90
+TIMEOUT_S = 200
 
 
 class Result(NamedTuple):
@@ -140,7 +140,7 @@ class Fleet:
             process.terminate()  # an agent stops its workers
         for process, _ in self._processes:
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+pytestmark = pytest.mark.timeout(600)  # the first test installs all of them
 AT_IMPORT = {
     "import_error": "cannot be imported: cannot import name 'a_name_of_another_version'",
     "raises_at_import": "raised RuntimeError at import: the licence server said no",
@@ -71,7 +72,7 @@ def test_list_gives_the_command_that_installs_a_missing_dependency(listed):
 def test_list_says_how_long_a_slow_import_took(listed):
     (slow,) = [backend for backend in listed["backends"] if backend["name"] == "slow_import"]
     (note,) = slow["notes"]
-    seconds = re.fullmatch(r"took (\d\.\d) s to import", note)
+    seconds = re.fullmatch(r"took (\d+\.\d) s to import", note)
     assert seconds
     assert float(seconds[1]) >= 0.5
 
@@ -92,7 +93,7 @@ def test_text_list_shows_the_same(bad_env, listed):
         assert failure["entry_point"] in result.stdout
     assert "\nstatic  (rdzv-plugins " in result.stdout
     assert f"CONFLICT {listed['conflicts'][0]}" in result.stdout
-    assert "note: took 0." in result.stdout
+    assert re.search(r"note: took \d+\.\d s to import", result.stdout)
 
 
 def test_launch_that_selects_none_of_them_runs(launched):
@@ -110,7 +111,7 @@ def test_launch_reports_each_failure_once_in_one_line(launched, kind):
 
 def test_launch_reports_the_slow_import_with_its_seconds(launched):
     (line,) = [line for line in launched.stderr.splitlines() if "rdzv-bad-slow-import" in line]
-    assert re.search(r"took \d\.\d s to import", line)
+    assert re.search(r"took \d+\.\d s to import", line)
 
 
 def test_launch_shows_no_traceback(launched):

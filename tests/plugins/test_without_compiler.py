@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(600)  # the first test builds it
 ROOT = Path(__file__).parents[2]
 
 
@@ -16,7 +17,7 @@ def build_wheel(directory: Path, **environment: str) -> subprocess.CompletedProc
     command += [f"--config-settings=build-dir={directory}/build", f"--wheel-dir={directory}", str(ROOT)]
     without = os.environ | {"CXX": "/bin/false", "PIP_DISABLE_PIP_VERSION_CHECK": "1"} | environment
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # cmake and ninja
-    return subprocess.run(command, env=without | {"PATH": path}, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=without | {"PATH": path}, capture_output=True, text=True, timeout=400)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from rdzv_plugins.elastic.handler import ElasticHandler
 from rdzv_plugins.elastic.keys import Round, decode
 from rdzv_plugins.interfaces import Outcome, RendezvousInfo, Request
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """Nothing takes that long."""
 QUICK = ElasticOptions(
     timeout=PATIENCE_S, last_call_timeout=PATIENCE_S, ttl=2, reach_timeout=PATIENCE_S, allow_same_host=True
@@ -113,6 +113,21 @@ def in_round(nodes: list[Node]) -> list[RendezvousInfo]:
     assert {info.world_size for info in infos} == {len(nodes)}
     assert len({info.bootstrap_store_info.master_port for info in infos}) == 1
     return infos
+
+
+def asked_at_rest(nodes: list[Node]) -> dict[str, int]:
+    """What each has asked so far, once they ask nothing more: who leads does so on a thread of its own."""
+    now = {node.id: node.asked for node in nodes}
+
+    def still() -> bool:
+        nonlocal now
+        last = now
+        time.sleep(0.2)
+        now = {node.id: node.asked for node in nodes}
+        return now == last
+
+    eventually(still, "nobody asks for anything")
+    return now
 
 
 def eventually(condition: Callable[[], Any], what: str) -> None:

@@ -67,8 +67,11 @@ class FakeProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = listener.accept()
+                self._sockets.append(client)
                 root = socket.create_connection((self.root.host, self.root.port))
-                self._sockets += [client, root]
+                self._sockets.append(root)
+                if self.closed:  # meanwhile
+                    self.close()
                 for source, target in ((client, root), (root, client)):
                     threading.Thread(target=_pass_on, args=(source, target), daemon=True).start()
 

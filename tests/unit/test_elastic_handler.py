@@ -6,7 +6,7 @@ import logging
 from concurrent.futures import wait
 
 import pytest
-from elastic_nodes import PATIENCE_S, Job, done, eventually, in_round
+from elastic_nodes import PATIENCE_S, Job, asked_at_rest, done, eventually, in_round
 from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError, RendezvousTimeoutError
 
 from rdzv_plugins import errors
@@ -78,7 +78,7 @@ def test_requests_per_node_are_the_same_for_any_number_of_nodes(size: int):
     with Job(str(size)) as job:
         nodes = job.start(size)
         leader = job.leader()
-        asked = {node.id: node.asked for node in nodes}
+        asked = asked_at_rest(nodes)
         assert max(count for id_, count in asked.items() if id_ != leader.id) <= REQUESTS_PER_NODE
         assert asked[leader.id] <= REQUESTS_OF_LEADER
         for _ in range(100):
@@ -118,7 +118,7 @@ def test_same_given_rank_is_refused_by_name():
 
 
 def test_time_out_names_the_missing_ranks():
-    with Job("3", timeout=1.5) as job:
+    with Job("3", timeout=3) as job:
         missing = r"1 of 3 nodes have joined .*missing: node rank 0, 2"
         with pytest.raises(RendezvousTimeoutError, match=missing) as raised:
             job.node(node_rank=1).handler.next_rendezvous()

@@ -15,7 +15,7 @@ NAMES = (MODE, "GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT")
 def python(code: str, **env: str) -> str:
     clean = {name: value for name, value in os.environ.items() if name not in NAMES}
     return subprocess.run(
-        [sys.executable, "-c", code], env=clean | env, check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], env=clean | env, check=True, capture_output=True, text=True, timeout=180
     ).stdout
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rdzv_plugins import Backend, Request, hookimpl
 from rdzv_plugins.errors import PluginError
-from rdzv_plugins.host import PluginHost, PluginRecord
+from rdzv_plugins.host import PluginHost, PluginRecord, discovery
 from rdzv_plugins.host.report import as_data, as_text
 from rdzv_plugins.host.validation import validate
 
@@ -169,6 +169,7 @@ def test_import_error_inside_the_plugins_own_package_is_not_a_missing_dependency
 
 
 def test_plugin_that_imports_torch_is_noted(installed, monkeypatch):
+    monkeypatch.setattr(discovery, "SLOW_IMPORT_S", 3600)  # that is another note
     monkeypatch.setitem(sys.modules, "torch", sys)  # put back at the end, whatever was there
     monkeypatch.delitem(sys.modules, "torch")
     installed("stranger = stranger", source="import sys; sys.modules['torch'] = sys\n" + WORKING)

@@ -162,14 +162,14 @@ def test_a_peer_with_our_hello_and_other_statistics_is_an_endpoint_that_cannot_b
             connection.sendall(struct.pack("<IIB", 5 + len(answer), 1, 0) + answer)
 
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
-        listener.settimeout(30)
+        listener.settimeout(60)
         served = pool.submit(serve)
         args = argparse.Namespace(
-            rdzv_endpoint="127.0.0.1:{1}".format(*listener.getsockname()), json=False, timeout=10.0
+            rdzv_endpoint="127.0.0.1:{1}".format(*listener.getsockname()), json=False, timeout=60.0
         )
         with pytest.raises(EndpointUnreachable, match="answers with something else than statistics"):
             run(args)
-        served.result(30)
+        served.result(60)
 
 
 @pytest.mark.parametrize(

@@ -110,11 +110,13 @@ def keys_of(session: Session, prefix: str = "") -> dict[str, bytes]:
     return {each.key: each.value for each in session.list(prefix, timeout=T)[0]}
 
 
-def wait_until(condition: Callable[[], object], seen: Callable[[], object] = lambda: "") -> None:
-    deadline = time.monotonic() + T
-    while not condition():
+def wait_until(condition: Callable[[], Any], seen: Callable[[], object] = lambda: "") -> Any:
+    """What ``condition`` returns once that is true. Launchers on a busy machine take their time."""
+    deadline = time.monotonic() + 2 * T
+    while not (found := condition()):
         assert time.monotonic() < deadline, seen()
         time.sleep(0.02)
+    return found
 
 
 @contextmanager

@@ -127,7 +127,7 @@ def test_permissions_that_are_taken_away_for_a_moment(with_users: ServerProcess)
             session = opened(backend)
             redis.execute_command("ACL", "SETUSER", "brief", "-@scripting")
             with pytest.raises(TimeoutError, match="user 'brief'"):
-                session.put({"k": b""}, timeout=0.5)
+                session.put({"k": b""}, timeout=3)
             redis.execute_command("ACL", "SETUSER", "brief", "+@scripting")
             assert session.put({"k": b""}, timeout=T)
 

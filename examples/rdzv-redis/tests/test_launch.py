@@ -58,7 +58,7 @@ class Job:
 
     def node(self, *launcher: str, backend: str, conf: str = "", **env: str) -> Node:
         flags = [backend, f"--rdzv_endpoint=127.0.0.1:{self.port}", "--rdzv_id=job", "--nnodes=1:3"]
-        flags += ["--nproc_per_node=1", f"--rdzv_conf=ttl=2,last_call_timeout=30,allow_same_host=1{conf}"]
+        flags += ["--nproc_per_node=1", f"--rdzv_conf=ttl=4,last_call_timeout=30,allow_same_host=1{conf}"]
         command = [sys.executable, *launcher, *flags, str(WORKER), str(self.stop)]
         node = Node(command, self.directory / f"node{len(self.nodes)}.log", env)
         self.nodes.append(node)
@@ -73,8 +73,7 @@ class Job:
             ranks = {int(report.get("GROUP_RANK", -1)): node for report, node in zip(newest, nodes, strict=True)}
             return ranks if sizes == {str(len(nodes))} and set(ranks) == set(range(len(nodes))) else {}
 
-        wait_until(found, self.texts)
-        return found()
+        return wait_until(found, self.texts)
 
     def texts(self) -> str:
         return "\n---\n".join(node.text for node in self.nodes)
@@ -105,7 +104,7 @@ def test_any_node_may_be_killed_the_first_one_too(job: Job) -> None:
         living.remove(lost)
     job.together(living)
     job.stop.touch()
-    assert living[0].process.wait(T) == 0, job.texts()
+    assert living[0].process.wait(2 * T) == 0, job.texts()
     assert {report["RDZV_REDIS_PASSWORD"] for node in job.nodes for report in node.reports()} == {None}
     assert PASSWORD not in job.texts()
     with client(job.port, password=PASSWORD) as redis:
@@ -120,7 +119,7 @@ def test_the_launcher_prints_what_the_backend_logs(tmp_path: Path) -> None:
         env=os.environ | {"RDZV_REDIS_PASSWORD": PASSWORD},
         capture_output=True,
         text=True,
-        timeout=T,
+        timeout=2 * T,
         check=False,
     )
     assert done.returncode == 68, done.stderr
@@ -130,7 +129,7 @@ def test_the_launcher_prints_what_the_backend_logs(tmp_path: Path) -> None:
 
 def test_a_wrong_password_ends_the_launch_at_once(job: Job) -> None:
     node = job.node("-m", "launcher.cli", backend="--rdzv_backend=redis", RDZV_REDIS_PASSWORD="wrong")
-    assert node.process.wait(T) == 77, node.text
+    assert node.process.wait(2 * T) == 77, node.text
     assert "does not accept the password of user 'default'" in node.text
     assert "RDZV_REDIS_PASSWORD" in node.text
     assert "Traceback" not in node.text

@@ -27,6 +27,7 @@ class Cutter:
         self.wanted: list[bytes] = []
         self.cut = 0
         self.deaf = False
+        self._lock = threading.Lock()
         self._start(self._accept)
 
     def _start(self, function: Callable[..., None], *arguments: object) -> None:
@@ -41,7 +42,11 @@ class Cutter:
                     caller, _ = self._listener.accept()
                 except OSError:
                     return
-                called = socket.create_connection(("127.0.0.1", self._target))
+                try:
+                    called = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:
+                    caller.close()
+                    continue
                 self._open += [kept.enter_context(caller), kept.enter_context(called)]
                 swallow = threading.Event()
                 self._start(self._pass_on, caller, called, swallow, True)
@@ -50,12 +55,14 @@ class Cutter:
     def _pass_on(self, source: socket.socket, target: socket.socket, swallow: threading.Event, asks: bool) -> None:
         try:
             while data := source.recv(1 << 16):
-                found = [each for each in self.wanted if each in data] if asks else []
-                if found:
-                    self.wanted.remove(found[0])
-                    swallow.set()
+                with self._lock:
+                    found = [each for each in self.wanted if each in data] if asks else []
+                    if found:
+                        self.wanted.remove(found[0])
+                        swallow.set()
                 if not asks and swallow.is_set():  # it was done
-                    self.cut += 1
+                    with self._lock:
+                        self.cut += 1
                     if self.deaf:
                         continue
                     break
@@ -148,7 +155,7 @@ def test_a_watch_whose_connection_is_dead_without_a_sign_of_it_gets_another(
     with cutter(port) as relay, backend_at(relay.port) as backend, backend_at(port) as other:
         relay.deaf = True
         relay.wanted += [b"XREAD"]
-        session, writer = opened(backend, ttl=1), opened(other)
+        session, writer = opened(backend, ttl=3), opened(other)
         session.watch("k", recorder, timeout=T)
         wait_until(lambda: not relay.wanted)
         writer.put({"k": b""}, timeout=T)
@@ -190,11 +197,11 @@ async def _stop(session: object) -> None:
 
 def test_an_idle_session_asks_nothing_but_to_stay_alive(port: int) -> None:
     with backend_at(port) as backend, client(port) as redis:
-        session, recorder = opened(backend, ttl=1), Recorder()
+        session, recorder = opened(backend, ttl=3), Recorder()
         session.watch("", recorder, timeout=T)
         before = redis.info("commandstats")
         with backend_at(port) as other:
-            opened(other, ttl=1).put({"fuse": b""}, ephemeral=True, timeout=T)
+            opened(other, ttl=3).put({"fuse": b""}, ephemeral=True, timeout=T)
             recorder.take(1)
             stopped = next(iter(other._sessions))
             stopped._loop.run(_stop(stopped), T)  # as if it had been killed

@@ -61,14 +61,14 @@ class Agent:
         """What it and its workers have printed until now, stderr and stdout."""
         return self.output.read_text(errors="replace")
 
-    def wait(self, timeout: float = 120) -> int:
+    def wait(self, timeout: float = 150) -> int:
         """The exit code, after at most ``timeout`` seconds. Raises ``AssertionError`` with its output."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"agent {self.pid} still runs after {timeout} s:\n{self.text}") from None
 
-    def wait_for(self, pattern: str, timeout: float = 90) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout: float = 150) -> re.Match[str]:
         """Until its output matches, at most ``timeout`` seconds. Raises ``AssertionError`` with its output."""
         match: re.Match[str] = wait_until(
             lambda: re.search(pattern, self.text), timeout, lambda: f"no {pattern!r} in:\n{self.text}"
@@ -76,8 +76,11 @@ class Agent:
         return match
 
     def reports(self) -> list[dict[str, Any]]:
-        """What its workers printed as one line of JSON each, in that order."""
-        return [json.loads(line) for line in re.findall(r"^\{.*\}$", self.text, re.MULTILINE)]
+        """What its workers printed as one line of JSON each, in that order.
+
+        Each is one write, but may come in the middle of a line that somebody else writes in two.
+        """
+        return [json.loads(line) for line in re.findall(r"\{\".*\}$", self.text, re.MULTILINE)]
 
 
 class Agents:
@@ -115,9 +118,9 @@ class Agents:
 
     def close(self) -> None:
         """Nothing is left when it returns. May be called again."""
-        wait_until(self._killed, 30, lambda: f"these do not end: {self.processes()}")
+        wait_until(self._killed, 60, lambda: f"these do not end: {self.processes()}")
         for agent in self.agents:
-            agent.process.wait(30)
+            agent.process.wait(60)
 
     def _killed(self) -> bool:
         """True once nothing was left to kill: an agent that is killed may have just started a worker."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
 import os
 import shutil
@@ -16,7 +17,7 @@ from rdzv_plugins.errors import MissingDependency, RdzvError
 from rdzv_plugins.testing.harness import Harness, free_port
 from rdzv_plugins.testing.server_process import ServerProcess
 
-_LOST_AFTER_S = 3
+_LOST_AFTER_S = 4
 """A node that is not heard of for so many seconds is lost: short for the tests that wait for it, and long enough for a
 busy machine."""
 _WRONG = ("a b", "127.0.0.1:99999", "fe80::1:2:3")
@@ -24,7 +25,7 @@ _WRONG = ("a b", "127.0.0.1:99999", "fe80::1:2:3")
 _ELASTIC: Mapping[str, str] = MappingProxyType(
     {
         "ttl": str(_LOST_AFTER_S),
-        "timeout": "60",
+        "timeout": "120",
         "last_call_timeout": "2",
         "linger": "2",
         "allow_same_host": "true",  # all nodes of the suite are on one machine
@@ -37,7 +38,7 @@ class StaticHarness(Harness):
 
     backend = "static"
     kind: ClassVar[Literal["state", "coordination", "handler"]] = "handler"
-    conf = MappingProxyType({"timeout": "60", "linger": "2"})
+    conf = MappingProxyType({"timeout": "120", "linger": "2"})
     wrong_endpoints = (*_WRONG, "", "127.0.0.1")  # no default port
 
 
@@ -49,7 +50,7 @@ class C10dHarness(Harness):
         {
             "keep_alive_interval": "1",
             "keep_alive_max_attempt": str(_LOST_AFTER_S),
-            "join_timeout": "60",
+            "join_timeout": "120",
             "last_call_timeout": "2",
             "linger": "2",
         }
@@ -169,5 +170,5 @@ def _is_healthy(port: int) -> bool:
     try:
         with direct.open(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
             return b'"true"' in answer.read()
-    except OSError:  # refused, reset, timed out, or an error of HTTP
+    except (OSError, http.client.HTTPException):  # refused, reset, timed out, or half an answer
         return False

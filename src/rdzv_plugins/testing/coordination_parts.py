@@ -184,8 +184,14 @@ def assert_says(error: BaseException, *words: str) -> None:
 def stop(pid: int) -> None:
     """SIGSTOP, and wait until each of its threads has stopped: the signal may return before."""
     os.kill(pid, signal.SIGSTOP)
-    states = [Path(f"/proc/{pid}/task/{each}/stat") for each in os.listdir(f"/proc/{pid}/task")]
     wait_until(
-        lambda: all(each.read_text().rpartition(") ")[2][0] == "T" for each in states if each.exists()),
+        lambda: all(_state(pid, each) == "T" for each in os.listdir(f"/proc/{pid}/task")),
         lambda: f"process {pid} does not stop",
     )
+
+
+def _state(pid: int, task: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/task/{task}/stat").read_text().rpartition(") ")[2][0]
+    except OSError:  # the thread has ended
+        return "T"

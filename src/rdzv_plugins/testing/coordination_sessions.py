@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import threading
 
 import pytest
@@ -12,6 +11,7 @@ from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kvstore.reach import is_own_address
 from rdzv_plugins.testing.backend_job import Job, JobTheme, of_kind
+from rdzv_plugins.testing.census import at_rest, census
 from rdzv_plugins.testing.coordination_parts import (
     LONG,
     PATIENCE,
@@ -142,7 +142,7 @@ class CoordinationSessions(JobTheme):
         one, backend, recorder, seen = job.session(), job.backend(), Recorder(), Recorder()
         one.watch("node/", seen, timeout=T)
         opened(backend).close()  # what all sessions of a process share may stay
-        threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+        before = at_rest(census)
         sessions = [opened(backend) for _ in range(_MANY)]
         for number, session in enumerate(sessions):
             assert session.create(f"node/{number}", b"", ephemeral=True, timeout=T)[0]
@@ -153,10 +153,10 @@ class CoordinationSessions(JobTheme):
             session.close()
         gone = seen.until(lambda events: len(events) >= 2 * _MANY)
         assert {each.key for each in gone if each.value is None} == {f"node/{number}" for number in range(_MANY)}
-        wait_until(lambda: threading.active_count() <= threads, threading.enumerate)
+        wait_until(lambda: census()["Python threads"] <= before["Python threads"], threading.enumerate)
         wait_until(
-            lambda: len(os.listdir("/proc/self/fd")) <= descriptors,
-            lambda: f"{len(os.listdir('/proc/self/fd'))} descriptors are open, {descriptors} were before",
+            lambda: census()["descriptors"] <= before["descriptors"],
+            lambda: f"{census()['descriptors']} descriptors are open, {before['descriptors']} were before",
         )
 
     @of_kind("coordination")

@@ -24,6 +24,8 @@ from rdzv_plugins.testing.coordination_parts import (
 
 T = PATIENCE
 _BUSY_S = 0.005
+_BEGUN_S = 1.0
+"""Within which a call has got as far as it can, on a busy machine too."""
 
 
 def assert_in_order(events: Sequence[Event]) -> None:
@@ -144,7 +146,8 @@ class CoordinationWatches(JobTheme):
         watch.cancel()
         watch.cancel()
         two.put({"k2": b""}, timeout=T)
-        fence.take(2)
+        two.put({"k3": b""}, timeout=T)
+        fence.take(3)  # of two watches either may be told first: what is wrong with k2 is seen by now
         assert cancelled.take(1) == [("k1", b"")]
         assert len(cancelled.events) == 1
 
@@ -152,7 +155,8 @@ class CoordinationWatches(JobTheme):
     @of_kind("coordination")
     def test_ending_a_watch_drops_the_calls_behind_the_one_that_runs(self, job: Job, how: str) -> None:
         # No call begins after ``cancel`` or ``close`` has returned; they may wait for the one that runs.
-        running, go, history, one = threading.Event(), threading.Event(), [], job.session()
+        running, go, begun, history = threading.Event(), threading.Event(), threading.Event(), []
+        one = job.session()
 
         def call(events: Sequence[Event]) -> None:
             history.append("begins")
@@ -163,9 +167,15 @@ class CoordinationWatches(JobTheme):
         with job.client("from another process, ours being busy", LONG) as process:
             assert running.wait(T)
             process.leave()  # its key has gone, too
-        ending = threading.Thread(target=watch.cancel if how == "cancel" else one.close, daemon=True)
+
+        def end() -> None:
+            begun.set()
+            watch.cancel() if how == "cancel" else one.close()
+
+        ending = threading.Thread(target=end, daemon=True)
         ending.start()
-        ending.join(0.2)  # it has begun: those that wait for the call cannot have come to their end
+        assert begun.wait(T)
+        ending.join(_BEGUN_S)  # it is under way: those that wait for the call cannot have come to their end
         go.set()
         ending.join(T)
         assert not ending.is_alive(), f"{how}() has not returned, though the call that ran has"

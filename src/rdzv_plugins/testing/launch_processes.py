@@ -56,7 +56,12 @@ def marked(mark: str, also: Iterable[int] = ()) -> dict[int, str]:
 
 def kill(pid: int) -> None:
     """SIGKILL, if it is still there."""
+    send(pid, signal.SIGKILL)
+
+
+def send(pid: int, number: int) -> None:
+    """A signal to a process that may end by itself at any time: nothing happens if it has."""
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     except ProcessLookupError:
         pass

@@ -7,7 +7,6 @@ the loopback interface ``lo``.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Iterator
@@ -21,12 +20,14 @@ from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.agents import Agent, outputs
 from rdzv_plugins.testing.harness import Harness
 from rdzv_plugins.testing.launch_job import Job
-from rdzv_plugins.testing.launch_processes import wait_until
+from rdzv_plugins.testing.launch_processes import send, wait_until
 from rdzv_plugins.testing.themes import Theme
 
 FAILED = r"first failure: rank (\d+) \(node (\d+) on \S+, local rank 0, pid (\d+)\) ended with exit code (\d+)"
 CODE = 9
 STOPPED = 128 + signal.SIGTERM
+PATIENCE_S = 150
+"""What has to happen does by then, on a busy machine too."""
 SHORT_S = 5
 """For how long a node waits that will not be let in."""
 
@@ -188,7 +189,7 @@ class LaunchTheme(Theme):
         for agent in (first, second):
             wait_for_world(agent, 2)
         worker = first.reports()[0]["PID"]
-        os.kill(first.pid, signal.SIGTERM)
+        send(first.pid, signal.SIGTERM)
         assert first.wait() == STOPPED, outputs(job.agents)
         left = job.processes()
         assert worker not in left, f"the worker outlives its agent:\n{outputs(job.agents)}"
@@ -198,14 +199,14 @@ class LaunchTheme(Theme):
             told = rf"pid {first.pid}\b.*SIGTERM"
             wait_until(
                 lambda: re.search(told, second.text) or second.process.poll() is not None,
-                90,
+                PATIENCE_S,
                 lambda: f"the second node is not told anything:\n{outputs(job.agents)}",
             )
             assert re.search(told, second.text), (
                 f"the second node is not told that the first has got SIGTERM\n{outputs(job.agents)}"
             )
         if second.process.poll() is None:
-            os.kill(second.pid, signal.SIGTERM)
+            send(second.pid, signal.SIGTERM)
         assert second.wait() not in (0, 1), outputs(job.agents)
         job.nothing_left()
 
@@ -242,7 +243,7 @@ def wait_for_worker_or_end(agent: Agent) -> None:
     """Until its worker runs, or it has ended."""
     wait_until(
         lambda: agent.reports() or agent.process.poll() is not None,
-        90,
+        PATIENCE_S,
         lambda: f"agent {agent.pid} has no worker, and goes on waiting:\n{agent.text}",
     )
 
@@ -251,7 +252,7 @@ def wait_for_world(agent: Agent, nodes: int) -> None:
     """Until the worker of ``agent`` runs in a round of so many nodes."""
     wait_until(
         lambda: [report for report in agent.reports() if report["WORLD_SIZE"] == str(nodes)],
-        90,
+        PATIENCE_S,
         lambda: f"no round of {nodes} node(s):\n{agent.text}",
     )
 

@@ -24,6 +24,8 @@ READ_AT_START = ("LD_", "PYTHON", "TORCH", "OMP_", "MALLOC_", "RDZV_DEBUG")
 """How the names begin of variables that must be there when the interpreter starts, or torch is imported."""
 
 _WARM = Path(__file__).parent / "workers" / "warm_agents.py"
+_START_S = 180.0
+"""More than importing torch takes on a machine that is busy with other things."""
 
 
 class WarmAgent:
@@ -103,7 +105,7 @@ class _Forker:
             self._started.clear()
             self._told = told
             print(json.dumps(request), file=self._process.stdin, flush=True)
-            assert self._started.wait(60), "the process that has imported the launcher starts no agent"
+            assert self._started.wait(_START_S), "the process that has imported the launcher starts no agent"
             return self._pid
 
     def _read(self) -> None:

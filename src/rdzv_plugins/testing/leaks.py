@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.testing.backend_job import Job, JobTheme, of_kind
+from rdzv_plugins.testing.census import at_rest, census
 from rdzv_plugins.testing.coordination_parts import PATIENCE, Losses, Recorder, opened, wait_until
 from rdzv_plugins.testing.handler_contract import handler_of
 from rdzv_plugins.testing.relay import Relay
@@ -20,23 +18,10 @@ T = PATIENCE
 _TIMES = 5
 
 
-def census() -> dict[str, int]:
-    """How many threads, descriptors and child processes this process has."""
-    gc.collect()
-    tasks = Path("/proc/self/task")
-    children = [each.read_text().split() for each in tasks.glob("*/children") if each.exists()]
-    return {
-        "Python threads": threading.active_count(),
-        "threads": len(list(tasks.iterdir())),
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "child processes": sum(map(len, children)),
-    }
-
-
 def assert_leaves_nothing(cycle: Callable[[], None], times: int = _TIMES) -> None:
     """After so many cycles there is not one more for each: what is made once for a whole process may stay."""
     cycle()
-    before = census()
+    before = at_rest(census)  # else what is still to go would hide what stays
     for _ in range(times):
         cycle()
 

@@ -208,6 +208,12 @@ class Commands:
         """The calls of a session, or of a state backend, so far."""
         return self._asked.counts()
 
+    def has_written(self) -> bool | None:
+        """Whether its session, or its state, has been written to; None if what it asks is not known here."""
+        if isinstance(self._created, RendezvousHandler):
+            return None
+        return self._asked.has_written
+
     def traffic(self) -> int:
         """Segments with data that this process has sent on the TCP connections that are open now."""
         return sum(map(_segments_sent, _open()))
@@ -256,9 +262,17 @@ def _segments_sent(path: Path) -> int:
     """``tcpi_data_segs_out`` of Linux, of an open descriptor; 0 if it is no TCP connection."""
     if not _target(path).startswith("socket:"):
         return 0
-    copy = os.dup(int(path.name))
     try:
-        with socket.socket(fileno=copy) as connection:
+        copy = os.dup(int(path.name))
+    except OSError:  # closed meanwhile
+        return 0
+    try:
+        connection = socket.socket(fileno=copy)
+    except OSError:  # something else has its number now
+        os.close(copy)
+        return 0
+    try:
+        with connection:
             info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
     except OSError:  # a socket of another kind
         return 0

@@ -14,6 +14,7 @@ from rdzv_plugins.interfaces import RendezvousBackend
 
 SESSION_CALLS = ("create", "put", "delete", "list", "watch")
 STATE_CALLS = ("get_state", "set_state")
+WRITES = ("put", "set_state")
 
 
 class Asked:
@@ -24,6 +25,8 @@ class Asked:
         self._counts: Counter[str] = Counter()
         self.leads = False
         """This node has won the leader's key."""
+        self.has_written = False
+        """A call that writes has come to its end: what it has written is there."""
 
     def counting(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """``call``, counted under ``name`` when it begins."""
@@ -31,7 +34,10 @@ class Asked:
         def counted(*args: Any, **kwargs: Any) -> Any:
             with self._lock:
                 self._counts[name] += 1
-            return call(*args, **kwargs)
+            answer = call(*args, **kwargs)
+            if name in WRITES:
+                self.has_written = True
+            return answer
 
         return counted
 

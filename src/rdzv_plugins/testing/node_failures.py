@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rdzv_plugins.interfaces import Capability
+from rdzv_plugins.testing.census import at_rest
 from rdzv_plugins.testing.harness import Harness
 from rdzv_plugins.testing.node_theme import NodeTheme
 from rdzv_plugins.testing.nodes import Job, Node, NodeError, eventually, rank_of, together
@@ -46,7 +47,7 @@ class NodeFailures(NodeTheme):
                 entering = victim.join()
                 assert survivor.await_change(), f"{survivor} is told neither that its peer was lost nor of {victim}"
                 together([survivor, victim], [survivor.join(), entering])
-                held.append(survivor.resources())
+                held.append(at_rest(survivor.resources))
             self._assert_no_more(survivor, held)
 
     def test_frozen_node_is_evicted_and_comes_back(
@@ -117,7 +118,7 @@ class NodeFailures(NodeTheme):
                 endpoint = harness.endpoint(_empty(job.directory / f"endpoint-{cycle}"))
                 for node in nodes:  # the handler is forgotten, and another one is made by the next join
                     node.renew(run_id=f"{job.run_id}-{cycle}", endpoint=endpoint)
-                held.append(tuple(node.resources() for node in nodes))
+                held.append(tuple(at_rest(node.resources) for node in nodes))
             for number, node in enumerate(nodes):
                 self._assert_no_more(node, [each[number] for each in held])
                 assert node.exit() == 0, f"the process of {node} does not end as it should"

@@ -181,6 +181,10 @@ class Node:
         """How often which call of its session, or of its state backend, was made so far."""
         return cast("dict[str, int]", self.later("requests", lane="side").result())
 
+    def has_written(self) -> bool | None:
+        """Whether its session, or its state backend, has written something; None for a handler of its own."""
+        return cast("bool | None", self.later("has_written", lane="side").result())
+
     def traffic(self) -> int:
         """Segments with data that it has sent on the TCP connections that are open now."""
         return cast(int, self.later("traffic", lane="side").result())

@@ -13,7 +13,7 @@ from rdzv_plugins.testing.harness import Harness
 from rdzv_plugins.testing.nodes import Job, Node, eventually
 from rdzv_plugins.testing.themes import Theme
 
-_REST_S = 0.2
+_REST_S = 0.4
 
 
 class NodeTheme(Theme):
@@ -66,12 +66,12 @@ class NodeTheme(Theme):
 
     @staticmethod
     def registered(node: Node) -> bool:
-        """Whether the join of a node has got so far that the others can know of it, by what it has asked and sent."""
+        """Whether the join of a node has got so far that the others can know of it, by what it has written and sent."""
         if "joining at" not in node.log:
             return False
-        asked = node.requests()
-        if asked:
-            return asked.get("put", 0) + asked.get("set_state", 0) > 0
+        written = node.has_written()
+        if written is not None:
+            return written
         sent = node.traffic()  # a handler of its own: it has come to a rest
         time.sleep(_REST_S)
         return node.traffic() == sent

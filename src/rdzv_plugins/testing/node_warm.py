@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-START_S = 120.0
+START_S = 180.0
 """More than importing torch takes on a machine that is busy with other things."""
 _READ_AT_START = ("LD_", "PYTHONHASHSEED", "PYTHONMALLOC", "TORCH", "OMP_", "MALLOC_", "RDZV_DEBUG", "GRPC_")
 """How the names begin of variables that must be there when the interpreter starts, or a library is imported."""

@@ -20,7 +20,7 @@ class Relay:
     def __init__(self, host: str, port: int) -> None:
         self._target = host, port
         self._changed = threading.Condition()
-        self._held = False
+        self._held = self._refused = False
         self._delay = 0.0
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._threads: list[threading.Thread] = []
@@ -36,12 +36,15 @@ class Relay:
 
     def refuse(self) -> None:
         """``cut``, and new connections are refused until ``accept``."""
-        listener = self._listener
-        _shut(listener)  # ends its thread, which closes it
+        with self._changed:
+            self._refused = True  # also for one that was just taken
+        _shut(self._listener)  # ends its thread, which closes it
         self.cut()
 
     def accept(self) -> None:
         """Take new connections again, at the same port, after ``refuse``."""
+        with self._changed:
+            self._refused = False
         self._listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
         self._start(self._accept, self._listener)
 
@@ -103,6 +106,8 @@ class Relay:
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._changed:
                 self._pairs.append((caller, called))
+                if self._refused:
+                    _shut(caller, called)
             answers = threading.Thread(target=self._pass_on, args=(called, caller), name="conformance-relay")
             answers.start()
             self._pass_on(caller, called)

@@ -16,6 +16,8 @@ SIZES = (2, 4, 8)
 OF_LEADER = 16
 """The requests of the node that decides, in one round; what its service makes of them is its own."""
 _IDLE_S = 1.5
+_MOST_WAITS = 10
+"""For nodes to become idle; those that never do are found by what they have asked."""
 _SEGMENTS_PER_S = 8.0
 """More than a session needs to be kept alive, less than a poll every 100 ms."""
 _UNSEEN = "so that what its client does by itself is not seen"
@@ -55,8 +57,8 @@ class ScaleTheme(NodeTheme):
             return self.gap(request, _not_promised(harness))
         with Job(harness, tmp_path, "3") as job:
             nodes = job.start(3)
-            before, sent = _settled(nodes), {node: node.traffic() for node in nodes}
-            begin = time.monotonic()
+            before, begin = _settled(nodes), time.monotonic()
+            sent = {node: node.traffic() for node in nodes}
             for pending in [node.await_change_later(_IDLE_S) for node in nodes]:
                 assert pending.result() == 0, "nothing has happened"
             for node in nodes:
@@ -78,10 +80,15 @@ class ScaleTheme(NodeTheme):
 
 
 def _settled(nodes: list[Node]) -> dict[Node, Requests]:
-    """The requests of each node so far, after some time without a cause for more."""
-    for pending in [node.await_change_later(0.5) for node in nodes]:
-        pending.result()
-    return {node: node.requests() for node in nodes}
+    """The requests of each node so far, after some time without a cause for more, and without one more."""
+    now: dict[Node, Requests] = {}
+    for _ in range(_MOST_WAITS):
+        for pending in [node.await_change_later(0.5) for node in nodes]:
+            pending.result()
+        last, now = now, {node: node.requests() for node in nodes}
+        if now == last:
+            break
+    return now
 
 
 def _of_one(size: int, nodes: list[Node], after: Mapping[Node, Requests], before: Mapping[Node, Requests]) -> Requests:

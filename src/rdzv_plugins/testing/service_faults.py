@@ -8,7 +8,6 @@ it is lost, and then everybody is told so.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections.abc import Iterator
 
@@ -17,6 +16,7 @@ import pytest
 from rdzv_plugins.testing.backend_job import Job, JobTheme, ServingNode, of_kind, split_endpoint
 from rdzv_plugins.testing.coordination_parts import LONG, PATIENCE, Recorder, bounded, end_of, stop, wait_gone
 from rdzv_plugins.testing.harness import Service
+from rdzv_plugins.testing.launch_processes import send
 from rdzv_plugins.testing.relay import Relay
 from rdzv_plugins.testing.service_subject import SHORT_S, Subject
 
@@ -195,4 +195,4 @@ def frozen(service: Service) -> Iterator[None]:
         yield
     finally:
         for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+            send(pid, signal.SIGCONT)

@@ -85,7 +85,10 @@ class Subject:
         there = keys_of(observer)
         assert {"mine", "kept"} <= there.keys(), f"the session goes on, and of its keys only these are there: {there}"
         observer.put({"seen/fence": b""}, timeout=T)
-        told = self.told.until(lambda events: events and events[-1].key == "seen/fence")
+        try:
+            told = self.told.until(lambda events: events and events[-1].key == "seen/fence")
+        except AssertionError as error:
+            raise AssertionError(f"the session goes on, and its watch does not: {error}") from None
         there = keys_of(observer, "seen/")
         assert {each.key for each in told} >= there.keys(), "the session goes on, and its watch has missed an event"
         assert self.losses.none

@@ -5,13 +5,13 @@ from types import MappingProxyType
 from rdzv_plugins.testing import Harness
 
 ELASTIC = MappingProxyType(
-    {"ttl": "3", "timeout": "60", "last_call_timeout": "2", "linger": "2", "allow_same_host": "true"}
+    {"ttl": "4", "timeout": "120", "last_call_timeout": "2", "linger": "2", "allow_same_host": "true"}
 )
 DYNAMIC = MappingProxyType(
     {
         "keep_alive_interval": "1",
-        "keep_alive_max_attempt": "3",
-        "join_timeout": "60",
+        "keep_alive_max_attempt": "4",
+        "join_timeout": "120",
         "last_call_timeout": "2",
         "linger": "2",
     }
@@ -45,4 +45,4 @@ class HandlerHarness(Harness):
     """A handler of its own, whose node rank 0 serves HOST:PORT, as ``static``; with its options."""
 
     kind = "handler"
-    conf = MappingProxyType({"timeout": "60", "linger": "2"})
+    conf = MappingProxyType({"timeout": "120", "linger": "2"})

@@ -25,9 +25,9 @@ class RedisHarness(Harness):
     kind: ClassVar[Literal["state", "coordination", "handler"]] = "coordination"
     conf = MappingProxyType(
         {
-            "ttl": "2",
+            "ttl": "4",
             "outage_timeout": "10",
-            "timeout": "60",
+            "timeout": "120",
             "last_call_timeout": "2",
             "linger": "2",
             "allow_same_host": "true",  # all nodes of the suite are on one machine
