@@ -13,6 +13,14 @@ sys.path.append(str(Path(__file__).parents[1] / "wire"))  # coordination_kit: se
 import harness
 from etcd_kit import Cluster, etcd
 
+from rdzv_plugins.backends.etcd import session
+
+
+@pytest.fixture(autouse=True)
+def _long_good_byes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever closes a session waits until etcd knows: what is left behind then is looked at."""
+    monkeypatch.setattr(session, "_GOOD_BYE_S", 30.0)
+
 
 @pytest.fixture
 def single(tmp_path: Path) -> Iterator[Cluster]:

@@ -24,6 +24,8 @@ from harness import wait_until
 __all__ = ["Cluster", "Member", "Tls", "Users", "etcd"]
 
 IN_USE = "address already in use"
+IN_AN_ELECTION = re.compile("etcdserver: (request timed out|leader changed|no leader)")
+"""What members may say at any time, for on a busy machine they elect a leader whenever one was too slow."""
 MESSAGES = "grpc_server_msg_received_total"
 """Messages that members got: one for each request, and each single message of a stream (``LeaseKeepAlive``)."""
 
@@ -106,6 +108,12 @@ class Cluster:
         wait_until(lambda: all(member.healthy() for member in running), START_S, self._state)
         assert self.leader
 
+    def wait_no_quorum(self) -> None:
+        """Until no running member knows of a leader."""
+        running = [member for member in self.members if member.runs]
+        assert 2 * len(running) <= len(self.members), "these are a quorum"
+        wait_until(lambda: all(member.knows_no_leader() for member in running), START_S, self._state)
+
     def count(self, *methods: str, metric: str = MESSAGES) -> int:
         """How often the running members were asked that (``Range``, ``Txn``, ``LeaseKeepAlive``; none: anything).
 
@@ -117,8 +125,8 @@ class Cluster:
         """How often each method was asked for, over the running members; methods never asked for are left out."""
         found: dict[str, int] = {}
         pattern = re.compile(rf'^{metric}{{.*grpc_method="(\w+)".*}} (\S+)$', re.MULTILINE)
-        for member in self.members:
-            for method, number in pattern.findall(member.metrics()):
+        for member in [each for each in self.members if each.runs]:
+            for method, number in pattern.findall(wait_until(member.metrics, START_S, self._state)):
                 found[method] = found.get(method, 0) + int(float(number))
         return {method: number for method, number in found.items() if number}
 
@@ -127,13 +135,28 @@ class Cluster:
         found = json.loads(self.etcdctl("get", "--prefix", "--write-out=json", prefix)).get("kvs", ())
         return {base64.b64decode(each["key"]).decode(): each.get("lease", 0) for each in found}
 
-    def etcdctl(self, *arguments: str, user: str = "", certificate: bool = True) -> str:
+    def put_fuse(self, key: str, seconds: int) -> None:
+        """A key that nobody keeps alive: it ends as a session does that has begun now."""
+
+        def put() -> bool:
+            lease = self.etcdctl("lease", "grant", str(seconds)).split()[1]
+            try:
+                self.etcdctl("put", f"--lease={lease}", key, "")
+            except AssertionError as error:
+                if "requested lease not found" in str(error):  # it took longer than that to come here
+                    return False
+                raise
+            return True
+
+        wait_until(put, START_S, self._state)
+
+    def etcdctl(self, *arguments: str, user: str = "", certificate: bool = True, only: Member | None = None) -> str:
         """What etcdctl prints, as root or as ``user`` (NAME:PASSWORD), asked of the members that run.
 
-        ``certificate``: shows that of a client to members that want one.
+        ``certificate``: shows that of a client to members that want one. ``only``: asked of that member alone.
         """
-        urls = ",".join(member.url for member in self.members if member.runs)
-        command = [program("etcdctl"), f"--endpoints={urls}", "--command-timeout=20s"]
+        urls = only.url if only else ",".join(member.url for member in self.members if member.runs)
+        command = [program("etcdctl"), f"--endpoints={urls}", "--dial-timeout=20s", "--command-timeout=40s"]
         if self.tls:
             command += [f"--cacert={self.tls.cacert}"]
             if self.tls.client_auth and certificate:
@@ -141,7 +164,12 @@ class Cluster:
         own = environment()
         if self.users and self._users_are_on:
             own["ETCDCTL_USER"] = user or f"root:{self.users.root_password}"
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, env=own)
+
+        def ask() -> subprocess.CompletedProcess[str] | None:
+            done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, env=own)
+            return done if done.returncode == 0 or not IN_AN_ELECTION.search(done.stderr) else None
+
+        done: subprocess.CompletedProcess[str] = wait_until(ask, START_S, self._state)
         assert done.returncode == 0, f"etcdctl {arguments}: {done.stdout}{done.stderr}"
         return done.stdout
 

@@ -88,8 +88,7 @@ class Member:
     def stop(self) -> None:
         """SIGSTOP; returns when each of its threads has stopped: the signal itself may come later."""
         os.kill(self.pid, signal.SIGSTOP)
-        states = [Path(f"/proc/{self.pid}/task/{each}/stat") for each in os.listdir(f"/proc/{self.pid}/task")]
-        wait_until(lambda: all(each.read_text().rpartition(") ")[2][0] == "T" for each in states), 30, self._text)
+        wait_until(lambda: self._states() == {"T"}, START_S, self._text)
         self.stopped = True
 
     def cont(self) -> None:
@@ -108,6 +107,10 @@ class Member:
         wait_until(lambda: condition() or not self.alive, START_S, self._text)
         assert self.alive, self._text()
 
+    def knows_no_leader(self) -> bool:
+        """It says that there is none."""
+        return re.search(r"^etcd_server_has_leader 0$", self.metrics(), re.MULTILINE) is not None
+
     def healthy(self) -> bool:
         """It has a leader and can commit."""
         return self.runs and '"true"' in self._get("/health")
@@ -118,6 +121,16 @@ class Member:
 
     def leads(self) -> bool:
         return re.search(r"^etcd_server_is_leader 1$", self.metrics(), re.MULTILINE) is not None
+
+    def _states(self) -> set[str]:
+        """Of its threads, as in /proc."""
+        found = set()
+        for thread in Path(f"/proc/{self.pid}/task").iterdir():
+            try:
+                found.add((thread / "stat").read_text().rpartition(") ")[2][0])
+            except OSError:  # it has ended
+                continue
+        return found
 
     def _get(self, path: str) -> str:
         try:

@@ -10,7 +10,7 @@ from harness import wait_until
 
 from rdzv_plugins.endpoints import Endpoint
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class Relay:
@@ -69,8 +69,9 @@ class Relay:
         self._shut(self._listener)
         for thread in self._threads[:1]:  # now there will be no other pair
             thread.join(SECONDS)
-        for pair in self._pairs:
-            self._shut(*pair)
+        with self._changed:
+            for pair in self._pairs:
+                self._shut(*pair)
         self.release()
         for thread in self._threads:
             thread.join(SECONDS)
@@ -99,13 +100,13 @@ class Relay:
                     client.close()
                     continue
                 server.settimeout(None)
+                with self._changed:  # by this thread: once it has ended, all pairs are known
+                    self._pairs.append((client, server))
                 self._start(self._serve, client, server)
 
     def _serve(self, client: socket.socket, server: socket.socket) -> None:
         pair = client, server
         with client, server:
-            with self._changed:
-                self._pairs.append(pair)
             answers = threading.Thread(target=self._pass_on, args=(server, client, True))
             answers.start()
             self._pass_on(client, server, False)

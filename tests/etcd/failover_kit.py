@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coordination_kit import LONG, Losses, Recorder, keys_of, opened
@@ -32,8 +32,12 @@ def home(cluster: Cluster) -> Member:
         ports = {int(line[2].partition(":")[2], 16) for line in mine}
         return [member for member in cluster.members if member.endpoint.port in ports]
 
-    wait_until(lambda: len(connected()) == 1, 30, lambda: f"connected to {[each.name for each in connected()]}")
-    return connected()[0]
+    def only_one() -> Member | None:
+        found = connected()
+        return found[0] if len(found) == 1 else None
+
+    one: Member = wait_until(only_one, LONG, lambda: f"connected to {[each.name for each in connected()]}")
+    return one
 
 
 def _target(path: Path) -> str:
@@ -45,11 +49,16 @@ def _target(path: Path) -> str:
 
 def lead(cluster: Cluster, member: Member) -> None:
     """Make it the leader."""
-    if cluster.leader is not member:
-        status = json.loads(cluster.etcdctl("endpoint", "status", "--write-out=json"))
-        numbers = {each["Endpoint"]: each["Status"]["header"]["member_id"] for each in status}
-        cluster.etcdctl("--endpoints", cluster.leader.url, "move-leader", f"{numbers[member.url]:x}")
-        wait_until(lambda: cluster.leader is member, 30, lambda: f"{cluster.leader.name} leads")
+    status = json.loads(cluster.etcdctl("endpoint", "status", "--write-out=json"))
+    numbers = {each["Endpoint"]: each["Status"]["header"]["member_id"] for each in status}
+
+    def leads() -> bool:
+        if cluster.leader is not member:
+            with suppress(AssertionError):  # refused, for there was an election meanwhile
+                cluster.etcdctl("move-leader", f"{numbers[member.url]:x}")
+        return cluster.leader is member
+
+    wait_until(leads, LONG, lambda: f"{cluster.leader.name} leads")
 
 
 def path_of(run: str = "run", prefix: str = PREFIX) -> str:
@@ -64,7 +73,7 @@ class Subject:
         self,
         cluster: Cluster,
         *,
-        ttl: float = 3,
+        ttl: float = 4,
         outage_timeout: float = LONG,
         endpoints: list[Endpoint] | None = None,
         run: str = "run",
@@ -120,8 +129,7 @@ class Subject:
         """It has lived for longer than it does without being refreshed: a lease that began now has run out."""
         self.fuses += 1
         fuse = f"fuse {self.fuses}"
-        lease = self.cluster.etcdctl("lease", "grant", str(int(self.session.ttl))).split()[1]
-        self.cluster.etcdctl("put", f"--lease={lease}", f"{self.path}k/{fuse}", "")
+        self.cluster.put_fuse(f"{self.path}k/{fuse}", int(self.session.ttl))
         self.recorder.until(lambda events: any(each.key == fuse and each.value is None for each in events))
 
     def check(self) -> None:

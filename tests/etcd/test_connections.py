@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+from coordination_kit import LONG
 from etcd_kit import Cluster
 from etcd_relay import Relay
-from wire_client import PATIENCE
 
 from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.backends.etcd.connection import Connection, Dropped
@@ -33,7 +33,7 @@ async def write(connection: Connection) -> Any:
 
 
 async def write_in_time(connection: Connection) -> Any:
-    return await connection.stream("Watch/Watch").write(WATCH, PATIENCE)
+    return await connection.stream("Watch/Watch").write(WATCH, LONG)
 
 
 async def read(connection: Connection) -> Any:
@@ -41,7 +41,7 @@ async def read(connection: Connection) -> Any:
 
 
 async def ask(connection: Connection) -> Any:
-    return await connection.unary("KV/Range", rpc.RangeRequest(key=b"k"), PATIENCE)
+    return await connection.unary("KV/Range", rpc.RangeRequest(key=b"k"), LONG)
 
 
 @pytest.mark.parametrize("wait", [write, write_in_time, read, ask])
@@ -57,7 +57,7 @@ def test_whoever_waits_on_a_dropped_connection_is_told(
         assert not waiting.done()
         await connection.drop("it is frozen")
         await connection.drop("once more")
-        done, _ = await asyncio.wait({waiting}, timeout=PATIENCE / 2)
+        done, _ = await asyncio.wait({waiting}, timeout=LONG)
         assert done == {waiting}, "it waits on"
         with pytest.raises(Dropped) as raised:
             waiting.result()
@@ -65,4 +65,4 @@ def test_whoever_waits_on_a_dropped_connection_is_told(
             await wait(connection)
         return str(raised.value)
 
-    assert loop_thread().run(drop_while_it_waits(), PATIENCE) == "it is frozen"
+    assert loop_thread().run(drop_while_it_waits(), 2 * LONG) == "it is frozen"

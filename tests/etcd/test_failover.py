@@ -11,12 +11,11 @@ from coordination_kit import LONG, keys_of, opened
 from etcd_kit import Cluster, Tls, Users, etcd
 from failover_kit import PREFIX, Subject, home, lead
 from harness import wait_until
-from wire_client import PATIENCE
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import Security
 
-T = PATIENCE
+T = LONG
 
 
 @pytest.fixture
@@ -95,8 +94,9 @@ def test_it_waits_for_a_quorum_and_is_the_same_session_then(three: Cluster, subj
     mine = home(three)
     for member in [mine, *(each for each in three.members if each is not mine)][:killed]:
         member.kill()
+    three.wait_no_quorum()
     with pytest.raises(TimeoutError, match=r"no leader|refused"):
-        subject.session.put({"no": b"quorum"}, timeout=1)
+        subject.session.put({"no": b"quorum"}, timeout=4)
     asked = threading.Thread(target=subject.write)
     asked.start()
     for member in [each for each in three.members if not each.alive][: killed - 1]:

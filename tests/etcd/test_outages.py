@@ -12,13 +12,12 @@ from attack_kit import read_line
 from coordination_kit import LONG, Losses, Recorder, client_of, keys_of, leave, opened, stop
 from etcd_kit import Cluster, Member, etcd
 from failover_kit import Subject, home
-from wire_client import PATIENCE
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.errors import Compacted, ConnectionLost, EndpointUnreachable
 
-T = PATIENCE
+T = LONG
 
 
 def named_with_reasons(text: str, members: list[Member]) -> list[str]:
@@ -29,7 +28,7 @@ def named_with_reasons(text: str, members: list[Member]) -> list[str]:
 
 
 def test_no_quorum_for_too_long_ends_the_session_and_names_every_member_with_its_reason(three: Cluster) -> None:
-    subject = Subject(three, ttl=2, outage_timeout=4)
+    subject = Subject(three, outage_timeout=4)
     mine = home(three)
     one, two = (member for member in three.members if member is not mine)
     one.kill()
@@ -48,7 +47,7 @@ def test_no_quorum_for_too_long_ends_the_session_and_names_every_member_with_its
 
 
 def test_a_cluster_that_stands_still_for_too_long_ends_the_session(three: Cluster) -> None:
-    subject = Subject(three, ttl=2, outage_timeout=4)
+    subject = Subject(three, outage_timeout=4)
     for member in three.members:
         member.stop()
     error = subject.losses.next()
@@ -61,9 +60,10 @@ def test_a_cluster_that_stands_still_for_too_long_ends_the_session(three: Cluste
 def test_a_session_is_not_opened_without_a_quorum(three: Cluster, left: int) -> None:
     for member in three.members[left:]:
         member.kill()
+    three.wait_no_quorum()
     backend = EtcdCoordination(three.endpoints, "run")
     with pytest.raises(EndpointUnreachable) as raised:
-        backend.open_session(5, on_lost=Losses(), timeout=3)
+        backend.open_session(5, on_lost=Losses(), timeout=4)
     reasons = named_with_reasons(str(raised.value), list(three.members))
     assert ["refused" in each for each in reasons] == [False] * left + [True] * (3 - left), str(raised.value)
     assert all("no leader" in each for each in reasons[:left])
@@ -84,7 +84,7 @@ def test_members_of_two_clusters_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_lease_that_was_revoked_by_hand_ends_the_session(single: Cluster) -> None:
     """Long before a third of its time to live, when it would have to be refreshed."""
-    subject = Subject(single, ttl=20 * PATIENCE)
+    subject = Subject(single, ttl=600)
     single.etcdctl("lease", "revoke", f"{subject.lease:x}")
     error = subject.losses.next()
     assert "revoked" in str(error)
@@ -98,7 +98,7 @@ def test_a_lease_that_was_revoked_by_hand_ends_the_session(single: Cluster) -> N
 def test_a_process_that_stood_still_is_told_that_it_did(single: Cluster) -> None:
     observer, recorder = EtcdCoordination(single.endpoints, "run"), Recorder()
     opened(observer).watch("node", recorder, timeout=T)
-    with client_of(single.endpoints, "node", 2, kind="etcd") as process:
+    with client_of(single.endpoints, "node", 4, kind="etcd") as process:
         recorder.take(1)
         stop(process.pid)
         assert recorder.take(2)[1] == ("node", None)
@@ -165,7 +165,7 @@ def test_a_watch_from_a_forgotten_revision_is_refused(single: Cluster) -> None:
 
 
 def test_requests_while_nobody_answers_keep_their_deadlines(three: Cluster) -> None:
-    subject = Subject(three, ttl=2, outage_timeout=LONG)
+    subject = Subject(three, ttl=LONG, outage_timeout=LONG)  # etcd counts while it stands still
     for member in three.members:
         member.stop()
     errors: list[Exception] = []

@@ -11,13 +11,12 @@ from coordination_kit import LONG, Recorder, keys_of, opened
 from etcd_kit import Cluster
 from etcd_relay import Relay
 from harness import wait_until
-from wire_client import PATIENCE
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.errors import RdzvError
 
-T = PATIENCE
+T = LONG
 MIB = 2**20
 
 

@@ -11,8 +11,10 @@ from harness import Agent, Cluster, wait_until
 from hosts import Host, Lan
 
 PORT = 29500
-TTL = 3
+TTL = 4
 """Seconds: short, so that a loss is noticed soon, and longer than two busy processors keep an agent silent."""
+LONG_TTL = 30
+"""Where nobody is lost."""
 
 
 class Fleet:
@@ -29,7 +31,7 @@ class Fleet:
         nnodes: object,
         *,
         rank: int | None = None,
-        ttl: float = TTL,
+        ttl: float = LONG_TTL,
         conf: str = "",
         script: str = "says.py",
         flags: Sequence[str] = (),

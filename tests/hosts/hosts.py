@@ -26,7 +26,7 @@ fi
 echo ready
 exec cat
 """
-_PATIENCE = 30
+_PATIENCE = 60
 _LISTENING = "0A"
 
 

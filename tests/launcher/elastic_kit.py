@@ -55,7 +55,7 @@ class EtcdMeeting(Meeting):
 
     backend = "etcd"
     alias = "ETCD"
-    conf = "ttl=3"  # a node that is killed is known to be lost when its lease ends
+    conf = "ttl=4"  # a node that is killed is known to be lost when its lease ends
 
     def __init__(self, directory: Path, etcd: etcd_kit.Cluster) -> None:
         super().__init__(directory)
@@ -126,6 +126,10 @@ class Job:
         codes = [agent.wait() for agent in agents]
         assert codes == [0] * len(agents), outputs(agents)
 
+    def wait_step(self, *agents: Agent) -> None:
+        """Until trains.py has made a step: whoever starts now goes on from there."""
+        wait_until((self.meeting.directory / "checkpoint").exists, 60, lambda: f"no step:\n{outputs(agents)}")
+
     def workers(self, agent: Agent) -> list[int]:
         return self.meeting.workers(agent, self.script)
 
@@ -146,14 +150,15 @@ def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[d
 
     Returns their reports in order of rank.
     """
-    old = {report["MASTER_PORT"] for report in after}
+    old = {report["PID"] for report in after}  # a port may be used again
 
     def together() -> list[dict[str, Any]] | None:
         last = [report for agent in agents for report in agent.reports()[-1:]]
         ports = {report["MASTER_PORT"] for report in last}
         whole = sorted(int(report["RANK"]) for report in last) == list(range(len(agents)))
         sizes = {report["WORLD_SIZE"] for report in last}
-        return last if whole and len(ports) == 1 and not ports & old and sizes == {str(len(agents))} else None
+        fresh = not old & {report["PID"] for report in last}
+        return last if whole and len(ports) == 1 and fresh and sizes == {str(len(agents))} else None
 
     found: list[dict[str, Any]] = wait_until(together, 90, lambda: f"no round of all of these:\n{outputs(agents)}")
     return sorted(found, key=lambda report: int(report["RANK"]))
@@ -198,11 +203,13 @@ class Observer:
         self._session = service.open_session(60, on_lost=lambda _: None, timeout=60)
         self._lock = threading.Lock()
         self._rounds: list[Round] = []
+        self._told = 0  # the revision of the last one
         self._session.watch(keys.ROUND, self._take, timeout=60)
 
     def _take(self, events: Sequence[Event]) -> None:
         with self._lock:
             self._rounds += [decode(Round, event.value) for event in events if event.value is not None]
+            self._told = events[-1].revision
 
     def close(self) -> None:
         self._session.close()
@@ -210,7 +217,10 @@ class Observer:
 
     @property
     def rounds(self) -> list[Round]:
-        """Every declaration, in the order of the service."""
+        """Every declaration until now, in the order of the service."""
+        held, _ = self._session.list(keys.ROUND, timeout=60)
+        newest = max((kv.revision for kv in held), default=0)
+        wait_until(lambda: self._told >= newest, 60, lambda: f"told up to {self._told}, there is {newest}")
         with self._lock:
             return list(self._rounds)
 

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -116,21 +116,45 @@ class Cluster(Agents):
         return self.start([*command, f"--max-restarts={restarts}", *options, WORKERS / script, *args], **env)
 
     def pair(self, script: str, *args: object, backend: str, **options: Any) -> list[Agent]:
-        """Two nodes of the same job."""
+        """Two nodes of the same job. Who serves the other waits for it at the end, however slow it is."""
         ranks = (0, 1) if backend == "static" else (None, None)
-        return [self.run(script, *args, backend=backend, nnodes=2, rank=rank, **options) for rank in ranks]
+        conf = options.pop("conf", "")
+        conf += "" if "linger=" in conf else f"{conf and ','}linger=30"
+        return [self.run(script, *args, backend=backend, nnodes=2, rank=rank, conf=conf, **options) for rank in ranks]
 
     def workers(self, agent: Agent, script: str) -> list[int]:
         """Pids of an agent's workers."""
-        children = Path(f"/proc/{agent.pid}/task").glob("*/children")
-        pids = [int(pid) for file in children for pid in file.read_text().split()]
-        alive = self.processes()
-        return sorted(pid for pid in pids if script in alive.get(pid, ""))
+        return sorted(
+            pid for pid, command in self.processes().items() if script in command and parent_of(pid) == agent.pid
+        )
+
+    def wait_gone(self) -> None:
+        """Until nothing is left of what was sent a signal, and of which nobody can wait for the end."""
+        wait_until(lambda: not self.processes(), 30, lambda: f"still there: {self.processes()}")
 
     @staticmethod
     def kill(pid: int) -> None:
         """SIGKILL, if it is still there."""
         kill(pid)
+
+
+def parent_of(pid: int) -> int:
+    """0 where there is no such process any more."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def threads_of(pid: int) -> list[str]:
+    """The names of a process's threads, sorted."""
+    names = []
+    for comm in Path(f"/proc/{pid}/task").glob("*/comm"):
+        try:
+            names.append(comm.read_text().strip())
+        except OSError:  # it has just ended
+            continue
+    return sorted(names)
 
 
 def error_of(agent: Agent, code: int) -> str:
@@ -155,7 +179,8 @@ def server(port: int, answer: bytes | None) -> Iterator[None]:
                 return
             held.append(connection)
             if answer is not None:
-                connection.sendall(answer)
+                with suppress(OSError):  # it has hung up before
+                    connection.sendall(answer)
 
     thread = threading.Thread(target=serve)
     thread.start()

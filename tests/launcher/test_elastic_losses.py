@@ -77,6 +77,7 @@ def test_leader_and_then_rank_0_are_lost_while_the_workers_run(meeting: Meeting)
         observer.wait_members(leader)
         first, second = job.node(0), job.node(1)
         before = in_one_round(leader, first, second)
+        job.wait_step(leader, first, second)
         assert observer.leader() == leader.pid
         job.kill_node(leader)
         in_one_round(first, second, after=before)
@@ -96,7 +97,7 @@ def test_leader_and_then_rank_0_are_lost_while_the_workers_run(meeting: Meeting)
 @pytest.mark.parametrize("asleep", ["leader with rank 0", "follower"])
 def test_agent_that_was_asleep_is_evicted_and_comes_back_in_a_round_of_its_own(meeting: Meeting, asleep: str) -> None:
     meeting.serve()
-    job = Job(meeting, "1:2", conf="ttl=2,last_call_timeout=80")
+    job = Job(meeting, "1:2", conf="ttl=4,last_call_timeout=80")
     with observing(meeting) as observer:
         ranks = {"leader": 0, "other": 1}
         leader = job.node(ranks["leader"])
@@ -132,7 +133,7 @@ def test_agent_that_was_asleep_is_evicted_and_comes_back_in_a_round_of_its_own(m
 def test_every_node_ends_and_names_the_endpoint_that_is_gone(meeting: Meeting, when: str) -> None:
     serve = Serve(meeting)
     waiting = when == "while nodes wait"
-    job = Job(meeting, 3 if waiting else 2, script="says.py", conf="ttl=2")
+    job = Job(meeting, 3 if waiting else 2, script="says.py", conf="ttl=3")
     with observing(meeting) as observer:
         nodes = [job.node(0), job.node(1)]
         if waiting:
@@ -145,7 +146,7 @@ def test_every_node_ends_and_names_the_endpoint_that_is_gone(meeting: Meeting, w
 
 @parallel_only
 def test_agent_that_serves_the_endpoint_is_lost_while_nodes_wait(meeting: Meeting) -> None:
-    job = Job(meeting, 3, script="says.py", conf="ttl=2")
+    job = Job(meeting, 3, script="says.py", conf="ttl=3")
     nodes = [job.node(0), job.node(1)]
     with observing(meeting) as observer:
         observer.wait_members(*nodes)
@@ -166,9 +167,10 @@ def check_lost(meeting: Meeting, *nodes: Agent) -> None:
 @parallel_only
 def test_service_that_comes_back_in_time_finds_all_nodes_in_a_new_round(meeting: Meeting) -> None:
     serve = Serve(meeting)
-    job = Job(meeting, 2, conf="ttl=20")
+    job = Job(meeting, 2, conf="ttl=60")
     nodes = [job.node(1), job.node(0)]
     before = in_one_round(*nodes)
+    job.wait_step(*nodes)
     serve.kill()
     Serve(meeting)  # it counts its revisions from the beginning: what one node wrote to both may look the same
     in_one_round(*nodes, after=before)
@@ -185,7 +187,7 @@ def test_service_that_comes_back_in_time_finds_all_nodes_in_a_new_round(meeting:
 def test_service_that_comes_back_is_led_again_by_the_same_node(meeting: Meeting) -> None:
     """All that it writes to the new server may look as it did in the old one, revisions included."""
     serve = Serve(meeting)
-    job = Job(meeting, 2, script="says.py", conf="ttl=20")
+    job = Job(meeting, 2, script="says.py", conf="ttl=60")
     leader = job.node(1)
     with observing(meeting) as observer:
         observer.wait_members(leader)

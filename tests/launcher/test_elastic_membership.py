@@ -91,7 +91,7 @@ def test_too_few_are_left_and_wait_for_a_replacement_saying_for_whom(meeting: Me
     before = in_one_round(*nodes)
     survivor, victim = nodes if meeting.listens(nodes[0]) else nodes[::-1]
     old, rank = last_rank(survivor), last_rank(victim)
-    wait_until((meeting.directory / "checkpoint").exists, 60, lambda: outputs(nodes))
+    job.wait_step(*nodes)
     job.kill_node(victim)
     there = rf"1 of 2 nodes have joined \({named(survivor)}\)"
     survivor.wait_for(rf"waiting: run '{meeting.run_id}' at \S+: {there}; missing: \S+ \(was node {rank}\)")

@@ -11,6 +11,7 @@ def test_training_survives_the_loss_and_the_return_of_nodes_without_a_step_lost_
     job = Job(meeting, "1:2", conf="last_call_timeout=80")
     first, second = job.node(0), job.node(1)
     before = in_one_round(first, second)
+    job.wait_step(first, second)
     job.kill_node(second)
     alone = in_one_round(first)
     second = job.node(1)

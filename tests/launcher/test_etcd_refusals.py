@@ -160,7 +160,7 @@ def test_members_that_cannot_be_reached_are_named_one_by_one_with_the_reason(com
         others.enter_context(server(ports[3], b"SSH-2.0-OpenSSH_9.2\r\n"))
         old = others.enter_context(only_v2())
         endpoint = ",".join([*(f"127.0.0.1:{port}" for port in ports), old])
-        message = commands.refused(endpoint, conf="join_timeout=8", code=68)
+        message = commands.refused(endpoint, conf="join_timeout=12", code=68)
     assert f"127.0.0.1:{ports[0]}: connection refused" in message
     assert re.search(f"127.0.0.1:{ports[1]}: (it accepts connections, but does not answer|no answer yet)", message)
     assert f"127.0.0.1:{ports[2]}: something else than etcd" in message

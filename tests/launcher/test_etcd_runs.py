@@ -51,7 +51,7 @@ def test_failure_of_a_run_ends_it_everywhere_and_is_none_of_another_runs(meeting
 
 def test_run_that_died_as_a_whole_is_started_again_at_once(meeting: EtcdMeeting) -> None:
     """The dead are members until their leases end, and the node ranks are theirs."""
-    job = Job(meeting, 2, script="says.py", conf="ttl=2")
+    job = Job(meeting, 2, script="says.py")
     dead = [job.node(rank) for rank in (0, 1)]
     in_one_round(*dead)
     for node in dead:
@@ -65,7 +65,7 @@ def test_run_that_died_as_a_whole_is_started_again_at_once(meeting: EtcdMeeting)
 
 
 def test_run_that_died_as_a_whole_leaves_nothing_to_one_that_begins_later(meeting: EtcdMeeting) -> None:
-    job = Job(meeting, 3, script="says.py", conf="ttl=2")
+    job = Job(meeting, 3, script="says.py")
     dead = [job.node() for _ in range(3)]
     in_one_round(*dead)
     for node in dead:
@@ -103,7 +103,7 @@ def test_lost_node_costs_no_restart_where_etcd_grants_longer_leases_than_asked_f
         etcd = stack.enter_context(etcd_kit.etcd(tmp_path, heartbeat=400, election=4000))  # leases of 6 s
         meeting = EtcdMeeting(tmp_path, etcd)
         stack.callback(meeting.close)
-        job = Job(meeting, "1:2", conf="ttl=2,last_call_timeout=80")
+        job = Job(meeting, "1:2", conf="ttl=3,last_call_timeout=80")
         first, second = job.node(0), job.node(1)
         in_one_round(first, second)
         job.kill_node(second)
@@ -121,7 +121,7 @@ def requests_of_a_round(etcd: etcd_kit.Cluster, run_id: str, size: int) -> tuple
         return etcd.count() - etcd.count("LeaseKeepAlive")
 
     request = Request("etcd", f"{run_id}-{size}", etcd.endpoint, min_nodes=size, max_nodes=size, nproc_per_node=1)
-    options = ElasticOptions(timeout=60, ttl=30, reach_timeout=60, allow_same_host=True)
+    options = ElasticOptions(timeout=120, ttl=60, reach_timeout=60, allow_same_host=True)
     services = [EtcdCoordination(etcd.endpoints, request.run_id) for _ in range(size)]
     nodes = [ElasticHandler(service, request, options) for service in services]
     with ThreadPoolExecutor(size) as pool:

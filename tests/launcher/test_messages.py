@@ -51,8 +51,9 @@ def test_port_in_use_names_the_process_that_holds_it(cluster: Cluster, backend: 
 
 
 def test_static_timeout_names_the_missing_node_ranks(cluster: Cluster) -> None:
+    cluster.warm = True  # they start at about the same time
     agents = [
-        cluster.run("plain.py", "sleep", backend="static", nnodes=4, rank=rank, conf="timeout=6") for rank in (0, 2)
+        cluster.run("plain.py", "sleep", backend="static", nnodes=4, rank=rank, conf="timeout=10") for rank in (0, 2)
     ]
     # the other node's own time is up at the same moment, unless it hears first that node 0 has given up
     codes = [agent.wait(90) for agent in agents]
@@ -60,7 +61,7 @@ def test_static_timeout_names_the_missing_node_ranks(cluster: Cluster) -> None:
     assert codes[1] in (75, 76)
     for agent, code in zip(agents, codes, strict=True):
         message = error_of(agent, code)
-        assert re.search(r"2 of 4 nodes are in round 1 at \S+; missing: node rank 1, 3, after 6 s", message)
+        assert re.search(r"2 of 4 nodes are in round 1 at \S+; missing: node rank 1, 3, after 10 s", message)
 
 
 def test_c10d_timeout_names_who_is_there(cluster: Cluster) -> None:
@@ -87,20 +88,18 @@ def test_static_refuses_another_number_of_nodes(cluster: Cluster) -> None:
 
 
 def test_two_agents_with_one_node_rank_are_told(cluster: Cluster) -> None:
-    first = cluster.run("plain.py", "sleep", backend="static", nnodes=3, rank=1)
-    second = cluster.run("plain.py", "sleep", backend="static", nnodes=3, rank=1)
+    cluster.warm = True  # four starts, one after the other
     host = cluster.run("plain.py", "sleep", backend="static", nnodes=3, rank=0)
+    replaced = cluster.run("plain.py", "sleep", backend="static", nnodes=3, rank=1)
     host.wait_for("missing: node rank 2")
+    cluster.run("plain.py", "sleep", backend="static", nnodes=3, rank=1).wait_for("node rank 1 of round 1 was")
     cluster.run("plain.py", "sleep", backend="static", nnodes=3, rank=2)
-    replaced = next(
-        agent for agent in (first, second) if "node rank 1 of round 1 was" not in agent.text
-    )  # the other one has said that it replaces it
     assert "node rank 1 of run 'none' was taken by another agent in round 1" in error_of(replaced, 78)
 
 
 def running_pair(cluster: Cluster, backend: str) -> tuple[Agent, Agent]:
     """Two nodes whose workers run: the one that serves the endpoint, and the other."""
-    agents = cluster.pair("apart_forever.py", backend=backend, conf="ttl=2" if backend == "parallel" else "")
+    agents = cluster.pair("apart_forever.py", backend=backend, conf="ttl=3" if backend == "parallel" else "")
     for agent in agents:
         agent.wait_for("I go on")
     host = next(agent for agent in agents if cluster.listens(agent))

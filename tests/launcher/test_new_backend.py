@@ -379,7 +379,7 @@ def test_the_wheel_has_the_templates(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel", "--no-index", "--no-deps"]
     flags = ["--no-build-isolation", "--config-settings=wheel.cmake=false", f"--wheel-dir={tmp_path}", str(copy)]
-    subprocess.run([*pip, *flags], check=True, timeout=120)
+    subprocess.run([*pip, *flags], check=True, timeout=200)
     (wheel,) = tmp_path.glob("*.whl")
     templates = {str(path.relative_to(ROOT / "src")) for path in SKELETON.rglob("*") if path.is_file()}
     assert len(templates) > 8

@@ -25,7 +25,7 @@ def read(log: Path) -> list[str]:
 )  # torch's own fails in two of three restarts: what was as wrong would pass four of them once in eighty runs
 def test_no_restart_meets_a_stale_key(cluster: Cluster, backend: str, store: str, restarts: int) -> None:
     log, rounds, conf = cluster.directory / "rounds", restarts + 1, f"store={store}"
-    agents = cluster.pair("stale.py", log, rounds, 20, backend=backend, restarts=3 * rounds, conf=conf)
+    agents = cluster.pair("stale.py", log, rounds, 60, backend=backend, restarts=3 * rounds, conf=conf)
     assert [agent.wait(800) for agent in agents] == [0, 0], agents[0].text
     # one more than asked for where gloo reports the peer that has just succeeded, and left, as lost
     assert set(read(log)) == {"ok"}

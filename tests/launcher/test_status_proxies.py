@@ -20,7 +20,7 @@ from rdzv_plugins.kvstore.framing import ask_statistics
 from rdzv_plugins.kvstore.proxy import StoreProxy
 from rdzv_plugins.kvstore.server import StoreServer
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 OFTEN_S = 0.5
 """A grace with which proxies report all the time."""
 FOR_EVER_S = 60
@@ -113,12 +113,12 @@ def test_the_endpoint_of_a_job_leads_to_its_store_and_its_proxies(cluster: Clust
     agent = cluster.run("holds_on.py", "wait", stop, 0, backend="tiered", nproc=2)
     agent.wait_for(r'"RANK": 1')
     command = [str(BIN / "rdzv"), "status", f"--rdzv-endpoint={cluster.endpoint}"]
-    text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    text = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     host = socket.gethostname()
     assert f"\n  round 1 is complete: 1 node, 2 workers\n  nodes: 0 on {host} (2 workers)\n" in text
     assert "\n  the workers' store:\n    store at 127.0.0.1:" in text
     assert f"\n        node 0 on {host} (pid {agent.pid}) at 127.0.0.1:" in text
-    data = json.loads(subprocess.run([*command, "--json"], capture_output=True, timeout=60, check=True).stdout)
+    data = json.loads(subprocess.run([*command, "--json"], capture_output=True, timeout=120, check=True).stdout)
     (run,) = data["runs"]
     (node,) = run["round"]["nodes"]
     assert (node["rank"], node["pid"], node["workers"], node["there"]) == (0, agent.pid, 2, True)

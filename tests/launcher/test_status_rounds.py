@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from harness import wait_until
 from torch.distributed import TCPStore
 
 from launcher import status, status_rounds
@@ -71,7 +72,7 @@ def run(meeting: StoreServer) -> Iterator[Run]:
 
 
 def ask(server: StoreServer, capsys: pytest.CaptureFixture[str], *, json: bool = False) -> str:
-    args = Namespace(rdzv_endpoint=f"127.0.0.1:{server.port}", json=json, timeout=10.0)
+    args = Namespace(rdzv_endpoint=f"127.0.0.1:{server.port}", json=json, timeout=60.0)
     assert status.run(args) == 0
     return capsys.readouterr().out
 
@@ -88,6 +89,7 @@ def test_the_workers_store_of_the_round_is_found_and_shown(meeting: StoreServer,
         run.complete(3, store.port, "a", "b")
         client = TCPStore("127.0.0.1", store.port, is_master=False)
         client.set("here", "1")
+        assert client.check(["here"]), "it is there: nobody answers when it is set"
         text, found = ask(meeting, capsys), round_of(meeting, capsys)
     lines = text.splitlines()
     at = lines.index("  round 3 is complete: 2 nodes, 4 workers")
@@ -107,7 +109,7 @@ def test_asking_leaves_no_trace_in_the_run(meeting: StoreServer, run: Run, capsy
     run.join("a")
     before = meeting.stats()["runs"]
     ask(meeting, capsys)
-    assert meeting.stats()["runs"] == before
+    wait_until(lambda: meeting.stats()["runs"] == before, 30, lambda: f"{meeting.stats()['runs']}, before {before}")
 
 
 def test_a_store_that_cannot_be_reached_is_named_and_nothing_else_suffers(

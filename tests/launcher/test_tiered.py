@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from elastic_kit import Job, Meeting, last_rank, observing, outputs, restarts, worlds
 from harness import Agent, wait_until
-from tiered_kit import EtcdMeeting, TieredMeeting, clients, reports, root_of, tiered, trunks
+from tiered_kit import EtcdMeeting, TieredMeeting, reports, root_of, tiered, trunks, wait_clients
 from wire_client import WAIT, Raw, keyed
 
 tiered_only = pytest.mark.parametrize("backend", ["tiered"], indirect=True)
@@ -36,14 +36,15 @@ def meeting(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Ite
 
 def in_one_round(*agents: Agent, after: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
     """Wait until the workers of ``agents``, one each, are the whole of one round; their reports in order of rank."""
-    old = {report["RDZV_ROOT_PORT"] for report in after or ()}
+    old = {report["PID"] for report in after or ()}  # a port may be used again
 
     def together() -> list[dict[str, Any]] | None:
         last = [report for agent in agents for report in agent.reports()[-1:]]
         roots = {report["RDZV_ROOT_PORT"] for report in last}
         whole = sorted(int(report["RANK"]) for report in last) == list(range(len(agents)))
         sizes = {report["WORLD_SIZE"] for report in last}
-        return last if whole and len(roots) == 1 and not roots & old and sizes == {str(len(agents))} else None
+        fresh = not old & {report["PID"] for report in last}
+        return last if whole and len(roots) == 1 and fresh and sizes == {str(len(agents))} else None
 
     found = wait_until(together, 90, lambda: f"no round of all of these:\n{outputs(agents)}")
     return sorted(found, key=lambda report: int(report["RANK"]))
@@ -61,12 +62,15 @@ def test_workers_train_over_gloo_by_their_nodes_proxy(meeting: Meeting) -> None:
     assert len({str(root.port), *proxies[0], *proxies[1]}) == 3, "one for each node, and none is the store"
     assert {report["MASTER_ADDR"] for node in nodes for report in node.reports()} == {"127.0.0.1"}
 
-    seen = trunks(root, count=2, workers=4)
+    def saving() -> list[dict[str, Any]] | None:
+        seen = trunks(root, count=2, workers=4, proxies=2)
+        told = [report for trunk in seen for report in reports(trunk)]
+        return seen if all(0 < report["upstream"] < report["requests"] for report in told) else None
+
+    seen = wait_until(saving, 60, lambda: f"nothing is saved: {trunks(root, 2, 4, 2)}")
     assert [trunk["name"].partition(" on ")[0] for trunk in seen] == ["node 0", "node 1"]
     assert all(trunk["attached"] for trunk in seen)
-    for report in (each for trunk in seen for each in reports(trunk)):
-        assert 0 < report["upstream"] < report["requests"]
-    assert clients(root) == 2, "the proxies alone: neither workers nor agents"
+    wait_clients(root, 2)  # the proxies alone: neither workers nor agents
 
     go_on.touch()
     assert [node.wait() for node in nodes] == [0, 0], outputs(nodes)
@@ -85,11 +89,11 @@ def test_second_tier_goes_by_the_first(meeting: Meeting) -> None:
     assert len({report["MASTER_PORT"] for report in met}) == 3
     root = root_of(nodes)
     assert {report["RDZV_ROOT_PORT"] for report in met} == {str(root.port)}
-    (trunk,) = trunks(root, count=1, workers=3)
+    (trunk,) = trunks(root, count=1, workers=3, proxies=3)
     mine, *children = reports(trunk)
     assert mine["name"].startswith("node 0 on ")
     assert sorted(each["name"][:6] for each in children) == ["node 1", "node 2"]
-    assert clients(root) == 1
+    wait_clients(root, 1)
     finish(job, *nodes)
 
 
@@ -137,7 +141,7 @@ def test_agent_that_is_killed_takes_its_proxy_along_and_the_others_go_on(meeting
 def test_store_that_is_silent_is_lost_and_all_meet_again_without_a_restart_used(meeting: Meeting) -> None:
     """Rank 0's node stands still for longer than ``trunk_grace``, and not long enough to be lost."""
     meeting.serve()
-    job = tiered(meeting, 2, script="meets.py", conf="ttl=60,trunk_grace=3", args=(stop(meeting),))
+    job = tiered(meeting, 2, script="meets.py", conf="ttl=60,trunk_grace=4", args=(stop(meeting),))
     with observing(meeting) as observer:
         other = job.node(1)
         observer.wait_members(other)  # it leads
@@ -146,7 +150,7 @@ def test_store_that_is_silent_is_lost_and_all_meet_again_without_a_restart_used(
         os.kill(first.pid, signal.SIGSTOP)
         root = rf"127\.0\.0\.1:{before[0]['RDZV_ROOT_PORT']}"
         other.wait_for(rf"this node is cut off from the workers' store of round 1: .*{root} is lost: ")
-        assert observer.rounds[-1].state == "over"
+        wait_until(lambda: observer.rounds[-1].state == "over", 60, lambda: outputs([first, other]))
         assert (observer.rounds[-1].number, observer.rounds[-1].cause) == (1, "lost")
         os.kill(first.pid, signal.SIGCONT)
         after = in_one_round(first, other, after=before)

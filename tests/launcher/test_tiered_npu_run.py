@@ -45,7 +45,7 @@ def launch(cluster: Cluster, line: str, rank: int) -> Agent:
 def test_command_line_runs_as_it_stands(cluster: Cluster, line: str, nodes: int, tiers: bool) -> None:
     shutil.copy(WORKERS / "ddp_test.py", cluster.directory)
     agents = [launch(cluster, line, rank) for rank in range(nodes)]
-    assert [agent.wait() for agent in agents] == [0] * nodes, outputs(agents)
+    assert [agent.wait(200) for agent in agents] == [0] * nodes, outputs(agents)
     reports: list[dict[str, Any]] = [report for agent in agents for report in agent.reports()]
     world = 8 * nodes
     assert sorted(int(report["RANK"]) for report in reports) == list(range(world)), outputs(agents)

@@ -6,7 +6,7 @@ With a worker each, and given ranks, by every backend: the conformance suite's l
 from __future__ import annotations
 
 import pytest
-from harness import WORKERS, Agent, Cluster
+from harness import WORKERS, Agent, Cluster, free_port
 
 BACKENDS = ["static", "c10d", "parallel"]
 
@@ -80,7 +80,8 @@ def test_a_third_node_joins_and_everyone_restarts_at_three(cluster: Cluster, bac
 
 def test_static_agent_started_again_takes_its_old_place(cluster: Cluster) -> None:
     go_on = cluster.directory / "go-on"
-    first, second = cluster.pair("report.py", "wait", go_on, backend="static", restarts=3)
+    conf = "linger=5"  # in the end the host waits in vain for the one that was killed
+    first, second = cluster.pair("report.py", "wait", go_on, backend="static", restarts=3, conf=conf)
     for agent in (first, second):
         agent.wait_for(r'"WORLD_SIZE": "2"')
     for pid in (second.pid, *cluster.workers(second, "report.py")):
@@ -110,8 +111,6 @@ def test_c10d_on_a_shared_file(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_worker_ports_confine_the_workers_store(cluster: Cluster, backend: str) -> None:
-    from harness import free_port
-
     port = free_port()
     agents = cluster.pair("report.py", "crash", 0, 3, backend=backend, restarts=1, conf=f"worker_ports={port}")
     assert [agent.wait() for agent in agents] == [0, 0], agents[0].text + agents[1].text

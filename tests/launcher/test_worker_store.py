@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import BIN, FEW_FILES, Agent, Cluster, few_files, file_limit, free_port
+from harness import BIN, FEW_FILES, Agent, Cluster, few_files, file_limit, free_port, threads_of
 from wire_client import WAIT, Raw, keyed
 
 import launcher
@@ -24,7 +24,7 @@ BACKENDS = ["static", "c10d"]
 
 def status(endpoint: str, *options: str) -> subprocess.CompletedProcess[str]:
     command = [str(BIN / "rdzv"), "status", f"--rdzv-endpoint={endpoint}", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 def statistics(endpoint: str) -> dict[str, Any]:
@@ -36,8 +36,7 @@ def statistics(endpoint: str) -> dict[str, Any]:
 
 def store_threads(agent: Agent) -> list[str]:
     """The names of the agent's threads that serve a native store."""
-    names = [comm.read_text().strip() for comm in Path(f"/proc/{agent.pid}/task").glob("*/comm")]
-    return sorted(name for name in names if re.fullmatch(r"rdzv-store-\d+", name))
+    return [name for name in threads_of(agent.pid) if re.fullmatch(r"rdzv-store-\d+", name)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -81,7 +80,7 @@ def test_who_survives_a_round_is_cut_off_from_the_next(cluster: Cluster, backend
         agents = cluster.pair("holds_on.py", "survive", backend=backend, restarts=1, conf=f"{conf},worker_ports={port}")
     else:
         agents = [cluster.run("holds_on.py", "survive", backend=backend, restarts=1, conf=conf)]
-    assert [agent.wait(60) for agent in agents] == [0] * len(agents), agents[0].text + agents[-1].text
+    assert [agent.wait() for agent in agents] == [0] * len(agents), agents[0].text + agents[-1].text
     reports = [report for agent in agents for report in agent.reports()]
     assert len(reports) == len(agents)
     for report in reports:
@@ -106,6 +105,7 @@ def test_store_that_moves_to_another_agent_is_closed_where_it_was(cluster: Clust
     first.wait_for("MASTER_PORT")
     with Raw(first.reports()[0]["MASTER_PORT"]) as held:
         second = start("127.0.0.1")
+        held.socket.settimeout(90)  # it imports torch
         assert held.until_close() == b""
     for agent in (first, second):
         agent.wait_for('"MASTER_ADDR": "127.0.0.1"')

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from harness import WORKERS, Cluster
-from processes import last_line, outputs, spawned
+from processes import outputs, spawned
 from unix_kit import Reached, reached, unused
 
 from rdzv_plugins.torch_bridge import worker_transport
@@ -30,7 +30,8 @@ def job(server: Reached, *own: dict[str, str]) -> tuple[list[dict[str, Any]], li
     environments = [{"RANK": str(rank), **each} for rank, each in enumerate(own)]
     with spawned([command] * len(own), environments, **shared) as workers:
         texts = outputs(workers)
-    reports = [json.loads(last_line(text)) for text in texts]
+    reports = [json.loads(line) for text in texts for line in text.splitlines() if line.startswith("{")]
+    assert len(reports) == len(own), texts
     for rank, report in enumerate(reports):
         everyone = list(range(len(own)))
         assert report["rank"] == rank
@@ -74,7 +75,7 @@ ours = sorted(name for name in sys.modules if name.startswith("rdzv_plugins"))
 print(_rendezvous_handlers["env"] is _env_rendezvous_handler, *ours)
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RDZV_")}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=200)
     loaded = ["rdzv_plugins", "rdzv_plugins.torch_bridge", "rdzv_plugins.torch_bridge.bridge"]
     assert done.stdout.split() == ["True", *loaded, "rdzv_plugins.torch_bridge.worker_transport"], done.stderr
 

@@ -45,12 +45,22 @@ def clients(root: Endpoint) -> int:
     return int(keyspace(root)["connections"]) - 1
 
 
-def trunks(root: Endpoint, count: int, workers: int) -> list[dict[str, Any]]:
-    """The trunks, once there are so many and all workers are in the proxies' reports; in order of their names."""
+def wait_clients(root: Endpoint, count: int) -> None:
+    """Until there are so many: the store may not have heard yet that a question before this one has gone."""
+    wait_until(lambda: clients(root) == count, 60, lambda: f"not {count} clients: {keyspace(root)}")
+
+
+def trunks(root: Endpoint, count: int, workers: int, proxies: int) -> list[dict[str, Any]]:
+    """The trunks, in order of their names, once there are ``count``.
+
+    And once ``proxies`` have reported that in all ``workers`` are connected.
+    """
 
     def told() -> list[dict[str, Any]] | None:
         there = sorted(keyspace(root)["trunks"], key=lambda trunk: str(trunk["name"]))
-        return there if len(there) == count and sum(map(below, there)) >= workers else None
+        said = [report for trunk in there for report in reports(trunk)]
+        whole = len(there) == count and len(said) == proxies and sum(map(below, there)) >= workers
+        return there if whole else None
 
     found: list[dict[str, Any]] = wait_until(told, 60, lambda: f"not {workers} workers: {keyspace(root)['trunks']}")
     return found
@@ -70,4 +80,4 @@ def reports(trunk: dict[str, Any]) -> list[dict[str, Any]]:
     return walk(trunk["report"]) if trunk.get("report") else []
 
 
-__all__ = ["EtcdMeeting", "TieredMeeting", "below", "clients", "keyspace", "reports", "root_of", "tiered", "trunks"]
+__all__ = ["EtcdMeeting", "TieredMeeting", "keyspace", "reports", "root_of", "tiered", "trunks", "wait_clients"]

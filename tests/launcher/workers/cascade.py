@@ -1,4 +1,4 @@
-"""Two nodes by two workers, no process group: rank 2 fails, rank 3 is slow to stop, rank 0 fails because of rank 2."""
+"""Two nodes by two workers, no process group: rank 2 fails, rank 0 fails because of it, rank 3 is slow to stop."""
 
 import os
 import signal
@@ -6,18 +6,31 @@ import sys
 import time
 from pathlib import Path
 
+
+def wait_end_of(other: int) -> None:
+    """Until that rank has ended, whether its agent knows or not."""
+    status = Path(f"/proc/{Path(f'rank{other}').read_text()}/status")
+    try:
+        while "State:\tZ" not in status.read_text():
+            time.sleep(0.01)
+    except OSError:  # there is no such process any more
+        pass
+
+
 rank = int(os.environ["RANK"])
-Path(f"rank{rank}").write_text(str(os.getpid()))
 signal.signal(signal.SIGTERM, signal.SIG_IGN if rank == 3 else signal.SIG_DFL)
+Path(f"rank{rank}").write_text(str(os.getpid()))
 while not all(Path(f"rank{other}").exists() and Path(f"rank{other}").read_text() for other in range(4)):
     time.sleep(0.01)
 if rank == 2:
     print("rank 2 says its last words", file=sys.stderr, flush=True)
     sys.exit(9)
 if rank == 0:
-    status = Path(f"/proc/{Path('rank2').read_text()}/status")
-    while status.exists() and "State:\tZ" not in status.read_text():
-        time.sleep(0.01)
+    wait_end_of(2)
     time.sleep(1)  # a peer's failure shows when the next collective does
     sys.exit(5)
-time.sleep(5 if rank == 3 else 600)  # until then the agent of rank 2 is busy stopping it
+if rank == 3:
+    wait_end_of(0)
+    time.sleep(3)  # the agent of rank 2 is busy stopping this one, while that of rank 0 finds a failure of its own
+    sys.exit(0)
+time.sleep(600)

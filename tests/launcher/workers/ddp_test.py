@@ -12,6 +12,7 @@ from wire_client import WAIT, Raw, add, get, keyed, set_
 
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 with Raw(int(os.environ["MASTER_PORT"])) as client:
+    client.socket.settimeout(200)  # it waits for others to start
     client.send(set_(b"/ddp/%d" % rank, b"%d" % rank))
     total = 0
     for other in range(world):

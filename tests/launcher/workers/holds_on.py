@@ -42,6 +42,7 @@ def say(**report: object) -> None:
 def first_round() -> None:
     if RANK > 0:
         with Raw(PORT) as client:
+            client.socket.settimeout(120)  # others have to start, and to find each other
             write(f"first-round-{RANK}", "")
             client.until_close()
         time.sleep(600)  # until the agent restarts us
@@ -54,6 +55,7 @@ def first_round() -> None:
 
 def left_behind() -> None:
     waiting, writing = Raw(PORT), Raw(PORT)
+    waiting.socket.settimeout(120)
     waiting.send(keyed(WAIT, [b"/second"]))
     write("left-behind", "")
     try:
@@ -74,6 +76,7 @@ def left_behind() -> None:
 
 def second_round() -> None:
     with Raw(PORT) as client:
+        client.socket.settimeout(120)
         if RANK == 0:
             client.send(op(LIST_KEYS))
             keys = [client.receive_text().decode() for _ in range(client.receive_i64())]

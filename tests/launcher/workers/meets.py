@@ -57,6 +57,7 @@ def main(stop: Path, hold: Path | None) -> None:
         found = hold.with_name(f"found-{rank}")
         subprocess.Popen([sys.executable, __file__, "--held-back", str(hold), str(found)], start_new_session=True)
     with Raw(int(os.environ["MASTER_PORT"])) as client:
+        client.socket.settimeout(120)  # it waits for others to start
         try:
             values = meet(client, rank, world)
             report = {name: os.environ.get(name, "") for name in NAMES.split()} | {"PID": os.getpid(), "MET": values}

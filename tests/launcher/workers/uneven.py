@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import quick_torch  # noqa: F401
@@ -15,8 +16,11 @@ if os.environ["RANK"] == "1" and not marker.exists():
     marker.touch()
     store = dist.distributed_c10d._get_default_store()
     print("rank 0 is about to end", flush=True)
-    pid = int(store.get("pid"))
-    while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+    status = Path(f"/proc/{int(store.get('pid'))}/status")
+    try:
+        while "State:\tZ" not in status.read_text():
+            time.sleep(0.01)
+    except OSError:  # there is no such process any more
         pass
     sys.exit(5)
 if os.environ["RANK"] == "0":
