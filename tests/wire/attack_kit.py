@@ -19,7 +19,7 @@ from typing import Any
 
 from wire_client import PATIENCE, Closed, Raw, add, get, i64, set_, text
 
-from rdzv_plugins.kvstore.server import Keyspace, StoreServer
+from rdzv_plugins.kvstore.server import StoreServer
 
 LOGGER = "rdzv_plugins.kvstore.server"
 MIB = 2**20
@@ -37,31 +37,58 @@ def wait_until(condition: Callable[[], Any], what: Callable[[], object], timeout
     return value
 
 
-def read_line(process: subprocess.Popen[str]) -> str:
-    """The next line that it prints; it prints one for each line that it is given."""
+def read_line(process: subprocess.Popen[str], patience: float = PATIENCE, *, ahead: bytearray | None = None) -> str:
+    """The next line that it prints; "" when it prints no more.
+
+    The pipe is read byte by byte, and what comes behind the line stays in it: a line that lies in a buffer is not seen
+    by who waits for the pipe, and not by ``communicate``. ``ahead`` may hold what comes behind, which is quicker.
+    """
     assert process.stdout
-    ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
-    assert ready, f"process {process.pid} says nothing"
-    return process.stdout.readline()
+    pipe = process.stdout.fileno()
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    deadline = time.monotonic() + patience
+    come = bytearray() if ahead is None else ahead
+    while b"\n" not in come:
+        ready = poll.poll(1000 * max(0.0, deadline - time.monotonic()))
+        assert ready, f"process {process.pid} says no more than {bytes(come)!r} within {patience:g} s"
+        part = os.read(pipe, 1 if ahead is None else 65536)
+        if not part:
+            break
+        come += part
+    line, end, come[:] = come.partition(b"\n")
+    return (line + end).decode()
 
 
-def descriptors() -> int:
-    """How many this process has, once what is left of servers that are gone has gone, too."""
+Files = frozenset[tuple[str, str]]
 
-    def logs_without_server() -> int:
-        gc.collect()
-        held = (vars(each) for each in gc.get_objects() if type(each) in (StoreServer, Keyspace))
-        servers = {id(each["_native"]) for each in held if "_native" in each}
-        return sum(thread.name == "rdzv-store-log" for thread in threading.enumerate()) - len(servers)
 
-    wait_until(lambda: logs_without_server() <= 0, logs_without_server)
-    return len(os.listdir("/proc/self/fd"))
+def open_files() -> Files:
+    """What this process has open: the number of each descriptor, and what it leads to.
+
+    To be compared by name: what earlier tests have left may be closed at any time, which changes how many there are.
+    """
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+        except OSError:  # closed meanwhile, as that of this listing
+            pass
+    return frozenset(found)
+
+
+def expect_no_more_files(before: Files) -> None:
+    """All that was opened since is closed, or will be: the threads of a server's log end a moment after it."""
+    gc.collect()
+    wait_until(lambda: not open_files() - before, lambda: sorted(open_files() - before))
 
 
 class ServerProcess:
     """``served.py``, ended with the ``with`` block whatever happens.
 
     A proxy's root is a server of this process, or at the port ``root``; ``proxy`` are further arguments of the proxy.
+    Times after which somebody is given up (of ``limits``, and the grace of a proxy) are longer than any test lasts,
+    unless it asks for others.
     """
 
     def __init__(
@@ -74,7 +101,10 @@ class ServerProcess:
         **limits: float,
     ) -> None:
         self.root = StoreServer("127.0.0.1", threads=1) if threads == PROXY and root is None else None
-        options: dict[str, Any] = {"limits": limits, "proxy": proxy or {}}
+        options: dict[str, Any] = {
+            "limits": {"handshake_seconds": 600.0, "stall_seconds": 600.0} | limits,
+            "proxy": {"grace": 2 * PATIENCE} | (proxy or {}),
+        }
         if threads == PROXY:
             options["root"] = self.root.port if self.root is not None else root
         else:
@@ -88,6 +118,7 @@ class ServerProcess:
             text=True,
         )
         self.pid = self._process.pid
+        self._ahead = bytearray()
         self._before = 0
         self._killed = False
         try:
@@ -97,7 +128,7 @@ class ServerProcess:
             raise
 
     def _line(self) -> str:
-        line = read_line(self._process)
+        line = read_line(self._process, ahead=self._ahead)
         assert line, f"the server ended with {self._process.wait(PATIENCE)}:\n{self.log()}"
         return line
 

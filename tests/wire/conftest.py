@@ -24,14 +24,14 @@ from rdzv_plugins.kvstore.server import StoreServer
 @pytest.fixture(params=KINDS)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """An empty server; torch's own is among them, so that a test that is wrong about torch's semantics fails too."""
-    with running(request.param) as server, lifeline(server, 60):
+    with running(request.param) as server, lifeline(server, 180):
         yield server
 
 
 @pytest.fixture(params=[kind for kind in KINDS if kind != "torch"])
 def ours(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Our server, empty."""
-    with running(request.param) as server, lifeline(server, 60):
+    with running(request.param) as server, lifeline(server, 180):
         yield server
 
 

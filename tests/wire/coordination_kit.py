@@ -6,7 +6,6 @@ The contract is tested by the theme ``backend`` of ``rdzv_plugins.testing``, in 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from attack_kit import read_line, wait_until
+from attack_kit import expect_no_more_files, open_files, read_line
 from processes import SCRIPTS, spawned
 from wire_client import PATIENCE
 
@@ -58,9 +57,9 @@ def check_that_sessions_share_a_thread(backend: CoordinationBackend, one: Sessio
     """300 sessions of a process cost it no thread, and leave no descriptor behind."""
     recorder, seen = Recorder(), Recorder()
     one.watch("node/", seen, timeout=PATIENCE)
-    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    threads, files = set(threading.enumerate()), open_files()
     sessions = [opened(backend) for _ in range(300)]
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= threads
     for number, session in enumerate(sessions):
         assert session.create(f"node/{number}", b"", ephemeral=True, timeout=PATIENCE)[0]
         session.watch("round", recorder, timeout=PATIENCE)
@@ -71,7 +70,7 @@ def check_that_sessions_share_a_thread(backend: CoordinationBackend, one: Sessio
         session.close()
     gone = seen.until(lambda events: len(events) >= 600)
     assert {each.key for each in gone if each.value is None} == {f"node/{number}" for number in range(300)}
-    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, lambda: os.listdir("/proc/self/fd"))
+    expect_no_more_files(files)
 
 
 def check_that_an_end_waits_for_the_call(session: Session, how: str, change: Callable[[], object]) -> None:

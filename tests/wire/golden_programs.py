@@ -175,7 +175,7 @@ def wait_released(relay: Relay) -> None:
         waiting = pool.submit(first.get, "x")
         relay.wait_for(lambda messages: any(each.data.startswith(bytes([wire.WAIT])) for each in messages))
         second.set("x", "1")
-        waiting.result(30)
+        waiting.result(60)
 
 
 @program
@@ -186,7 +186,7 @@ def barrier_of_two(relay: Relay) -> None:
         waiting = pool.submit(first.barrier, "b", 2)
         relay.wait_for(lambda messages: any(each.data.startswith(bytes([wire.BARRIER])) for each in messages))
         second.barrier("b", 2)
-        waiting.result(30)
+        waiting.result(60)
 
 
 def record(name: str) -> str:

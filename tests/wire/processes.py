@@ -39,7 +39,7 @@ def spawned(
             process.kill()
         for process in processes:
             with process:  # closes the pipes
-                process.wait(30)
+                process.wait(60)
 
 
 def started(
@@ -50,7 +50,7 @@ def started(
     return spawned(commands, environments, **shared)
 
 
-def outputs(processes: Sequence[subprocess.Popen[str]], timeout: float = 120) -> list[str]:
+def outputs(processes: Sequence[subprocess.Popen[str]], timeout: float = 180) -> list[str]:
     """What each printed; all have to end well."""
     texts = []
     for number, process in enumerate(processes):
@@ -64,5 +64,6 @@ def outputs(processes: Sequence[subprocess.Popen[str]], timeout: float = 120) ->
 
 
 def last_line(text: str) -> str:
-    """The report of a worker: torch may have warned before."""
-    return text.rstrip("\n").rpartition("\n")[2]
+    """The report of a worker, which is JSON: torch may have warned before and after it."""
+    lines = text.splitlines()
+    return next((line for line in reversed(lines) if line.startswith("{")), lines[-1] if lines else "")

@@ -17,17 +17,29 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.proxy import StoreProxy
 from rdzv_plugins.kvstore.server import StoreServer
 
-FOREVER = 60.0  # a grace that no test lives to see the end of
+FOREVER = 2 * PATIENCE  # a grace that no test lives to see the end of
 CLIENTS = 8
 
 
 class Node:
-    """A proxy and its port. ``losses``: what ``on_lost`` was told."""
+    """A proxy and its port. ``losses``: what ``on_lost`` was told.
+
+    Its root knows it from the beginning, unless it has refused it: a proxy answers its workers before that.
+    """
 
     def __init__(self, root: int, *, grace: float = FOREVER, **options: Any) -> None:
         self.losses: queue.Queue[str] = queue.Queue()
         self.proxy = StoreProxy(Endpoint("127.0.0.1", root), grace=grace, on_lost=self.losses.put, **options)
         self.port = self.proxy.listen()
+        try:
+            wait_until(self._begun, self.proxy.stats)
+        except BaseException:
+            self.proxy.close()
+            raise
+
+    def _begun(self) -> bool:
+        stats = self.proxy.stats()["proxy"]
+        return bool(stats["attached"] or stats["lost"])
 
     def upstream(self) -> dict[str, int]:
         counts: dict[str, int] = self.proxy.stats()["proxy"]["upstream"]

@@ -124,7 +124,9 @@ class Relay:
                 target.sendall(self._spoil(data))
                 self.passed[upward] += len(data)
                 if left is not None and left <= len(data):
-                    self.break_()
+                    with self._changed:
+                        if source in self._sockets:  # else somebody has broken it meanwhile, and perhaps mended it
+                            self.break_()
         except OSError:
             pass
         with self._changed:

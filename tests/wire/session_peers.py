@@ -53,9 +53,18 @@ def answering(*scripts: Callable[[socket.socket], object]) -> Iterator[int]:
             yield listener.getsockname()[1]
         finally:
             listener.shutdown(socket.SHUT_RDWR)
+            for connection in kept:
+                _end(connection)  # of the script that still reads from it
             thread.join(PATIENCE)
             for connection in kept:
                 connection.close()
+
+
+def _end(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:  # it has ended, or was closed
+        pass
 
 
 def says(data: bytes) -> Callable[[socket.socket], object]:

@@ -9,10 +9,11 @@ from store_servers import Server
 from torch.distributed import TCPStore
 
 SOON = timedelta(milliseconds=50)  # for what never comes
+LATE = timedelta(seconds=60)  # for what does
 
 
 def connect(server: Server, **options: Any) -> TCPStore:
-    options = {"wait_for_workers": False, "timeout": timedelta(seconds=20)} | options
+    options = {"wait_for_workers": False, "timeout": LATE} | options
     return TCPStore("127.0.0.1", server.next_port(), **options)
 
 

@@ -16,6 +16,9 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.proxy import StoreProxy
 from rdzv_plugins.kvstore.server import StoreServer
 
+GRACE = 2 * wire.PATIENCE
+"""Seconds: no proxy is given up because a busy machine has stopped this process for a while."""
+
 
 class Server:
     """Something that listens on ports of 127.0.0.1; which of them a client takes should make no difference to it."""
@@ -95,7 +98,7 @@ def start_proxies(count: int, tiers: int = 1, threads: int = 1) -> Server:
             for tier in range(1, tiers + 1):
                 leaf = tier == tiers
                 proxy = stack.enter_context(
-                    StoreProxy(Endpoint("127.0.0.1", port), name=f"node {number}, tier {tier}", leaf=leaf)
+                    StoreProxy(Endpoint("127.0.0.1", port), name=f"node {number}, tier {tier}", leaf=leaf, grace=GRACE)
                 )
                 port = proxy.listen()
             leaves.append((port, proxy))

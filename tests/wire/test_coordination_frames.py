@@ -18,7 +18,8 @@ HELLO = b"RDZV" + struct.pack("<I", 1)
 ENTER, OPEN, PUT, LIST, WATCH, UNWATCH, DELETE, KEEP_ALIVE = range(2, 10)
 DONE, REFUSED, PUSH, OTHER_RUN, COMPACTED = range(5)
 EPHEMERAL, GUARDED = 1, 2
-LONG_MS, SHORT_MS = 60_000, 200
+LONG_MS = 600_000
+SHORT_MS = 2_500  # a busy machine may stop the client for so long that it misses a much shorter one
 
 
 @pytest.fixture(params=[1, 2, 4], ids=["1 loop", "2 loops", "4 loops"])
@@ -267,9 +268,9 @@ def test_a_session_that_falls_silent_expires(server: StoreServer) -> None:
     ]:  # the lively one says something all the time, one byte of a frame after the other
         for byte in struct.pack("<IIB", 5, 1, KEEP_ALIVE):
             lively.raw.send(bytes([byte]))
-            time.sleep(SHORT_MS / 1e3 / 20)  # the pace of the client, not a wait for the server
+            time.sleep(SHORT_MS / 1e3 / 100)  # the pace of the client, not a wait for the server
         assert lively.frame() == (1, DONE, b"")
-        assert time.monotonic() < heard + 30
+        assert time.monotonic() < heard + 60
     assert watcher.event(1) == Change(True, 2, b"m")
     assert time.monotonic() - started >= SHORT_MS / 1e3
     assert silent.raw.until_close() == b""
@@ -280,10 +281,10 @@ def test_a_session_that_falls_silent_expires(server: StoreServer) -> None:
 
 def test_a_keep_alive_in_time_is_enough(server: StoreServer) -> None:
     peer = Peer(server.port, SHORT_MS)
-    end = time.monotonic() + 5 * SHORT_MS / 1e3
+    end = time.monotonic() + 1.4 * SHORT_MS / 1e3
     while time.monotonic() < end:
         assert peer.silent()
-        time.sleep(SHORT_MS / 1e3 / 10)  # the pace of the client
+        time.sleep(SHORT_MS / 1e3 / 20)  # the pace of the client
     assert server.stats()["refused"] == {}
 
 

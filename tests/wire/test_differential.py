@@ -53,6 +53,7 @@ NAMED_TWICE = [(0, ("wait", [b"/a", b"/a"])), (1, ("queue_push", b"/a", b"x"))]
 OWN_WAIT = [(0, ("wait", [b"/a"])), (0, ("add", b"/a", 1)), (0, ("barrier", b"/a", 3))]
 
 
+@pytest.mark.timeout(900)  # beside other work
 @settings(RANDOM, max_examples=700)
 @given(program=programs())
 @example(program=SHARED_KEY)
@@ -62,6 +63,7 @@ def test_same_programs_same_bytes(servers, program):
     compare(servers, program)
 
 
+@pytest.mark.timeout(900)
 @settings(RANDOM, max_examples=200)
 @given(program=programs())
 @example(program=SHARED_KEY)

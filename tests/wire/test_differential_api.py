@@ -15,7 +15,7 @@ from store_model import leading_number
 from store_servers import PLAIN, PROXIED, Server, lifeline, running
 from torch.distributed import DistError, DistNetworkError, PrefixStore, TCPStore
 
-SOON, LATE = timedelta(milliseconds=5), timedelta(seconds=20)
+SOON, LATE = timedelta(milliseconds=5), timedelta(seconds=60)
 NEVER = 2**62  # a world size
 NAMES = [key.decode().removeprefix("/") for key in KEYS]
 name = st.sampled_from(NAMES)
@@ -52,7 +52,7 @@ PROGRAMS = st.integers(2, 40).flatmap(lambda size: st.lists(CALL, min_size=size,
 def started(stack: ExitStack, kinds: Iterable[str]) -> dict[str, Server]:
     servers = {kind: stack.enter_context(running(kind)) for kind in kinds}
     for server in servers.values():
-        stack.enter_context(lifeline(server, 180))
+        stack.enter_context(lifeline(server, 840))
     return servers
 
 
@@ -123,6 +123,7 @@ def results(servers: dict[str, Server], program: list[tuple[bool, tuple[Any, ...
 RANDOM = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.timeout(900)  # beside other work
 @settings(RANDOM, max_examples=200)
 @given(program=PROGRAMS)
 def test_same_calls_same_results(servers, program):
@@ -131,6 +132,7 @@ def test_same_calls_same_results(servers, program):
     assert seen["threads=4"] == seen["torch"]
 
 
+@pytest.mark.timeout(900)
 @settings(RANDOM, max_examples=100)
 @given(program=PROGRAMS)
 def test_same_results_through_proxies(proxied, program):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import random
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from wire_client import PATIENCE, WAIT, keyed, validate
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="replacing /etc/resolv.conf for one process needs root")
 
 CLIENTS = "127.0.0.9"  # in no hosts file
+TORCHS_PATIENCE = 150.0  # to be loaded
 QUESTION = b"\x019\x010\x010\x03127\x07in-addr\x04arpa"
 
 
@@ -32,8 +34,8 @@ class NameServer:
     def __init__(self) -> None:
         self.asked: queue.Queue[bytes] = queue.Queue()
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        try:
-            self._socket.bind(("127.0.77.53", 53))
+        try:  # nobody else's, and not that of a test before, whose server may still have asked it something
+            self._socket.bind((f"127.77.{random.SystemRandom().randint(1, 254)}.53", 53))
         except OSError:
             self._socket.close()
             raise
@@ -80,7 +82,7 @@ def serving(kind: str, name_server: NameServer) -> Iterator[tuple[subprocess.Pop
         text=True,
     ) as process:
         try:
-            started = json.loads(read_line(process))
+            started = json.loads(read_line(process, TORCHS_PATIENCE))
             if not isinstance(started, int):
                 pytest.skip(started)
             yield process, started

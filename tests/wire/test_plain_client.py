@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import threading
@@ -12,6 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from attack_kit import wait_until
+from relay import Relay
 from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, TCPStore
 
 from rdzv_plugins.endpoints import Endpoint
@@ -32,7 +33,7 @@ def native() -> Iterator[int]:
 
 @contextmanager
 def torchs() -> Iterator[int]:
-    server = serve("127.0.0.1", PortRange(), timeout=10, what="a test")
+    server = serve("127.0.0.1", PortRange(), timeout=60, what="a test")
     yield server.port
 
 
@@ -53,7 +54,7 @@ def closed_at_the_end() -> Iterator[None]:
 
 
 def connect(port: int, *, prefix: str = "p", timeout: float = 60) -> PlainClient:
-    connection = reach(Endpoint("127.0.0.1", port), 10, "the store", greet_store)
+    connection = reach(Endpoint("127.0.0.1", port), 60, "the store", greet_store)
     OPEN.append(PlainClient(connection, prefix=prefix, timeout=timeout))
     return OPEN[-1]
 
@@ -92,7 +93,7 @@ def test_get_waits_for_another_client(port: int) -> None:
     thread.start()
     writer.set("x", "1")
     writer.set("y", "2")
-    thread.join(30)
+    thread.join(60)
     assert got == [[b"1", b"2"]]
 
 
@@ -126,16 +127,24 @@ def test_a_signal_ends_a_wait(port: int) -> None:
     def stop(number: int, frame: object) -> None:
         raise Stop
 
-    client = connect(port)
-    before = signal.signal(signal.SIGUSR1, stop)
-    try:
-        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
-        timer.start()
-        with pytest.raises(Stop):
-            client.get("never")
-    finally:
-        timer.join()
-        signal.signal(signal.SIGUSR1, before)
+    with Relay(port) as relay:
+        client = connect(relay.port)
+        greeting = 10  # bytes
+
+        def interrupt() -> None:
+            """Not before it waits, which may be long after this thread has begun."""
+            wait_until(lambda: relay.passed[True] > greeting, lambda: "nothing was asked")
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, stop)
+        thread = threading.Thread(target=interrupt)
+        try:
+            thread.start()
+            with pytest.raises(Stop):
+                client.get("never")
+        finally:
+            thread.join()
+            signal.signal(signal.SIGUSR1, before)
     with pytest.raises(DistNetworkError, match="is broken"):
         client.set("k", "v")  # half an answer may have been read: what comes next would be misread
 

@@ -75,15 +75,15 @@ def test_the_report_of_a_proxy_comes_to_its_root(root: StoreServer) -> None:
         return top["report"].get("children", []) if top.get("report") else []
 
     def seen() -> bool:
-        (top,) = trunks(root.stats())
         return any(
             each["workers"] == 3 and [(entry["key"], entry["waiters"]) for entry in each["waiting"]] == [("/key", 3)]
+            for top in trunks(root.stats())
             for each in below(top)
         )
 
     with (
-        Node(root.port, name="top", leaf=False, grace=0.6) as middle,
-        Node(middle.port, name="node", grace=0.6) as node,
+        Node(root.port, name="top", leaf=False, grace=3.0) as middle,
+        Node(middle.port, name="node", grace=3.0) as node,
         crowd(node.port, 3) as clients,
     ):
         for client in clients:

@@ -145,10 +145,10 @@ def test_random_frames_of_a_proxy_hurt_nobody(root: ServerProcess, others: list[
 
 def test_who_takes_over_a_trunk_ends_the_one_before(root: ServerProcess, others: list[Bystanders]) -> None:
     """As a proxy does that has noticed a break before its root; and a stranger would have to know the token."""
-    with attached(root.port, 77) as first, framed(root.port) as second:
+    with attached(root.port, 77, grace_ms=60_000) as first, framed(root.port) as second:
         first.send(frame(2, FORWARD, wire.add(KEY, 1)))
         assert answer(first)[:2] == (2, OK)
-        second.send(attach(77, received=1, flags=AGAIN | 1))
+        second.send(attach(77, received=1, grace_ms=60_000, flags=AGAIN | 1))
         assert answer(second)[:2] == (1, OK)
         second.send(frame(3, FORWARD, wire.add(KEY, 1)))
         assert answer(second) == (3, OK, b"\0" + wire.i64(2))

@@ -8,6 +8,7 @@ import signal
 import pytest
 import wire_client as wire
 from attack_kit import PROXY, Bystanders, ServerProcess, wait_until
+from coordination_kit import stop
 from proxy_kit import FOREVER, Node, Workers, advance, assert_new_or_closed, crowd, expect_requests, trunks
 from relay import Relay
 
@@ -25,6 +26,12 @@ def awaited(root: StoreServer) -> list[str]:
     return sorted(key for key in keys if key in ("/key", "/queue", "/barrier", "/never"))
 
 
+def expect_forgotten(root: StoreServer) -> None:
+    """It knows of no proxy but the other one, and nobody waits: the trunk goes before its waits do."""
+    wait_until(lambda: [trunk["name"] for trunk in trunks(root.stats())] == ["other"], root.stats)
+    wait_until(lambda: awaited(root) == [], root.stats)
+
+
 def expect_cut_off(node: Node, client: wire.Raw) -> None:
     """No worker is served any more, neither those that were there nor others."""
     assert client.until_close() == b""
@@ -33,7 +40,7 @@ def expect_cut_off(node: Node, client: wire.Raw) -> None:
 
 
 def test_beyond_grace_the_root_is_lost(root: StoreServer, others: list[Bystanders]) -> None:
-    with Relay(root.port) as relay, Node(relay.port, grace=0.5) as node, crowd(node.port, 2) as (waiting, idle):
+    with Relay(root.port) as relay, Node(relay.port, grace=2.0) as node, crowd(node.port, 2) as (waiting, idle):
         waiting.send(wire.keyed(wire.WAIT, [KEY]) + wire.barrier(b"/barrier", 9))
         assert waiting.fence() == b""
         relay.break_()
@@ -43,15 +50,14 @@ def test_beyond_grace_the_root_is_lost(root: StoreServer, others: list[Bystander
         advance(others)
         assert node.proxy.stats()["proxy"]["lost"] == reason
         assert node.proxy.stats()["connections"]["open"] == 0
-        wait_until(lambda: [trunk["name"] for trunk in trunks(root.stats())] == ["other"], root.stats)
-        assert awaited(root) == []
+        expect_forgotten(root)
         relay.mend()  # too late
         with pytest.raises((wire.Closed, OSError)):
             wire.Raw(node.port)
 
 
 def test_a_connection_that_stands_still_is_lost_too(root: StoreServer, others: list[Bystanders]) -> None:
-    with Relay(root.port) as relay, Node(relay.port, grace=0.5) as node, crowd(node.port, 1) as (client,):
+    with Relay(root.port) as relay, Node(relay.port, grace=2.0) as node, crowd(node.port, 1) as (client,):
         relay.stall()
         node.expect_lost()
         expect_cut_off(node, client)
@@ -136,8 +142,7 @@ def test_proxy_closed(root: StoreServer, others: list[Bystanders]) -> None:
             expect_cut_off(node, client)
         assert node.proxy.lost == ""
         assert node.losses.empty()
-        wait_until(lambda: [trunk["name"] for trunk in trunks(root.stats())] == ["other"], root.stats)
-        wait_until(lambda: awaited(root) == [], root.stats)
+        expect_forgotten(root)
         advance(others)
 
 
@@ -146,19 +151,22 @@ def served(root: StoreServer, **options: object) -> ServerProcess:
 
 
 def held(proxy: ServerProcess, writer: wire.Raw, value: bytes) -> None:
-    """The proxy keeps that value of KEY: it has been asked for it more than once."""
+    """The proxy keeps that value of KEY, which it is asked for until it does."""
     writer.send(wire.set_(KEY, value))
     assert writer.fence() == b""
-    for _ in range(4):
+
+    def kept() -> bool:
         with wire.Raw(proxy.port) as reader:
             reader.send(wire.get(KEY) * 2)
             assert [reader.receive_text(), reader.receive_text()] == [value] * 2
-    assert proxy.stats()["proxy"]["cached"]["keys"] > 0, "says nothing"
+        return bool(proxy.stats()["proxy"]["cached"]["keys"])
+
+    wait_until(kept, proxy.stats)
 
 
 def test_proxy_killed(root: StoreServer, others: list[Bystanders]) -> None:
     """It holds a value, waits for a key and for a barrier: its root forgets all that after its grace."""
-    with served(root, name="killed", grace=1.0) as proxy, wire.Raw(root.port) as writer:
+    with served(root, name="killed", grace=3.0) as proxy, wire.Raw(root.port) as writer:
         held(proxy, writer, b"old")
         with crowd(proxy.port, 2) as (waiting, arrived):
             waiting.send(wire.keyed(wire.WAIT, [b"/queue"]))
@@ -172,8 +180,7 @@ def test_proxy_killed(root: StoreServer, others: list[Bystanders]) -> None:
         writer.send(wire.set_(KEY, b"new"))
         assert writer.fence() == b""
         advance(others)
-        wait_until(lambda: [trunk["name"] for trunk in trunks(root.stats())] == ["other"], root.stats)
-        assert awaited(root) == []
+        expect_forgotten(root)
         # who has arrived stays counted, as with any client; a push is for those who are still there
         assert writer.ask(wire.barrier(b"/barrier", 2), 1) == wire.STOP_WAITING
         with wire.Raw(root.port) as next_:
@@ -197,7 +204,7 @@ def test_middle_proxy_killed(root: StoreServer, others: list[Bystanders]) -> Non
 def test_leaf_killed_below_another(root: StoreServer, others: list[Bystanders]) -> None:
     with Node(root.port, leaf=False, name="middle") as middle, Node(middle.port) as sibling:
         with (
-            ServerProcess(threads=PROXY, root=middle.port, proxy={"grace": 1.0}) as leaf,
+            ServerProcess(threads=PROXY, root=middle.port, proxy={"grace": 3.0}) as leaf,
             wire.Raw(root.port) as writer,
         ):
             held(leaf, writer, b"old")
@@ -220,10 +227,10 @@ def test_frozen_proxy(root: StoreServer, others: list[Bystanders], tiers: int) -
     proxy is awake again, it gives nobody the old value, and is cut off."""
     with Node(root.port, leaf=False, grace=FOREVER) as top, wire.Raw(root.port) as writer:
         above = top.port if tiers == 2 else root.port
-        with ServerProcess(threads=PROXY, root=above, proxy={"grace": 1.0}) as proxy:
+        with ServerProcess(threads=PROXY, root=above, proxy={"grace": 3.0}) as proxy:
             held(proxy, writer, b"old")
             with crowd(proxy.port, 20) as readers:
-                os.kill(proxy.pid, signal.SIGSTOP)
+                stop(proxy.pid)
                 writer.send(wire.set_(KEY, b"new"))
                 assert writer.fence() == b""
                 with wire.Raw(root.port) as neighbour:
@@ -242,7 +249,7 @@ def test_a_proxy_that_was_stopped_for_a_moment_goes_on(root: StoreServer) -> Non
     with served(root, grace=FOREVER) as proxy, Workers(proxy.port) as workers, Bystanders(root.port) as direct:
         for _ in range(5):
             workers.advance(2)
-            os.kill(proxy.pid, signal.SIGSTOP)
+            stop(proxy.pid)
             direct.advance(5)
             os.kill(proxy.pid, signal.SIGCONT)
         workers.advance(2)

@@ -242,12 +242,12 @@ def test_items_find_their_consumers_among_those_who_give_up(kind: str) -> None:
                 if dice.random() < 0.5:
                     assert producer.fence() == b""
             try:
-                wait_until(lambda: len(taken) == items, lambda: f"{len(taken)} of {items} items taken")
+                wait_until(lambda: len(taken) == items, lambda: f"{len(taken)} of {items} items taken", 120)
             finally:
                 done.set()
                 producers[0].send(wire.set_(QUEUE, b"end"))
             for job in jobs:
-                job.result(30)
+                job.result(60)
     assert sorted(taken) == sorted(b"%d" % item for item in range(items))
 
 
@@ -268,5 +268,5 @@ def test_torchs_clients_take_each_item_once(kind: str) -> None:
         producer = connect(server)
         for item in range(120):
             producer.queue_push("q", b"%d" % item)
-        popped = [item for job in jobs for item in job.result(60)]
+        popped = [item for job in jobs for item in job.result(120)]
     assert sorted(popped) == sorted(b"%d" % item for item in range(120))

@@ -9,6 +9,7 @@ from itertools import chain
 import pytest
 import wire_client as wire
 from attack_kit import PROXY, ServerProcess, wait_until
+from coordination_kit import stop
 from proxy_kit import CLIENTS, Node, crowd, expect_requests, operations
 from relay import Relay
 
@@ -26,7 +27,7 @@ def text(clients: list[wire.Raw], request: bytes) -> list[bytes]:
 def test_the_root_sees_one_connection(root: StoreServer, node: Node, clients: list[wire.Raw]) -> None:
     stats = root.stats()
     assert stats["connections"]["open"] == stats["connections"]["peak"] == 1
-    assert stats["requests"]["attach"] == 1
+    assert stats["requests"]["attach"] == 1, "which is over: see Node"
     assert node.proxy.stats()["connections"]["open"] == CLIENTS
 
 
@@ -37,6 +38,8 @@ def test_those_who_wait_for_one_key_wait_once(root: StoreServer, node: Node, cli
     for client in clients:
         assert client.fence() == b""
     wait_until(lambda: root.stats()["keyspaces"][0]["waited_keys"] == 1, root.stats)
+    wait_until(lambda: root.stats()["requests"]["follow"] > 0, root.stats)
+    assert clients[0].ask(wire.queue_len(wire.NO_QUEUE), 8) == wire.i64(0)  # the root has done all that came before
     assert root.stats()["requests"]["follow"] == node.upstream()["follow"] == 1
     assert node.saved()["waits"] == CLIENTS - 1
     (entry,) = node.proxy.stats()["keyspaces"][0]["waited"]
@@ -184,7 +187,7 @@ def test_a_client_that_is_gone_has_added_all_the_same_or_not_at_all(root: StoreS
 
 def all_at_once(proxy: ServerProcess, clients: list[wire.Raw], request: bytes) -> None:
     """It finds the requests of all in one turn."""
-    os.kill(proxy.pid, signal.SIGSTOP)
+    stop(proxy.pid)
     for client in clients:
         client.send(request)
     os.kill(proxy.pid, signal.SIGCONT)

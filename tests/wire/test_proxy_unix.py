@@ -33,7 +33,7 @@ def ask_by(path: str, uid: int | None, pipe: Any) -> None:
         os.setuid(uid)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            client.settimeout(30)
+            client.settimeout(60)
             client.connect("\0" + path[1:] if path.startswith("@") else path)
             client.sendall(wire.validate() + wire.ping(7))
             pipe.send(client.recv(4))
@@ -47,10 +47,10 @@ def asked(path: str, uid: int | None = None) -> object:
     process = context.Process(target=ask_by, args=(path, uid, there))
     process.start()
     try:
-        assert here.poll(30)
+        assert here.poll(60)
         return here.recv()
     finally:
-        process.join(30)
+        process.join(60)
         process.close()
         here.close()
         there.close()
@@ -94,7 +94,7 @@ def test_workers_of_all_sockets_have_one_store(root: StoreServer, path: str) -> 
         other = node.proxy.listen("127.0.0.2")
         node.proxy.listen_unix(path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            client.settimeout(30)
+            client.settimeout(60)
             client.connect("\0" + path[1:] if path.startswith("@") else path)
             client.sendall(wire.validate() + wire.set_(KEY, b"value") + wire.ping(9))
             assert client.recv(4, socket.MSG_WAITALL) == wire.pong(9)

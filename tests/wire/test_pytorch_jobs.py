@@ -7,6 +7,7 @@ import re
 import signal
 
 import processes
+from attack_kit import read_line
 from store_servers import running
 
 
@@ -37,7 +38,7 @@ def test_four_gloo_workers():
 def test_scripts_with_a_store_by_hand_on_rdzv_serve():
     command = [processes.BIN / "rdzv", "serve", "--rdzv-endpoint", "127.0.0.1:0", "--threads", 2]
     with processes.spawned([command]) as (server,):
-        greeting = server.stdout.readline()
+        greeting = read_line(server)
         found = re.search(r"127\.0\.0\.1:(\d+)", greeting)
         assert found, greeting
         arguments = [(found[1], rank, 2) for rank in range(2)]

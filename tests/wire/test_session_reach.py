@@ -9,6 +9,7 @@ import struct
 import threading
 
 import pytest
+from attack_kit import wait_until
 from coordination_kit import LONG, Losses
 from session_peers import HELLO, OPENED, answering, at, reply, says, session_at
 from store_servers import start_torch
@@ -56,18 +57,18 @@ def test_something_that_hangs_up() -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            error = refusal(listener.getsockname()[1], 0.3)
+            # where the thread is late, the last attempt may meet somebody who is silent
+            wait_until(lambda: "hangs up" in str(refusal(listener.getsockname()[1], 0.3)), lambda: "it never hangs up")
         finally:
             stopped.set()
             socket.create_connection(listener.getsockname()).close()
             thread.join(T)
-    assert "hangs up" in str(error)
 
 
 def test_torchs_store_is_named() -> None:
     server = start_torch()
     try:
-        error = refusal(server.port, 0.5)
+        error = refusal(server.port, 2.0)  # torch's server has to answer, too, and may be slow
     finally:
         server.close()
     assert "is not a native store of rdzv-plugins: it is torch's TCPStore or another program" in str(error)

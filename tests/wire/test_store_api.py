@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
-from stock_client import SOON, assert_works, connect
+from stock_client import LATE, SOON, assert_works, connect
 from store_servers import Server
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore
 
@@ -99,7 +97,7 @@ def test_check(store):
 def test_wait_for_what_is_there(store):
     store.multi_set(["a", "b"], ["1", "2"])
     store.wait(["a", "b"])
-    store.wait(["a"], SOON)
+    store.wait(["a"], LATE)
     store.wait([])
     assert_works(store)
 
@@ -127,7 +125,7 @@ def test_get_of_a_missing_key_times_out_with_the_stores_timeout(store):
         store.get("missing")
     with pytest.raises(DistStoreError):
         store.multi_get(["missing"])
-    store.set_timeout(timedelta(seconds=20))
+    store.set_timeout(LATE)
     assert_works(store)
 
 

@@ -36,11 +36,11 @@ def in_threads(
 ) -> list[Any]:
     """``job`` in each thread, with a client of its own."""
     clients = [another(server, store) for _ in range(THREADS)]
-    return [future.result(60) for future in [pool.submit(job, client, rank) for rank, client in enumerate(clients)]]
+    return [future.result(120) for future in [pool.submit(job, client, rank) for rank, client in enumerate(clients)]]
 
 
 def until_waiting(server: Server, key: str, count: int, jobs: list[Future[Any]]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while server.waiters(key) != count:  # nobody can tell us, so we poll
         time.sleep(0.002)
         assert time.monotonic() < deadline, f"{server.waiters(key)} instead of {count} wait for {key}"
@@ -63,7 +63,7 @@ def test_add_gives_every_thread_its_own_numbers(server, pool):
 def test_threads_share_one_client_too(server, pool):
     store = connect(server)
     futures = [pool.submit(lambda: [store.add("n", 1) for _ in range(100)]) for _ in range(THREADS)]
-    assert sorted(flat(future.result(60) for future in futures)) == list(range(1, THREADS * 100 + 1))
+    assert sorted(flat(future.result(120) for future in futures)) == list(range(1, THREADS * 100 + 1))
 
 
 def test_compare_set_lets_one_thread_win(server, pool):
@@ -106,9 +106,9 @@ def test_multi_set_is_seen_whole_or_not_at_all(server, pool):
         raise AssertionError("there is no end")
 
     def read(clone: TCPStore) -> list[bytes]:
-        seen = []
+        seen: list[bytes] = []
         try:
-            for _ in range(50):
+            while len(seen) < 50 or len(set(seen)) < 2:  # until readers and writers have met
                 values = set(clone.multi_get(keys))
                 assert len(values) == 1, values
                 seen += values
@@ -119,8 +119,7 @@ def test_multi_set_is_seen_whole_or_not_at_all(server, pool):
     def job(clone: TCPStore, rank: int) -> list[bytes]:
         return write(clone, rank) if rank % 2 else read(clone)
 
-    values = flat(in_threads(pool, server, store, job))
-    assert len(set(values)) > 1, "writers and readers never met: says nothing"
+    in_threads(pool, server, store, job)
 
 
 def test_every_pushed_item_is_popped_once(server, pool):
@@ -166,7 +165,7 @@ def test_waiters_are_released_by_the_last_key_of_another_client(ours, pool):
     assert not any(job.done() for job in jobs)
     store.compare_set("c", "", "1")
     for job in jobs:
-        job.result(30)
+        job.result(60)
     assert ours.waiters("/c") == 0
 
 
@@ -175,7 +174,7 @@ def test_a_blocked_get_returns_the_value_that_is_set(ours, pool):
     jobs = [pool.submit(clone.get, "key") for clone in [another(ours, store) for _ in range(THREADS)]]
     until_waiting(ours, "/key", THREADS, jobs)
     store.set("key", b"value")
-    assert [job.result(30) for job in jobs] == [b"value"] * THREADS
+    assert [job.result(60) for job in jobs] == [b"value"] * THREADS
 
 
 def test_each_push_wakes_one_consumer_in_the_order_they_came(ours, pool):
@@ -186,7 +185,7 @@ def test_each_push_wakes_one_consumer_in_the_order_they_came(ours, pool):
         until_waiting(ours, "/q", count, jobs)
     for turn, job in enumerate(jobs):
         store.queue_push("q", b"%d" % turn)
-        assert job.result(30) == b"%d" % turn
+        assert job.result(60) == b"%d" % turn
     assert store.queue_len("q") == 0
 
 
@@ -198,7 +197,7 @@ def test_a_clone_works_while_the_original_waits(ours, pool):
     clone.set("other", b"1")
     assert clone.get("other") == b"1"
     clone.set("key", b"1")
-    job.result(30)
+    job.result(60)
 
 
 def test_a_client_that_is_gone_waits_no_longer(ours):

@@ -6,32 +6,35 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import test_store_api
 import test_store_api_more
-from stock_client import SOON, assert_works
+from attack_kit import Files, expect_no_more_files, open_files, wait_until
+from stock_client import LATE, SOON, assert_works
 from store_servers import lifeline
 from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, TCPStore
-from unix_kit import Reached, by_tcp, descriptors, listening, moved, reached, unused
+from unix_kit import Reached, by_tcp, listening, moved, reached, unused
 
 from rdzv_plugins.kvstore import unix_transport
 from rdzv_plugins.kvstore.unix_transport import NotMoved, move, open_sockets
-
-BOTH_ENDS = 2
-"""Of a connection: the server is in this process, too."""
 
 # Every test of the Store API, with the client that is moved (what they call ``store``) beside clients by TCP.
 for _tests in (test_store_api, test_store_api_more):
     globals().update({name: test for name, test in vars(_tests).items() if name.startswith("test_")})
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store on a busy machine is not in trouble."""
+    monkeypatch.setattr(unix_transport, "_GREETING_S", 60.0)
+
+
 @pytest.fixture
 def server() -> Iterator[Reached]:
-    with reached() as server, lifeline(server, 60):
+    with reached() as server, lifeline(server, 180):
         yield server
 
 
@@ -41,26 +44,31 @@ def store(server: Reached) -> TCPStore:
 
 
 def settled(server: Reached, *, tcp: int, unix: int) -> bool:
-    return soon(lambda: server.connections() == (tcp, unix))
+    """The end of a connection is seen later than it was."""
+    return bool(wait_until(lambda: server.connections() == (tcp, unix), server.connections))
 
 
-def soon(condition: Callable[[], bool]) -> bool:
-    """Within a few seconds: the end of a connection is seen later than it was."""
-    pause = threading.Event()
-    return any(condition() or pause.wait(0.05) for _ in range(200))
+def expect_both_ends(before: Files) -> None:
+    """Of one connection, and nothing else that was not open before: the server is in this process, too."""
+
+    def new() -> list[str]:
+        return [name for _, name in open_files() - before]
+
+    wait_until(lambda: len(new()) == 2, new)
+    assert all(name.startswith("socket:") for name in new())
 
 
 def test_the_client_leaves_tcp_and_no_descriptor_behind(server: Reached) -> None:
-    before = descriptors()
+    before = open_files()
     store = moved(server)
     assert settled(server, tcp=0, unix=1)
-    assert soon(lambda: descriptors() == before + BOTH_ENDS)
+    expect_both_ends(before)
     assert isinstance(store, TCPStore)
     assert store.port == server.port
     assert_works(store)
     del store
     assert settled(server, tcp=0, unix=0)
-    assert soon(lambda: descriptors() == before)
+    expect_no_more_files(before)
 
 
 def test_a_file_as_the_socket(tmp_path: Path) -> None:
@@ -126,7 +134,7 @@ def test_waits_time_out_and_are_woken(server: Reached, store: TCPStore) -> None:
     writer = by_tcp(server.port)
     timer = threading.Timer(0.2, writer.set, ("late", "now"))
     timer.start()
-    store.wait(["late"], timedelta(seconds=30))
+    store.wait(["late"], LATE)
     timer.join()
     assert_works(store)
 
@@ -146,13 +154,13 @@ def test_a_child_by_fork_does_not_close_it(server: Reached, store: TCPStore) -> 
 
 
 def assert_not_moved(server: Reached, path: str, why: str) -> None:
-    before, files = open_sockets(), descriptors()
+    before, files = open_sockets(), open_files()
     store = by_tcp(server.port)
     with pytest.raises(NotMoved, match=why):
         move(store, path, before)
-    assert server.connections() == (1, 0)
+    assert settled(server, tcp=1, unix=0)
     assert_works(store)
-    assert soon(lambda: descriptors() == files + BOTH_ENDS)
+    expect_both_ends(files)
 
 
 @pytest.mark.parametrize(

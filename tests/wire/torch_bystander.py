@@ -19,7 +19,7 @@ def run(store: TCPStore, name: str, rounds: int) -> None:
         store.set(f"{name}/value", value)
         assert store.get(f"{name}/value").decode() == value
         assert store.add(f"{name}/count", 2) == 2 * (number + 1)
-        store.wait([f"{name}/value", f"{name}/count"], timedelta(seconds=30))
+        store.wait([f"{name}/value", f"{name}/count"], timedelta(seconds=120))
         assert store.compare_set(f"{name}/once", "", "first") == b"first"
         assert store.check([f"{name}/missing"]) is False
 

@@ -137,7 +137,7 @@ class Relay:
     def wait_for(self, seen: Callable[[list[Message]], bool]) -> None:
         """Until the messages so far are as ``seen`` wants them."""
         with self._changed:
-            assert self._changed.wait_for(lambda: seen(self._messages), 30), render(merged(self._messages))
+            assert self._changed.wait_for(lambda: seen(self._messages), 60), render(merged(self._messages))
 
     def close(self) -> list[Message]:
         """All messages, in an order that does not depend on how they were cut into packets. The clients are gone."""

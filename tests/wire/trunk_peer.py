@@ -42,25 +42,29 @@ def answer(client: Raw) -> tuple[int, int, bytes]:
     return number, status, client.receive(size - 5)
 
 
-def attached(port: int, token: int) -> Raw:
+def attached(port: int, token: int, *, grace_ms: int = 2000) -> Raw:
     client = framed(port)
-    client.send(attach(token))
+    client.send(attach(token, grace_ms=grace_ms))
     number, status, _ = answer(client)
     assert (number, status) == (1, OK)
     return client
 
 
 def takes_trunk(after: bytes) -> Callable[[socket.socket], object]:
-    """A root that greets, attaches, and then says that."""
+    """A root that greets, attaches, and then says that. A proxy may hang up before, and try again."""
+
+    def take(connection: socket.socket, size: int) -> bytes:
+        data = connection.recv(size, socket.MSG_WAITALL)
+        if len(data) < size:
+            raise ConnectionError("the proxy has hung up")
+        return data
 
     def run(connection: socket.socket) -> None:
-        connection.settimeout(30)
-        stream = connection.makefile("rb")
-        assert stream.read(1 + len(HELLO)) == b"\xf7" + HELLO
+        assert take(connection, 1 + len(HELLO)) == b"\xf7" + HELLO
         connection.sendall(HELLO)
-        size, number, operation = struct.unpack("<IIB", stream.read(9))
+        size, number, operation = struct.unpack("<IIB", take(connection, 9))
         assert operation == ATTACH
-        stream.read(size - 5)
+        take(connection, size - 5)
         connection.sendall(frame(number, OK, struct.pack("<QQ", 0, 0)) + after)
 
     return run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import uuid
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from store_servers import Server
+from store_servers import GRACE, Server
 from torch.distributed import TCPStore
 
 from rdzv_plugins.endpoints import Endpoint
@@ -35,7 +34,7 @@ class Reached(Server):
 @contextmanager
 def reached(path: str = "") -> Iterator[Reached]:
     """``path``: that of the Unix socket; an abstract one if there is none."""
-    with StoreServer("127.0.0.1") as root, StoreProxy(Endpoint("127.0.0.1", root.port)) as proxy:
+    with StoreServer("127.0.0.1") as root, StoreProxy(Endpoint("127.0.0.1", root.port), grace=GRACE) as proxy:
         server = Reached(root, proxy, path or unused())
         try:
             yield server
@@ -48,7 +47,7 @@ def unused() -> str:
     return f"@rdzv-test-{uuid.uuid4().hex}"
 
 
-def moved(server: Reached, seconds: float = 20) -> TCPStore:
+def moved(server: Reached, seconds: float = 60) -> TCPStore:
     """torch's client over the Unix socket."""
     before = open_sockets()
     store = by_tcp(server.port, seconds)
@@ -56,7 +55,7 @@ def moved(server: Reached, seconds: float = 20) -> TCPStore:
     return store
 
 
-def by_tcp(port: int, seconds: float = 20) -> TCPStore:
+def by_tcp(port: int, seconds: float = 60) -> TCPStore:
     """torch's client as it is."""
     return TCPStore("127.0.0.1", port, wait_for_workers=False, timeout=timedelta(seconds=seconds))
 
@@ -73,11 +72,6 @@ def _by_tcp(port: int) -> int:
         rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
         count += sum(row[3] == "01" and int(row[2].rpartition(":")[2], 16) == port for row in rows)
     return count
-
-
-def descriptors() -> int:
-    """How many this process has open."""
-    return len(os.listdir("/proc/self/fd"))
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from types import TracebackType
     BARRIER,
 ) = range(19)
 MAGIC = 0x3C85F7CE
-PATIENCE = 30.0  # seconds; nothing that is expected takes that long
+PATIENCE = 60.0  # seconds; nothing that is expected takes that long, on a busy machine either
 STOP_WAITING, WAIT_CANCELED = b"\0", b"\1"
 NO_QUEUE = b"nobody pushes here"
 

@@ -43,7 +43,7 @@ def main(server_port: int) -> None:
     threading.Thread(target=accept, args=(listener, server_port), daemon=True).start()
     sys.stdin.read()
     for thread in threads:
-        thread.join(2)  # at once, unless a test has failed and its clients are still there
+        thread.join(20)  # at once, unless a test has failed and its clients are still there
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 
 def main(port: int, rank: int, size: int) -> None:
-    store = dist.TCPStore("127.0.0.1", port, size, is_master=False, timeout=timedelta(seconds=60))
+    store = dist.TCPStore("127.0.0.1", port, size, is_master=False, timeout=timedelta(seconds=150))
     if rank == 0:
         store.set("greeting", "hello")
     greeting = store.get("greeting").decode()

@@ -25,7 +25,7 @@ def increment(store: TCPStore, key: str, rank: int, turn: int) -> None:
 
 
 def main(port: int, rank: int, size: int) -> None:
-    store = TCPStore("127.0.0.1", port, world_size=size, timeout=timedelta(seconds=60))
+    store = TCPStore("127.0.0.1", port, world_size=size, timeout=timedelta(seconds=150))
     store.set(f"hello/{rank}", str(rank))
     everyone = [f"hello/{other}" for other in range(size)]
     store.wait(everyone)
