@@ -2,7 +2,7 @@
 #   make demo    train a real network on two nodes, kill a worker, then a node, see it resume
 #   make test    all tests (make test ARGS="-k static" for some)
 #   make lint    formatting, types, layers
-#   make bench   the benchmarks, each beside torchrun in the same run
+#   make bench   every benchmark, each beside torch's own in the same run; the page is build/bench/report.html
 #   make sanitize  the C++ tests under the address, undefined-behaviour and thread sanitizers; the fuzzer for 10 s
 #   make fuzz      the fuzzer of the wire for longer (make fuzz FUZZ_SECONDS=600)
 #   make native  build the native store after a change to native/ (test and bench do so themselves)
@@ -73,12 +73,9 @@ fuzz: $(STAMP)
 	@native/tests/run.sh build/sanitize-address/native/tests/rdzv_fuzz --seconds $(FUZZ_SECONDS) --save build/fuzz
 
 bench: $(NATIVE)
-	@$(BIN)/python -m compileall -q src  # as pip leaves an installed package
-	@$(BIN)/rdzv bench launch
-	@$(BIN)/rdzv bench store
-	@$(BIN)/rdzv bench rendezvous --nodes=16,64,256,1024 --repeats=1 --ttl=5
-	@$(BIN)/rdzv bench tiered --nodes=4,16,32 --many=none
-	@$(BIN)/rdzv bench transport
+	@$(BIN)/python -m compileall -q src # as pip leaves an installed package
+	@tests/install_etcd.sh
+	@$(BIN)/rdzv bench all --out=build/bench $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .cache

@@ -27,16 +27,23 @@ _IMAGE = re.compile(r"\]\(performance/([\w.-]+\.svg)\)")
 def collect(directory: Path) -> None:
     """Copy the newest result of each benchmark, and the charts that the page shows, under names without a date."""
     newest = {result.bench: result for result in read_results(directory)}  # by name, which ends in its date
-    FIGURES.mkdir(exist_ok=True)
-    for old in FIGURES.iterdir():
-        old.unlink()
+    files = {}
     for bench, result in newest.items():
         if result.end is None:
             sys.exit(f"{result.name} was interrupted: it is no result to publish")
-        shutil.copy(directory / f"{result.name}.jsonl", FIGURES / f"{bench}.jsonl")
+        files[f"{bench}.jsonl"] = directory / f"{result.name}.jsonl"
     for chart in sorted(set(_IMAGE.findall(PAGE.read_text()))):
-        bench = max((each for each in newest if chart.startswith(f"{each}-")), key=len)
-        shutil.copy(directory / f"{newest[bench].name}{chart.removeprefix(bench)}", FIGURES / chart)
+        bench = chart.partition("-")[0]
+        if bench not in newest:
+            sys.exit(f"the page shows {chart}, and there is no result of {bench} in {directory}")
+        files[chart] = directory / f"{newest[bench].name}{chart.removeprefix(bench)}"
+    missing = [str(source) for source in files.values() if not source.exists()]
+    if missing:
+        sys.exit(f"not there: {', '.join(missing)}")
+    shutil.rmtree(FIGURES, ignore_errors=True)
+    FIGURES.mkdir()
+    for name, source in files.items():
+        shutil.copy(source, FIGURES / name)
 
 
 def written(text: str) -> str:
@@ -54,7 +61,10 @@ def written(text: str) -> str:
 def manifests(results: Iterable[Result]) -> str:
     """The machine once, and each benchmark's command, date and load."""
     each = list(results)
-    lines = ["```text", manifest_as_text(each[0].manifest | {"load": "see below"}), "```", ""]
+    machines = {manifest_as_text(result.manifest | {"load": "see below"}) for result in each}
+    if len(machines) > 1:
+        sys.exit("the results are of different machines or versions: " + "; ".join(sorted(machines)))
+    lines = ["```text", *machines, "```", ""]
     lines += ["| benchmark | command | started | load average before | after |", "|---|---|---|---|---|"]
     for result in each:
         about = result.manifest
@@ -98,12 +108,17 @@ def _cell(point: Point) -> str:
 def _ratios(ratios: Sequence[Ratio]) -> list[str]:
     if not ratios:
         return []
-    lines = ["", "Ratios:", ""]
+    lines = ["", "Ratios (smallest to largest of the turns):", ""]
     for pair in dict.fromkeys((ratio.target, ratio.reference) for ratio in ratios):
         each = [ratio for ratio in ratios if (ratio.target, ratio.reference) == pair]
-        texts = [f"{'refused' if ratio.value is None else number(ratio.value)} ({ratio.case})" for ratio in each]
-        lines.append(f"- {pair[0]} / {pair[1]}: {', '.join(texts)}")
+        lines.append(f"- {pair[0]} / {pair[1]}: {'; '.join(f'{ratio.case}: {_ratio(ratio)}' for ratio in each)}")
     return lines
+
+
+def _ratio(ratio: Ratio) -> str:
+    if ratio.value is None or ratio.low is None or ratio.high is None:
+        return f"refused, {ratio.refused}"
+    return f"**{number(ratio.value)}** ({number(ratio.low)}..{number(ratio.high)})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -52,6 +52,13 @@ def test_place_that_cannot_be_written_is_refused_before_anything_runs(tmp_path, 
     assert capfd.readouterr().out == ""
 
 
+def test_results_that_no_report_can_have_are_refused_before_anything_runs(tmp_path, capfd) -> None:
+    (tmp_path / "store-1.jsonl").write_text("hello\n")
+    with pytest.raises(UsageError, match=r"store-1\.jsonl, line 1: not a result"):
+        run([SMALL], tmp_path)
+    assert capfd.readouterr().out == ""
+
+
 def test_command_measures_what_is_asked_for(tmp_path) -> None:
     done = bench("all", "--quick", "--only=transport", "--out=here", directory=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -107,7 +114,7 @@ def test_every_benchmark_is_part_of_it_with_flags_that_it_has() -> None:
 
 def test_some_that_are_unknown_are_refused(capsys) -> None:
     assert tools.main(["bench", "all", "--only=store,sore"]) == UsageError.exit_code
-    assert "--only: 'sore' is none of store, rendezvous, " in capsys.readouterr().err
+    assert "--only: 'sore' is none of rendezvous, launch, " in capsys.readouterr().err
 
 
 def test_front_alone_says_what_there_is(capsys) -> None:

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from points_kit import point, theirs
 
+from launcher.bench.measure import exact_cpu_seconds
 from launcher.bench.points import Point, compare, curves, ratio_of
 from launcher.bench.progress import Progress
 from launcher.bench.results import Writer
@@ -32,6 +33,25 @@ CHEAP = settings(deadline=None, derandomize=True, max_examples=40)
 
 def quiet() -> Progress:
     return Progress("test", io.StringIO())
+
+
+# readings
+
+
+def test_cpu_of_threads_that_have_ended_is_counted() -> None:
+    burn = (
+        "import threading, sys\ndone = threading.Thread(target=lambda: sum(range(10**7)))\ndone.start(); done.join()\n"
+    )
+    own = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_utime, flush=True); sys.stdin.read()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-S", "-c", burn + own], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert exact_cpu_seconds(process.pid) >= 0
+        user_s = float(process.stdout.readline())
+        assert exact_cpu_seconds(process.pid) >= 0.9 * user_s > 0
+        process.communicate()
+    with pytest.raises(OSError, match=r"\[Errno \d+\]"):
+        exact_cpu_seconds(process.pid)
 
 
 # turns
@@ -165,6 +185,12 @@ REFUSED = {
     "by zero": (point("mine", 1.0, 1.0), theirs(0.0, 0.0), "nothing to divide by"),
     "zero now and then": (point("mine", 0.0, 1.0, 1.0), theirs(5.0, 5.0, 5.0), "mine: 0 in some runs"),
     "not measured": (point("mine", 1.0, 1.0), theirs(unfinished="too slow"), "torch was not measured"),
+    "good runs alone": (
+        point("mine", 1.0, 1.0, unfinished="hung"),
+        theirs(5.0, 5.0),
+        "mine did not finish in every run",
+    ),
+    "theirs alone": (point("mine", 1.0, 1.0), theirs(5.0, 5.0, unfinished="hung"), "torch did not finish in every run"),
     "nobody measured": (point("mine"), theirs(1.0, 1.0), "mine was not measured"),
 }
 

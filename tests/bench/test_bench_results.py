@@ -238,3 +238,26 @@ def test_place_that_cannot_be_written_is_refused_before_anything_is_measured(tmp
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"--out: cannot write .*file"):
         Output("store", {}, as_json=True, out=str(tmp_path / "file"))
+
+
+def test_what_is_missing_before_the_first_line_leaves_no_file(tmp_path) -> None:
+    Output("store", {}, as_json=True, out=str(tmp_path))  # and then something else that is needed is not there
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_that_was_killed_before_its_first_line_spoils_no_other(tmp_path) -> None:
+    written(tmp_path / "a.jsonl")
+    (tmp_path / "b.jsonl").touch()
+    assert [result.name for result in read_results(tmp_path)] == ["a"]
+    (tmp_path / "a.jsonl").unlink()
+    with pytest.raises(UsageError, match="it is empty"):
+        read_results(tmp_path)
+
+
+def test_secrets_of_a_backend_stay_at_home(monkeypatch) -> None:
+    conf = "redis=password=hunter2,ttl=3,auth_token=hunter3"
+    monkeypatch.setattr("sys.argv", ["rdzv", "bench", "launch", f"--rdzv-conf={conf}"])
+    about = manifest("launch", {"conf": [conf], "backends": {"redis": {"password": "hunter2", "ttl": "3"}}})
+    assert "hunter" not in json.dumps(about)
+    assert about["command"].endswith("password=***,ttl=3,auth_token=***")
+    assert about["options"]["backends"] == {"redis": {"password": "***", "ttl": "3"}}

@@ -13,11 +13,12 @@ from bench_kit import bench, find
 
 from launcher import tools
 from launcher.bench import _load
+from launcher.bench.points import compare
 from launcher.bench.results import Result
 from launcher.bench.store import _Servers
 from launcher.bench.store_cases import Case, Sample, measure
-from launcher.bench.store_report import notes
-from launcher.bench.store_targets import Server, Target
+from launcher.bench.store_report import as_points, notes
+from launcher.bench.store_targets import Server, Target, parse_target
 from launcher.bench.turns import DidNotFinish, Turns
 from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.kvstore.server import StoreServer
@@ -247,6 +248,11 @@ def test_failures_are_told_under_the_table() -> None:
         "libuv: 2 of 20 connections failed: no answer",
         "libuv: a full accept queue cost 3 connection attempts (TcpExt ListenOverflows, of the whole machine)",
     ]
+    targets = [parse_target("libuv"), parse_target("ours")]
+    points = as_points(case, targets, Turns({"libuv": [bad, good], "ours": [good, good]}))
+    told = {"libuv": "2 of 20 connections failed", "ours": ""}
+    assert {(point.target, point.unfinished) for point in points} == set(told.items())
+    assert all("did not finish" in ratio.refused for ratio in compare(points))
 
 
 def test_terminal_has_tables_and_says_what_they_are() -> None:

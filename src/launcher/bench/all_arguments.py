@@ -20,12 +20,12 @@ class Step(NamedTuple):
 
 
 FULL = (
+    Step("rendezvous", ("--simulate", "--nodes=4,16,64,256,1024", "--ttl=3", "--limit=20")),
+    Step("launch", ("--repeats=3", "--collectives=2")),
+    Step("faults", ("--backends=c10d,parallel,etcd", "--repeats=2", "--limit=40")),
     Step("store", ("--connections=1000", "--storm=4000", "--hold=8000", "--repeats=3")),
-    Step("rendezvous"),
     Step("tiered", ("--nodes=4,16,32", "--many=none")),
     Step("transport", ("--repeats=5",)),
-    Step("launch", ("--repeats=3",)),
-    Step("faults", ("--repeats=2",)),
 )
 """Sizes that two cores get through in under 15 minutes together."""
 QUICK = tuple(Step(bench, ("--quick",)) for bench in dict.fromkeys(step.bench for step in FULL))

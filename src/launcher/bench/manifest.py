@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import platform
+import re
 import resource
 import shlex
 import sys
@@ -18,6 +20,7 @@ from rdzv_plugins.errors import UsageError
 
 _DISTRIBUTIONS = ("rdzv-plugins", "torch", "torch_npu", "etcd3", "grpcio", "protobuf", "pluggy")
 _NONE: Mapping[str, str] = MappingProxyType({})
+_SECRET = re.compile(r"((?:password|passwd|secret|token)\w*(?:=|\": ?\"))[^,\s\"']+", re.IGNORECASE)
 
 
 def manifest(bench: str, options: Mapping[str, Any], plugins: Mapping[str, str] = _NONE) -> dict[str, Any]:
@@ -28,8 +31,8 @@ def manifest(bench: str, options: Mapping[str, Any], plugins: Mapping[str, str] 
     """
     return {
         "bench": bench,
-        "command": shlex.join(["rdzv", *sys.argv[1:]]),
-        "options": dict(options),
+        "command": _without_secrets(shlex.join(["rdzv", *sys.argv[1:]])),
+        "options": json.loads(_without_secrets(json.dumps(dict(options)))),
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
@@ -54,6 +57,11 @@ def as_text(about: Mapping[str, Any]) -> str:
         f"{about['cpu']}, {about['cores']} cores, {about['memory_gib']} GiB, {about['kernel']}, load {about['load']}\n"
         f"Python {about['python']}, {versions}; {limits}"
     )
+
+
+def _without_secrets(text: str) -> str:
+    """Results are published: what looks like a password in ``--rdzv-conf`` stays at home."""
+    return _SECRET.sub(r"\1***", text)
 
 
 def _versions() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -46,22 +47,17 @@ class Output:
         self._about = manifest(bench, options, plugins)
         self._open = ExitStack()
         self.file: Path | None = None
-        streams: list[TextIO] = [sys.stdout] if as_json else []
+        self._streams: list[TextIO] = [sys.stdout] if as_json else []
         if out is not None:
-            streams.append(self._open_file(Path(out)))
-        self._writer = Writer(streams)
-
-    def _open_file(self, directory: Path) -> TextIO:
-        _require_charts()
-        now = datetime.datetime.now(datetime.timezone.utc)
-        self.file = directory / f"{self._bench}-{now:%Y%m%d-%H%M%S}{SUFFIX}"
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            return self._open.enter_context(self.file.open("x"))
-        except OSError as error:
-            raise UsageError(f"--out: cannot write {self.file}: {error.strerror}") from None
+            _require_charts()
+            now = datetime.datetime.now(datetime.timezone.utc)
+            self.file = Path(out) / f"{bench}-{now:%Y%m%d-%H%M%S}{SUFFIX}"
+            _require_writable(self.file.parent)
+        self._writer = Writer(self._streams)
 
     def __enter__(self) -> Output:
+        if self.file is not None:  # here, so that no empty file is left where something is missing that is needed
+            self._streams.append(self._open.enter_context(self.file.open("x")))
         self._writer.manifest(self._about)
         if not self._as_json:
             print(manifest_as_text(self._about), end="\n\n", flush=True)
@@ -107,8 +103,18 @@ class Output:
                 self.progress.say(f"wrote {path}")
 
 
-def _require_charts() -> None:
+def _require_writable(directory: Path) -> None:
     """Better told now than after minutes."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise UsageError(f"--out: cannot write into {directory}: {error.strerror}") from None
+
+
+def _require_charts() -> None:
+    """The same."""
     from launcher.bench.charts import require_matplotlib
 
     require_matplotlib()

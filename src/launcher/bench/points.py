@@ -76,7 +76,8 @@ def ratio_of(mine: Point, theirs: Point) -> Ratio:
     """``mine`` by ``theirs``, turn by turn.
 
     Refused where the runs of either differ by more, among themselves, than the two do: such a ratio would be of the
-    machine's noise. Also of single runs, whose spread nobody knows, and where something is 0.
+    machine's noise. Also of single runs, whose spread nobody knows; where something is 0; and where one of the two did
+    not finish in every run, for its good runs alone are no fair sample.
     """
     turns = [one / other for one, other in zip(mine.samples, theirs.samples, strict=False) if other]
     value = statistics.median(turns) if turns else None
@@ -98,6 +99,9 @@ def _refused(mine: Point, theirs: Point, value: float | None) -> str:
     for each in (mine, theirs):
         if not each.samples:
             return f"{each.target} was not measured"
+    for each in (mine, theirs):
+        if each.unfinished:
+            return f"{each.target} did not finish in every run"
     if not value:
         return "there is nothing to divide by" if value is None else "it is 0"
     for each in (mine, theirs):

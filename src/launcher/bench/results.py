@@ -121,6 +121,7 @@ def _add(result: Result, kind: str, record: dict[str, Any]) -> None:
 def read_results(directory: Path) -> list[Result]:
     """All results in ``directory``, by name. Raises ``UsageError`` where there are none."""
     files = sorted(directory.glob(f"*{SUFFIX}")) if directory.is_dir() else []
+    files = [file for file in files if file.stat().st_size] or files  # a run that was killed before its first line
     if not files:
         raise UsageError(
             f"there are no results (*{SUFFIX}) in {directory}", remedy="Make some: rdzv bench all --out DIR"

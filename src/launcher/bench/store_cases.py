@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from launcher.bench.measure import listen_losses, peak_memory, resident_memory
+from launcher.bench.measure import forget_peak, listen_losses, peak_memory, resident_memory
 from launcher.bench.store_targets import Server
 from launcher.bench.turns import DidNotFinish
 from rdzv_plugins.errors import MissingDependency, RdzvError
@@ -73,7 +73,7 @@ class Sample:
     p99_us: float
     peak_mib: float
     grown_mib: float
-    """Peak memory above what was resident before the clients came."""
+    """Peak memory above what was resident before the clients came; what a server needed to start is not in it."""
     listen_overflows: int
     listen_drops: int
     failures: dict[str, int] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def measure(case: Case, server: Server, prefix: str) -> Sample:
 
     Raises ``DidNotFinish``, and ``RdzvError`` for a wrong reply or a server that has ended.
     """
-    memory = resident_memory(server.pid)
+    memory = max(resident_memory(server.pid), forget_peak(server.pid))
     with _load(case, server) as load:
         if case.workload not in ("storm", "names", "hold"):
             load.connect(case.connections, window=_WINDOW, sources=[], storm=False, limit_s=case.limit_s)

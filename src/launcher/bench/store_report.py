@@ -52,12 +52,18 @@ def as_points(case: Case, targets: Sequence[Target], turns: Turns[Sample]) -> li
             nodes=case.connections,
             axis="clients",
             reference=target.reference,
-            unfinished=turns.unfinished.get(target.name, ""),
+            unfinished=turns.unfinished.get(target.name, "") or _left_out(case, turns.samples[target.name]),
         )
         for figure, (title, unit, of) in _FIGURES.items()
         if figure != "grown" or case.workload == "hold"
         for target in targets
     ]
+
+
+def _left_out(case: Case, samples: Sequence[Sample]) -> str:
+    """A storm that some do not survive is no storm of so many: there is no ratio of it."""
+    failed = sum(sum(sample.failures.values()) for sample in samples)
+    return f"{failed} of {len(samples) * case.connections} connections failed" if failed else ""
 
 
 def as_details(case: Case, turns: Turns[Sample]) -> dict[str, Any]:
