@@ -8,9 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from bench_kit import Done, started
 
-from launcher.bench.results import Result
+from launcher import tools
+from launcher.bench.results import Result, read_result
 
 LIMIT_S = 200.0
 FILE_BACKEND = Path(__file__).parents[2] / "examples" / "rdzv-file" / "src"
@@ -48,6 +50,37 @@ def file_backend(directory: Path) -> tuple[Path, ...]:
     groups = "[rdzv_plugins]\nfile = rdzv_file\n[rdzv_plugins.harnesses]\nfile = rdzv_file.conformance:FileHarness\n"
     (info / "entry_points.txt").write_text(groups)
     return directory, FILE_BACKEND
+
+
+def without_etcd(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    """No program is found any more, etcd's least of all."""
+    empty = directory / "no-programs"
+    empty.mkdir()
+    monkeypatch.setenv("PATH", str(empty))
+
+
+def leave_nothing_behind(bench: str, missing: str, monkeypatch: pytest.MonkeyPatch, directory: Path) -> str:
+    """``missing``: what the benchmark finds not to be there before it measures; returns what it says of that."""
+    out = directory / "out"
+    without_etcd(monkeypatch, directory)
+    if missing == "launcher":
+        monkeypatch.setattr("sysconfig.get_path", lambda name: str(directory))
+    elif missing == "guard":
+        monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert tools.main(["bench", bench, "--quick", "--backends=etcd", "--references=none", f"--out={out}"]) != 0
+    assert [*out.iterdir()] == []
+    return {
+        "launcher": "there is no rdzv-run",
+        "guard": "the process that ends all others with the benchmark did not start",
+        "service": "the program etcd is not installed",
+    }[missing]
+
+
+def result_of(printed: str, directory: Path) -> Result:
+    """Of the JSON lines that a benchmark has printed in this process."""
+    file = directory / "printed.jsonl"
+    file.write_text(printed)
+    return read_result(file)
 
 
 def measured(*arguments: str, sites: tuple[Path, ...] = ()) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import subprocess
 import threading
 import time
 import uuid
@@ -19,7 +20,7 @@ from rdzv_plugins.testing import Harness
 class OddOptions:
     """What goes wrong."""
 
-    how: str = option("works", help="works, refuses, breaks or waits.")
+    how: str = option("works", help="works, refuses, breaks or waits; nowhere and unstarted are the harness's.")
 
 
 @dataclass(frozen=True)
@@ -101,13 +102,26 @@ def create(request: Any) -> Handler:
 
 
 class OddHarness(Harness):
-    """Nodes meet in a directory."""
+    """Nodes meet in a directory. Beside them is a process that nobody but the harness ends."""
 
     backend = "odd"
     kind = "handler"
     dialled = False
+    _beside: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        if self.conf.get("how") == "unstarted":
+            raise OSError("no room")
+        self._beside = subprocess.Popen(["sleep", "3600"], stdin=subprocess.DEVNULL)
+
+    def close(self) -> None:
+        if self._beside is not None:
+            self._beside.kill()
+            self._beside.wait()
 
     def endpoint(self, directory: Path) -> str:
+        if self.conf.get("how") == "nowhere":
+            raise KeyError("no address")
         return str(directory)
 
 

@@ -12,7 +12,7 @@ from bench_kit import bench, started
 from launcher import tools
 from launcher.bench import arguments
 from launcher.bench.all import run
-from launcher.bench.all_arguments import FULL, QUICK, Step
+from launcher.bench.all_arguments import FULL, QUICK, Step, without_etcd
 from launcher.bench.results import read_results
 from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.testing.launch_processes import wait_until
@@ -100,6 +100,12 @@ def test_interrupt_is_no_traceback(tmp_path) -> None:
     assert "rdzv bench transport: interrupted" in err
     assert "rdzv bench all: interrupted" in err
     assert "Traceback" not in err
+
+
+def test_without_etcd_the_others_are_compared() -> None:
+    named = [argument for step in map(without_etcd, FULL) for argument in step.arguments if "--backends" in argument]
+    assert len(named) == 3
+    assert not any("etcd" in argument or argument.endswith(("=", ",")) for argument in named)
 
 
 def test_every_benchmark_is_part_of_it_with_flags_that_it_has() -> None:

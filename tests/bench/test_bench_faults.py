@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from bench_kit import find
-from launch_kit import file_backend, measured, stand_ins
+from launch_kit import file_backend, leave_nothing_behind, measured, result_of, stand_ins, without_etcd
 
 from launcher import tools
-from launcher.bench.faults import c10d_conf, wanted_conf
+from launcher.bench.backends import candidates
+from launcher.bench.faults import Settings, c10d_conf, run, wanted_conf
 from launcher.bench.faults_job import How
-from launcher.bench.faults_kinds import FAULTS, inflict
+from launcher.bench.faults_kinds import FAULTS, cases, inflict
 from launcher.bench.launch_guard import Guard, marked
 from launcher.bench.launch_targets import JobFailed, Target, meet, references
+from launcher.bench.output import Output
 from rdzv_plugins.testing.harness import Harness
 
 LIMIT_S = 90.0
@@ -68,11 +71,63 @@ def test_job_that_does_not_go_on_is_a_result(
     target = Target("stand-in", program, "any", ranks=True, elastic=elastic, harness=Nowhere())
     how = How(3, worker, guard, [], limit_s=limit_s, start_limit_s=LIMIT_S, collective_timeout_s=LIMIT_S)
     with pytest.raises(JobFailed, match=f"^{result}$") as failed:
-        inflict(how, FAULTS[fault], target)
+        inflict(how, FAULTS[fault].of(target), target)
     assert len([*guard.directory.glob("job-1/agent*.log")]) == agents
     assert failed.value.words == (
         "stand-in: error: the worker has gone" if fault == "worker" else "it has said nothing"
     )
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected"),
+    [
+        (["worker"], {"a worker is killed": "static elastic torch-static torch-c10d"}),
+        (
+            ["agent", "frozen"],
+            {
+                "an agent is killed": "elastic torch-c10d",
+                "an agent is killed and started again": "static torch-static",
+                "an agent is frozen": "elastic torch-c10d",
+                "an agent is frozen and another started": "static torch-static",
+            },
+        ),
+        *(
+            (
+                faults,
+                {
+                    "the store's host is killed": "elastic torch-c10d",
+                    "the store's host is killed and started again": "static elastic torch-static torch-c10d",
+                },
+            )
+            for faults in (["host", "host-again"], ["host-again", "host"])
+        ),
+    ],
+)
+def test_jobs_that_go_on_in_different_ways_are_not_of_one_case(faults: list[str], expected: dict[str, str]) -> None:
+    """Ratios are formed within a case."""
+    mine = [Target("static", "rdzv-run", "static"), Target("elastic", "rdzv-run", "any", elastic=True)]
+    found = cases(faults, [*mine, *references("torch-static,torch-c10d")])
+    assert {fault.case: " ".join(target.name for target in hit) for fault, hit in found.items()} == expected
+    for fault, hit in found.items():
+        goes_on = {fault.of(target).way(3) for target in hit}
+        assert goes_on == {fault.way(3)}, fault.case
+
+
+@pytest.mark.parametrize("missing", ["launcher", "guard", "service"])
+def test_benchmark_that_cannot_begin_leaves_no_file(monkeypatch, tmp_path: Path, capfd, missing: str) -> None:
+    said = leave_nothing_behind("faults", missing, monkeypatch, tmp_path)
+    assert said in capfd.readouterr().err
+
+
+def test_backend_of_the_default_that_cannot_be_started_is_in_the_results(monkeypatch, tmp_path: Path, capfd) -> None:
+    without_etcd(monkeypatch, tmp_path)
+    found = candidates(argparse.Namespace(backends=None, rdzv_endpoint=[], rdzv_conf=[]), "etcd")
+    settings = Settings(("worker", "agent"), 3, "none", 1, 3, LIMIT_S, LIMIT_S, warm_up=False)
+    run(settings, found, Output("faults", {}, as_json=True, out=None), asked_for=False)
+    result = result_of(capfd.readouterr().out, tmp_path)
+    for case in ("a worker is killed", "an agent is killed"):
+        point = find(result, case, "etcd", "recover")
+        assert (point.samples, point.unfinished.partition(";")[0]) == ((), "the program etcd is not installed")
 
 
 def test_torch_s_c10d_is_as_patient_as_the_others(tmp_path: Path) -> None:

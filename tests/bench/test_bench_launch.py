@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,12 +13,17 @@ from pathlib import Path
 import pytest
 from bench_kit import find, started
 from harness import wait_until
-from launch_kit import file_backend, measured, stand_ins
+from launch_kit import file_backend, leave_nothing_behind, measured, result_of, stand_ins, without_etcd
 
 from launcher import tools
+from launcher.bench.backends import candidates
+from launcher.bench.launch import Settings, run
 from launcher.bench.launch_guard import Guard, end_all, environment, marked
 from launcher.bench.launch_processes import Launch
 from launcher.bench.launch_targets import JobFailed, Target
+from launcher.bench.measure import cpu_seconds
+from launcher.bench.output import Output
+from rdzv_plugins.testing.harness import Harness
 
 FIGURES = {"first_line", "first_collective", "agent_cpu", "agent_peak", "ending", "total_cpu"}
 LIMIT_S = 90.0
@@ -99,6 +106,79 @@ def test_launch_that_fails_is_a_result_with_the_launcher_s_words(tmp_path: Path)
         with pytest.raises(JobFailed, match="the workers did not start within 1 s"):
             Launch(3, 1, worker, guard, [], 1.0).run(target, collective=False)
         assert marked(guard.mark) == []
+
+
+@pytest.mark.parametrize("missing", ["launcher", "guard", "service"])
+def test_benchmark_that_cannot_begin_leaves_no_file(monkeypatch, tmp_path: Path, capfd, missing: str) -> None:
+    said = leave_nothing_behind("launch", missing, monkeypatch, tmp_path)
+    assert said in capfd.readouterr().err
+
+
+def test_backend_of_the_default_that_cannot_be_started_is_in_the_results(monkeypatch, tmp_path: Path, capfd) -> None:
+    without_etcd(monkeypatch, tmp_path)
+    found = candidates(argparse.Namespace(backends=None, rdzv_endpoint=[], rdzv_conf=[]), "etcd")
+    settings = Settings(("nodes",), 2, 1, "none", repeats=1, collectives=0, limit_s=LIMIT_S, warm_up=False)
+    run(settings, found, Output("launch", {}, as_json=True, out=None), asked_for=False)
+    result = result_of(capfd.readouterr().out, tmp_path)
+    point = find(result, "2 nodes, 1 worker each", "etcd", "first_line")
+    assert (point.samples, point.unfinished.partition(";")[0]) == ((), "the program etcd is not installed")
+
+
+class Busy:
+    """A service that has nothing but work."""
+
+    def __init__(self, pid: int) -> None:
+        self.pids = (pid,)
+        self.keeps_data = True
+
+    def kill(self) -> None:
+        raise NotImplementedError
+
+    start_again = kill
+
+
+_WORKS = "while True: pass"
+_WAITS = """\
+import sys, time
+from launcher.bench.measure import cpu_seconds
+begun = cpu_seconds({pid})
+while cpu_seconds({pid}) < begun + {more_s}: time.sleep(0.02)
+print("worker started", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_cpu_of_the_service_is_counted_from_the_launch_on(tmp_path: Path) -> None:
+    more_s = 0.6
+    launcher, worker = tmp_path / "launcher", tmp_path / "worker.py"
+    python = sys.executable
+    launcher.write_text(f"#!{python}\nimport os\nos.execv({python!r}, [{python!r}, {str(worker)!r}])\n")
+    launcher.chmod(0o755)
+    with subprocess.Popen([sys.executable, "-c", _WORKS]) as service, Guard() as guard:
+        try:
+            worker.write_text(_WAITS.format(pid=service.pid, more_s=more_s))
+            wait_until(lambda: cpu_seconds(service.pid) > more_s, LIMIT_S, lambda: "the service does not work")
+            harness = Harness()
+            harness.service = Busy(service.pid)
+            target = Target("busy", str(launcher), "any", harness=harness)
+            begun, of_children = cpu_seconds(service.pid), children_s()
+            sample = Launch(1, 1, worker, guard, [], LIMIT_S).run(target, collective=False)
+            own_s, meanwhile_s = children_s() - of_children, cpu_seconds(service.pid) - begun
+        finally:
+            service.kill()
+    assert ms(more_s) <= ms(sample.agent_cpu) <= ms(own_s + meanwhile_s)
+    assert ms(own_s + more_s) <= ms(sample.total_cpu) <= ms(own_s + meanwhile_s)
+
+
+def ms(seconds: float) -> int:
+    """Sums of fractions compare badly."""
+    return round(1000 * seconds)
+
+
+def children_s() -> float:
+    """CPU of all those that were waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from itertools import permutations
 
 import pytest
 import slow_toy
-from bench_kit import bench, find, install
+from bench_kit import bench, find, install, started
+from harness import wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from points_kit import point, theirs
@@ -164,6 +165,17 @@ def test_delay_of_a_backend_is_what_the_benchmark_measures(tmp_path) -> None:
     added = statistics.median(one - other for one, other in zip(slow.samples, prompt.samples, strict=True))
     assert slow_toy.DELAY_S / 2 < added < slow_toy.DELAY_S * (nodes - 1)  # nodes wait at the same time
     assert result.manifest["versions"]["rdzv-prompt"] == "1.0"
+
+
+def test_benchmark_of_stores_that_is_ended_leaves_no_process_and_no_file(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with started("store", "--quick", "--targets=ours", "--workloads=hold", "--repeats=1000") as run:
+        wait_until(
+            lambda: any("store_server" in line for line in run.left().values()), 100, lambda: f"only {run.left()}"
+        )
+        run.terminate()
+        wait_until(lambda: not run.left(), 60, lambda: f"still there: {run.left()}")
+    assert [*tmp_path.iterdir()] == []
 
 
 # ratios

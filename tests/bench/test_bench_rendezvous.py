@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench_kit import bench, find, install, started
+from bench_kit import Done, bench, find, install, started
 from etcd_needed import etcd_installed, needs_etcd  # noqa: F401
 from harness import wait_until
 
 from launcher import tools
+from launcher.bench.rendezvous_parts import Part
 from launcher.bench.results import Result, read_result
-from launcher.bench.tiered_network import may_have_namespaces
+from launcher.bench.tiered_network import Machine, may_have_namespaces
+from rdzv_plugins.errors import RdzvError
 
 NODES, FEWER = (5, 16, 64), (5, 64)
 """Of 5, two go in the end, and one may lead and one be rank 0, who ask for more: so one plain node is left."""
@@ -177,6 +179,46 @@ def test_backend_that_gives_up_is_a_result_and_the_others_are_measured(odd) -> N
     assert find(result, "5 nodes", "static", "join").samples[0] > 0
 
 
+def test_harness_that_breaks_in_a_run_is_a_result_and_one_that_does_not_start_an_error(odd) -> None:
+    flags = ("--backends=odd,static", "--nodes=4")
+    done = bench(*ALONE, *flags, "--rdzv-conf=odd=how=nowhere", sites=(odd,))
+    why = "its harness gives no endpoint: KeyError: 'no address'"
+    assert find(done.result(), "4 nodes", "odd", "join").unfinished == why
+    assert find(done.result(), "4 nodes", "static", "join").samples[0] > 0
+    assert f"odd, 4 nodes: {why}" in done.stderr
+    done = bench(*ALONE, *flags, "--rdzv-conf=odd=how=unstarted", sites=(odd,))
+    assert done.returncode == RdzvError.exit_code
+    assert "backend 'odd': its harness cannot be started: OSError: no room" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_process_of_the_nodes_that_is_killed_is_a_result_and_the_others_are_measured(odd) -> None:
+    flags = ("--backends=odd,static", "--rdzv-conf=odd=how=waits", "--limit=600", "--nodes=4")
+    with started(*ALONE, *flags, sites=(odd,)) as run:
+
+        def keeper() -> int:
+            return next((pid for pid, line in sorted(run.left().items()) if "rendezvous_keeper" in line), 0)
+
+        pid = wait_until(keeper, 100, lambda: f"only {run.left()}")
+        os.kill(pid, signal.SIGKILL)
+        out, err = run.communicate(timeout=200)
+        assert run.left() == {}
+    result = Done(run.returncode, out, err).result()
+    why = find(result, "4 nodes", "odd", "join").unfinished
+    assert why == "the process that keeps its nodes: was ended by SIGKILL"
+    assert find(result, "4 nodes", "static", "join").samples[0] > 0
+
+
+def test_cpu_of_a_service_that_ran_before_is_in_that_of_the_nodes(measured) -> None:
+    with Part("server", Machine("127.0.0.1")) as server:
+        where = f"--rdzv-endpoint=parallel=127.0.0.1:{server.port}"
+        result = measured(*ALONE, "--backends=parallel", where, "--ttl=2", "--nodes=4")
+    join = runs_of(result, "parallel")[4]["join"]
+    assert join["apart_cpu_s"] == join["service_cpu_s"] > 0
+    (cpu_ms,) = find(result, "4 nodes", "parallel", "cpu_per_node").samples
+    assert cpu_ms == pytest.approx(1000 * (join["nodes_cpu_s"] + join["service_cpu_s"]) / 4)
+
+
 @pytest.mark.parametrize(
     ("how", "why"),
     [("breaks", "a node gave up: KeyError: 'nobody knows'"), ("waits", "0 of 4 nodes had joined after 1 s")],
@@ -255,13 +297,18 @@ def mark(monkeypatch) -> Iterator[str]:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_benchmark_that_is_killed_leaves_no_process(odd, mark) -> None:
-    least = 1 + 1 + 6  # the benchmark, keeper, nodes, which would wait for a long time
+def test_benchmark_that_is_killed_leaves_no_process_and_no_file(odd, mark, tmp_path, monkeypatch) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    monkeypatch.setenv("TMPDIR", str(files))
+    # the benchmark, its guard, the harness's process, keeper, nodes, which would wait for a long time
+    least = 1 + 1 + 1 + 1 + 6
     killed(mark, least, "--backends=odd", "--rdzv-conf=odd=how=waits", "--limit=600", sites=(odd,))
+    assert [*files.iterdir()] == []
 
 
 @needs_etcd
 def test_benchmark_that_is_killed_leaves_no_etcd_and_no_data(tmp_path, mark) -> None:
-    least = 1 + 1 + 2  # the benchmark, keeper, etcd and its watcher
+    least = 1 + 1 + 1 + 2  # the benchmark, its guard, keeper, etcd and its watcher
     killed(mark, least, "--backends=etcd", f"--etcd-data={tmp_path}")
     assert [*tmp_path.iterdir()] == []

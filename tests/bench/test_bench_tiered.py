@@ -12,10 +12,11 @@ from bench_kit import bench, find
 from launcher import tools
 from launcher.bench.results import Result
 from launcher.bench.tiered_cases import Case, Way, measure
-from launcher.bench.tiered_goals import Goal, as_text
+from launcher.bench.tiered_goals import Goal, as_text, goals
 from launcher.bench.tiered_network import Network
 from launcher.bench.tiered_parts import Part
-from launcher.bench.turns import DidNotFinish
+from launcher.bench.tiered_report import as_points
+from launcher.bench.turns import DidNotFinish, Turns
 from rdzv_plugins.errors import UsageError
 
 NODES, PER_NODE = 8, 4
@@ -114,6 +115,17 @@ def test_goals_are_told_with_what_was_measured(measured, word) -> None:
     (line,) = as_text([goal]).splitlines()[1:]
     assert line.split()[0] == word
     assert line.endswith("one run each") == (word == "open")
+
+
+@pytest.mark.parametrize(("stage", "count"), [("gloo init", 3), ("barrier", 2)])
+def test_goals_of_a_way_that_did_not_finish_are_open(stage, count) -> None:
+    case, ways = Case(128, 8, (), limit_s=1), [Way("direct"), Way("tiered")]
+    turns = Turns({way.name: [] for way in ways}, {"direct": "too slow", "tiered": "no answer within 1 s"})
+    reached = goals(case, stage, ways, turns, as_points(case, stage, ways, turns))
+    assert len(reached) == count
+    assert {(goal.met, goal.refused) for goal in reached} == {(None, "no answer within 1 s")}
+    lines = as_text(reached).splitlines()[1:]
+    assert all(line.split()[0] == "open" and line.endswith(": no answer within 1 s") for line in lines if line)
 
 
 def test_real_workers_come_together_through_proxies() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +12,8 @@ from typing import Any, NamedTuple
 from rdzv_plugins.errors import UsageError
 
 _OUT = "rdzv-bench"
+_ETCD = "etcd"
+_MANY = ("--simulate", "--nodes=4,16,64,256,1024")
 
 
 class Step(NamedTuple):
@@ -20,9 +24,9 @@ class Step(NamedTuple):
 
 
 FULL = (
-    Step("rendezvous", ("--simulate", "--nodes=4,16,64,256,1024", "--ttl=3", "--limit=20")),
-    Step("launch", ("--repeats=3", "--collectives=2")),
-    Step("faults", ("--backends=c10d,parallel,etcd", "--repeats=2", "--limit=40")),
+    Step("rendezvous", (f"--backends=static,parallel,tiered,{_ETCD}", *_MANY, "--ttl=5", "--limit=20", "--repeats=2")),
+    Step("launch", (f"--backends=static,c10d,parallel,{_ETCD}", "--repeats=3", "--collectives=2")),
+    Step("faults", (f"--backends=parallel,{_ETCD}", "--repeats=2", "--limit=40")),
     Step("store", ("--connections=1000", "--storm=4000", "--hold=8000", "--repeats=3")),
     Step("tiered", ("--nodes=4,16,32", "--many=none")),
     Step("transport", ("--repeats=5",)),
@@ -55,8 +59,17 @@ def run(args: argparse.Namespace) -> int:
     """Run it; returns the exit code. Raises ``UsageError``, ``MissingDependency``, ``RdzvError`` if one has failed."""
     from launcher.bench.all import run as run_all
 
-    steps = QUICK if args.quick else FULL
+    steps = QUICK if args.quick else FULL if _etcd_is_there() else tuple(map(without_etcd, FULL))
     return run_all(steps if args.only is None else _some(steps, args.only.split(",")), Path(args.out))
+
+
+def without_etcd(step: Step) -> Step:
+    """The others can be compared where there is no etcd."""
+    return Step(step.bench, tuple(argument.replace(f",{_ETCD}", "") for argument in step.arguments))
+
+
+def _etcd_is_there() -> bool:
+    return shutil.which("etcd") is not None and all(importlib.util.find_spec(name) for name in ("etcd3", "grpc"))
 
 
 def _some(steps: Sequence[Step], names: Sequence[str]) -> list[Step]:

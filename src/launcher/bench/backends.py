@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Any
 
-from rdzv_plugins.errors import MissingDependency, UsageError
+from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.create import NoOptions
 from rdzv_plugins.options import parse_conf, parse_options
@@ -22,6 +22,10 @@ from rdzv_plugins.testing.harness import Harness
 from rdzv_plugins.testing.installed import entry
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
+_TIMES = frozenset(
+    {"timeout", "join_timeout", "ttl", "outage_timeout", "keep_alive_interval", "keep_alive_max_attempt", "linger"}
+    | {"last_call_timeout"}
+)
 
 
 @dataclasses.dataclass
@@ -55,23 +59,31 @@ def add_flags(parser: argparse.ArgumentParser, default: str) -> None:
         "backend; may be repeated")  # fmt: skip
 
 
-def candidates(args: argparse.Namespace, default: str, wanted: Mapping[str, str] = _NOTHING) -> list[Candidate]:
+def candidates(
+    args: argparse.Namespace, default: str, wanted: Mapping[str, str] = _NOTHING, *, own_times: bool = False
+) -> list[Candidate]:
     """The backends that ``add_flags`` has read.
 
-    ``wanted``: options that the benchmark sets where a backend has them and the user has not. Raises what the host
-    raises for a name, ``UsageError``, and ``OptionError`` for an option that a backend does not have.
+    ``wanted``: options that the benchmark sets where a backend has them and the user has not. ``own_times``: time-outs
+    are the backend's own defaults, whatever its harness sets to make tests quick. Raises what the host raises for a
+    name, ``UsageError``, and ``OptionError`` for an option that a backend does not have.
     """
+    if args.backends is not None and not all(args.backends.split(",")):
+        raise UsageError(f"--backends={args.backends}: a name is empty", remedy="Leave it out to measure the default.")
     endpoints = _by_backend("--rdzv-endpoint", args.rdzv_endpoint)
     confs = {name: parse_conf(text) for name, text in _by_backend("--rdzv-conf", args.rdzv_conf).items()}
-    found = []
-    for name in dict.fromkeys((args.backends or default).split(",")):
+    found: list[Candidate] = []
+    for name in (args.backends or default).split(","):
         known = entry(name)
+        if any(known.backend.name == other.name for other in found):
+            continue  # named twice, perhaps by an alias
         given = _of(known, confs) or _NOTHING
         harness = find_harness(name, _of(known, endpoints), given)
         options = known.backend.options or NoOptions
         has = {field.name for field in dataclasses.fields(options)}
         ours = {key: value for key, value in wanted.items() if key in has}
-        harness.conf = MappingProxyType({**harness.conf, **ours, **given})
+        theirs = {key: value for key, value in harness.conf.items() if not (own_times and key in _TIMES)}
+        harness.conf = MappingProxyType({**theirs, **ours, **given})
         parse_options(options, harness.conf, f"backend {known.backend.name!r}")
         found.append(Candidate(known, harness, given))
     names = {alias for each in found for alias in (each.name, *each.entry.backend.aliases)}
@@ -84,19 +96,31 @@ def candidates(args: argparse.Namespace, default: str, wanted: Mapping[str, str]
 def start(found: list[Candidate], running: ExitStack, *, asked_for: bool) -> dict[str, str]:
     """Start what the backends need, until ``running`` is closed; returns why some cannot be measured, by name.
 
-    These are taken out of ``found``. Where a backend was ``asked_for`` by name, ``MissingDependency`` is raised
-    instead; so is whatever else a harness raises.
+    These are taken out of ``found``. Where backends were ``asked_for`` by name, what the harness has raised is raised
+    instead, as an ``RdzvError``.
     """
     left_out = {}
     for candidate in list(found):
         try:
-            running.enter_context(candidate.harness)
-        except MissingDependency as error:
+            _start(candidate, running)
+        except RdzvError as error:
             if asked_for:
                 raise
             left_out[candidate.name] = str(error)
             found.remove(candidate)
     return left_out
+
+
+def _start(candidate: Candidate, running: ExitStack) -> None:
+    try:
+        running.enter_context(candidate.harness)
+    except RdzvError:
+        raise
+    except Exception as error:  # a stranger's harness may raise anything
+        raise RdzvError(
+            f"backend {candidate.name!r}: its harness cannot be started: {type(error).__name__}: {error}",
+            remedy="Start its service yourself, and say where by --rdzv-endpoint.",
+        ) from error
 
 
 def _by_backend(flag: str, given: list[str]) -> dict[str, str]:

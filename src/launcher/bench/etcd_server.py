@@ -7,25 +7,24 @@ its data: nothing is left behind if whoever started it is killed. If it is kille
 
 from __future__ import annotations
 
-import ctypes
 import http.client
 import importlib.util
 import os
 import re
 import selectors
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from launcher.bench.ends import with_parent
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.kvstore.limits import raise_file_limit
+from rdzv_plugins.testing.launch_processes import MARK
 
 HOST = "127.0.0.1"
 _START_LIMIT_S = 60.0
@@ -67,6 +66,8 @@ class EtcdServer:
             stdin=pipe,
             stdout=pipe,
             stderr=self._stderr,
+            # without the guard's mark: killed by the guard of a benchmark, it would leave etcd's data
+            env={name: value for name, value in os.environ.items() if name != MARK},
             start_new_session=True,  # Ctrl-C is for the benchmark, which then ends it
         )
         self.port = 0
@@ -168,18 +169,6 @@ def _command(directory: str) -> list[str]:
     return ["etcd", *(f"--{name}={value}" for name, value in settings.items())]
 
 
-def _ends_with_me() -> Callable[[], None]:
-    """For the child: it is killed when the thread that has started it ends."""
-    prctl, of_parents_death, parent = ctypes.CDLL(None).prctl, 1, os.getpid()
-
-    def arrange() -> None:
-        prctl(of_parents_death, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return arrange
-
-
 def _listen(etcd: subprocess.Popen[str]) -> None:
     """Read its log: tell where it serves, and its last words should it end."""
     assert etcd.stderr is not None, "started with a pipe"
@@ -209,7 +198,7 @@ def main() -> None:
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
-            preexec_fn=_ends_with_me(),
+            preexec_fn=with_parent(),
         )
         threading.Thread(target=_listen, args=(etcd,), daemon=True).start()
         sys.stdin.buffer.read()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import Any
 from launcher.bench import faults_worker
 from launcher.bench.backends import Candidate, start
 from launcher.bench.faults_job import How
-from launcher.bench.faults_kinds import FAULTS, Fault, Sample, inflict
+from launcher.bench.faults_kinds import Fault, Sample, cases, inflict
 from launcher.bench.launch_guard import Guard
-from launcher.bench.launch_targets import JobFailed, Target, ours, references, require_launchers
+from launcher.bench.launch_targets import JobFailed, Target, about_etcd, ours, references, require_launchers
 from launcher.bench.output import Output
 from launcher.bench.points import Point
+from launcher.bench.signs_of_life import KEEP_ALIVES, keep_alive_s, signs_of_life
 from launcher.bench.store_names import hosts_file_only
 from launcher.bench.turns import Turns, take_turns
 
@@ -30,23 +31,24 @@ _CAPTION = """\
   time to the next collective           from then to the end of the first all_reduce of the next round, on all its nodes
   time to the start of the new workers  as far as the launcher can do something: what follows, importing torch and
                                         joining the gloo group, is the script's, and the same for all
-  CPU                                   meanwhile, of the agents that go on and of a service that they dial (etcd)
+  CPU                                   meanwhile, of the agents that go on and of a service that they dial, if it was
+                                        started here; a new agent's holds its import of torch
 A job whose backend is elastic (--nnodes={least}:{nodes}) goes on without a node that is lost. Others cannot: there the
-same command is started again at once, and the new agent waited for. Killed or frozen are the agent and its worker, as
-when a machine goes. The store's host is the node that serves the endpoint, or rank 0's where none does. All agents have
---max-restarts=100 and --local-addr=127.0.0.1.
+benchmark starts the same command again at the moment of the fault, and the new agent is waited for. That is another way
+to go on, so it makes cases of its own, and there are no ratios between the two. Killed or frozen are the agent and its
+worker, as when a machine goes. The store's host is the node that serves the endpoint, or rank 0's where none does. All
+agents have --max-restarts=100 and --local-addr=127.0.0.1.
 Who notices what: gloo, at once, that the process of a peer has gone, and after {timeout:g} s that one is silent
 (torch's default is 1800); an agent, that its worker has failed; a backend with sessions, that a node's connection has
 ended, or that it has been silent for {ttl} s; c10d, ours and torch's, that {attempts} keep-alives are missing, of one
 every {keep_alive} s. A new round of c10d waits for {last_call} s for more nodes once it has {least} (torch: 30).
-{names}"""
+{etcd}{names}"""
 _HOSTS_FILE = "All see names from a hosts file alone: slow DNS, which stalls torch's store, does not show here."
 _SYSTEM_NAMES = (
     "Names come from the system, as no mount namespace was allowed: torch's store looks up the name of each client, "
     "which\nmay cost torchrun seconds."
 )
 LAST_CALL_S = 2
-KEEP_ALIVES = 3
 
 
 @dataclass(frozen=True)
@@ -63,18 +65,9 @@ class Settings:
     warm_up: bool
 
 
-def keep_alive_s(ttl: int) -> int:
-    """Of torch's c10d, whole seconds are all that it knows."""
-    return max(1, round(ttl / KEEP_ALIVES))
-
-
 def c10d_conf(ttl: int) -> dict[str, str]:
     """Options of c10d, ours and torch's, that make it notice a silent node as late as the others do."""
-    return {
-        "keep_alive_interval": str(keep_alive_s(ttl)),
-        "keep_alive_max_attempt": str(KEEP_ALIVES),
-        "last_call_timeout": str(LAST_CALL_S),
-    }
+    return {**signs_of_life(ttl), "last_call_timeout": str(LAST_CALL_S)}
 
 
 def wanted_conf(ttl: int) -> dict[str, str]:
@@ -88,8 +81,10 @@ def run(settings: Settings, candidates: list[Candidate], output: Output, *, aske
     ``asked_for``: the backends were named by the user. ``output`` is entered and left here.
     """
     require_launchers()
-    with Guard() as guard, ExitStack() as running, output:
+    with Guard() as guard, ExitStack() as running:
+        everyone = [*candidates]
         left_out = start(candidates, running, asked_for=asked_for)
+        running.enter_context(output)  # its file is made here: none is left where something is missing that is needed
         for name, why in left_out.items():
             output.progress.say(f"without {name}: {why}")
         apart = hosts_file_only(guard.directory)
@@ -102,10 +97,10 @@ def run(settings: Settings, candidates: list[Candidate], output: Output, *, aske
             start_limit_s=max(2 * settings.limit_s, 120.0),
             collective_timeout_s=settings.collective_timeout_s,
         )
-        targets = [*ours(candidates), *references(settings.references, c10d_conf(settings.ttl))]
+        targets = [*ours(everyone), *references(settings.references, c10d_conf(settings.ttl))]
         names = "from a hosts file alone" if apart is not None else "as the system has them"
-        for fault in (FAULTS[name] for name in settings.faults):
-            _case(fault, how, targets, settings, output, {"names": names, "left_out": left_out})
+        for fault, hit in cases(settings.faults, targets).items():
+            _case(fault, how, hit, settings, output, left_out, {"names": names, "left_out": left_out})
         output.end(
             _CAPTION.format(
                 nodes=settings.nodes,
@@ -115,6 +110,7 @@ def run(settings: Settings, candidates: list[Candidate], output: Output, *, aske
                 attempts=KEEP_ALIVES,
                 last_call=LAST_CALL_S,
                 timeout=settings.collective_timeout_s,
+                etcd=about_etcd(ours(candidates)),
                 names=_HOSTS_FILE if apart is not None else _SYSTEM_NAMES,
             )
         )
@@ -122,7 +118,13 @@ def run(settings: Settings, candidates: list[Candidate], output: Output, *, aske
 
 
 def _case(
-    fault: Fault, how: How, targets: Sequence[Target], settings: Settings, output: Output, details: dict[str, Any]
+    fault: Fault,
+    how: How,
+    targets: Sequence[Target],
+    settings: Settings,
+    output: Output,
+    left_out: Mapping[str, str],
+    details: dict[str, Any],
 ) -> None:
     by_name = {target.name: target for target in targets}
     words: dict[str, str] = {}
@@ -141,23 +143,15 @@ def _case(
         repeats=settings.repeats,
         progress=output.progress,
         warm_up=settings.warm_up,
+        given_up={**left_out},
     )
-    ways = {target.name: _way(fault, target, how.nodes) for target in targets}
     runs = {target.name: [_run(sample) for sample in turns.samples[target.name]] for target in targets}
     output.case(
         fault.case,
         _points(fault, targets, turns),
-        details=details | {"ways": ways, "runs": runs, "last_words": words},
+        details=details | {"way": fault.way(how.nodes), "runs": runs, "last_words": words},
         notes=[*_starts(turns), *(f"{name}: {text}" for name, text in words.items())],
     )
-
-
-def _way(fault: Fault, target: Target, nodes: int) -> str:
-    if not fault.node_goes:
-        return f"all {nodes} nodes go on"
-    if fault.replaced(target):
-        return "another agent takes the place of the lost one"
-    return f"{nodes - 1} nodes go on without the lost one"
 
 
 def _starts(turns: Turns[Sample]) -> list[str]:

@@ -138,7 +138,7 @@ class Job:
 
     def cpu(self, nodes: Iterable[int]) -> float:
         """Seconds used so far by the agents of these nodes, and by the service that they dial."""
-        return sum(cpu_seconds(pid) for pid in [*(self.agents[node].pid for node in nodes), *self.target.service])
+        return sum(cpu_seconds(self.agents[node].pid) for node in nodes) + self.target.service_cpu()
 
     def _mark_of(self, node: int) -> str:
         return f"{self._mark}-{node}"

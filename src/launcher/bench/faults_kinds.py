@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from launcher.bench.faults_job import How, Job, Round
@@ -24,23 +25,46 @@ class Fault:
     """It hits the node that serves the endpoint, or, where none does, that of rank 0; else one that is neither."""
     number: signal.Signals = signal.SIGKILL
     again: bool = False
-    """An agent takes the lost one's place in any case."""
+    """The benchmark starts an agent in the lost one's place at once; else the others go on without it."""
+    instead: str = ""
+    """The name of the same with an agent in the lost one's place, for jobs that cannot go on with fewer."""
 
-    def replaced(self, target: Target) -> bool:
-        """Whether an agent takes the lost one's place at once: the job cannot go on with fewer, or it is asked for."""
-        return self.node_goes and (self.again or not target.elastic)
+    def of(self, target: Target) -> Fault:
+        """What happens to this one: the same, or the same with an agent in the lost one's place."""
+        return FAULTS[self.instead] if self.instead and not target.elastic else self
+
+    def way(self, nodes: int) -> str:
+        """How a job of so many nodes goes on."""
+        if not self.node_goes:
+            return f"all {nodes} nodes go on"
+        if self.again:
+            return "another agent takes the place of the lost one"
+        return f"{nodes - 1} nodes go on without the lost one"
 
 
 FAULTS = {
     fault.name: fault
     for fault in (
         Fault("worker", "a worker is killed", node_goes=False),
-        Fault("agent", "an agent is killed"),
-        Fault("frozen", "an agent is frozen", number=signal.SIGSTOP),
-        Fault("host", "the store's host is killed", host=True),
+        Fault("agent", "an agent is killed", instead="agent-again"),
+        Fault("agent-again", "an agent is killed and started again", again=True),
+        Fault("frozen", "an agent is frozen", number=signal.SIGSTOP, instead="frozen-again"),
+        Fault("frozen-again", "an agent is frozen and another started", number=signal.SIGSTOP, again=True),
+        Fault("host", "the store's host is killed", host=True, instead="host-again"),
         Fault("host-again", "the store's host is killed and started again", host=True, again=True),
     )
 }
+
+
+def cases(faults: Iterable[str], targets: Sequence[Target]) -> dict[Fault, list[Target]]:
+    """What happens, by its name, and to whom: all of one case go on in the same way, else they were not comparable."""
+    found: dict[Fault, list[Target]] = {}
+    for fault in (FAULTS[name] for name in faults):
+        for kind in (fault, FAULTS[fault.instead or fault.name]):
+            hit = [target for target in targets if fault.of(target) == kind or target in found.get(kind, ())]
+            if hit:
+                found[kind] = hit
+    return found
 
 
 @dataclass(frozen=True)
@@ -59,8 +83,8 @@ class Sample:
 
 
 def inflict(how: How, fault: Fault, target: Target) -> Sample:
-    """One job, one fault. Raises ``JobFailed`` where the job does not go on."""
-    goes_on = fault.node_goes and not fault.replaced(target)
+    """One job, one fault, which is ``of`` this target. Raises ``JobFailed`` where the job does not go on."""
+    goes_on = fault.node_goes and not fault.again
     with Job(how, target, least=how.nodes - 1 if goes_on else how.nodes) as job:
         before = job.start()
         serving = job.serving()
@@ -73,7 +97,7 @@ def inflict(how: How, fault: Fault, target: Target) -> Sample:
             os.kill(worker, fault.number)
         else:
             job.signal_node(victim, fault.number)
-            if fault.replaced(target):
+            if fault.again:
                 remaining |= {job.start_agent(victim)}
         after = job.wait_collective(remaining, at)
         return Sample(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from launcher.bench import launch_worker
 from launcher.bench.backends import Candidate, start
 from launcher.bench.launch_guard import Guard
 from launcher.bench.launch_processes import Launch, Sample
-from launcher.bench.launch_targets import JobFailed, Target, ours, references, require_launchers
+from launcher.bench.launch_targets import JobFailed, Target, about_etcd, ours, references, require_launchers
 from launcher.bench.output import Output
 from launcher.bench.points import Point
 from launcher.bench.store_names import hosts_file_only
@@ -26,22 +26,24 @@ _ONE_NODE_WORKERS = 2
 _FIGURES = {
     "first_line": ("time to the first line", "s"),
     "first_collective": ("time to the first collective", "s"),
-    "agent_cpu": ("CPU of the agents until then", "s"),
+    "agent_cpu": ("CPU of agents and service until then", "s"),
     "agent_peak": ("peak memory of an agent", "MiB"),
     "ending": ("time to the end", "s"),
-    "total_cpu": ("CPU of the whole launch", "s"),
+    "total_cpu": ("CPU of agents, service and workers", "s"),
 }
 _CAPTION = """\
 Ratios are the median of those of the turns, to torchrun in the same turn.
   first line        from the start of the agents to the first line of a worker, on the last node to have one
   first collective  from the start of the agents to the end of the first all_reduce, over gloo, of all workers, which
                     import torch; these are runs of their own: in the others the workers do not
-  CPU until then    of the agents alone, up to the first line: user and system, all nodes added up
+  CPU until then    of the agents and of a service that they dial, if it was started here (etcd), up to the first line:
+                    user and system, all nodes added up
   peak memory       largest resident memory of the agent itself over its whole life (the larger, of several)
   time to the end   from letting the workers end to the end of the last agent
-  CPU, whole        of the agents over their whole life, and of the workers: wait4 counts children that were waited for
+  CPU, whole        of the agents over their whole life, of the service meanwhile, and of the workers: wait4 counts
+                    children that were waited for
 Nodes are agents on this machine which share its processors, and meet at 127.0.0.1; --local-addr says so to all of them.
-{names}torchrun also loads the entry point of rdzv-plugins, because it is installed beside it."""
+{etcd}{names}torchrun also loads the entry point of rdzv-plugins, because it is installed beside it."""
 _HOSTS_FILE = """\
 All of them, torch's too, see names from a hosts file alone: what slow DNS costs torchrun on real networks, where its
 store looks up the name of each client, does not show here.
@@ -73,8 +75,10 @@ def run(settings: Settings, candidates: list[Candidate], output: Output, *, aske
     ``asked_for``: the backends were named by the user. ``output`` is entered and left here.
     """
     require_launchers()
-    with Guard() as guard, ExitStack() as running, output:
+    with Guard() as guard, ExitStack() as running:
+        everyone = [*candidates]
         left_out = start(candidates, running, asked_for=asked_for) if "nodes" in settings.cases else {}
+        running.enter_context(output)  # its file is made here: none is left where something is missing that is needed
         for name, why in left_out.items():
             output.progress.say(f"without {name}: {why}")
         worker = Path(shutil.copy(str(launch_worker.__file__), guard.directory / "launch_worker.py"))
@@ -84,21 +88,27 @@ def run(settings: Settings, candidates: list[Candidate], output: Output, *, aske
         if "one-node" in settings.cases:
             alone = dataclasses.replace(launch, nodes=1, workers=_ONE_NODE_WORKERS)
             plain = [Target(name, name, "") for name in ("rdzv-run", "torchrun")]
-            _case(alone, plain, settings, output, details)
+            _case(alone, plain, settings, output, {}, details)
         if "nodes" in settings.cases:
-            targets = [*ours(candidates), *references(settings.references)]
-            _case(launch, targets, settings, output, details | {"left_out": left_out})
-        output.end(_CAPTION.format(names=_HOSTS_FILE if apart is not None else _SYSTEM_NAMES) + _compiled())
+            targets = [*ours(everyone), *references(settings.references)]
+            _case(launch, targets, settings, output, left_out, details | {"left_out": left_out})
+        names = _HOSTS_FILE if apart is not None else _SYSTEM_NAMES
+        output.end(_CAPTION.format(etcd=about_etcd(ours(candidates)), names=names) + _compiled())
     return 0
 
 
 def _case(
-    launch: Launch, targets: Sequence[Target], settings: Settings, output: Output, details: dict[str, Any]
+    launch: Launch,
+    targets: Sequence[Target],
+    settings: Settings,
+    output: Output,
+    left_out: Mapping[str, str],
+    details: dict[str, Any],
 ) -> None:
     """The runs without torch in turns, and then those with it."""
     case = _name(launch)
     by_name = {target.name: target for target in targets}
-    given_up: dict[str, str] = {}
+    given_up = {**left_out}
     words: dict[str, str] = {}
 
     def measure(name: str, collective: bool) -> Sample:

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         limit_s=args.limit,
         warm_up=not args.quick,
     )
-    found = backends.candidates(args, _BACKENDS) if "nodes" in cases else []
+    found = backends.candidates(args, _BACKENDS, own_times=True) if "nodes" in cases else []
     options = {
         "backends": {each.name: dict(each.harness.conf) for each in found},
         "cases": list(cases),

@@ -7,7 +7,7 @@ import selectors
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -51,6 +51,7 @@ class Launch:
     def run(self, target: Target, *, collective: bool) -> Sample:
         """Raises ``JobFailed`` if it fails, or needs longer than the limit."""
         sample = Sample()
+        service_cpu = target.service_cpu()
         mark, directory = self.guard.new_job()
         meeting = meet(target, directory)
         variables = environment(mark) | {"GLOO_SOCKET_IFNAME": "lo"} | {**target.environment}
@@ -74,8 +75,9 @@ class Launch:
                             preexec_fn=default_signals,
                         )
                     )
-                self._wait_workers(agents, start, sample)
+                self._wait_workers(agents, start, sample, lambda: target.service_cpu() - service_cpu)
                 self._wait_end(agents, sample)
+                sample.total_cpu += target.service_cpu() - service_cpu
                 if any(agent.returncode for agent in agents):
                     raise DidNotFinish(f"exit codes {[agent.returncode for agent in agents]}")
             except DidNotFinish as error:
@@ -86,8 +88,13 @@ class Launch:
                 end_all(mark)
         return sample
 
-    def _wait_workers(self, agents: list[subprocess.Popen[bytes]], start: float, sample: Sample) -> None:
-        """Wait until every worker has spoken, and read what is asked for when the last node's first one has."""
+    def _wait_workers(
+        self, agents: list[subprocess.Popen[bytes]], start: float, sample: Sample, service_cpu: Callable[[], float]
+    ) -> None:
+        """Wait until every worker has spoken, and read what is asked for when the last node's first one has.
+
+        ``service_cpu``: seconds of the service that they dial, since the start.
+        """
         said = dict.fromkeys(range(len(agents)), b"")
         with selectors.DefaultSelector() as selector:
             for node, agent in enumerate(agents):
@@ -104,7 +111,7 @@ class Launch:
                     said[key.data] += text
                 if not sample.first_line and all(LINE in text for text in said.values()):
                     sample.first_line = now - start
-                    sample.agent_cpu = sum(cpu_seconds(agent.pid) for agent in agents)
+                    sample.agent_cpu = sum(cpu_seconds(agent.pid) for agent in agents) + service_cpu()
                 sample.all_lines = now - start
 
     def _wait_end(self, agents: list[subprocess.Popen[bytes]], sample: Sample) -> None:

@@ -14,13 +14,19 @@ from pathlib import Path
 from types import MappingProxyType
 
 from launcher.bench.backends import Candidate
+from launcher.bench.measure import cpu_seconds
 from launcher.bench.turns import DidNotFinish
 from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.interfaces import Capability
+from rdzv_plugins.testing.builtin import EtcdHarness
 from rdzv_plugins.testing.harness import Harness, free_port
 
 REFERENCES = ("torch-static", "torch-c10d")
 _MOST_CHARACTERS = 300
+_ETCD = """\
+One etcd, of one member, serves all jobs, with its data in memory where there is room. On a disk, for which it waits at
+each change, it takes longer: rdzv bench rendezvous measures it there.
+"""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -56,6 +62,10 @@ class Target:
         """The processes of the service that the nodes dial, where a harness has started one for all jobs."""
         found = self.harness.service if self.harness is not None else None
         return found.pids if found is not None else ()
+
+    def service_cpu(self) -> float:
+        """Seconds that the service has used so far, since it was started; 0 where there is none of ours."""
+        return sum(cpu_seconds(pid) for pid in self.service)
 
 
 class JobFailed(DidNotFinish):
@@ -123,6 +133,11 @@ def references(names: str, c10d_conf: Mapping[str, str] = _NOTHING) -> list[Targ
         if name not in targets:
             raise UsageError(f"--references: '{name}' is none of {', '.join(REFERENCES)}, and not 'none'")
     return [targets[name] for name in asked]
+
+
+def about_etcd(targets: Sequence[Target]) -> str:
+    """Lines for a caption: what is special about the etcd that a harness has started. Empty without one."""
+    return _ETCD if any(isinstance(target.harness, EtcdHarness) for target in targets) else ""
 
 
 def require_launchers() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import resource
-import tempfile
 from argparse import Namespace
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
 from launcher.bench import backends
+from launcher.bench.launch_guard import Guard
 from launcher.bench.output import Output
 from launcher.bench.rendezvous_points import Run, caption, notes, points
 from launcher.bench.rendezvous_run import Settings, What, layout, run, shape
@@ -26,12 +26,14 @@ from launcher.bench.rendezvous_targets import (
 from launcher.bench.store_names import hosts_file_only
 from launcher.bench.tiered_network import Network, fits
 from launcher.bench.turns import DidNotFinish, take_turns
-from rdzv_plugins.errors import UsageError
+from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.kvstore.limits import raise_file_limit
 
 _FILES_PER_NODE, _FILES_ELSEWHERE, _OTHER_FILES = 2, 2, 200
 _MOST_PROCESSES = 256
 """Each takes some 20 MiB, and a core now and then."""
+_MOST_IDLE = 64
+"""What idle nodes ask is not asked of more: it takes time, and either is nothing or grows with their number."""
 _SLOW_S = 20.0
 """A join that takes longer is not repeated."""
 
@@ -39,11 +41,11 @@ _SLOW_S = 20.0
 def measure(settings: Settings, args: Namespace) -> int:
     """Measure and print; returns the exit code. ``args``: of ``output.add_flags`` and ``backends.add_flags``.
 
-    Raises ``UsageError``, what the host raises for the name of a backend, and ``RdzvError`` where a run goes wrong.
+    Raises ``UsageError``, what the host raises for the name of a backend, and ``RdzvError`` where it cannot start.
     """
     for nodes in settings.nodes:
         _require_room(nodes, settings)
-    beside = references(settings.references, settings.ttl)
+    beside = references(settings.references)
     found = backends.candidates(args, DEFAULT, wanted(settings.ttl, settings.limit_s))
     require_server(settings.server, found)
     given = {name for name, _, _ in (text.partition("=") for text in args.rdzv_endpoint)}
@@ -53,23 +55,29 @@ def measure(settings: Settings, args: Namespace) -> int:
     plugins = dict(each.version for each in found)
     everyone = [target(each, not given.isdisjoint((each.name, *each.entry.backend.aliases))) for each in found]
     targets = [*everyone, *beside]
-    with ExitStack() as running:
+    with Guard() as guard, ExitStack() as running:
         output = running.enter_context(Output("rendezvous", options, as_json=args.json, out=args.out, plugins=plugins))
         given_up = backends.start(found, running, asked_for=args.backends is not None)
         for each in targets:
             why = each.why_not(delay=settings.delay_ms > 0)
             if why:
                 given_up.setdefault(each.name, why)
-        prefix = hosts_file_only(Path(running.enter_context(tempfile.TemporaryDirectory(prefix="rdzv-bench-"))))
+        prefix = hosts_file_only(guard.directory)
         for nodes in sorted(settings.nodes):
-            _case(nodes, settings, targets, output, prefix or [], given_up)
+            _case(nodes, settings, targets, output, prefix or [], guard.directory, given_up)
         alone = sum(len(group) == 1 for group in layout(max(settings.nodes), settings))
         output.end(caption(settings, alone=alone, names_from_hosts=prefix is not None))
     return 0
 
 
 def _case(
-    nodes: int, settings: Settings, targets: list[Target], output: Output, prefix: list[str], given_up: dict[str, str]
+    nodes: int,
+    settings: Settings,
+    targets: list[Target],
+    output: Output,
+    prefix: list[str],
+    files: Path,
+    given_up: dict[str, str],
 ) -> None:
     """One number of nodes. A target that does not finish is not asked for more."""
     case = f"{nodes} nodes"
@@ -82,10 +90,15 @@ def _case(
             network = running.enter_context(Network(processes, namespaces=True))
 
         def once(name: str, turn: int) -> Run:
-            what = What(idle=turn >= 0 and name not in idle_asked, loss=turn >= 0)
+            idle = turn >= 0 and name not in idle_asked and nodes <= _MOST_IDLE
+            what = What(idle=idle, loss=turn >= 0)
             if turn >= 0:
                 idle_asked.add(name)
-            sample = run(by_name[name], nodes, settings, what, network=network, prefix=prefix)
+            try:
+                sample = run(by_name[name], nodes, settings, what, network=network, prefix=prefix, files=files)
+            except RdzvError as error:
+                output.progress.say(f"{name}, {nodes} nodes: {error}")
+                raise DidNotFinish(_in_one_line(error)) from None
             if sample["join"] is None:
                 raise DidNotFinish(sample["unfinished"])
             return sample
@@ -109,6 +122,12 @@ def _case(
         unfinished = next((sample["unfinished"] for sample in samples if sample["unfinished"]), "")
         if unfinished:
             given_up.setdefault(name, f"{unfinished} ({case})")
+
+
+def _in_one_line(error: RdzvError) -> str:
+    """What has failed, and the last of its last words."""
+    first, *others = str(error).splitlines()
+    return f"{first}: {others[-1].strip(' |')}" if others else first
 
 
 def _require_room(nodes: int, settings: Settings) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import selectors
@@ -15,9 +14,9 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from launcher.bench.ends import with_parent
 from launcher.bench.turns import DidNotFinish
 
-_PR_SET_PDEATHSIG = 1
 _READ = 1 << 20
 
 
@@ -65,17 +64,17 @@ class Children:
     def fork(self, numbers: Sequence[int], run: Callable[[socket.socket], None]) -> None:
         """One more, in which ``run`` gets the other end of its connection."""
         ours, theirs = socket.socketpair()
-        parent, pid = os.getpid(), os.fork()
+        ends_with_me = with_parent()
+        pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() == parent:
-                    for each in self.living:
-                        each.connection.close()
-                    ours.close()
-                    run(theirs)
-                    code = 0
+                ends_with_me()
+                for each in self.living:
+                    each.connection.close()
+                ours.close()
+                run(theirs)
+                code = 0
             except BaseException:
                 traceback.print_exc()
                 sys.stderr.flush()
@@ -124,10 +123,11 @@ class Children:
             if answers is None:
                 self._selector.unregister(key.fileobj)
                 self.living.remove(key.data)
-                raise DidNotFinish(f"a process with {len(key.data.numbers)} nodes {_how(key.data.reap())}")
+                raise DidNotFinish(f"a process with {len(key.data.numbers)} nodes {ended_by(key.data.reap())}")
             heard += [(key.data, answer) for answer in answers]
         return heard
 
 
-def _how(code: int) -> str:
+def ended_by(code: int) -> str:
+    """In words, of an exit code or, where it is negative, a signal."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

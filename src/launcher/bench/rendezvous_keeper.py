@@ -23,8 +23,9 @@ from launcher.bench.rendezvous_fork import Child, Children
 from launcher.bench.rendezvous_nodes import FIXED, REFERENCES
 from launcher.bench.rendezvous_phases import Phase, Sample, State, grown, is_plain, per_node
 from launcher.bench.rendezvous_process import NodeProcess
-from launcher.bench.rendezvous_service import Service
+from launcher.bench.rendezvous_service import Counts, Service
 from launcher.bench.turns import DidNotFinish
+from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.kvstore.limits import raise_file_limit
 
@@ -166,8 +167,8 @@ class Run:
             asked=grown(now.asked(there), before.asked(there)),
             served=grown(now.service.requests, before.service.requests),
             nodes_cpu_s=now.cpu_since(before),
-            service_cpu_s=None if now.service.cpu_s is None else now.service.cpu_s - (before.service.cpu_s or 0),
-            apart_cpu_s=now.service.apart_s - before.service.apart_s,
+            service_cpu_s=_since(now.service.cpu_s, before.service.cpu_s),
+            apart_cpu_s=_since(now.service.apart_s, before.service.apart_s),
             syncs=now.service.syncs - before.service.syncs,
             sync_s=now.service.sync_s - before.service.sync_s,
         )
@@ -198,8 +199,19 @@ class Run:
             known_at=min(known, default=None),
             cpu_s={child.pid: (answer["cpu_s"], answer["cpu_after_s"]) for child, answer in answers.items()},
             memory_mib=sum(answer["memory_mib"] for answer in answers.values()),
-            service=self._service.counts(),
+            service=self._counts(),
         )
+
+    def _counts(self) -> Counts:
+        """What the service says; it may have ended, or be too busy to answer."""
+        try:
+            return self._service.counts()
+        except (OSError, RdzvError) as error:
+            raise DidNotFinish(f"its service does not say what it has counted: {error}") from None
+
+
+def _since(now: float | None, before: float | None) -> float | None:
+    return None if now is None or before is None else now - before
 
 
 class _NobodyPlain(DidNotFinish):

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
@@ -19,7 +20,8 @@ from rdzv_plugins.interfaces import Capability, Request
 
 TORCH_C10D, TORCH_STATIC = "torch-c10d", "torch-static"
 REFERENCES = (TORCH_C10D, TORCH_STATIC)
-_LAST_CALL_S = 1
+_LAST_CALL = timedelta(seconds=1)
+"""Of torch's dynamic rendezvous after a loss: it waits for so long for more nodes. In the join it waits for all."""
 _POLL_S = 0.1
 """As torch's agent asks its handler."""
 
@@ -114,6 +116,11 @@ class HostedNode(_Base):
     def join(self) -> None:
         self.rank = self._handler.next_rendezvous().rank
 
+    def again(self) -> None:
+        if isinstance(self._made, CountedState):
+            _shorten_last_call(cast(Any, self._handler)._inner)
+        super().again()
+
     def wait_over(self) -> None:
         if self.tells == VIEW:
             self._wait_told()
@@ -181,12 +188,16 @@ class TorchDynamicNode(_Base):
             local_addr=request.local_addr,  # as by --local-addr: else it looks its own name up
             is_host=number == 0,
             join_timeout=int(timeout_s),
-            last_call_timeout=_LAST_CALL_S,
+            last_call_timeout=int(timeout_s),
             **request.conf,
         )
         backend, store = create_backend(parameters)
         self._count(backend)
         self._handler = create_handler(store, backend, parameters)
+
+    def again(self) -> None:
+        _shorten_last_call(self._handler)
+        super().again()
 
     def join(self) -> None:
         self.rank = self._handler.next_rendezvous().rank
@@ -232,6 +243,11 @@ class TorchStaticNode(_Base):
 
     def facts(self) -> dict[str, Any]:
         return {"asked": None, "leads": False, "key": ""}
+
+
+def _shorten_last_call(handler: Any) -> None:
+    """Of a ``DynamicRendezvousHandler``. A time for all rounds would let the first one go without a late node."""
+    handler._settings.timeout._set_timeouts(last_call=_LAST_CALL)
 
 
 def as_request(data: Mapping[str, Any]) -> Request:

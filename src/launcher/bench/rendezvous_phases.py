@@ -29,8 +29,8 @@ class Phase:
     """Of the processes with nodes."""
     service_cpu_s: float | None
     """Of serving, wherever that is."""
-    apart_cpu_s: float
-    """Of the service, where it is in none of those processes."""
+    apart_cpu_s: float | None
+    """Of the service, where it is in none of those processes; None where nobody tells."""
     syncs: int
     sync_s: float
 

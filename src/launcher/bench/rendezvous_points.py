@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from launcher.bench.points import Point
 from launcher.bench.rendezvous_run import Settings
-from launcher.bench.rendezvous_targets import KEEP_ALIVES, Target, keep_alive_s
+from launcher.bench.rendezvous_targets import Target
 from launcher.bench.turns import Turns
 
 Run = Mapping[str, Any]
@@ -27,9 +27,10 @@ Nodes: {layout}, on {hosts}; no agents, no workers. {names}
               the broken connection for the node's end. A service that does not, like etcd, waits until its session
               ends, {ttl:g} s after its last sign of life: the figure holds that. Nodes of torch's dynamic rendezvous
               (c10d, torch-c10d and every state backend) are not told: here they join again at once, as when their
-              workers have failed, and wait until the lost one has sent no sign of life for {silent} s (torch's own
-              default: 15 s). Their last call, 30 s by default, is set to 1 s
-  CPU         user and system, of all nodes' processes and of the service, by the number of nodes
+              workers have failed, and wait until the lost one has sent no sign of life for 15 s, as by default.
+              Their last call, 30 s by default, is as long as the limit in the join, and 1 s after the loss
+  CPU         user and system, of all nodes' processes and of the service, by the number of nodes; not said where a
+              service that ran before does not tell its own
   requests    of a plain node, neither first nor leading, in one round: of its session, or reads and writes of the
               state. Signs of life and retries beneath are not seen. One of ours may be several of etcd's own
   per request the service's CPU in the join by what it has counted there, or the nodes where it does not count
@@ -65,7 +66,7 @@ def points(case: str, nodes: int, targets: Sequence[Target], turns: Turns[Run]) 
     for figure, title, unit, value, kind in figures:
         for target in targets:
             runs = turns.samples[target.name]
-            known = [each for each in map(value, runs) if each is not None]
+            known = _until_unknown(map(value, runs))
             unfinished = _unfinished(kind, target, runs, turns.unfinished.get(target.name, ""), bool(known))
             if known or (unfinished and kind != "-"):
                 found.append(
@@ -83,6 +84,16 @@ def points(case: str, nodes: int, targets: Sequence[Target], turns: Turns[Run]) 
                     )
                 )
     return found
+
+
+def _until_unknown(values: Iterable[float | None]) -> list[float]:
+    """Equal places of two targets are of one turn, so nothing that comes after a gap can be kept."""
+    known: list[float] = []
+    for value in values:
+        if value is None:
+            break
+        known.append(value)
+    return known
 
 
 def _unfinished(kind: str, target: Target, runs: Sequence[Run], reason: str, known: bool) -> str:
@@ -105,7 +116,9 @@ def _of(run: Run, phase: str, figure: str) -> Any:
 
 def _cpu(run: Run, nodes: int) -> float | None:
     join = run["join"]
-    return None if join is None else 1000 * (join["nodes_cpu_s"] + join["apart_cpu_s"]) / nodes
+    if join is None or join["apart_cpu_s"] is None:
+        return None  # without the service it would be less than that of targets whose service is in a node
+    return 1000 * float(join["nodes_cpu_s"] + join["apart_cpu_s"]) / nodes
 
 
 def _requests(run: Run, phase: str) -> float | None:
@@ -160,6 +173,5 @@ def caption(settings: Settings, *, alone: int, names_from_hosts: bool) -> str:
         hosts="hosts that are network namespaces, one for each process" if namespaces else "loopback",
         names=_NAMES_APART if names_from_hosts else _NAMES_AS_THEY_ARE,
         ttl=settings.ttl,
-        silent=KEEP_ALIVES * keep_alive_s(settings.ttl),
     )
     return text + (_DELAYED.format(delay=settings.delay_ms) if settings.delay_ms else "")

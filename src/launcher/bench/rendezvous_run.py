@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.bench.rendezvous_fork import ended_by
 from launcher.bench.rendezvous_nodes import as_data
 from launcher.bench.rendezvous_parts import Part
 from launcher.bench.rendezvous_targets import HAVE_SERVERS, LATER_S, Target
@@ -23,6 +24,8 @@ from rdzv_plugins.errors import RdzvError
 _LOOPBACK = Machine("127.0.0.1")
 _ALONE = 4
 """Nodes that have a process of their own though the others share theirs: one may lead, one be rank 0, two may go."""
+_IDLE_S = 6.0
+"""In which each node of torch gives a sign of life: by default every five seconds."""
 _HEARD_OF_S = 25.0
 """By torch's defaults a node is lost after three signs of life that have not come, five seconds apart."""
 _OTHER_S = 400.0
@@ -77,14 +80,22 @@ def layout(nodes: int, settings: Settings) -> list[list[int]]:
 
 
 def run(
-    target: Target, nodes: int, settings: Settings, what: What, *, network: Network | None, prefix: list[str]
+    target: Target,
+    nodes: int,
+    settings: Settings,
+    what: What,
+    *,
+    network: Network | None,
+    prefix: list[str],
+    files: Path,
 ) -> dict[str, Any]:
     """One run in fresh processes; returns ``rendezvous_keeper.Sample`` as data. Raises ``RdzvError``.
 
-    ``network``: a machine for each process of nodes; ``prefix``: what goes before the command that keeps them.
+    ``network``: a machine for each process of nodes; ``prefix``: what goes before the command that keeps them;
+    ``files``: a directory for what this run needs, which goes with it.
     """
     with ExitStack() as running:
-        directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="rdzv-bench-")))
+        directory = Path(running.enter_context(tempfile.TemporaryDirectory(dir=files)))
         groups = layout(nodes, settings)
         machines = network.nodes if network is not None else [_LOOPBACK] * len(groups)
         way = _way(target, settings, machines[0], network, directory, running)
@@ -105,12 +116,11 @@ def run(
             "limit_s": settings.limit_s,
             "unheard_s": 2 * settings.ttl if tells else max(2 * settings.ttl, _HEARD_OF_S),
             "at_once_s": settings.ttl / 2,
-            "idle_s": settings.ttl if what.idle else 0,  # in which every node gives about three signs of life
+            "idle_s": _IDLE_S if what.idle else 0,
             "loss": what.loss,
             "service": way.service,
         }
-        who = f"{target.name}, {nodes} nodes"
-        return _kept(task, prefix if not target.given else [], dict(target.harness.environment), who, running)
+        return _kept(task, prefix if not target.given else [], dict(target.harness.environment), running)
 
 
 @dataclass(frozen=True)
@@ -132,11 +142,12 @@ def _way(
     empty.mkdir()
     written, host, port = target.endpoint(empty)
     machine, outside, first_serves = _LOOPBACK, False, False
-    pids = list(target.harness.service.pids) if target.harness.service is not None else []
+    pids = _pids(target)
+    apart = target.given or target.harness.service is not None
     if settings.server == "process" and target.name in HAVE_SERVERS and not target.given:
         machine = network.root if network is not None else _LOOPBACK
         server = running.enter_context(Part("server", machine))
-        host, port, pids = machine.address, server.port, [server.pid]
+        host, port, pids, apart = machine.address, server.port, [server.pid], True
         written = f"{host}:{port}"
     elif target.served_by_node:
         machine, first_serves = home, True
@@ -145,7 +156,13 @@ def _way(
             written = f"{host}:{port}"
     else:
         outside = True
-    service = {"probe": target.probe, "endpoint": f"{host}:{port}", "machine": asdict(machine), "pids": pids}
+    service = {
+        "probe": target.probe,
+        "endpoint": f"{host}:{port}",
+        "machine": asdict(machine),
+        "pids": pids,
+        "apart": apart,
+    }
     delay_s = settings.delay_ms / 1000
     if not target.harness.dialled or not (delay_s or (outside and network is not None)):
         return _Way(written, written, first_serves, service)
@@ -157,9 +174,14 @@ def _way(
     return _Way(written if first_serves else through, through, first_serves, service)
 
 
-def _kept(
-    task: dict[str, Any], prefix: list[str], environment: dict[str, str], who: str, running: ExitStack
-) -> dict[str, Any]:
+def _pids(target: Target) -> list[int]:
+    try:
+        return [*target.harness.service.pids] if target.harness.service is not None else []
+    except Exception as error:  # a stranger's harness may raise anything
+        raise RdzvError(f"its harness does not tell its processes: {type(error).__name__}: {error}") from error
+
+
+def _kept(task: dict[str, Any], prefix: list[str], environment: dict[str, str], running: ExitStack) -> dict[str, Any]:
     command = [*prefix, sys.executable, "-m", "launcher.bench.rendezvous_keeper", json.dumps(task)]
     pipe = subprocess.PIPE
     # thousands of nodes may warn: no pipe holds that
@@ -181,11 +203,11 @@ def _kept(
     try:
         keeper.wait(limit_s)
     except subprocess.TimeoutExpired:
-        raise RdzvError(f"{who}: no end after {limit_s:g} s") from None
+        raise RdzvError(f"the process that keeps its nodes has not ended after {limit_s:g} s") from None
     said, _ = keeper.communicate()
     if keeper.returncode:
         words.seek(0)
         last = words.read().strip().splitlines()[-12:]
-        raise RdzvError("\n  | ".join([f"{who}: exit code {keeper.returncode}", *last]))
+        raise RdzvError("\n  | ".join([f"the process that keeps its nodes: {ended_by(keeper.returncode)}", *last]))
     sample: dict[str, Any] = json.loads(said)
     return sample

@@ -29,18 +29,22 @@ class Counts:
     """And how long that took."""
     cpu_s: float | None = None
     """Processor time that serving took; None where that cannot be told from the rest."""
-    apart_s: float = 0.0
-    """Processor time of processes that hold no nodes."""
+    apart_s: float | None = 0.0
+    """Processor time of processes that hold no nodes, but serve them; None where nobody tells."""
 
 
 class Service:
-    """How to ask it. ``task``: ``probe`` (how, or empty), ``endpoint``, ``machine`` (where from), ``pids`` (apart)."""
+    """How to ask it. ``task``: ``probe`` (how, or empty), ``endpoint``, ``machine`` (where from), ``pids``, ``apart``.
+
+    ``apart``: it is in none of the nodes' processes; ``pids``: its own, as far as they are known here.
+    """
 
     def __init__(self, task: Mapping[str, Any]) -> None:
         self._probe: str = task["probe"]
         self._endpoint = parse_endpoint(task["endpoint"], None) if self._probe else None
         self._machine = Machine(**task["machine"])
         self._pids: list[int] = task["pids"]
+        self._unseen = bool(task["apart"] and not self._pids)
 
     def counts(self) -> Counts:
         """Raises ``OSError`` and ``RdzvError`` where it should answer and does not."""
@@ -51,18 +55,19 @@ class Service:
             assert self._endpoint is not None, "it is known where there is a probe"
             metrics = ask_metrics(self._endpoint.port)
             return Counts(dict(metrics.requests), metrics.keep_alives, metrics.syncs, metrics.sync_s, cpu_s, cpu_s)
-        return Counts(cpu_s=cpu_s if self._pids else None, apart_s=cpu_s)
+        return Counts(cpu_s=cpu_s if self._pids else None, apart_s=None if self._unseen else cpu_s)
 
-    def _native(self, apart_s: float) -> Counts:
+    def _native(self, pids_s: float) -> Counts:
         from rdzv_plugins.kvstore.framing import ask_statistics
 
         assert self._endpoint is not None, "it is known where there is a probe"
         with inside(self._machine):
             statistics = ask_statistics(self._endpoint, _ANSWER_S)
         requests = {name: count for name, count in statistics["requests"].items() if count and name != "framed"}
+        cpu_s = float(sum(loop["cpu_s"] for loop in statistics["loops"]))
         return Counts(
             signs=requests.pop("keep_alive", 0),
             requests=requests,
-            cpu_s=float(sum(loop["cpu_s"] for loop in statistics["loops"])),
-            apart_s=apart_s,
+            cpu_s=cpu_s,
+            apart_s=cpu_s if self._unseen else pids_s,
         )

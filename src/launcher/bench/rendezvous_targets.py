@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from launcher.bench.backends import Candidate
@@ -13,7 +12,7 @@ from launcher.bench.rendezvous_etcd import FreshEtcd
 from launcher.bench.rendezvous_nodes import REFERENCES, TORCH_STATIC
 from launcher.bench.rendezvous_service import ETCD, NATIVE
 from rdzv_plugins.endpoints import parse_endpoint
-from rdzv_plugins.errors import UsageError
+from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.host.create import NoOptions
 from rdzv_plugins.interfaces import Capability, Request
 from rdzv_plugins.testing.builtin import EtcdHarness
@@ -22,10 +21,9 @@ from rdzv_plugins.testing.harness import Harness
 DEFAULT = "static,c10d,parallel,tiered,etcd"
 HAVE_SERVERS = ("parallel", "tiered")
 """Whose service may have a process of its own: --server."""
-KEEP_ALIVES = 3
 LATER_S = 60.0
 """A node gives up after the benchmark has."""
-_LAST_CALL, _IS_HOST = "last_call_timeout", "is_host"
+_IS_HOST = "is_host"
 _GO = 2
 """How many nodes go, one after the other, where sessions tell who lives."""
 
@@ -33,10 +31,8 @@ _GO = 2
 class Torch(Harness):
     """torch's own rendezvous: node 0 serves the endpoint, as with plain torchrun."""
 
-    def __init__(self, name: str, ttl: float) -> None:
+    def __init__(self, name: str) -> None:
         self.backend = name
-        if name != TORCH_STATIC:
-            self.conf = MappingProxyType(signs_of_life(ttl))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,21 +82,26 @@ class Target:
         )
 
     def endpoint(self, directory: Path) -> tuple[str, str, int]:
-        """Of a new run: as it is written, and host and port where it is dialled."""
-        written = self.harness.endpoint(directory)
+        """Of a new run: as it is written, and host and port where it is dialled. Raises ``RdzvError``."""
+        try:
+            written = self.harness.endpoint(directory)
+        except RdzvError:
+            raise
+        except Exception as error:  # a stranger's harness may raise anything
+            raise RdzvError(f"its harness gives no endpoint: {type(error).__name__}: {error}") from error
         if not self.harness.dialled:
             return written, "", 0
         where = parse_endpoint(written, None)
         return written, where.host, where.port
 
 
-def references(names: str, ttl: float) -> list[Target]:
+def references(names: str) -> list[Target]:
     """torch's own of these names, or ``none``. Raises ``UsageError``."""
     asked = [] if names == "none" else [*dict.fromkeys(names.split(","))]
     for name in asked:
         if name not in REFERENCES:
             raise UsageError(f"--references: '{name}' is none of {', '.join(REFERENCES)}, and not 'none'")
-    return [Target(name, Torch(name, ttl), elastic=name != TORCH_STATIC, ranks=name == TORCH_STATIC) for name in asked]
+    return [Target(name, Torch(name), elastic=name != TORCH_STATIC, ranks=name == TORCH_STATIC) for name in asked]
 
 
 def target(candidate: Candidate, given: bool) -> Target:
@@ -113,13 +114,11 @@ def target(candidate: Candidate, given: bool) -> Target:
 
 
 def set_up(candidate: Candidate, etcd_data: str) -> None:
-    """Before it is started: etcd gets its data on disk, and state backends torch's own last call."""
+    """Before it is started: etcd gets its data on disk."""
     if type(candidate.harness) is EtcdHarness:
         fresh = FreshEtcd(etcd_data)
         fresh.conf = candidate.harness.conf
         candidate.harness = fresh
-    if candidate.harness.kind == "state" and _LAST_CALL in _keys(candidate) - candidate.given.keys():
-        candidate.harness.conf = MappingProxyType({**candidate.harness.conf, _LAST_CALL: "1"})
 
 
 def _keys(candidate: Candidate) -> set[str]:
@@ -130,7 +129,8 @@ def _keys(candidate: Candidate) -> set[str]:
 def wanted(ttl: float, limit_s: float) -> Mapping[str, str]:
     """Options that make it a benchmark: rounds wait for all nodes, and the benchmark loses patience first.
 
-    All nodes are asked to dial the workers' store at once here, on few cores.
+    All nodes are asked to dial the workers' store at once here, on few cores. torch's signs of life are as by default:
+    more of them would slow its nodes down while they join.
     """
     patience = f"{ttl + limit_s + LATER_S:g}"
     return {
@@ -138,19 +138,11 @@ def wanted(ttl: float, limit_s: float) -> Mapping[str, str]:
         "timeout": patience,
         "join_timeout": patience,
         "reach_timeout": f"{ttl + limit_s:g}",
-        _LAST_CALL: f"{limit_s:g}",
+        "last_call_timeout": f"{limit_s:g}",
         "allow_same_host": "true",
-    } | signs_of_life(ttl)
-
-
-def signs_of_life(ttl: float) -> dict[str, str]:
-    """Options of torch's dynamic rendezvous by which it counts a silent node as lost about as late as the others do."""
-    return {"keep_alive_interval": str(keep_alive_s(ttl)), "keep_alive_max_attempt": str(KEEP_ALIVES)}
-
-
-def keep_alive_s(ttl: float) -> int:
-    """Whole seconds between two heartbeats: torch takes no others."""
-    return max(1, round(ttl / KEEP_ALIVES))
+        "keep_alive_interval": "5",
+        "keep_alive_max_attempt": "3",
+    }
 
 
 def require_server(where: str, found: list[Candidate]) -> None:

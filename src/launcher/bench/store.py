@@ -8,12 +8,11 @@ spoils it least.
 from __future__ import annotations
 
 import resource
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
+from launcher.bench.launch_guard import Guard
 from launcher.bench.output import Output
 from launcher.bench.progress import Progress
 from launcher.bench.store_cases import NAMES_LIMIT_S, Case, Sample, load_module, measure
@@ -70,8 +69,8 @@ def run(settings: Settings, *, as_json: bool, out: str | None) -> int:
     load_module()
     cases = settings.cases()
     _require_files(max(case.connections for case in cases))
-    with tempfile.TemporaryDirectory(prefix="rdzv-bench-") as directory:
-        apart = hosts_file_only(Path(directory))
+    with Guard() as guard:
+        apart = hosts_file_only(guard.directory)
         options = asdict(settings) | {
             "targets": [target.name for target in settings.targets],
             "names_from_hosts_file": apart is not None,

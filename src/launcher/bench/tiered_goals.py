@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from launcher.bench.points import Point, Ratio, compare
@@ -23,7 +24,7 @@ class Goal:
     where: str
     most: float
     measured: float | None
-    """None: a ratio that was refused."""
+    """None: a ratio that was refused, or a way that did not finish."""
     refused: str = ""
 
     @property
@@ -33,17 +34,30 @@ class Goal:
 
 
 def goals(case: Case, stage: str, ways: Sequence[Way], turns: Turns[Sample], points: Sequence[Point]) -> list[Goal]:
-    """Those of one stage by ``ways``, whose points are given. Ways that have not finished reach nothing."""
+    """Those of one stage by ``ways``, whose points are given. Those of ways that have not finished stay open."""
     ratios = {(ratio.target, ratio.figure): ratio for ratio in compare(points)}
     found: list[Goal] = []
+    reached: Iterable[Goal]
     for way in ways:
-        if way.route != "direct" and turns.samples[way.name]:
-            requests = max(max(p.samples) for p in points if (p.target, p.figure) == (way.target, "root_requests"))
-            if stage == "gloo init":
-                found += _of_init(case, way, points[0].case, requests, ratios)
-            elif stage == "barrier":
-                found += _of_barrier(case, way, points[0].case, requests, turns.samples[way.name][-1])
+        if way.route == "direct":
+            continue
+        if stage == "gloo init":
+            reached = _of_init(case, way, points[0].case, _requests(way, points), ratios)
+        elif stage == "barrier":
+            reached = _of_barrier(case, way, points[0].case, _requests(way, points), turns.samples[way.name])
+        else:
+            continue
+        if not turns.samples[way.name]:
+            why = turns.unfinished.get(way.name, "not measured")
+            reached = (dataclasses.replace(goal, measured=None, refused=why) for goal in reached)
+        found += reached
     return found
+
+
+def _requests(way: Way, points: Sequence[Point]) -> float:
+    """The most at the root in any run; 0 where there was none."""
+    mine = [p for p in points if (p.target, p.figure) == (way.target, "root_requests")]
+    return max((sample for point in mine for sample in point.samples), default=0)
 
 
 def _of_init(case: Case, way: Way, where: str, requests: float, ratios: dict[tuple[str, str], Ratio]) -> Iterator[Goal]:
@@ -59,9 +73,9 @@ def _of_init(case: Case, way: Way, where: str, requests: float, ratios: dict[tup
             yield Goal(f"{words[figure]} of the init, beside direct", where, limit, ratio.value, ratio.refused)
 
 
-def _of_barrier(case: Case, way: Way, where: str, requests: float, sample: Sample) -> Iterator[Goal]:
+def _of_barrier(case: Case, way: Way, where: str, requests: float, samples: Sequence[Sample]) -> Iterator[Goal]:
     where = f"{where}, {way.target}"
-    connections = sample.phases["store_barrier"].connections
+    connections = samples[-1].phases["store_barrier"].connections if samples else None
     yield Goal("requests of a barrier at the root, for each node", where, _MOST_BARRIER, requests / case.nodes)
     yield Goal("connections at the root", where, way.fanout or case.nodes, connections)
 
