@@ -158,7 +158,9 @@ def test_store_that_is_silent_is_lost_and_all_meet_again_without_a_restart_used(
     finish(job, first, other)
     assert restarts(first, other) == {"0"}
     assert [last_rank(first), last_rank(other)] == [0, 1]
-    assert first.text.count("round 1 is over: ") == other.text.count("round 1 is over: ") == 1
+    # once at most: a node whose workers have failed by it joins again without being told
+    told = [node.text.count("round 1 is over: ") for node in (first, other)]
+    assert max(told) == 1, outputs([first, other])
 
 
 def stop(meeting: Meeting) -> Path:

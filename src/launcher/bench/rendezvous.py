@@ -32,7 +32,7 @@ from rdzv_plugins.kvstore.limits import raise_file_limit
 _FILES_PER_NODE, _FILES_ELSEWHERE, _OTHER_FILES = 2, 2, 200
 _MOST_PROCESSES = 256
 """Each takes some 20 MiB, and a core now and then."""
-_MOST_IDLE = 64
+_MOST_IDLE = 16
 """What idle nodes ask is not asked of more: it takes time, and either is nothing or grows with their number."""
 _SLOW_S = 20.0
 """A join that takes longer is not repeated."""

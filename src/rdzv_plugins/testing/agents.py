@@ -76,11 +76,8 @@ class Agent:
         return match
 
     def reports(self) -> list[dict[str, Any]]:
-        """What its workers printed as one line of JSON each, in that order.
-
-        Each is one write, but may come in the middle of a line that somebody else writes in two.
-        """
-        return [json.loads(line) for line in re.findall(r"\{\".*\}$", self.text, re.MULTILINE)]
+        """What its workers printed as one line of JSON each, in that order."""
+        return [json.loads(line) for line in re.findall(r"^\{.*\}$", self.text, re.MULTILINE)]
 
 
 class Agents:
