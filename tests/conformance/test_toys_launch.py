@@ -20,7 +20,10 @@ RANK = "test_given_node_rank"
 def test_store_of_the_first_round_in_the_second(tmp_path: Path) -> None:
     """torch's own handler, as 2.13 has it."""
     checked = check(tmp_path, "store_of_torch", "launch", harness="StateHarness", k=RESTART)
-    checked.must_fail(RESTART, saying="has found its key of an earlier round in the store of this one")
+    checked.must_fail(RESTART)
+    # or a worker goes on asking for the store of the first round when that has gone
+    seen = ("has found its key of an earlier round in the store of this one", " still runs after ")
+    assert any(fault in checked.tests[RESTART]["message"] for fault in seen), checked.tests[RESTART]
 
 
 def test_failure_elsewhere_that_ends_a_node_with_0(tmp_path: Path) -> None:
