@@ -122,7 +122,7 @@ def test_benchmark_that_cannot_begin_leaves_no_file(monkeypatch, tmp_path: Path,
 def test_backend_of_the_default_that_cannot_be_started_is_in_the_results(monkeypatch, tmp_path: Path, capfd) -> None:
     without_etcd(monkeypatch, tmp_path)
     found = candidates(argparse.Namespace(backends=None, rdzv_endpoint=[], rdzv_conf=[]), "etcd")
-    settings = Settings(("worker", "agent"), 3, "none", 1, 3, LIMIT_S, LIMIT_S, warm_up=False)
+    settings = Settings(("worker", "agent"), 3, "none", 1, 3, LIMIT_S, LIMIT_S)
     run(settings, found, Output("faults", {}, as_json=True, out=None), asked_for=False)
     result = result_of(capfd.readouterr().out, tmp_path)
     for case in ("a worker is killed", "an agent is killed"):

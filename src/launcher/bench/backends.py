@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Any
@@ -91,6 +91,15 @@ def candidates(
         if strangers := set(by_name) - names:
             raise UsageError(f"{flag}={min(strangers)}=...: it is not measured", remedy="Name it in --backends.")
     return found
+
+
+def reference_names(names: str, known: Sequence[str]) -> list[str]:
+    """What ``--references`` names, of those that are ``known``; ``none`` for none of them. Raises ``UsageError``."""
+    asked = [] if names == "none" else [*dict.fromkeys(names.split(","))]
+    for name in asked:
+        if name not in known:
+            raise UsageError(f"--references: '{name}' is none of {', '.join(known)}, and not 'none'")
+    return asked
 
 
 def start(found: list[Candidate], running: ExitStack, *, asked_for: bool) -> dict[str, str]:

@@ -21,7 +21,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from launcher.bench.ends import with_parent
+from launcher.bench.ends import end_by_input, tail, with_parent
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.kvstore.limits import raise_file_limit
 from rdzv_plugins.testing.launch_processes import MARK
@@ -89,25 +89,13 @@ class EtcdServer:
             selector.register(self._watcher.stdout, selectors.EVENT_READ)
             line = self._watcher.stdout.readline() if selector.select(_START_LIMIT_S) else b""
         if not line:
-            raise RdzvError(f"etcd did not start{self._last_words()}")
+            raise RdzvError(f"etcd did not start{tail(self._stderr)}")
         self.port, self.pid = map(int, line.split())
 
     def stop(self) -> None:
         """End it, if it has not ended."""
-        for stream in (self._watcher.stdin, self._watcher.stdout):
-            if stream is not None:
-                stream.close()
-        try:
-            self._watcher.wait(_END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self._watcher.kill()
-            self._watcher.wait()
+        end_by_input(self._watcher, _END_LIMIT_S)
         self._stderr.close()
-
-    def _last_words(self) -> str:
-        self._stderr.seek(0)
-        words = self._stderr.read().decode(errors="replace").strip().splitlines()[-12:]
-        return "".join(f"\n  | {line}" for line in words)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,6 @@ def run(args: argparse.Namespace) -> int:
         ttl=positive("--ttl", args.ttl),
         collective_timeout_s=args.collective_timeout,
         limit_s=args.limit,
-        warm_up=False,  # each run has its own before the fault: the job's start
     )
     found = backends.candidates(args, _BACKENDS, wanted_conf(settings.ttl))
     options = {

@@ -17,6 +17,7 @@ import uuid
 from pathlib import Path
 from types import TracebackType
 
+from launcher.bench.ends import end_by_input
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.testing.launch_processes import MARK, clean_environment, kill
 
@@ -73,14 +74,7 @@ class Guard:
         self._end()
 
     def _end(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
-        try:
-            self._process.wait(_END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_by_input(self._process, _END_LIMIT_S)
 
 
 def environment(mark: str) -> dict[str, str]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from launcher.bench.backends import Candidate
+from launcher.bench.backends import Candidate, reference_names
 from launcher.bench.measure import cpu_seconds
 from launcher.bench.turns import DidNotFinish
-from rdzv_plugins.errors import RdzvError, UsageError
+from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.builtin import EtcdHarness
 from rdzv_plugins.testing.harness import Harness, free_port
@@ -128,11 +128,7 @@ def references(names: str, c10d_conf: Mapping[str, str] = _NOTHING) -> list[Targ
         "torch-static": Target("torch-static", "torchrun", "static", ranks=True),
         "torch-c10d": Target("torch-c10d", "torchrun", "c10d", c10d_conf, elastic=True),
     }
-    asked = [] if names == "none" else list(dict.fromkeys(names.split(",")))
-    for name in asked:
-        if name not in targets:
-            raise UsageError(f"--references: '{name}' is none of {', '.join(REFERENCES)}, and not 'none'")
-    return [targets[name] for name in asked]
+    return [targets[name] for name in reference_names(names, REFERENCES)]
 
 
 def about_etcd(targets: Sequence[Target]) -> str:

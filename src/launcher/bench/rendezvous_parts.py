@@ -20,6 +20,7 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
+from launcher.bench.ends import end_by_input, tail
 from launcher.bench.tiered_network import Machine, inside
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.kvstore.limits import raise_file_limit
@@ -54,8 +55,7 @@ class Part:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             line = self._process.stdout.readline() if selector.select(_START_S) else ""
         if not line.strip():
-            self._stderr.seek(0)
-            words = "".join(f"\n  | {each}" for each in self._stderr.read().strip().splitlines()[-12:])
+            words = tail(self._stderr)
             self.__exit__(None, None, None)
             raise RdzvError(f"the {self._role} of the benchmark did not start{words}")
         self.port = int(line)
@@ -64,14 +64,7 @@ class Part:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_by_input(self._process, _END_S)
         self._stderr.close()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.bench.backends import Candidate
+from launcher.bench.backends import Candidate, reference_names
 from launcher.bench.rendezvous_etcd import FreshEtcd
 from launcher.bench.rendezvous_nodes import REFERENCES, TORCH_STATIC
 from launcher.bench.rendezvous_service import ETCD, NATIVE
@@ -97,11 +97,10 @@ class Target:
 
 def references(names: str) -> list[Target]:
     """torch's own of these names, or ``none``. Raises ``UsageError``."""
-    asked = [] if names == "none" else [*dict.fromkeys(names.split(","))]
-    for name in asked:
-        if name not in REFERENCES:
-            raise UsageError(f"--references: '{name}' is none of {', '.join(REFERENCES)}, and not 'none'")
-    return [Target(name, Torch(name), elastic=name != TORCH_STATIC, ranks=name == TORCH_STATIC) for name in asked]
+    return [
+        Target(name, Torch(name), elastic=name != TORCH_STATIC, ranks=name == TORCH_STATIC)
+        for name in reference_names(names, REFERENCES)
+    ]
 
 
 def target(candidate: Candidate, given: bool) -> Target:

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from types import TracebackType
 
+from launcher.bench.ends import end_by_input, tail
 from launcher.bench.measure import exact_cpu_seconds
 from rdzv_plugins.errors import RdzvError, UsageError
 
@@ -104,7 +105,7 @@ class Server:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             line = self._process.stdout.readline() if selector.select(_START_LIMIT_S) else b""
         if not line.strip().isdigit():
-            raise RdzvError(f"the server '{self.target.name}' did not start{self._last_words()}")
+            raise RdzvError(f"the server '{self.target.name}' did not start{tail(self._stderr)}")
         self.port = int(line)
 
     def cpu_seconds(self) -> float:
@@ -119,21 +120,9 @@ class Server:
                     return now
                 before = now
         except OSError:
-            raise RdzvError(f"the server '{self.target.name}' has ended{self._last_words()}") from None
+            raise RdzvError(f"the server '{self.target.name}' has ended{tail(self._stderr)}") from None
 
     def stop(self) -> None:
         """End it, if it has not ended."""
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
-        try:
-            self._process.wait(0.5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_by_input(self._process, 0.5)
         self._stderr.close()
-
-    def _last_words(self) -> str:
-        self._stderr.seek(0)
-        words = self._stderr.read().decode(errors="replace").strip().splitlines()[-12:]
-        return "".join(f"\n  | {line}" for line in words)

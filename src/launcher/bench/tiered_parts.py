@@ -14,6 +14,7 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
+from launcher.bench.ends import end_by_input, tail
 from launcher.bench.measure import exact_cpu_seconds
 from launcher.bench.tiered_network import Machine, Network
 from rdzv_plugins.errors import RdzvError
@@ -50,14 +51,7 @@ class Part:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_by_input(self._process, 5)
         self._stderr.close()
 
     def wait_ready(self) -> None:
@@ -79,7 +73,7 @@ class Part:
         try:
             return exact_cpu_seconds(self._process.pid)
         except OSError:
-            raise RdzvError(f"the process of '{self.role}' has ended{self._last_words()}") from None
+            raise RdzvError(f"the process of '{self.role}' has ended{tail(self._stderr)}") from None
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None, "started with a pipe"
@@ -90,12 +84,8 @@ class Part:
         line = self._process.stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line.strip() else {"error": "has ended"}
         if "error" in answer:
-            raise RdzvError(f"the process of '{self.role}': {answer['error']}{self._last_words()}")
+            raise RdzvError(f"the process of '{self.role}': {answer['error']}{tail(self._stderr)}")
         return answer
-
-    def _last_words(self) -> str:
-        self._stderr.seek(0)
-        return "".join(f"\n  | {line}" for line in self._stderr.read().strip().splitlines()[-12:])
 
 
 class Parts:
