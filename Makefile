@@ -5,6 +5,7 @@
 #   make bench   every benchmark, each beside torch's own in the same run; the page is build/bench/report.html
 #   make sanitize  the C++ tests under the address, undefined-behaviour and thread sanitizers; the fuzzer for 10 s
 #   make fuzz      the fuzzer of the wire for longer (make fuzz FUZZ_SECONDS=600)
+#   make soak    things go wrong at random in a job on several hosts, for minutes or hours (ARGS="--backend=etcd --seed=7")
 #   make native  build the native store after a change to native/ (test and bench do so themselves)
 #   make clean   remove what the others made
 PYTHON ?= python3
@@ -14,17 +15,17 @@ STAMP := $(VENV)/.installed
 NATIVE := build/native/.built
 NATIVE_SOURCES := CMakeLists.txt $(wildcard native/*.txt native/src/* native/include/rdzv/* native/bindings/* native/bench/*)
 
-.PHONY: demo test lint bench native sanitize sanitize-address sanitize-thread fuzz clean setup
+.PHONY: demo test lint bench soak native sanitize sanitize-address sanitize-thread fuzz clean setup
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "make: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	@echo "installing into $(VENV) (the first time takes a minute or two) ..."
+	@echo "installing into $(VENV): some minutes, once ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
 	  "$$(grep '^torch==' constraints.txt)" -e '.[dev,examples]'
-	@# a plain path instead of the build tool's import hook, so that PYTHONPATH can put a changed copy in front
-	@echo '$(CURDIR)/src' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/_editable_skbc_rdzv_plugins.pth"
+	@# a plain path each instead of the build tool's import hook, so that PYTHONPATH can put a changed copy in front
+	@printf '%s\n' '$(CURDIR)/src' '$(CURDIR)/src/launcher' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/_editable_skbc_rdzv_plugins.pth"
 	@# pip compiles one file after the other, this as many as there are processors; a few are not for this Python
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
@@ -34,7 +35,7 @@ native: $(NATIVE)
 $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 	@command -v $${CXX:-c++} >/dev/null || { \
 	  echo "make: the native store needs a C++20 compiler; on Debian and Ubuntu: apt-get install g++" >&2; exit 1; }
-	@echo "building the native store ..."
+	@echo "building the native store: a minute or two ..."
 	@$(BIN)/cmake -S . -B build/native -G Ninja -DRDZV_INPLACE=ON -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -Dnanobind_DIR="$$($(BIN)/python -m nanobind --cmake_dir)" >/dev/null
 	@MAKEFLAGS= $(BIN)/ninja -C build/native --quiet # make --jobs has a job server that it cannot use here
@@ -44,11 +45,14 @@ demo: $(NATIVE)
 	@$(BIN)/python examples/demo.py
 
 TESTERS ?= 5
+# kept bytecode: else each of some thousand processes compiles our modules again
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(NATIVE)
-	@tests/install_etcd.sh
-	@tests/install_redis.sh
-	@# in the order of the folders: many of the last ones are quick, so that all processes end at about the same time
-	@$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@tests/install.sh etcd redis
+	@echo "running the tests, $(TESTERS) at a time: about half an hour with two processors ..."
+	@# what takes minutes first (tests/conftest.py), then the folders in their order: many of the last ones are quick, so
+	@# that all processes end at about the same time
+	@$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder --ignore=tests/native $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff format --check .
@@ -61,7 +65,7 @@ sanitize: sanitize-address sanitize-thread
 sanitize-address: $(STAMP)
 	@native/tests/build.sh address rdzv_tests rdzv_fuzz
 	@native/tests/run.sh build/sanitize-address/native/tests/rdzv_tests --quiet
-	@native/tests/run.sh build/sanitize-address/native/tests/rdzv_fuzz --seconds 10 --save build/fuzz
+	@$(BIN)/python -m pytest -n0 --noconftest -q tests/native
 
 sanitize-thread: $(STAMP)
 	@native/tests/build.sh thread rdzv_tests
@@ -74,10 +78,14 @@ fuzz: $(STAMP)
 
 bench: $(NATIVE)
 	@$(BIN)/python -m compileall -q src # as pip leaves an installed package
-	@tests/install_etcd.sh
+	@tests/install.sh etcd
 	@$(BIN)/rdzv bench all --out=build/bench $(ARGS)
+
+soak: $(NATIVE)
+	@tests/install.sh etcd
+	@$(BIN)/python tests/soak $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .cache
-	rm -f src/rdzv_plugins/kvstore/_native.*.so src/launcher/bench/_load.*.so
+	rm -f src/rdzv_plugins/kvstore/_native.*.so src/launcher/rdzv_launcher/bench/_load.*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -21,19 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from rdzv_plugins import errors, hookspecs
-from rdzv_plugins.elastic.elastic_options import ElasticOptions
-from rdzv_plugins.elastic.settings import DynamicSettings
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.validation import HOOK_NAMES
 from rdzv_plugins.interfaces import Backend, Capability
-from rdzv_plugins.options import WorkerStoreOptions, describe_options
+from rdzv_plugins.kit import DynamicSettings, ElasticOptions, TlsOptions, WorkerStoreOptions
+from rdzv_plugins.options import describe_options
 
 REFERENCE = Path(__file__).parent / "reference"
 COMMAND = "python docs/generate.py"
 MARKER = f"<!-- From here on written by `{COMMAND}`: change the docstrings, not this. -->\n"
 OURS = "rdzv-plugins"
-BASES = (WorkerStoreOptions, DynamicSettings, ElasticOptions)
+BASES = (WorkerStoreOptions, DynamicSettings, ElasticOptions, TlsOptions)
 """Options dataclasses from which plug-ins derive theirs."""
 
 _SECTION = re.compile(r"(Called|Arguments|Result|Errors|Example|Undeclared|Exit code):(.*)")
@@ -165,7 +164,7 @@ def _backend(backend: Backend, text: str) -> Iterator[str]:
 
 def _base(cls: type) -> list[str]:
     keys = ", ".join(f"`{info.name}`" for info in describe_options(cls))
-    return [f"`{cls.__module__}.{cls.__name__}`", inspect.getdoc(cls) or "", keys]
+    return [f"`rdzv_plugins.kit.{cls.__name__}`", inspect.getdoc(cls) or "", keys]
 
 
 def error_tree(classes: Sequence[type[errors.RdzvError]]) -> str:

@@ -13,14 +13,15 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from launcher.bench.manifest import as_text as manifest_as_text
-from launcher.bench.points import Point, Ratio
-from launcher.bench.results import Result, read_results
-from launcher.bench.tables import number
+from rdzv_launcher.bench.charts.style import number
+from rdzv_launcher.bench.method.manifest import as_text as manifest_as_text
+from rdzv_launcher.bench.method.points import Point, Ratio
+from rdzv_launcher.bench.method.results import Result, read_results
 
 PAGE = Path(__file__).parent / "explanation/performance.md"
 FIGURES = PAGE.parent / "performance"
 _BLOCK = re.compile(r"(<!-- (?P<what>[\w-]+)(?P<rest>(?: [\w-]+)*) -->\n).*?(<!-- end -->)", re.DOTALL)
+_NOISE = re.compile(r"the runs of .* differ by ([\d.]+) among themselves, the two by ([\d.]+)")
 _IMAGE = re.compile(r"\]\(performance/([\w.-]+\.svg)\)")
 
 
@@ -76,7 +77,7 @@ def manifests(results: Iterable[Result]) -> str:
 
 
 def tables(result: Result, figures: Sequence[str]) -> str:
-    """For each figure a table of cases by targets, and the ratios below it."""
+    """For each figure a table of cases by targets, and one of its ratios below it."""
     wanted = figures or list(dict.fromkeys(point.figure for point in result.points))
     return "\n\n".join(_table(result, figure) for figure in wanted)
 
@@ -106,18 +107,21 @@ def _cell(point: Point) -> str:
 
 
 def _ratios(ratios: Sequence[Ratio]) -> list[str]:
+    """A line for each target by each reference, a column for each case."""
     if not ratios:
         return []
-    lines = ["", "Ratios (smallest to largest of the turns):", ""]
+    cells = {(ratio.target, ratio.reference, ratio.case): _ratio(ratio) for ratio in ratios}
+    cases = list(dict.fromkeys(ratio.case for ratio in ratios))
+    lines = ["", f"| ratio | {' | '.join(cases)} |", "|---" * (len(cases) + 1) + "|"]
     for pair in dict.fromkeys((ratio.target, ratio.reference) for ratio in ratios):
-        each = [ratio for ratio in ratios if (ratio.target, ratio.reference) == pair]
-        lines.append(f"- {pair[0]} / {pair[1]}: {'; '.join(f'{ratio.case}: {_ratio(ratio)}' for ratio in each)}")
+        lines.append(f"| {pair[0]} / {pair[1]} | {' | '.join(cells.get((*pair, case), '') for case in cases)} |")
     return lines
 
 
 def _ratio(ratio: Ratio) -> str:
     if ratio.value is None or ratio.low is None or ratio.high is None:
-        return f"refused, {ratio.refused}"
+        noise = _NOISE.fullmatch(ratio.refused)
+        return f"refused: {noise[1]} > {noise[2]}" if noise else f"refused: {ratio.refused}"
     return f"**{number(ratio.value)}** ({number(ratio.low)}..{number(ratio.high)})"
 
 

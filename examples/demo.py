@@ -108,6 +108,7 @@ class Demo:
         say("In the middle a worker is killed; all four start again and go on from the last checkpoint.")
         if self.elastic:
             say("Later all of node 1 is killed: node 0 goes on alone, until node 1 comes back.")
+        say("It takes about a minute, on a machine with nothing else to do.")
         say()
         self.start_agents()
         self.wait_until(lambda: self.epoch >= KILL_AFTER_EPOCH, f"the end of epoch {KILL_AFTER_EPOCH}")

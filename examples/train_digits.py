@@ -1,10 +1,13 @@
 """Train a small network on real handwritten digits with torch's DistributedDataParallel.
 
-An ordinary training script: it knows nothing of the launcher that starts it. Any of these works:
+An ordinary training script. Any of these works:
 
     rdzv-run --nproc-per-node=2 examples/train_digits.py
     torchrun --nproc-per-node=2 examples/train_digits.py
     python examples/train_digits.py
+
+Where rdzv-plugins is installed, it asks before it saves whether its round still holds: a node that was cut off must not
+overwrite what the others have written since (docs/explanation/fencing.md). That is all it knows of the launcher.
 
 With --checkpoint it saves every epoch and goes on from there when its workers are restarted. On several
 machines that path has to be on a file system that all of them see.
@@ -25,12 +28,22 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 try:
+    from rdzv_plugins.worker import wait_until_round_holds
+except ImportError:  # started by torchrun, without it
+
+    def wait_until_round_holds(timeout: float) -> bool:
+        return True
+
+
+try:
     from sklearn.datasets import load_digits
 except ImportError as error:
     sys.exit(f"train_digits.py takes its data from scikit-learn ({error}). Install it: pip install scikit-learn")
 
 GLOBAL_BATCH = 32
 TEST_IMAGES = 360
+OUTAGE_S = 60.0
+"""So long an epoch waits to be saved while it is not known whether the round holds. Then it is left to a later one."""
 
 
 def main() -> None:
@@ -67,10 +80,13 @@ def main() -> None:
         loss = train_epoch(model, loader, optimizer)
         accuracy = measure(network, test)
         if rank == 0:
-            if args.checkpoint:
+            if args.checkpoint and wait_until_round_holds(OUTAGE_S):
                 state = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
                 torch.save(state, f"{args.checkpoint}.tmp")
-                os.replace(f"{args.checkpoint}.tmp", args.checkpoint)  # whenever a worker dies, a whole one is there
+                if wait_until_round_holds(OUTAGE_S):  # writing took its time
+                    os.replace(
+                        f"{args.checkpoint}.tmp", args.checkpoint
+                    )  # whenever a worker dies, a whole one is there
             result = f"loss {loss:.4f}, test accuracy {100 * accuracy:.1f} %"
             say(f"epoch {epoch}/{args.epochs}: {result}, {about}")
         time.sleep(max(0.0, start + args.epoch_seconds - time.monotonic()))

@@ -1,2 +1,27 @@
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
 # the report of the conformance suite; pytest takes such a line from a top-level conftest only
 pytest_plugins = ["rdzv_plugins.testing.plugin"]
+
+# as a terminal has it: what CI, nohup or a script start in the background ignores it, and so would all that tests start
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LONG = [
+    "examples/test_rdzv_redis.py",
+    "examples/test_rdzv_file.py",
+    "examples/test_readme.py",
+    "launcher/test_check.py",
+]
+"""Files that take minutes. They are begun first: a run ends when the last file does."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    place = {here / name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path, len(LONG)))

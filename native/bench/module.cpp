@@ -1,4 +1,4 @@
-// The Python face of the load generator: the extension module launcher.bench._load.
+// The Python face of the load generator: the extension module rdzv_launcher.bench._load.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>

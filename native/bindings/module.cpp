@@ -30,6 +30,7 @@ rdzv::Settings settings(std::uint32_t threads, const std::string& version, int l
   made.limits.request_bytes = number("request_bytes");
   made.limits.output_bytes = number("output_bytes");
   made.limits.buffered_bytes = number("buffered_bytes");
+  made.limits.stored_bytes = number("most_stored");
   made.limits.connections = static_cast<std::uint32_t>(number("connections"));
   made.limits.handshake_ms = milliseconds("handshake_seconds");
   made.limits.stall_ms = milliseconds("stall_seconds");
@@ -74,6 +75,10 @@ NB_MODULE(_native, m) {
           "name"_a, "socket"_a)
       .def("close_keyspace", &Server::close_keyspace, "id"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("wipe_keyspace", &Server::wipe_keyspace, "id"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("pause_after", &Server::pause_after, "id"_a, "ms"_a)
+      .def("pauses", &Server::pauses, "id"_a)
+      .def("paused", &Server::paused, "id"_a)
+      .def("resume", &Server::resume, "id"_a, "pause"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "statistics",
           [](Server& self) {
@@ -94,6 +99,7 @@ NB_MODULE(_native, m) {
              bool leaf, std::int64_t grace_ms) {
             rdzv::UniqueFd connection(trunk);
             auto made = settings(1, version, log_fd, limits, "");
+            made.limits.stored_bytes = 0;  // the store is somewhere else, where that is judged
             nb::gil_scoped_release release;
             new (self) Proxy(std::move(made), std::move(connection), {name, leaf, grace_ms});
           },

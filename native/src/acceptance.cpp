@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "rdzv/event_loop.hpp"
+#include "rdzv/socket_owner.hpp"
 
 namespace rdzv {
 
@@ -24,6 +25,12 @@ bool known_user(int fd, Peer& peer) {
   }
   peer.pid.store(static_cast<std::uint32_t>(who.pid));
   return who.uid == geteuid() || who.uid == 0;
+}
+
+// Of TCP: the same. Who is not of this machine is.
+bool known_socket(int fd, const Peer& peer) {
+  const auto owner = peer_owner(fd);
+  return owner ? *owner == geteuid() || *owner == 0 : !peer.is_loopback();
 }
 
 bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS; }
@@ -48,7 +55,7 @@ void EventLoop::unlisten(const Listener& listener) {
 }
 
 void EventLoop::pause_accepting() {
-  accept_again_ms_ = work_.around.now_ms + kAcceptPauseMs;
+  accept_again_ms_ = work_.context.now_ms + kAcceptPauseMs;
   for (const auto& listener : listeners_) {
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener->fd.get(), nullptr);
   }
@@ -67,6 +74,10 @@ void EventLoop::resume_accepting() {
 
 void EventLoop::accept_from(Listener& listener) {
   for (std::size_t i = 0; i < kAcceptBatch; ++i) {
+    if (listener.keyspace->pause.check()) {
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener.fd.get(), nullptr);  // until resume()
+      return;
+    }
     sockaddr_storage address{};
     socklen_t size = sizeof address;
     UniqueFd fd(accept4(listener.fd.get(), reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -80,7 +91,7 @@ void EventLoop::accept_from(Listener& listener) {
     }
     counters_.accepted.add(1);
     Peer peer = peer_of(address);
-    if (listener.local && !known_user(fd.get(), peer)) {
+    if (listener.local ? !known_user(fd.get(), peer) : listener.own_user.load() && !known_socket(fd.get(), peer)) {
       refuse(&peer, Refusal::kForeignUser, *listener.keyspace);
       counters_.closed.add(1);
       continue;
@@ -92,18 +103,18 @@ void EventLoop::accept_from(Listener& listener) {
 }
 
 bool EventLoop::take(UniqueFd fd, const Peer& peer, Listener& listener) {
-  const auto open = crew_.connections.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (open > crew_.max_connections) {
-    crew_.connections.fetch_sub(1, std::memory_order_relaxed);
+  const auto open = loop_group_.connections.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (open > loop_group_.max_connections) {
+    loop_group_.connections.fetch_sub(1, std::memory_order_relaxed);
     counters_.closed.add(1);
     refuse(&peer, Refusal::kTooManyConnections, *listener.keyspace);
     return true;
   }
-  std::uint32_t peak = crew_.peak.load(std::memory_order_relaxed);
-  while (open > peak && !crew_.peak.compare_exchange_weak(peak, open, std::memory_order_relaxed)) {
+  std::uint32_t peak = loop_group_.peak.load(std::memory_order_relaxed);
+  while (open > peak && !loop_group_.peak.compare_exchange_weak(peak, open, std::memory_order_relaxed)) {
   }
   // The loop with the fewest, so that a storm which one loop accepts is still shared by all.
-  const auto least = std::min_element(crew_.loops.begin(), crew_.loops.end(), [](const auto& a, const auto& b) {
+  const auto least = std::min_element(loop_group_.loops.begin(), loop_group_.loops.end(), [](const auto& a, const auto& b) {
     return a->connections() < b->connections();
   });
   EventLoop& place = (*least)->connections() < connections() ? **least : *this;
@@ -167,7 +178,7 @@ void EventLoop::refuse(const Peer* peer, Refusal why, const Keyspace& keyspace) 
       line += " (pid " + std::to_string(pid) + ")";
     }
   }
-  crew_.log.write(line + ": " + std::string(text(why)), work_.around.now_ms);
+  loop_group_.log.write(line + ": " + std::string(text(why)), work_.context.now_ms);
 }
 
 }  // namespace rdzv

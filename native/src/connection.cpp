@@ -16,40 +16,44 @@ constexpr std::size_t kKeptPending = 4096;
 Connection::Connection(UniqueFd fd, std::shared_ptr<Keyspace> keyspace, Workplace& work)
     : Source(Kind::kConnection),
       fd_(std::move(fd)),
-      progress_ms_(work.around.now_ms),
-      conversation_(work.around, std::move(keyspace), peer_, this) {}
+      progress_ms_(work.context.running_ms()),
+      conversation_(work.context, std::move(keyspace), peer_, this) {}
 
-bool Connection::readable(Workplace& work) {
+bool Connection::readable(Workplace& work, Questions questions) {
   const ssize_t got = recv(fd_.get(), work.read_buffer.data(), work.read_buffer.size(), 0);
   if (got <= 0) {
     return got < 0 && (errno == EAGAIN || errno == EINTR);
   }
-  work.around.counters.received.add(static_cast<std::uint64_t>(got));
+  work.context.counters.received.add(static_cast<std::uint64_t>(got));
   if (conversation_.greeted() && output_.empty()) {
-    progress_ms_ = work.around.now_ms;
+    progress_ms_ = work.context.running_ms();
   }
   conversation_.heard();
-  feed({work.read_buffer.data(), static_cast<std::size_t>(got)}, work);
+  // Who leaves replies unread is no client that awaits them: its requests do not pile up here.
+  feed({work.read_buffer.data(), static_cast<std::size_t>(got)}, work, output_.empty() ? questions : Questions::kNow);
   return true;
 }
 
-void Connection::resume(Workplace& work) {
+void Connection::resume(Workplace& work, Questions questions) {
   if ((!pending_.empty() || conversation_.has_queued()) && output_.empty()) {
-    feed({}, work);
+    feed({}, work, questions);
   }
 }
 
-void Connection::feed(std::string_view fresh, Workplace& work) {
+void Connection::feed(std::string_view fresh, Workplace& work, Questions questions) {
   if (output_.empty()) {
     output_.lend(std::move(work.reply_buffer));
   }
+  if (conversation_.gathered() > 0) {
+    progress_ms_ = work.context.running_ms();  // it is the server that takes its time
+  }
   if (pending_.empty()) {
-    const std::size_t used = conversation_.feed(fresh, output_, work.wakes);
+    const std::size_t used = conversation_.feed(fresh, output_, work.wakes, questions);
     pending_.assign(fresh.substr(used));
     return;
   }
   pending_.append(fresh);
-  const std::size_t used = conversation_.feed(pending_, output_, work.wakes);
+  const std::size_t used = conversation_.feed(pending_, output_, work.wakes, questions);
   if (const std::size_t left = pending_.size() - used; pending_.capacity() > 4 * left + kKeptPending) {
     std::string(pending_, used).swap(pending_);  // also gives back what a long request has needed
   } else {
@@ -81,15 +85,15 @@ bool Connection::flush(Workplace& work) {
       if (errno != EAGAIN) {
         return false;
       }
-      if (output_.owned() > work.around.limits.output_bytes) {
+      if (output_.owned() > work.context.limits.output_bytes) {
         refusal_ = Refusal::kUnreadReplies;
         return false;
       }
       return true;
     }
-    work.around.counters.sent.add(static_cast<std::uint64_t>(sent));
+    work.context.counters.sent.add(static_cast<std::uint64_t>(sent));
     output_.consume(static_cast<std::size_t>(sent));
-    progress_ms_ = work.around.now_ms;
+    progress_ms_ = work.context.running_ms();
   }
   if (std::string buffer = output_.release(); buffer.capacity() <= kKeptBuffer) {
     work.reply_buffer = std::move(buffer);
@@ -97,12 +101,12 @@ bool Connection::flush(Workplace& work) {
   return true;
 }
 
-Refusal Connection::overdue(const Surroundings& around) const {
-  const std::int64_t waited = still_for(around);
+Refusal Connection::overdue(const LoopContext& context) const {
+  const std::int64_t waited = still_for(context);
   if (!conversation_.greeted()) {
-    return waited > around.limits.handshake_ms ? Refusal::kNoHandshake : Refusal::kNone;
+    return waited > context.limits.handshake_ms ? Refusal::kNoHandshake : Refusal::kNone;
   }
-  if (waited <= around.limits.stall_ms) {
+  if (waited <= context.limits.stall_ms) {
     return Refusal::kNone;
   }
   return output_.empty() ? Refusal::kHalfSent : Refusal::kDoesNotRead;

@@ -11,6 +11,13 @@ std::size_t Conversation::refuse(Refusal why) {
   return 0;
 }
 
+bool Conversation::holds_back(bool whole) {
+  alone_ = whole && first_;
+  held_back_ = questions_ == Questions::kLater || (questions_ == Questions::kIfAlone && !alone_);
+  stopped_early_ |= held_back_;
+  return held_back_;
+}
+
 void Conversation::enter(std::shared_ptr<Keyspace> keyspace) {
   if (keyspace_) {
     keyspace_->connections.fetch_sub(1, std::memory_order_relaxed);
@@ -19,16 +26,18 @@ void Conversation::enter(std::shared_ptr<Keyspace> keyspace) {
   keyspace_->connections.fetch_add(1, std::memory_order_relaxed);
 }
 
-std::size_t Conversation::feed(std::string_view bytes, Output& reply, Wakes& wakes) {
+std::size_t Conversation::feed(std::string_view bytes, Output& reply, Wakes& wakes, Questions questions) {
   std::size_t used = 0;
-  stopped_early_ = took_long_ = false;
+  questions_ = questions;
+  stopped_early_ = took_long_ = held_back_ = false;
   drain(wakes);
   while (used < bytes.size() && refusal_ == Refusal::kNone && reads()) {
-    if (reply.size() >= kHighWater || std::exchange(took_long_, false)) {
+    if (reply.size() >= kHighWater || std::exchange(took_long_, false) || keyspace_->pause.check()) {
       stopped_early_ = true;
       break;
     }
     const std::string_view rest = bytes.substr(used);
+    first_ = used == 0;
     const std::size_t size = phase_ == Phase::kStore   ? request(rest, reply, wakes)
                              : phase_ == Phase::kTrunk  ? trunk_frame(rest, reply, wakes)
                              : phase_ == Phase::kFramed ? frame(rest, reply, wakes)
@@ -69,13 +78,13 @@ std::size_t Conversation::greet(std::string_view bytes, Output& reply) {
     reply.number(kFramingVersion);
   } else {
     phase_ = Phase::kStore;
-    around_.counters.requests[0].add(1);
+    context_.counters.requests[0].add(1);
   }
   return size;
 }
 
 std::size_t Conversation::request(std::string_view bytes, Output& reply, Wakes& wakes) {
-  switch (scanner_.advance(bytes, around_.limits)) {
+  switch (scanner_.advance(bytes, context_.limits)) {
     case Scanner::Result::kIncomplete:
       return 0;
     case Scanner::Result::kRefused:
@@ -83,22 +92,32 @@ std::size_t Conversation::request(std::string_view bytes, Output& reply, Wakes& 
     case Scanner::Result::kComplete:
       break;
   }
+  const auto query = static_cast<Query>(bytes[0]);
+  if (asks(query) && holds_back(scanner_.size() == bytes.size())) {
+    return 0;
+  }
   const std::size_t size = scanner_.size();
   scanner_.reset();
-  const auto query = static_cast<Query>(bytes[0]);
-  if (around_.relay != nullptr) {
+  if (context_.relay != nullptr) {
     return relayed(query, bytes.substr(0, size), reply, wakes);
+  }
+  if (writes(query) && keyspace_->full(size, context_.limits.stored_bytes)) {
+    return refuse(Refusal::kStoreFull);
   }
   const std::size_t before = wakes.size();
   do {
     writer_ = {};
     execute(query, Fields(bytes.substr(1)), reply, wakes);
+    if (listing_) {
+      stopped_early_ = true;
+      return 0;  // it goes on when others have had their turn
+    }
     if (writer_.blocked && wait_for_holders(keys_written(query, Fields(bytes.substr(1))))) {
       return 0;  // it is run again when they have given up the value
     }
   } while (writer_.blocked);
   holders_.reset();
-  around_.counters.requests[static_cast<std::size_t>(query)].add(1);
+  context_.counters.requests[static_cast<std::size_t>(query)].add(1);
   if (wakes.size() > before) {
     answer_own(before, reply, wakes);
   }
@@ -107,7 +126,7 @@ std::size_t Conversation::request(std::string_view bytes, Output& reply, Wakes& 
 
 void Conversation::answer_own(std::size_t first, Output& reply, Wakes& wakes) {
   const auto own = [&](const std::shared_ptr<Waiter>& waiter) {
-    return waiter->loop == around_.loop && waiter->owner == owner_ && woken(*waiter, reply);
+    return waiter->loop == context_.loop && waiter->owner == owner_ && woken(*waiter, reply);
   };
   wakes.erase(std::remove_if(wakes.begin() + static_cast<std::ptrdiff_t>(first), wakes.end(), own), wakes.end());
 }
@@ -131,7 +150,7 @@ bool Conversation::woken(const Waiter& waiter, Output& reply) {
 
 bool Conversation::may_wait(std::size_t keys) {
   // One request may name this many keys; several that wait at the same time may not name more.
-  if (waited_keys_ + keys > around_.limits.keys_per_request) {
+  if (waited_keys_ + keys > context_.limits.keys_per_request) {
     refuse(Refusal::kTooManyWaits);
     return false;
   }
@@ -177,7 +196,7 @@ bool Conversation::wait_for_holders(const std::vector<KeyView>& keys) {
   if (holders_) {
     holders_->owner = nullptr;
   }
-  holders_ = keyspace_->ask_back(keys, owner(), around_.pushes);
+  holders_ = keyspace_->ask_back(keys, owner(), context_.pushes);
   suspended_ = holders_ != nullptr;
   return suspended_;
 }
@@ -185,7 +204,7 @@ bool Conversation::wait_for_holders(const std::vector<KeyView>& keys) {
 void Conversation::cancel_waits() {
   std::vector<std::string> unwanted;
   for (const auto& waiter : waits_) {
-    if (around_.relay != nullptr) {
+    if (context_.relay != nullptr) {
       for (const WaitNode& node : waiter->nodes) {
         if (node.entry != nullptr) {
           unwanted.emplace_back(node.entry->key());
@@ -197,7 +216,7 @@ void Conversation::cancel_waits() {
   }
   waits_.clear();
   for (const std::string& key : unwanted) {
-    around_.relay->unwant(key);
+    context_.relay->unwant(key);
   }
   waited_keys_ = 0;
 }

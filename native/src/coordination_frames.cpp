@@ -58,7 +58,7 @@ bool Conversation::in_session(std::uint32_t id, const Payload& payload, Output& 
 
 bool Conversation::pushed(Output& reply) {
   if (trunk_) {
-    const Trunk::Taken taken = trunk_->take(bell_.get(), reply);
+    const Trunk::Taken taken = trunk_->take(subscriber_.get(), reply);
     if (taken.overflown) {
       refuse(Refusal::kUnreadReplies);
     }
@@ -75,8 +75,8 @@ bool Conversation::pushed(Output& reply) {
     refuse(Refusal::kOutOfMemory);
     return true;
   }
-  around_.counters.pushes.add(taken.frames);
-  around_.counters.events.add(taken.events);
+  context_.counters.pushes.add(taken.frames);
+  context_.counters.events.add(taken.events);
   if (taken.overflown) {
     refuse(Refusal::kUnreadReplies);
   }
@@ -85,7 +85,7 @@ bool Conversation::pushed(Output& reply) {
 
 void Conversation::end_session() {
   if (const auto ending = std::move(session_)) {
-    ending->end(around_.pushes);
+    ending->end(context_.pushes);
   }
 }
 
@@ -95,10 +95,10 @@ void Conversation::answer_session(std::uint32_t id, std::string_view payload, Ou
 }
 
 void Conversation::coordinate(Operation operation, std::uint32_t id, std::string_view bytes, Output& reply) {
-  Payload payload(bytes, around_.limits);
+  Payload payload(bytes, context_.limits);
   switch (operation) {
     case Operation::kOpen: return open_session(id, payload, reply);
-    case Operation::kPut: return put(id, payload, reply);
+    case Operation::kPut: return put(id, payload, bytes.size(), reply);
     case Operation::kDelete: return remove(id, payload, reply);
     case Operation::kList: return list(id, payload, reply);
     case Operation::kWatch: return watch(id, payload, reply);
@@ -115,7 +115,7 @@ void Conversation::open_session(std::uint32_t id, Payload& payload, Output& repl
   const auto ttl_ms = payload.number<std::uint32_t>();
   const auto run = payload.key();
   payload.end();
-  Spaces& spaces = around_.desk.spaces();
+  Spaces& spaces = context_.server.spaces();
   if (!payload.ok()) {
     refuse(payload.refusal());
   } else if (session_) {
@@ -127,17 +127,18 @@ void Conversation::open_session(std::uint32_t id, Payload& payload, Output& repl
   } else if (!spaces.serves(run)) {
     answer(reply, id, FrameStatus::kOtherRun, spaces.only());
   } else {
-    auto told = std::make_shared<Subscriber>(around_.loop, owner_, around_.limits.output_bytes);
-    session_ = std::make_unique<Session>(spaces, run, std::move(told), ttl_ms, around_.now_ms);
+    auto told = std::make_shared<Subscriber>(context_.loop, owner_, context_.limits.output_bytes);
+    session_ = std::make_unique<Session>(spaces, run, std::move(told), ttl_ms, context_.running_ms());
     std::string text;
     add_number(text, session_->id);
     add_number(text, session_->space->revision());
     add_text(text, peer_.host());
+    text.push_back(spaces.only().empty() ? 1 : 0);
     answer(reply, id, FrameStatus::kOk, text);
   }
 }
 
-void Conversation::put(std::uint32_t id, Payload& payload, Output& reply) {
+void Conversation::put(std::uint32_t id, Payload& payload, std::size_t size, Output& reply) {
   const auto flags = payload.flags(kEphemeral | kGuarded);
   const auto only_if = guard(flags, payload);
   const auto pairs = items<RunSpace::Pair>(payload, [&] {
@@ -147,8 +148,14 @@ void Conversation::put(std::uint32_t id, Payload& payload, Output& reply) {
   if (!in_session(id, payload, reply)) {
     return;
   }
+  if (const auto most = std::min(context_.limits.stored_bytes, kMostRun); most > 0 && session_->space->full(size, most)) {
+    pushed(reply);
+    answer(reply, id, FrameStatus::kError,
+           "store full: the keys of this run would need more than " + std::to_string(most) + " bytes");
+    return;
+  }
   const bool ephemeral = (flags & kEphemeral) != 0;
-  const auto done = session_->space->put(session_->member, ephemeral, only_if, pairs, around_.pushes);
+  const auto done = session_->space->put(session_->member, ephemeral, only_if, pairs, context_.pushes);
   answer_session(id, begin_done(done), reply);
 }
 
@@ -158,7 +165,7 @@ void Conversation::remove(std::uint32_t id, Payload& payload, Output& reply) {
   if (!in_session(id, payload, reply)) {
     return;
   }
-  const auto done = session_->space->remove(only_if, keys, around_.pushes);
+  const auto done = session_->space->remove(only_if, keys, context_.pushes);
   std::string text = begin_done(done);
   if (done.done) {
     add_number(text, done.existed);
@@ -174,7 +181,7 @@ void Conversation::list(std::uint32_t id, Payload& payload, Output& reply) {
   }
   std::string keys;
   std::uint32_t count = 0;
-  const auto limit = std::min<std::uint64_t>(around_.limits.output_bytes, UINT32_MAX / 2);
+  const auto limit = std::min<std::uint64_t>(context_.limits.output_bytes, UINT32_MAX / 2);
   const auto revision = session_->space->list(prefix, [&](const Event& event) {
     ++count;
     if (keys.size() <= limit) {
@@ -203,8 +210,8 @@ void Conversation::watch(std::uint32_t id, Payload& payload, Output& reply) {
     return;
   }
   pushed(reply);  // what the answer comes before is of this watch only
-  const auto most = static_cast<std::size_t>(around_.limits.keys_per_request);
-  switch (session_->space->watch(session_->member, number, prefix, after, most, around_.pushes)) {
+  const auto most = static_cast<std::size_t>(context_.limits.keys_per_request);
+  switch (session_->space->watch(session_->member, number, prefix, after, most, context_.pushes)) {
     case RunSpace::Watched::kWatched:
       answer(reply, id, FrameStatus::kOk, {});
       pushed(reply);

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <new>
 #include <system_error>
@@ -15,6 +16,10 @@ namespace rdzv {
 namespace {
 
 constexpr std::size_t kReadBuffer = 64 * 1024;
+constexpr std::int64_t kLateMs = 50;       // a turn that comes later than this is no matter of scheduling
+constexpr std::int64_t kWorthSayingMs = 1000;
+constexpr std::int64_t kMeasuredMs = 10;   // how old the figure of the processor's time may be
+
 std::int64_t clock_ns(clockid_t clock) {
   timespec now{};
   clock_gettime(clock, &now);
@@ -23,10 +28,10 @@ std::int64_t clock_ns(clockid_t clock) {
 
 }  // namespace
 
-EventLoop::EventLoop(Crew& crew, Desk& desk, std::uint32_t index)
-    : crew_(crew),
+EventLoop::EventLoop(LoopGroup& loop_group, ServerAccess& server, std::uint32_t index)
+    : loop_group_(loop_group),
       index_(index),
-      work_{{crew.limits, counters_, desk, index, monotonic_ms(), {}, {}}, std::string(kReadBuffer, '\0'), {}, {}},
+      work_{{loop_group.limits, counters_, server, index, monotonic_ms(), {}, {}}, std::string(kReadBuffer, '\0'), {}, {}},
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       reserve_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {
   epoll_event event{};
@@ -40,8 +45,8 @@ EventLoop::EventLoop(Crew& crew, Desk& desk, std::uint32_t index)
 EventLoop::~EventLoop() { stop(); }
 
 void EventLoop::start() {
-  outgoing_.resize(crew_.loops.size());
-  outgoing_pushes_.resize(crew_.loops.size());
+  outgoing_.resize(loop_group_.loops.size());
+  outgoing_pushes_.resize(loop_group_.loops.size());
   // Signals are for the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
@@ -66,31 +71,49 @@ int EventLoop::timeout_ms() const {
     return 0;
   }
   std::int64_t until = INT64_MAX;
+  const auto by_running_time = [&](std::int64_t when_ms) {
+    until = std::min(until, when_ms + work_.context.stalled_ms);
+  };
+  // Not in one go: of a time for which the loop stands still within a wait, the part that is longer is seen.
+  const auto in_steps = [&](std::int64_t when_ms) {
+    const std::int64_t left = when_ms - work_.context.running_ms();
+    by_running_time(left > kLateMs ? work_.context.running_ms() + std::max(kLateMs, left / 4) : when_ms);
+  };
+  if (!waiting_.empty()) {
+    by_running_time(patience_ends_ms_);
+  }
   if (!suspects_.empty()) {
-    until = next_sweep_ms_;
+    by_running_time(next_sweep_ms_);
   }
   if (!sessions_.empty()) {
-    until = std::min(until, sessions_.begin()->first);
+    in_steps(sessions_.begin()->first);
+  }
+  if (!leaving_.empty()) {
+    in_steps(leaving_.begin()->first);
   }
   if (accept_again_ms_ > 0) {
     until = std::min(until, accept_again_ms_);
   }
-  if (!leaving_.empty()) {
-    until = std::min(until, leaving_.begin()->first);
+  for (const auto& listener : listeners_) {
+    if (const std::int64_t tick_ms = listener->keyspace->pause.tick_ms(); tick_ms > 0) {
+      until = std::min(until, work_.context.now_ms + tick_ms);
+    }
   }
   if (relay_) {
     until = std::min({until, relay_->next_ms(), upstream_->next_ms()});
   }
-  return until == INT64_MAX ? -1 : static_cast<int>(std::max<std::int64_t>(0, until - work_.around.now_ms) + 1);
+  return until == INT64_MAX ? -1 : static_cast<int>(std::max<std::int64_t>(0, until - work_.context.now_ms) + 1);
 }
 
 void EventLoop::run() {
   std::array<epoll_event, kEvents> events;
   while (!stopping_) {
-    const int count = epoll_wait(epoll_.get(), events.data(), kEvents, timeout_ms());
+    int wait_ms = timeout_ms();
+    const std::uint64_t asked = fall_asleep(wait_ms);
+    const int count = epoll_wait(epoll_.get(), events.data(), kEvents, wait_ms);
     const std::int64_t begin = clock_ns(CLOCK_MONOTONIC);
-    work_.around.now_ms = monotonic_ms();
-    turn(count, events.data());
+    begin_turn(wait_ms);
+    turn(count, events.data(), asked);
     counters_.turns.add(1);
     counters_.busy_ns.add(static_cast<std::uint64_t>(clock_ns(CLOCK_MONOTONIC) - begin));
   }
@@ -101,10 +124,36 @@ void EventLoop::run() {
   graveyard_.clear();
 }
 
-void EventLoop::turn(int count, epoll_event* events) {
+void EventLoop::begin_turn(int wait_ms) {
+  const std::int64_t now_ms = monotonic_ms();
+  std::int64_t late_ms = wait_ms < 0 ? 0 : now_ms - work_.context.now_ms - wait_ms;
+  work_.context.now_ms = now_ms;
+  if (now_ms - measured_ms_ >= kMeasuredMs) {
+    measured_ms_ = now_ms;
+    const std::int64_t cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    late_ms -= (cpu_ns - std::exchange(measured_cpu_ns_, cpu_ns)) / 1'000'000;  // it had work to do
+  }
+  if (late_ms > kLateMs) {
+    work_.context.stalled_ms += late_ms;
+    counters_.stalled_ms.add(static_cast<std::uint64_t>(late_ms));
+    for (const auto& [when_ms, connection] : sessions_) {
+      connection->postpone_recalls(late_ms);
+    }
+    if (late_ms >= kWorthSayingMs && index_ == 0) {
+      loop_group_.log.write("this process stood still for " + std::to_string(late_ms) + " ms; nobody is given up because of that",
+                      now_ms);
+    }
+  }
+  for (const auto& listener : listeners_) {
+    listener->keyspace->pause.check();  // before anybody is served
+  }
+}
+
+void EventLoop::turn(int count, epoll_event* events, std::uint64_t asked) {
+  state_.store(State::kReading);
   // Wakes first: a client that hears of something later must not have its answer before. Tasks last: they may end what
   // this turn's events still name.
-  ++work_.around.turn;
+  ++work_.context.turn;
   Wakes wakes;
   std::vector<Mailbox::Task> tasks;
   if (mailbox_.full()) {
@@ -117,25 +166,38 @@ void EventLoop::turn(int count, epoll_event* events) {
       told(*subscriber);
     }
   }
-  serve_again();
+  due_.insert(due_.end(), again_.begin(), again_.end());
+  again_.clear();
   for (int i = 0; i < count; ++i) {
     auto* const source = static_cast<Source*>(events[i].data.ptr);
     if (source->kind == Source::Kind::kConnection) {
-      step(static_cast<Connection&>(*source), events[i].events);
+      auto& connection = static_cast<Connection&>(*source);
+      if (!connection.held_back()) {
+        // the last one to be read, of the only loop, need not wait for others
+        const bool last = i + 1 == count && loop_group_.loops.size() == 1;
+        step(connection, events[i].events, last ? Connection::Questions::kIfAlone : Connection::Questions::kLater);
+      } else if (awaits()) {
+        watch(connection, 0);  // until it has its answer
+      }
     } else if (source->kind == Source::Kind::kListener) {
       accept_from(static_cast<Listener&>(*source));
     } else if (source->kind == Source::Kind::kUpstream) {
-      upstream_->on_events(events[i].events, work_.around.now_ms);
+      upstream_->on_events(events[i].events, work_.context.now_ms);
     }
   }
+  state_.store(State::kAnswering);
+  for (; asked != 0; asked &= asked - 1) {
+    loop_group_.loops[static_cast<std::size_t>(std::countr_zero(asked))]->caught_up();
+  }
+  answer_questions();
   for (const auto& task : tasks) {
     task();
   }
   send_dirty();
-  if (!suspects_.empty() && work_.around.now_ms >= next_sweep_ms_) {
+  if (!suspects_.empty() && work_.context.running_ms() >= next_sweep_ms_) {
     sweep();
   }
-  if (accept_again_ms_ > 0 && work_.around.now_ms >= accept_again_ms_) {
+  if (accept_again_ms_ > 0 && work_.context.now_ms >= accept_again_ms_) {
     resume_accepting();
   }
   expire_sessions();
@@ -147,15 +209,18 @@ void EventLoop::turn(int count, epoll_event* events) {
   graveyard_.clear();
 }
 
-void EventLoop::step(Connection& connection, std::uint32_t events) {
-  if (connection.loop.closed) {
+void EventLoop::step(Connection& connection, std::uint32_t events, Connection::Questions questions) {
+  if (connection.loop.closed || parked(connection)) {
     return;
   }
   try {
     bool alive = (events & EPOLLOUT) == 0 || connection.flush(work_);
-    connection.resume(work_);
-    alive = alive && ((events & ~EPOLLOUT) == 0 || connection.readable(work_));
+    connection.resume(work_, questions);
+    alive = alive && ((events & ~EPOLLOUT) == 0 || connection.readable(work_, questions));
     deliver();  // before the replies of whoever has set the keys
+    if (parked(connection)) {
+      return;
+    }
     // Replies to what came before an offence are sent.
     if (connection.flush(work_) && alive && connection.refusal() == Refusal::kNone) {
       settle(connection);
@@ -167,14 +232,30 @@ void EventLoop::step(Connection& connection, std::uint32_t events) {
   }
 }
 
-void EventLoop::serve_again() {
-  std::vector<Connection*> now;
-  now.swap(again_);
-  for (Connection* connection : now) {
-    connection->loop.again = false;
+bool EventLoop::parked(Connection& connection) {
+  if (!connection.pauses()) {
+    return false;
   }
-  for (Connection* connection : now) {
-    step(*connection, 0);
+  if (!std::exchange(connection.loop.parked, true)) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.fd(), nullptr);
+  }
+  return true;
+}
+
+void EventLoop::resume(const Keyspace& keyspace) {
+  if (accept_again_ms_ == 0) {
+    resume_accepting();
+  }
+  for (std::size_t i = connections_here_.size(); i-- > 0;) {  // from the end: close() moves the last one here
+    Connection& connection = *connections_here_[i];
+    if (&connection.keyspace() == &keyspace && std::exchange(connection.loop.parked, false)) {
+      epoll_event event{};
+      event.events = connection.loop.interest;
+      event.data.ptr = static_cast<Source*>(&connection);
+      epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection.fd(), &event);
+      connection.excuse(work_.context);
+      step(connection, connection.reads() ? EPOLLIN | EPOLLOUT : EPOLLOUT);
+    }
   }
 }
 
@@ -184,17 +265,22 @@ void EventLoop::settle(Connection& connection) {
   auto& here = connection.loop;
   if (connection.lease() != nullptr) {
     note_session(connection);
+    note_recall(connection);
   }
   if (connection.wants_turn() && !here.again) {
     here.again = true;
-    again_.push_back(&connection);
+    (connection.asks_alone() ? due_ : again_).push_back(&connection);
   }
-  if (const std::uint32_t interest = connection.interest(); interest != here.interest) {
+  watch(connection, connection.interest());
+}
+
+void EventLoop::watch(Connection& connection, std::uint32_t events) {
+  if (events != connection.loop.interest) {
     epoll_event event{};
-    event.events = interest;
+    event.events = events;
     event.data.ptr = static_cast<Source*>(&connection);
     epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.fd(), &event);
-    here.interest = interest;
+    connection.loop.interest = events;
   }
 }
 
@@ -206,11 +292,13 @@ void EventLoop::close(Connection& connection, Refusal why) {
   here.closed = true;
   set_suspect(connection, false);
   if (here.again) {
-    std::erase(again_, &connection);
+    for (auto* const list : {&again_, &due_, &waiting_}) {
+      std::erase(*list, &connection);
+    }
   }
-  crew_.buffered.fetch_sub(here.held, std::memory_order_relaxed);
+  loop_group_.buffered.fetch_sub(here.held, std::memory_order_relaxed);
   unfinished_.fetch_sub(here.unfinished, std::memory_order_relaxed);
-  crew_.connections.fetch_sub(1, std::memory_order_relaxed);
+  loop_group_.connections.fetch_sub(1, std::memory_order_relaxed);
   connections_.fetch_sub(1, std::memory_order_relaxed);
   counters_.closed.add(1);
   if (why != Refusal::kNone) {

@@ -20,25 +20,25 @@ std::size_t Conversation::frame(std::string_view bytes, Output& reply, Wakes& wa
   if (size < kHead || size > kMaxFrame) {
     return refuse(Refusal::kBadFrame);
   }
-  if (size > around_.limits.request_bytes) {
+  if (size > context_.limits.request_bytes) {
     return refuse(Refusal::kRequestTooLong);
   }
   if (bytes.size() < kLength + size) {
     return 0;
   }
-  around_.counters.frames.add(1);
+  context_.counters.frames.add(1);
   const auto id = fields.number<std::uint32_t>();
   const auto operation = static_cast<Operation>(fields.number<std::uint8_t>());
   const std::string_view payload = bytes.substr(kLength + kHead, size - kHead);
   switch (operation) {
     case Operation::kStatistics:
-      answer(reply, id, FrameStatus::kOk, around_.desk.statistics());
+      answer(reply, id, FrameStatus::kOk, context_.server.statistics());
       took_long_ = true;
       break;
     case Operation::kEnter:
       if (session_) {
         answer(reply, id, FrameStatus::kError, "a connection with a session cannot enter a keyspace");
-      } else if (auto keyspace = around_.desk.keyspace(payload)) {
+      } else if (auto keyspace = context_.server.keyspace(payload)) {
         enter(std::move(keyspace));
         phase_ = Phase::kStore;
         answer(reply, id, FrameStatus::kOk, {});
@@ -53,11 +53,11 @@ std::size_t Conversation::frame(std::string_view bytes, Output& reply, Wakes& wa
     case Operation::kUnwatch:
     case Operation::kDelete:
     case Operation::kKeepAlive:
-      around_.counters.coordination[coordination_index(operation)].add(1);
+      context_.counters.coordination[coordination_index(operation)].add(1);
       coordinate(operation, id, payload, reply);
       break;
     case Operation::kAttach:
-      around_.counters.trunk[trunk_index(operation)].add(1);
+      context_.counters.trunk[trunk_index(operation)].add(1);
       attach(id, payload, reply, wakes);
       break;
     default:

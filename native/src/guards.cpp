@@ -25,7 +25,7 @@ void EventLoop::set_suspect(Connection& connection, bool suspect) {
   }
   if (suspect) {
     if (suspects_.empty()) {
-      next_sweep_ms_ = work_.around.now_ms + sweep_interval(crew_.limits);
+      next_sweep_ms_ = work_.context.running_ms() + sweep_interval(loop_group_.limits);
     }
     suspects_.push_back(&connection);
     index = suspects_.size();
@@ -45,7 +45,7 @@ void EventLoop::count_memory(Connection& connection) {
   }
   if (const std::size_t held = connection.held(); held != here.held) {
     const bool more = held > here.held;
-    crew_.buffered.fetch_add(held - here.held, std::memory_order_relaxed);
+    loop_group_.buffered.fetch_add(held - here.held, std::memory_order_relaxed);
     here.held = held;
     if (more) {
       guard_memory();
@@ -54,22 +54,22 @@ void EventLoop::count_memory(Connection& connection) {
 }
 
 void EventLoop::guard_memory() {
-  if (!crew_.buffers_full() || crew_.shedding.exchange(true)) {
+  if (!loop_group_.buffers_full() || loop_group_.shedding.exchange(true)) {
     return;
   }
   // Not whoever happens to be served now: the loop with the most closes the client with the most.
-  EventLoop& worst = **std::max_element(crew_.loops.begin(), crew_.loops.end(), [](const auto& a, const auto& b) {
+  EventLoop& worst = **std::max_element(loop_group_.loops.begin(), loop_group_.loops.end(), [](const auto& a, const auto& b) {
     return a->unfinished_.load(std::memory_order_relaxed) < b->unfinished_.load(std::memory_order_relaxed);
   });
   worst.mailbox_.post([&worst] { worst.shed_largest(); });
 }
 
 void EventLoop::shed_largest() {
-  crew_.shedding.store(false);
-  while (crew_.buffers_full() && !suspects_.empty()) {
+  loop_group_.shedding.store(false);
+  while (loop_group_.buffers_full() && !suspects_.empty()) {
     // Who stands still weighs more than who is just being served.
     const auto weight = [&](const Connection& each) {
-      return each.loop.unfinished * (each.still_for(work_.around) > kStillMs ? kStillWeight : 1);
+      return each.loop.unfinished * (each.still_for(work_.context) > kStillMs ? kStillWeight : 1);
     };
     Connection& largest = **std::max_element(suspects_.begin(), suspects_.end(), [&](const auto* a, const auto* b) {
       return weight(*a) < weight(*b);
@@ -82,9 +82,12 @@ void EventLoop::shed_largest() {
 }
 
 void EventLoop::sweep() {
-  next_sweep_ms_ = work_.around.now_ms + sweep_interval(crew_.limits);
+  next_sweep_ms_ = work_.context.running_ms() + sweep_interval(loop_group_.limits);
   for (std::size_t i = suspects_.size(); i-- > 0;) {  // from the end: close() moves the last one here
-    if (const Refusal why = suspects_[i]->overdue(work_.around); why != Refusal::kNone) {
+    if (suspects_[i]->keyspace().pause.paused()) {
+      continue;  // it is the server that they wait for
+    }
+    if (const Refusal why = suspects_[i]->overdue(work_.context); why != Refusal::kNone) {
       close(*suspects_[i], why);
     }
   }

@@ -36,6 +36,7 @@ void Keyspace::written(Shard& shard, Entry& entry, std::size_t size_before, Wake
   } else {
     shard.bytes += size - size_before;
   }
+  shard.note_size();
   while (WaitNode* node = entry.waiters.first()) {
     release(entry.waiters, *node, wakes);
   }
@@ -167,6 +168,7 @@ bool Keyspace::remove(std::string_view key, Writer* writer) {
   shard.bytes -= key.size() + entry->value.view().size();
   entry->value.clear();
   erase_if_unneeded(shard, *entry);
+  shard.note_size();
   return true;
 }
 
@@ -228,20 +230,31 @@ std::int64_t Keyspace::size() {
   return static_cast<std::int64_t>(keys);
 }
 
-void Keyspace::list(Output& reply) {
-  Locks locks(*this);
-  std::size_t keys = 0;
-  for (const Shard& shard : shards_) {
-    keys += shard.keys;
-  }
-  reply.number<std::int64_t>(static_cast<std::int64_t>(keys));
-  for (const Shard& shard : shards_) {
-    shard.table.each([&](const Entry& entry) {
-      if (entry.has_value) {
-        reply.bytes(entry.key());
+bool Keyspace::list_some(KeyList& list) {
+  std::size_t places = 0;
+  while (list.shard < kShards) {
+    Shard& shard = shards_[list.shard];
+    const std::lock_guard lock(shard.mutex);
+    if (list.place == 0) {
+      list.wiped = shard.wiped;
+    }
+    do {
+      if (list.wiped != shard.wiped) {  // none of those that were to come is there any more
+        list.place = 0;
+        break;
       }
-    });
+      if (++places > kSlice) {
+        return false;
+      }
+      list.place = shard.table.scan(list.place, [&](const Entry& entry) {
+        if (entry.has_value) {
+          list.add(entry.key());
+        }
+      });
+    } while (list.place != 0);
+    ++list.shard;
   }
+  return true;
 }
 
 }  // namespace rdzv

@@ -17,6 +17,7 @@ void Keyspace::queue_push(std::string_view key, std::string_view value, Wakes& w
   shard.bytes += value.size();
   ++shard.queued;
   queue.emplace_back(value);
+  shard.note_size();
   entry.changes = true;
   wake_one_locked(entry, wakes);
   tell_of_queue(entry, wakes);
@@ -42,6 +43,7 @@ void Keyspace::queue_pop(std::string_view key, Output& reply) {
     --shard.queues;
     erase_if_unneeded(shard, *entry);
   }
+  shard.note_size();
 }
 
 std::int64_t Keyspace::queue_size(std::string_view key) {
@@ -114,30 +116,37 @@ void Keyspace::cancel(Waiter& waiter) {
 }
 
 void Keyspace::wipe(Pushes* pushes) {
-  for (Shard& shard : shards_) {
-    const std::lock_guard lock(shard.mutex);
-    shard.keys = shard.queues = shard.queued = shard.bytes = 0;
-    std::vector<Entry*> unneeded;
-    shard.table.each([&](Entry& entry) {
-      if (entry.holders && pushes != nullptr) {
-        ask_holders(*entry.holders, entry.key(), std::make_shared<Recall>(), *pushes);
-      }
-      entry.has_value = false;
-      entry.value.clear();
-      if (entry.extras) {
-        entry.extras->queue.clear();
-      }
-      if (!entry.needed()) {
-        unneeded.push_back(&entry);
-      }
-    });
-    for (Entry* entry : unneeded) {
-      shard.table.erase(*entry);
-    }
-    if (shard.table.size() == 0) {
-      shard.table = KeyTable();
-    }
+  for (std::size_t part = 0; wipe_part(part, pushes); ++part) {
   }
+}
+
+bool Keyspace::wipe_part(std::size_t part, Pushes* pushes) {
+  Shard& shard = shards_[part];
+  const std::lock_guard lock(shard.mutex);
+  shard.keys = shard.queues = shard.queued = shard.bytes = 0;
+  std::vector<Entry*> unneeded;
+  shard.table.each([&](Entry& entry) {
+    if (entry.holders && pushes != nullptr) {
+      ask_holders(*entry.holders, entry.key(), std::make_shared<Recall>(), *pushes);
+    }
+    entry.has_value = false;
+    entry.value.clear();
+    if (entry.extras) {
+      entry.extras->queue.clear();
+    }
+    if (!entry.needed()) {
+      unneeded.push_back(&entry);
+    }
+  });
+  for (Entry* entry : unneeded) {
+    shard.table.erase(*entry);
+  }
+  if (shard.table.size() == 0) {
+    shard.table = KeyTable();
+  }
+  ++shard.wiped;
+  shard.note_size();
+  return part + 1 < kShards;
 }
 
 Keyspace::Summary Keyspace::summary(std::size_t keys, std::size_t clients) {

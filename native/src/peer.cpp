@@ -12,6 +12,13 @@ namespace {
 constexpr std::array<unsigned char, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 }
 
+bool Peer::is_loopback() const {
+  if (std::equal(kMapped.begin(), kMapped.end(), address.begin())) {
+    return address[12] == 127;
+  }
+  return address.back() == 1 && std::all_of(address.begin(), address.end() - 1, [](auto byte) { return byte == 0; });
+}
+
 std::string Peer::host() const {
   if (local) {
     return "a Unix socket";

@@ -4,10 +4,10 @@
 namespace rdzv {
 
 void EventLoop::become_proxy(Upstream& upstream, const std::shared_ptr<Keyspace>& keys) {
-  relay_ = std::make_unique<Relay>(static_cast<Host&>(*this), work_.around, keys, upstream);
+  relay_ = std::make_unique<Relay>(static_cast<Host&>(*this), work_.context, keys, upstream);
   upstream_ = &upstream;
-  work_.around.relay = relay_.get();
-  upstream.start(*relay_, epoll_.get(), work_.around.now_ms);
+  work_.context.relay = relay_.get();
+  upstream.start(*relay_, epoll_.get(), work_.context.now_ms);
 }
 
 void EventLoop::answer(void* connection, std::string_view raw) {
@@ -38,7 +38,7 @@ void EventLoop::close_all(const std::string& why) {
   for (const auto& client : connections_here_) {
     refuse(client.get(), Refusal::kRootLost);  // closed at the end of the turn: one of them may be being served
   }
-  crew_.log.always("lost: " + why);
+  loop_group_.log.always("lost: " + why);
 }
 
 std::unordered_set<std::uint64_t> EventLoop::cut_trunks() {
@@ -61,8 +61,8 @@ void EventLoop::finish_turn() {
     send_dirty();
     graveyard_.clear();  // with what they have waited for
     relay_->end_turn();
-    upstream_->end_turn(work_.around.now_ms, requests);
-  } while (!dirty_.empty() || !work_.wakes.empty() || !work_.around.wakes.empty() || !work_.around.pushes.empty());
+    upstream_->end_turn(work_.context.now_ms, requests);
+  } while (!dirty_.empty() || !work_.wakes.empty() || !work_.context.wakes.empty() || !work_.context.pushes.empty());
 }
 
 }  // namespace rdzv

@@ -6,7 +6,7 @@
 
 #include "json.hpp"
 #include "rdzv/clock.hpp"
-#include "rdzv/desk.hpp"
+#include "rdzv/server_access.hpp"
 #include "rdzv/keyspace.hpp"
 #include "rdzv/number.hpp"
 #include "rdzv/payload.hpp"
@@ -29,8 +29,8 @@ void add_wire_text(std::string& to, std::string_view text) {
 
 }  // namespace
 
-Relay::Relay(Host& host, Surroundings& around, std::shared_ptr<Keyspace> keys, Upstream& upstream)
-    : host_(host), around_(around), keys_(std::move(keys)), leaf_(upstream.traits().leaf), upstream_(upstream) {}
+Relay::Relay(Host& host, LoopContext& context, std::shared_ptr<Keyspace> keys, Upstream& upstream)
+    : host_(host), context_(context), keys_(std::move(keys)), leaf_(upstream.traits().leaf), upstream_(upstream) {}
 
 std::uint32_t Relay::send(Operation operation, std::string_view payload, Pending pending) {
   const std::uint32_t id = ++last_id_;
@@ -39,18 +39,18 @@ std::uint32_t Relay::send(Operation operation, std::string_view payload, Pending
   return id;
 }
 
-bool Relay::admits(const std::shared_ptr<Guest>& guest, bool fence) {
-  if (guest->arriving) {  // what comes behind an arrival is not to overtake it
+bool Relay::admits(const std::shared_ptr<RelayClient>& relay_client, bool fence) {
+  if (relay_client->arriving) {  // what comes behind an arrival is not to overtake it
     send_all_arrivals(INT64_MAX);
   }
   const bool full = upstream_.full();
-  if (!full && !(fence && guest->unconfirmed > 0)) {
-    guest->fenced = false;
+  if (!full && !(fence && relay_client->unconfirmed > 0)) {
+    relay_client->fenced = false;
     return true;
   }
-  guest->fenced = true;
+  relay_client->fenced = true;
   if (full) {
-    stalled_.push_back(guest);
+    stalled_.push_back(relay_client);
   }
   return false;
 }
@@ -60,12 +60,12 @@ void Relay::forward(std::string_view raw, Asker asker) {
 }
 
 void Relay::write(std::string_view raw, Asker asker) {
-  ++asker.guest->unconfirmed;
+  ++asker.relay_client->unconfirmed;
   send(Operation::kForward, raw, {Pending::Kind::kWrite, {}, {}, std::move(asker)});
 }
 
 void Relay::set(std::string_view key, std::string_view value, std::string_view raw, Asker asker) {
-  ++asker.guest->unconfirmed;
+  ++asker.relay_client->unconfirmed;
   if (leaf_) {  // the root does not ask this value back for our own sake
     keys_->remove(key);
     ++setting_[std::string(key)];
@@ -117,10 +117,10 @@ void Relay::arrive(std::string_view key, std::int64_t world_size, std::int64_t a
   const auto what = std::make_pair(std::string(key), world_size);
   Arrivals& gathered = arrivals_[what];
   if (gathered.shares.empty()) {
-    gathered.deadline_ms = around_.now_ms + (leaf_ ? kGatherMs : kGatherProxiesMs);
+    gathered.deadline_ms = context_.now_ms + (leaf_ ? kGatherMs : kGatherProxiesMs);
   }
   gathered.count += arrivals;
-  asker.guest->arriving = true;
+  asker.relay_client->arriving = true;
   gathered.shares.push_back({std::move(asker), arrivals, std::move(waiter)});
   if (gathered.shares.size() >= keys_->connections.load(std::memory_order_relaxed)) {
     gathered.deadline_ms = 0;  // nobody else can come
@@ -133,7 +133,7 @@ void Relay::send_arrivals(const std::pair<std::string, std::int64_t>& what, Arri
   add_number(payload, what.second);
   add_number(payload, arrivals.count);
   for (const Share& share : arrivals.shares) {
-    share.asker.guest->arriving = false;
+    share.asker.relay_client->arriving = false;
   }
   saved_arrivals.add(arrivals.shares.size() - 1);
   Pending pending{Pending::Kind::kArrive, what.first};
@@ -165,7 +165,7 @@ void Relay::follow(const std::string& key, std::uint8_t flags) {
   std::string payload;
   add_text(payload, key);
   add_number(payload, flags);
-  follows_[key] = {send(Operation::kFollow, payload, {Pending::Kind::kFollow, key}), around_.turn};
+  follows_[key] = {send(Operation::kFollow, payload, {Pending::Kind::kFollow, key}), context_.turn};
 }
 
 void Relay::probe(std::string_view key, const std::shared_ptr<Waiter>& waiter) {
@@ -182,7 +182,7 @@ void Relay::note_queue(std::string_view key) {
     queues_.clear();
   }
   queues_.emplace(key);
-  keys_->note_queue(key, around_.wakes);  // for proxies behind this one
+  keys_->note_queue(key, context_.wakes);  // for proxies behind this one
 }
 
 void Relay::look_ahead(std::string_view key) {
@@ -239,7 +239,7 @@ void Relay::end_turn() {
       send_adds(found->first, found->second);
     }
   }
-  send_all_arrivals(around_.now_ms);
+  send_all_arrivals(context_.now_ms);
 }
 
 void Relay::send_all_arrivals(std::int64_t due_ms) {
@@ -276,7 +276,7 @@ std::string Relay::report(std::string_view name, std::uint64_t requests) {
   json.pair("hits", saved_hits.get()).key("waiting").open('[');
   for (const auto& waited : summary.waited) {
     json.open('{').pair("key", std::string_view(waited.key)).pair("waiters", waited.waiters);
-    json.pair("oldest_s", static_cast<double>(around_.now_ms - waited.since_ms) / 1e3).close('}');
+    json.pair("oldest_s", static_cast<double>(context_.now_ms - waited.since_ms) / 1e3).close('}');
   }
   json.close(']').key("children").open('[');
   for (const std::string& child : children) {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "rdzv/clock.hpp"
-#include "rdzv/desk.hpp"
+#include "rdzv/server_access.hpp"
 #include "rdzv/keyspace.hpp"
 #include "rdzv/number.hpp"
 #include "rdzv/payload.hpp"
@@ -31,38 +31,38 @@ Refusal refusal_named(std::string_view name) {
 }  // namespace
 
 void Relay::answer(const Asker& asker, std::string_view raw) {
-  Guest& guest = *asker.guest;
-  if (guest.trunk) {
-    guest.trunk->push(asker.id, FrameStatus::kOk, std::string(1, 0).append(raw), around_.pushes);
-  } else if (guest.owner != nullptr) {
-    host_.answer(guest.owner, raw);
+  RelayClient& relay_client = *asker.relay_client;
+  if (relay_client.trunk) {
+    relay_client.trunk->push(asker.id, FrameStatus::kOk, std::string(1, 0).append(raw), context_.pushes);
+  } else if (relay_client.owner != nullptr) {
+    host_.answer(relay_client.owner, raw);
   }
 }
 
 void Relay::refuse(const Asker& asker, std::string_view why) {
-  Guest& guest = *asker.guest;
-  if (guest.trunk) {
-    guest.trunk->push(asker.id, FrameStatus::kError, why, around_.pushes);
-  } else if (guest.owner != nullptr) {
-    host_.refuse(guest.owner, refusal_named(why));
+  RelayClient& relay_client = *asker.relay_client;
+  if (relay_client.trunk) {
+    relay_client.trunk->push(asker.id, FrameStatus::kError, why, context_.pushes);
+  } else if (relay_client.owner != nullptr) {
+    host_.refuse(relay_client.owner, refusal_named(why));
   }
 }
 
-void Relay::confirm(Guest& guest) {
-  if (--guest.unconfirmed == 0) {
-    let_go(guest);
+void Relay::confirm(RelayClient& relay_client) {
+  if (--relay_client.unconfirmed == 0) {
+    let_go(relay_client);
   }
 }
 
-void Relay::let_go(Guest& guest) {
-  if (std::exchange(guest.fenced, false) && guest.owner != nullptr) {
-    host_.go_on(guest.owner);
+void Relay::let_go(RelayClient& relay_client) {
+  if (std::exchange(relay_client.fenced, false) && relay_client.owner != nullptr) {
+    host_.go_on(relay_client.owner);
   }
 }
 
 void Relay::confirmed() {
-  for (const auto& guest : std::exchange(stalled_, {})) {
-    let_go(*guest);
+  for (const auto& relay_client : std::exchange(stalled_, {})) {
+    let_go(*relay_client);
   }
 }
 
@@ -70,7 +70,7 @@ bool Relay::hold(std::string_view key, std::string_view value) {
   if (setting_.contains(std::string(key)) || keys_->bytes() + value.size() > kCacheBytes) {
     return false;
   }
-  keys_->set(key, value, around_.wakes);
+  keys_->set(key, value, context_.wakes);
   return true;
 }
 
@@ -106,10 +106,10 @@ void Relay::take(std::uint32_t id, FrameStatus status, std::string_view payload,
     case Pending::Kind::kForward:
       return answer(done.asker, raw);
     case Pending::Kind::kWrite:
-      if (done.asker.guest->trunk) {
+      if (done.asker.relay_client->trunk) {
         answer(done.asker, raw);
       }
-      return confirm(*done.asker.guest);
+      return confirm(*done.asker.relay_client);
     case Pending::Kind::kSet:
       return was_set(done, held);
     case Pending::Kind::kFetch:
@@ -120,7 +120,7 @@ void Relay::take(std::uint32_t id, FrameStatus status, std::string_view payload,
       return arrived(done);
     case Pending::Kind::kProbe:
       if (!raw.empty() && raw[0] == kReady) {
-        keys_->release_one(*done.shares[0].waiter, done.key, around_.wakes);
+        keys_->release_one(*done.shares[0].waiter, done.key, context_.wakes);
         unwant(done.key);
       }
       return;
@@ -138,18 +138,18 @@ void Relay::set_ends(const std::string& key) {
 void Relay::was_set(Pending& done, bool held) {
   set_ends(done.key);
   const bool kept = held && hold(done.key, done.value);
-  Guest& guest = *done.asker.guest;
-  if (guest.trunk && kept) {
-    keys_->grant_to(done.key, *guest.trunk, done.asker.id, around_.pushes);
-  } else if (guest.trunk) {
+  RelayClient& relay_client = *done.asker.relay_client;
+  if (relay_client.trunk && kept) {
+    keys_->grant_to(done.key, *relay_client.trunk, done.asker.id, context_.pushes);
+  } else if (relay_client.trunk) {
     answer(done.asker, {});
   }
-  confirm(guest);
+  confirm(relay_client);
 }
 
 void Relay::fetched(Pending& done, std::string_view raw, bool held) {
-  if (held && raw.size() >= 8 && hold(done.key, raw.substr(8)) && done.asker.guest->trunk) {
-    keys_->fetch(done.key, *done.asker.guest->trunk, done.asker.id, around_.pushes);
+  if (held && raw.size() >= 8 && hold(done.key, raw.substr(8)) && done.asker.relay_client->trunk) {
+    keys_->fetch(done.key, *done.asker.relay_client->trunk, done.asker.id, context_.pushes);
   } else {
     answer(done.asker, raw);
   }
@@ -182,16 +182,16 @@ void Relay::add_done(Pending& done, std::string_view raw) {
 void Relay::arrived(Pending& done) {
   for (const Share& share : done.shares) {
     if (share.waiter) {
-      around_.wakes.push_back(share.waiter);
-    } else if (const auto& trunk = share.asker.guest->trunk) {
-      trunk->push(share.asker.id, FrameStatus::kOk, {}, around_.pushes);
+      context_.wakes.push_back(share.waiter);
+    } else if (const auto& trunk = share.asker.relay_client->trunk) {
+      trunk->push(share.asker.id, FrameStatus::kOk, {}, context_.pushes);
     }
   }
 }
 
 void Relay::failed(Pending& done, std::string_view why) {
   for (const Share& share : done.shares) {
-    if (share.asker.guest) {
+    if (share.asker.relay_client) {
       refuse(share.asker, why);
     }
   }
@@ -205,18 +205,18 @@ void Relay::failed(Pending& done, std::string_view why) {
       if (waiter->owner != nullptr) {
         host_.refuse(waiter->owner, refusal_named(why));
       } else if (const auto trunk = waiter->trunk.lock()) {
-        trunk->push(waiter->id, FrameStatus::kError, why, around_.pushes);
+        trunk->push(waiter->id, FrameStatus::kError, why, context_.pushes);
       }
     }
     return;
   }
-  if (done.asker.guest) {
+  if (done.asker.relay_client) {
     refuse(done.asker, why);
     if (done.kind == Pending::Kind::kSet) {
       set_ends(done.key);
     }
     if (done.kind == Pending::Kind::kWrite || done.kind == Pending::Kind::kSet) {
-      confirm(*done.asker.guest);
+      confirm(*done.asker.relay_client);
     }
   }
 }
@@ -233,14 +233,14 @@ void Relay::follow_ends(const Pending& done, std::string_view value, bool held) 
   }
   // It is there, or was: so for those who had begun to wait when the root was asked. The others ask again.
   // Who has waited for longer than the root's word can have been under way had begun before it, too.
-  keys_->release(done.key, follow.turn, around_.now_ms - upstream_.round_trip_ms() - 1, around_.wakes);
+  keys_->release(done.key, follow.turn, context_.now_ms - upstream_.round_trip_ms() - 1, context_.wakes);
   if (keys_->waited_for(done.key)) {
     want(done.key, false, nullptr);
   }
 }
 
 void Relay::woken(std::string_view key) {
-  if (!keys_->wake_one(key, around_.wakes)) {
+  if (!keys_->wake_one(key, context_.wakes)) {
     unwant(key);
     return give_back(key);  // the root knows whether there is still something for somebody else
   }
@@ -249,8 +249,8 @@ void Relay::woken(std::string_view key) {
 
 void Relay::recall(std::uint32_t number, std::string_view key) {
   const KeyView view(key);
-  const auto waiter = keys_->ask_back({&view, 1}, {around_.loop, nullptr, nullptr, around_.now_ms, around_.turn},
-                                      around_.pushes);
+  const auto waiter = keys_->ask_back({&view, 1}, {context_.loop, nullptr, nullptr, context_.now_ms, context_.turn},
+                                      context_.pushes);
   keys_->remove(key);
   if (waiter) {
     giving_up_.emplace(waiter.get(), std::make_pair(waiter, number));
@@ -277,10 +277,10 @@ void Relay::trunk_broken() {
   std::int64_t until_ms = 0;
   for (const std::uint64_t token : host_.cut_trunks()) {
     cut_.insert(token);
-    until_ms = now_ms + upstream_.traits().grace_ms / 2;
+    until_ms = now_ms + hold_ms(upstream_.traits().grace_ms);
   }
   for (const auto& trunk : keys_->trunks.all()) {  // and those that may not know yet that their connection has ended
-    if (const std::int64_t held_until_ms = trunk->held_until_ms(); held_until_ms > now_ms) {
+    if (const std::int64_t held_until_ms = trunk->held_until_ms() + context_.stalled_ms; held_until_ms > now_ms) {
       cut_.insert(trunk->traits().token);
       until_ms = std::max(until_ms, held_until_ms);
     }

@@ -17,11 +17,11 @@ std::vector<KeyView> keys_of(Fields fields) {
 
 }  // namespace
 
-const std::shared_ptr<Guest>& Conversation::guest() {
-  if (!guest_) {
-    guest_ = std::make_shared<Guest>(Guest{owner_});
+const std::shared_ptr<RelayClient>& Conversation::relay_client() {
+  if (!relay_client_) {
+    relay_client_ = std::make_shared<RelayClient>(RelayClient{owner_});
   }
-  return guest_;
+  return relay_client_;
 }
 
 bool Conversation::answers_here(Query query, Fields fields) const {
@@ -43,7 +43,7 @@ bool Conversation::answers_here(Query query, Fields fields) const {
 }
 
 std::size_t Conversation::relayed(Query query, std::string_view raw, Output& reply, Wakes& wakes) {
-  Relay& relay = *around_.relay;
+  Relay& relay = *context_.relay;
   relay.check();
   if (relay.is_lost()) {
     refuse(Refusal::kRootLost);
@@ -53,12 +53,12 @@ std::size_t Conversation::relayed(Query query, std::string_view raw, Output& rep
   }
   const Fields body(raw.substr(1));
   const bool here = answers_here(query, body);
-  if (!relay.admits(guest(), here)) {
+  if (!relay.admits(relay_client(), here)) {
     suspended_ = true;
     return 0;  // it is looked at again when it is told to go on
   }
-  around_.counters.requests[static_cast<std::size_t>(query)].add(1);
-  const Asker asker{guest(), 0};
+  context_.counters.requests[static_cast<std::size_t>(query)].add(1);
+  const Asker asker{relay_client(), 0};
   Fields fields = body;
   switch (query) {
     case Query::kWait:
@@ -116,10 +116,10 @@ void Conversation::relay_wait(Keyspace::Keys keys, Output& reply) {
   }
   auto waiter = keyspace_->wait(keys, owner());
   if (!waiter) {
-    around_.relay->used_cache();
+    context_.relay->used_cache();
     reply.number(kStopWaiting);
     if (keys.size() == 1) {
-      around_.relay->want(keys[0].text, true, nullptr);
+      context_.relay->want(keys[0].text, true, nullptr);
     }
     return;
   }
@@ -129,7 +129,7 @@ void Conversation::relay_wait(Keyspace::Keys keys, Output& reply) {
   }
   keep(waiter);
   for (const std::string& key : missing) {
-    around_.relay->want(key, keys.size() == 1, waiter);
+    context_.relay->want(key, keys.size() == 1, waiter);
   }
 }
 
@@ -139,19 +139,19 @@ void Conversation::relay_barrier(std::string_view key, std::int64_t world_size) 
   }
   auto waiter = std::make_shared<Waiter>(owner(), 0);  // in no list: it is told when the root's answer has come
   keep(waiter);
-  around_.relay->arrive(key, world_size, 1, std::move(waiter), {guest(), 0});
+  context_.relay->arrive(key, world_size, 1, std::move(waiter), {relay_client(), 0});
 }
 
 bool Conversation::relay_forward(std::uint32_t id, Query query, std::string_view raw) {
-  Relay& relay = *around_.relay;
-  const Asker asker{guest(), id};
+  Relay& relay = *context_.relay;
+  const Asker asker{relay_client(), id};
   Fields fields(raw.substr(1));
   switch (query) {
     case Query::kGet: {
       const KeyView key(fields.bytes());
-      if (guest()->unconfirmed == 0 && keyspace_->has_all({&key, 1})) {
+      if (relay_client()->unconfirmed == 0 && keyspace_->has_all({&key, 1})) {
         relay.used_cache();
-        keyspace_->fetch(key.text, *trunk_, id, around_.pushes);
+        keyspace_->fetch(key.text, *trunk_, id, context_.pushes);
       } else {
         relay.fetch(key.text, raw, asker);
       }

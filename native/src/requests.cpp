@@ -50,6 +50,37 @@ class Items {
 
 }  // namespace
 
+bool writes(Query query) {
+  switch (query) {
+    case Query::kSet:
+    case Query::kAppend:
+    case Query::kCompareSet:
+    case Query::kAdd:
+    case Query::kMultiSet:
+    case Query::kQueuePush:
+    case Query::kBarrier:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void Conversation::list_keys(Output& reply) {
+  if (!listing_) {
+    listing_ = std::make_unique<KeyList>();
+  }
+  const bool all = keyspace_->list_some(*listing_);
+  took_long_ = true;
+  if (listing_->bytes() > context_.limits.output_bytes) {
+    refuse(Refusal::kUnreadReplies);
+  } else if (!all) {
+    return;
+  } else {
+    listing_->finish(reply);
+  }
+  listing_.reset();
+}
+
 void Conversation::execute(Query query, Fields fields, Output& reply, Wakes& wakes) {
   const auto keys = [&] {
     const auto count = static_cast<std::size_t>(fields.number<std::uint64_t>());
@@ -113,7 +144,7 @@ void Conversation::execute(Query query, Fields fields, Output& reply, Wakes& wak
       }
       break;
     case Query::kMultiGet:
-      if (!keyspace_->multi_get(keys().all(), reply, around_.limits.output_bytes)) {
+      if (!keyspace_->multi_get(keys().all(), reply, context_.limits.output_bytes)) {
         refuse(Refusal::kUnreadReplies);
       }
       break;
@@ -138,8 +169,7 @@ void Conversation::execute(Query query, Fields fields, Output& reply, Wakes& wak
       reply.number(keyspace_->queue_size(fields.bytes()));
       break;
     case Query::kListKeys:
-      keyspace_->list(reply);
-      took_long_ = true;
+      list_keys(reply);
       break;
     case Query::kBarrier: {
       const auto key = fields.bytes();

@@ -92,6 +92,12 @@ RunSpace::Done RunSpace::put(Member& writer, bool ephemeral, const std::optional
   return {true, revision_, {}};
 }
 
+bool RunSpace::full(std::size_t size, std::size_t most) {
+  constexpr std::size_t kEntry = 160;  // what it costs to know a key
+  const std::lock_guard lock(mutex_);
+  return bytes_ + entries_.size() * kEntry + size > most;
+}
+
 RunSpace::Done RunSpace::remove(const std::optional<Guard>& guard, std::span<const std::string_view> keys,
                                 Pushes& pushes) {
   const std::lock_guard lock(mutex_);

@@ -50,12 +50,12 @@ Server::Server(Settings settings)
       started_ms_(monotonic_ms()),
       log_(UniqueFd(settings_.log_fd)),
       spaces_(settings_.run),
-      crew_{settings_.limits, log_, {}, connection_limit(settings_.limits)} {
+      loop_group_{settings_.limits, log_, {}, connection_limit(settings_.limits)} {
   const std::uint32_t threads = settings_.threads > 0 ? std::min(settings_.threads, kMaxThreads) : default_threads();
   for (std::uint32_t i = 0; i < threads; ++i) {
-    crew_.loops.push_back(std::make_unique<EventLoop>(crew_, static_cast<Desk&>(*this), i));
+    loop_group_.loops.push_back(std::make_unique<EventLoop>(loop_group_, static_cast<ServerAccess&>(*this), i));
   }
-  for (const auto& loop : crew_.loops) {
+  for (const auto& loop : loop_group_.loops) {
     loop->start();
   }
 }
@@ -63,7 +63,7 @@ Server::Server(Settings settings)
 Server::~Server() {
   stop();
   if (forked()) {  // the threads are the parent's: nothing to join, and nothing that may be freed
-    for (auto& loop : crew_.loops) {
+    for (auto& loop : loop_group_.loops) {
       loop.release();
     }
   }
@@ -88,7 +88,7 @@ void Server::stop() {
   for (const auto& [name, each] : closing) {
     close(*each);
   }
-  for (const auto& loop : crew_.loops) {
+  for (const auto& loop : loop_group_.loops) {
     loop->stop();
   }
   log_.end();
@@ -96,6 +96,7 @@ void Server::stop() {
 
 void Server::close(Listener& listener) {
   listener.closed.store(true);
+  listener.keyspace->pause.end();
   on_every_loop([&](EventLoop& loop) { loop.unlisten(listener); });
   // The loops have let go of it: whoever binds the port now gets it.
   listener.hang_up();
@@ -106,8 +107,8 @@ void Server::close(Listener& listener) {
 }
 
 void Server::on_every_loop(const std::function<void(EventLoop&)>& task) {
-  std::latch done(static_cast<std::ptrdiff_t>(crew_.loops.size()));
-  for (const auto& loop : crew_.loops) {
+  std::latch done(static_cast<std::ptrdiff_t>(loop_group_.loops.size()));
+  for (const auto& loop : loop_group_.loops) {
     loop->mailbox().post([&task, &done, &each = *loop] {
       task(each);
       done.count_down();
@@ -135,10 +136,19 @@ Server::Opened Server::open_listener(const std::string& name, int socket, std::s
   const auto opened = std::make_shared<Listener>(std::move(fd), std::move(keyspace_of_clients), ++last_id_);
   {
     const std::lock_guard names(names_);
+    opened->own_user = own_user_;
     listeners_.emplace(name, opened);
   }
   on_every_loop([&](EventLoop& loop) { loop.listen(opened); });
   return {opened->id, opened->port};
+}
+
+void Server::only_own_user() {
+  const std::lock_guard names(names_);
+  own_user_ = true;
+  for (const auto& [name, each] : listeners_) {
+    each->own_user = true;
+  }
 }
 
 void Server::close_keyspace(std::uint64_t id) {
@@ -162,13 +172,39 @@ void Server::wipe_keyspace(std::uint64_t id) {
   }
   const std::lock_guard admin(admin_);
   const auto wiping = listener(id)->keyspace;
-  std::latch done(1);
-  crew_.loops.front()->mailbox().post([&] {  // there, so that proxies can be told
-    crew_.loops.front()->wipe(*wiping);
-    done.count_down();
-  });
-  done.wait();
+  bool more = true;
+  for (std::size_t part = 0; more; ++part) {  // the loop serves others in between
+    std::latch done(1);
+    loop_group_.loops.front()->mailbox().post([&] {  // there, so that proxies can be told
+      more = loop_group_.loops.front()->wipe(*wiping, part);
+      done.count_down();
+    });
+    done.wait();
+  }
   give_memory_back();
+}
+
+int Server::pause_after(std::uint64_t id, std::int64_t ms) {
+  const int event = listener(id)->keyspace->pause.after(ms);
+  for (const auto& loop : loop_group_.loops) {
+    loop->mailbox().post([] {});  // so that each looks how long it may wait
+  }
+  return event;
+}
+
+std::uint64_t Server::pauses(std::uint64_t id) { return listener(id)->keyspace->pause.number(); }
+
+bool Server::paused(std::uint64_t id) { return listener(id)->keyspace->pause.paused(); }
+
+bool Server::resume(std::uint64_t id, std::uint64_t pause) {
+  const auto keyspace = listener(id)->keyspace;
+  if (!keyspace->pause.resume(pause)) {
+    return false;
+  }
+  for (const auto& loop : loop_group_.loops) {
+    loop->mailbox().post([keyspace, &each = *loop] { each.resume(*keyspace); });
+  }
+  return true;
 }
 
 std::shared_ptr<Listener> Server::listener(std::uint64_t id) {

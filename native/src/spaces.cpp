@@ -17,6 +17,7 @@ void Spaces::leave(const RunSpace& space) {
   const auto found = places_.find(space.name());
   if (--found->second.sessions == 0) {
     places_.erase(found);
+    forgotten_.fetch_add(1, std::memory_order_relaxed);
   }
 }
 

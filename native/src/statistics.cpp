@@ -17,9 +17,9 @@ constexpr std::size_t kClientsListed = 20;
 double seconds(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
 template <class Pick>
-std::uint64_t total(const Crew& crew, Pick pick) {
+std::uint64_t total(const LoopGroup& loop_group, Pick pick) {
   std::uint64_t sum = 0;
-  for (const auto& loop : crew.loops) {
+  for (const auto& loop : loop_group.loops) {
     sum += pick(loop->counters()).get();
   }
   return sum;
@@ -62,32 +62,32 @@ std::string Server::statistics() {
   json.key("server").open('{').pair("version", std::string_view(settings_.version)).pair("pid", getpid());
   json.pair("threads", threads()).pair("uptime_s", static_cast<double>(now_ms - started_ms_) / 1e3).close('}');
 
-  json.key("connections").open('{').pair("open", crew_.connections.load()).pair("peak", crew_.peak.load());
-  json.pair("accepted", total(crew_, [](const Counters& c) -> auto& { return c.accepted; }));
-  json.pair("closed", total(crew_, [](const Counters& c) -> auto& { return c.closed; }));
-  json.pair("limit", crew_.max_connections).close('}');
+  json.key("connections").open('{').pair("open", loop_group_.connections.load()).pair("peak", loop_group_.peak.load());
+  json.pair("accepted", total(loop_group_, [](const Counters& c) -> auto& { return c.accepted; }));
+  json.pair("closed", total(loop_group_, [](const Counters& c) -> auto& { return c.closed; }));
+  json.pair("limit", loop_group_.max_connections).close('}');
 
   json.key("requests").open('{');
   for (std::size_t i = 0; i < kQueryCount; ++i) {
-    json.pair(kQueries[i].name, total(crew_, [i](const Counters& c) -> auto& { return c.requests[i]; }));
+    json.pair(kQueries[i].name, total(loop_group_, [i](const Counters& c) -> auto& { return c.requests[i]; }));
   }
   for (std::size_t i = 0; i < kCoordination.size(); ++i) {
-    json.pair(kCoordination[i], total(crew_, [i](const Counters& c) -> auto& { return c.coordination[i]; }));
+    json.pair(kCoordination[i], total(loop_group_, [i](const Counters& c) -> auto& { return c.coordination[i]; }));
   }
   for (std::size_t i = 0; i < kTrunkNames.size(); ++i) {
     if (const auto operation = static_cast<Operation>(static_cast<std::size_t>(kFirstOfTrunk) + i);
         operation == Operation::kAttach || is_counted(operation)) {  // not signs of life
-      json.pair(kTrunkNames[i], total(crew_, [i](const Counters& c) -> auto& { return c.trunk[i]; }));
+      json.pair(kTrunkNames[i], total(loop_group_, [i](const Counters& c) -> auto& { return c.trunk[i]; }));
     }
   }
-  json.pair("framed", total(crew_, [](const Counters& c) -> auto& { return c.frames; })).close('}');
+  json.pair("framed", total(loop_group_, [](const Counters& c) -> auto& { return c.frames; })).close('}');
 
-  json.pair("pushes", total(crew_, [](const Counters& c) -> auto& { return c.pushes; }));
-  json.pair("events", total(crew_, [](const Counters& c) -> auto& { return c.events; }));
+  json.pair("pushes", total(loop_group_, [](const Counters& c) -> auto& { return c.pushes; }));
+  json.pair("events", total(loop_group_, [](const Counters& c) -> auto& { return c.events; }));
 
   json.key("refused").open('{');
   for (std::size_t i = 1; i < kRefusals.size(); ++i) {
-    if (const auto count = total(crew_, [i](const Counters& c) -> auto& { return c.refused[i]; }); count > 0) {
+    if (const auto count = total(loop_group_, [i](const Counters& c) -> auto& { return c.refused[i]; }); count > 0) {
       json.pair(kRefusals[i], count);
     }
   }
@@ -110,15 +110,17 @@ std::string Server::statistics() {
   for (const RunSpace::Summary& run : runs) {
     stored += run.bytes;
   }
-  json.key("bytes").open('{').pair("received", total(crew_, [](const Counters& c) -> auto& { return c.received; }));
-  json.pair("sent", total(crew_, [](const Counters& c) -> auto& { return c.sent; }));
-  json.pair("buffered", crew_.buffered.load() + SharedText::detached_bytes()).pair("stored", stored).close('}');
+  json.key("bytes").open('{').pair("received", total(loop_group_, [](const Counters& c) -> auto& { return c.received; }));
+  json.pair("sent", total(loop_group_, [](const Counters& c) -> auto& { return c.sent; }));
+  json.pair("buffered", loop_group_.buffered.load() + SharedText::detached_bytes()).pair("stored", stored);
+  json.pair("stored_limit", settings_.limits.stored_bytes).close('}');
 
   json.key("loops").open('[');
-  for (const auto& loop : crew_.loops) {
+  for (const auto& loop : loop_group_.loops) {
     const Counters& counters = loop->counters();
     json.open('{').pair("connections", loop->connections()).pair("turns", counters.turns.get());
     json.pair("busy_s", seconds(static_cast<std::int64_t>(counters.busy_ns.get()))).pair("cpu_s", seconds(loop->cpu_ns()));
+    json.pair("stalled_s", static_cast<double>(counters.stalled_ms.get()) / 1e3);
     json.pair("wakes", counters.wakes.get()).pair("queued", loop->mailbox().size()).close('}');
   }
   json.close(']');
@@ -133,6 +135,7 @@ std::string Server::statistics() {
     json.open('{').pair("name", std::string_view(name)).pair("port", each->port);
     json.pair("connections", each->keyspace->connections.load()).pair("keys", summary.keys);
     json.pair("queues", summary.queues).pair("queued", summary.queued).pair("bytes", summary.bytes);
+    json.key("paused").value(each->keyspace->pause.paused()).pair("pauses", each->keyspace->pause.number());
     add_waited(json, summary, now_ms);
     add_trunks(json, *each->keyspace);
     json.close('}');
@@ -144,7 +147,7 @@ std::string Server::statistics() {
     json.open('{').pair("name", std::string_view(run.name)).pair("sessions", run.sessions).pair("keys", run.keys);
     json.pair("watches", run.watches).pair("revision", run.revision).pair("bytes", run.bytes).close('}');
   }
-  json.close(']');
+  json.close(']').pair("runs_forgotten", spaces_.forgotten());
   describe(json);
   json.close('}');
   return json.take();

@@ -1,12 +1,21 @@
 #include "rdzv/trunk.hpp"
 
+#include <algorithm>
 #include <utility>
 
+#include "rdzv/clock.hpp"
 #include "rdzv/keyspace.hpp"
 #include "rdzv/relay.hpp"
 #include "trunk_frames.hpp"
 
 namespace rdzv {
+
+namespace {
+
+// For how long a proxy is given nothing to hold: one that had to be cut off, one that has only taken its time.
+constexpr std::int64_t kDistrustMs = 600'000, kLateDistrustMs = 60'000;
+
+}  // namespace
 
 void Trunk::push(std::uint32_t id, FrameStatus status, std::string_view payload, Pushes& pushes) {
   const std::lock_guard lock(mutex_);
@@ -15,7 +24,7 @@ void Trunk::push(std::uint32_t id, FrameStatus status, std::string_view payload,
 
 void Trunk::push_value(std::uint32_t id, std::uint32_t granted, std::string_view value, Pushes& pushes) {
   const std::lock_guard lock(mutex_);
-  if (bell_ && granted == epoch_) {
+  if (subscriber_ && granted == epoch_) {
     push_locked(id, FrameStatus::kValue, value, pushes);
   } else {
     push_locked(id, FrameStatus::kPresent, {}, pushes);
@@ -24,8 +33,8 @@ void Trunk::push_value(std::uint32_t id, std::uint32_t granted, std::string_view
 
 void Trunk::push_locked(std::uint32_t id, FrameStatus status, std::string_view payload, Pushes& pushes) {
   log_.add(make_frame(id, static_cast<std::uint8_t>(status), payload));
-  if (bell_ && !std::exchange(rung_, true)) {
-    pushes.push_back(bell_);
+  if (subscriber_ && !std::exchange(rung_, true)) {
+    pushes.push_back(subscriber_);
   }
 }
 
@@ -36,7 +45,7 @@ std::uint32_t Trunk::epoch() {
 
 std::uint32_t Trunk::granting() {
   const std::lock_guard lock(mutex_);
-  return bell_ ? epoch_ : 0;
+  return subscriber_ && (distrusted_until_ms_ == 0 || monotonic_ms() >= distrusted_until_ms_) ? epoch_ : 0;
 }
 
 bool Trunk::ask_back(std::uint32_t epoch, std::string_view key, const std::shared_ptr<Recall>& recall, Pushes& pushes) {
@@ -47,7 +56,7 @@ bool Trunk::ask_back(std::uint32_t epoch, std::string_view key, const std::share
       return false;
     }
     number = ++last_recall_;
-    recalls_.emplace(number, recall);
+    recalls_.emplace(number, Asked{recall, monotonic_ms()});
     recall->ask();
   }
   push(number, FrameStatus::kRecall, key, pushes);
@@ -56,15 +65,50 @@ bool Trunk::ask_back(std::uint32_t epoch, std::string_view key, const std::share
 
 void Trunk::given_up(std::uint32_t number, Wakes& wakes) {
   std::shared_ptr<Recall> recall;
+  const std::int64_t now_ms = monotonic_ms();
+  bool late = false;
   {
     const std::lock_guard lock(mutex_);
     if (auto found = recalls_.extract(number)) {
-      recall = std::move(found.mapped());
+      recall = std::move(found.mapped().recall);
+      late = now_ms - found.mapped().since_ms > hold_ms() / 2;
     }
+  }
+  if (late) {  // writes would wait for it again and again
+    distrust_until(now_ms + kLateDistrustMs);
   }
   if (recall) {
     recall->given_up(wakes);
   }
+}
+
+std::int64_t Trunk::recall_due_ms() {
+  const std::lock_guard lock(mutex_);
+  return recalls_.empty() ? INT64_MAX : recalls_.begin()->second.since_ms + hold_ms();
+}
+
+void Trunk::postpone_recalls(std::int64_t ms) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [number, asked] : recalls_) {
+    asked.since_ms += ms;
+  }
+}
+
+void Trunk::distrust(Wakes& wakes) {
+  {
+    const std::lock_guard lock(mutex_);
+    epoch_ = 0;
+  }
+  distrust_until(monotonic_ms() + kDistrustMs);
+  let_go(wakes);
+}
+
+void Trunk::distrust_until(std::int64_t when_ms) {
+  {
+    const std::lock_guard lock(mutex_);
+    distrusted_until_ms_ = std::max(distrusted_until_ms_, when_ms);
+  }
+  keyspace_->trunks.distrust(peer_.host(), when_ms);
 }
 
 void Trunk::keep(const std::shared_ptr<Waiter>& waiter) {
@@ -91,18 +135,19 @@ void Trunk::woken(Waiter& waiter, Pushes& pushes) {
   }
 }
 
-bool Trunk::attach(std::shared_ptr<Subscriber> bell, const Peer& peer, std::uint64_t received, std::uint64_t& resent,
+bool Trunk::attach(std::shared_ptr<Subscriber> subscriber, const Peer& peer, std::uint64_t received, std::uint64_t& resent,
                    Wakes& wakes) {
   {
     const std::lock_guard lock(mutex_);
     if (last_epoch_ == 0) {
       peer_ = peer;
+      distrusted_until_ms_ = keyspace_->trunks.distrusted_until_ms(peer.host());
     }
     if (ended_ || !log_.rewind(received)) {
       return false;
     }
     resent = log_.kept();
-    bell_ = std::move(bell);
+    subscriber_ = std::move(subscriber);
     rung_ = false;
     epoch_ = ++last_epoch_;
   }
@@ -110,12 +155,12 @@ bool Trunk::attach(std::shared_ptr<Subscriber> bell, const Peer& peer, std::uint
   return true;
 }
 
-bool Trunk::detach(const Subscriber* bell, std::int64_t now_ms, std::int64_t held_until_ms) {
+bool Trunk::detach(const Subscriber* subscriber, std::int64_t now_ms, std::int64_t held_until_ms) {
   const std::lock_guard lock(mutex_);
-  if (bell_.get() != bell) {
+  if (subscriber_.get() != subscriber) {
     return false;
   }
-  bell_.reset();
+  subscriber_.reset();
   left_ms_ = now_ms;
   held_until_ms_ = held_until_ms;
   return true;
@@ -123,15 +168,15 @@ bool Trunk::detach(const Subscriber* bell, std::int64_t now_ms, std::int64_t hel
 
 std::int64_t Trunk::held_until_ms() {
   const std::lock_guard lock(mutex_);
-  return bell_ || epoch_ == 0 ? 0 : held_until_ms_;
+  return subscriber_ || epoch_ == 0 ? 0 : held_until_ms_;
 }
 
 std::vector<std::string> Trunk::expire(std::int64_t now_ms, Wakes& wakes) {
   bool ends = false;
   {
     const std::lock_guard lock(mutex_);
-    ends = ended_ = ended_ || (!bell_ && now_ms >= left_ms_ + traits_.grace_ms);
-    if (!ends && (bell_ || now_ms < held_until_ms_)) {
+    ends = ended_ = ended_ || (!subscriber_ && now_ms >= left_ms_ + traits_.grace_ms);
+    if (!ends && (subscriber_ || now_ms < held_until_ms_)) {
       return {};
     }
     epoch_ = 0;
@@ -149,19 +194,19 @@ void Trunk::let_go(Wakes& wakes) {
     const std::lock_guard lock(mutex_);
     asked.swap(recalls_);
   }
-  for (const auto& [number, recall] : asked) {
-    recall->given_up(wakes);
+  for (const auto& [number, each] : asked) {
+    each.recall->given_up(wakes);
   }
 }
 
-bool Trunk::attached_by(const Subscriber* bell) {
+bool Trunk::attached_by(const Subscriber* subscriber) {
   const std::lock_guard lock(mutex_);
-  return bell_ != nullptr && bell_.get() == bell;
+  return subscriber_ != nullptr && subscriber_.get() == subscriber;
 }
 
-Trunk::Taken Trunk::take(const Subscriber* bell, Output& reply) {
+Trunk::Taken Trunk::take(const Subscriber* subscriber, Output& reply) {
   const std::lock_guard lock(mutex_);
-  if (bell_.get() != bell) {
+  if (subscriber_.get() != subscriber) {
     return {};
   }
   rung_ = false;
@@ -179,7 +224,7 @@ std::vector<std::string> Trunk::end(Wakes& wakes) {
     const std::lock_guard lock(mutex_);
     ended_ = true;
     waiting.swap(waits_);
-    bell_.reset();
+    subscriber_.reset();
     epoch_ = 0;
     log_.clear();
   }
@@ -194,7 +239,7 @@ std::vector<std::string> Trunk::end(Wakes& wakes) {
   for (const std::string& key : keys) {  // a queue push that has woken this proxy is for somebody else
     keyspace_->give_back(key, wakes);
   }
-  if (const auto mine = std::move(guest)) {
+  if (const auto mine = std::move(relay_client)) {
     mine->owner = nullptr;
     mine->trunk.reset();
   }
@@ -209,7 +254,7 @@ void Trunk::report(std::string_view text) {
 
 Trunk::Summary Trunk::summary() {
   const std::lock_guard lock(mutex_);
-  return {traits_.name, peer_.endpoint(), report_, bell_ != nullptr, waits_.size()};
+  return {traits_.name, peer_.endpoint(), report_, subscriber_ != nullptr, waits_.size()};
 }
 
 void tell_trunks(Wakes& wakes, Pushes& pushes) {

@@ -34,9 +34,9 @@ bool is_forwarded(Query query) {
 }  // namespace
 
 bool Conversation::run(Operation operation, std::uint32_t id, std::string_view bytes, Wakes& wakes) {
-  Payload payload(bytes, around_.limits);
-  if (around_.relay != nullptr && operation != Operation::kRecalled && operation != Operation::kArrive &&
-      !around_.relay->admits(guest(), false)) {
+  Payload payload(bytes, context_.limits);
+  if (context_.relay != nullptr && operation != Operation::kRecalled && operation != Operation::kArrive &&
+      !context_.relay->admits(relay_client(), false)) {
     suspended_ = true;
     return false;
   }
@@ -52,15 +52,15 @@ bool Conversation::run(Operation operation, std::uint32_t id, std::string_view b
         return false;
       }
       if (payload.refusal() == Refusal::kKeyTooLong) {  // by a limit that is not the proxy's: its clients are to hear of it
-        trunk_->push(id, FrameStatus::kError, text(payload.refusal()), around_.pushes);
+        trunk_->push(id, FrameStatus::kError, text(payload.refusal()), context_.pushes);
         return true;
       }
       if (payload.ok()) {
         WaitOwner who = waits_for(id, true);
         who.quiet = (flags & kAhead) != 0;
-        const auto waiter = keyspace_->follow(key, who, *trunk_, around_.pushes);
-        if (around_.relay != nullptr) {
-          around_.relay->want(key, (flags & kReads) != 0, waiter);
+        const auto waiter = keyspace_->follow(key, who, *trunk_, context_.pushes);
+        if (context_.relay != nullptr) {
+          context_.relay->want(key, (flags & kReads) != 0, waiter);
         }
       }
       break;
@@ -78,8 +78,8 @@ bool Conversation::run(Operation operation, std::uint32_t id, std::string_view b
     case Operation::kGiveBack: {
       const auto key = payload.key();
       payload.end();
-      if (payload.ok() && around_.relay != nullptr) {
-        around_.relay->give_back(key);
+      if (payload.ok() && context_.relay != nullptr) {
+        context_.relay->give_back(key);
       } else if (payload.ok()) {
         keyspace_->give_back(key, wakes);
       }
@@ -100,14 +100,14 @@ bool Conversation::run(Operation operation, std::uint32_t id, std::string_view b
 }
 
 WaitOwner Conversation::waits_for(std::uint32_t id, bool sticky) {
-  return {around_.loop, nullptr, &trunk_->peer(), around_.now_ms, around_.turn, trunk_, id, sticky};
+  return {context_.loop, nullptr, &trunk_->peer(), context_.now_ms, context_.turn, trunk_, id, sticky};
 }
 
 void Conversation::unfollow(std::uint32_t id) {
   if (const auto waiter = trunk_->forget(id)) {
     keyspace_->cancel(*waiter);
-    if (around_.relay != nullptr) {
-      around_.relay->unwant(waiter->key);
+    if (context_.relay != nullptr) {
+      context_.relay->unwant(waiter->key);
     }
   }
 }
@@ -118,15 +118,15 @@ bool Conversation::arrive(std::uint32_t id, Payload& payload, Wakes& wakes) {
   const auto count = payload.number<std::int64_t>();
   payload.end();
   if (payload.refusal() == Refusal::kKeyTooLong) {
-    trunk_->push(id, FrameStatus::kError, text(payload.refusal()), around_.pushes);
+    trunk_->push(id, FrameStatus::kError, text(payload.refusal()), context_.pushes);
     return true;
   }
   if (!payload.ok() || trunk_->waits(id)) {
     refuse(payload.ok() ? Refusal::kBadFrame : payload.refusal());
     return false;
   }
-  if (around_.relay != nullptr) {
-    around_.relay->arrive(key, world_size, count, nullptr, {guest(), id});
+  if (context_.relay != nullptr) {
+    context_.relay->arrive(key, world_size, count, nullptr, {relay_client(), id});
     return true;
   }
   Keyspace::Arrival arrival;
@@ -139,13 +139,13 @@ bool Conversation::arrive(std::uint32_t id, Payload& payload, Wakes& wakes) {
   } while (writer_.blocked);
   holders_.reset();
   if (!arrival.number) {
-    trunk_->push(id, FrameStatus::kError, text(Refusal::kNotANumber), around_.pushes);
+    trunk_->push(id, FrameStatus::kError, text(Refusal::kNotANumber), context_.pushes);
   } else if (!arrival.waiter) {
-    trunk_->push(id, FrameStatus::kOk, {}, around_.pushes);
+    trunk_->push(id, FrameStatus::kOk, {}, context_.pushes);
   } else {
     trunk_->keep(arrival.waiter);
     if (arrival.waiter->missing.load(std::memory_order_acquire) == 0) {  // the last one has come on another loop meanwhile
-      trunk_->woken(*arrival.waiter, around_.pushes);
+      trunk_->woken(*arrival.waiter, context_.pushes);
     }
   }
   return true;
@@ -153,9 +153,9 @@ bool Conversation::arrive(std::uint32_t id, Payload& payload, Wakes& wakes) {
 
 bool Conversation::forward(std::uint32_t id, std::string_view raw, Wakes& wakes) {
   Scanner scanner;
-  const auto scanned = raw.empty() ? Scanner::Result::kIncomplete : scanner.advance(raw, around_.limits);
+  const auto scanned = raw.empty() ? Scanner::Result::kIncomplete : scanner.advance(raw, context_.limits);
   if (scanned == Scanner::Result::kRefused) {  // for instance by limits that are not the proxy's: its client is to hear of it
-    trunk_->push(id, FrameStatus::kError, text(scanner.refusal()), around_.pushes);
+    trunk_->push(id, FrameStatus::kError, text(scanner.refusal()), context_.pushes);
     return true;
   }
   if (scanned != Scanner::Result::kComplete || scanner.size() != raw.size() || !is_forwarded(static_cast<Query>(raw[0]))) {
@@ -164,26 +164,34 @@ bool Conversation::forward(std::uint32_t id, std::string_view raw, Wakes& wakes)
   }
   const auto query = static_cast<Query>(raw[0]);
   Fields fields(raw.substr(1));
-  if (around_.relay != nullptr) {
+  if (context_.relay != nullptr) {
     return relay_forward(id, query, raw);
+  }
+  if (writes(query) && keyspace_->full(raw.size(), context_.limits.stored_bytes)) {
+    trunk_->push(id, FrameStatus::kError, text(Refusal::kStoreFull), context_.pushes);
+    return true;
   }
   do {
     writer_ = {trunk_.get()};
     if (query == Query::kGet) {
-      keyspace_->fetch(fields.bytes(), *trunk_, id, around_.pushes);
+      keyspace_->fetch(fields.bytes(), *trunk_, id, context_.pushes);
       return true;
     }
     if (query == Query::kSet) {
       Fields again = fields;
       const auto key = again.bytes();
-      keyspace_->set_for(key, again.bytes(), *trunk_, id, around_.pushes, wakes, writer_);
+      keyspace_->set_for(key, again.bytes(), *trunk_, id, context_.pushes, wakes, writer_);
     } else {
       Output reply;
       execute(query, fields, reply, wakes);
+      if (listing_) {
+        stopped_early_ = true;
+        return false;
+      }
       if (const Refusal why = std::exchange(refusal_, Refusal::kNone); why != Refusal::kNone) {
-        trunk_->push(id, FrameStatus::kError, text(why), around_.pushes);  // it is for the one who has asked
+        trunk_->push(id, FrameStatus::kError, text(why), context_.pushes);  // it is for the one who has asked
       } else if (!writer_.blocked) {
-        trunk_->push(id, FrameStatus::kOk, unheld(reply), around_.pushes);
+        trunk_->push(id, FrameStatus::kOk, unheld(reply), context_.pushes);
       }
     }
     if (writer_.blocked && wait_for_holders(keys_written(query, fields))) {

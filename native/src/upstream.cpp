@@ -84,7 +84,7 @@ void Upstream::attach(bool greet) {
   outbox_.raw(make_frame(0, static_cast<std::uint8_t>(Operation::kAttach), payload));
   state_ = greet ? State::kGreeting : State::kAttaching;
   beats_ms_.assign(1, now_ms_);
-  beat_ms_ = now_ms_ + traits_.grace_ms / 6;
+  beat_ms_ = now_ms_ + hold_ms(traits_.grace_ms) / 3;
   next_ms_ = beat_ms_;
 }
 
@@ -255,7 +255,7 @@ void Upstream::tick(std::uint64_t requests) {
   if (now_ms_ >= beat_ms_ || since_said_ >= kSayAfter || received_ - said_received_ >= kSayAfter ||
       bytes_since_said_ >= kSayAfterBytes || bytes_received_ >= kSayAfterBytes) {
     asks_ = true;
-    beat_ms_ = now_ms_ + traits_.grace_ms / 6;
+    beat_ms_ = now_ms_ + hold_ms(traits_.grace_ms) / 3;
   }
   next_ms_ = beat_ms_;
 }

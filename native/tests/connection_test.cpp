@@ -21,7 +21,7 @@ constexpr Limits kLimits{.output_bytes = 4 << 20, .handshake_ms = 1000, .stall_m
 
 class Line {
  public:
-  explicit Line(const Limits& limits = kLimits) : room_(limits), work_{room_.around, std::string(65536, '\0'), {}, {}} {
+  explicit Line(const Limits& limits = kLimits) : room_(limits), work_{room_.context, std::string(65536, '\0'), {}, {}} {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) {
       throw std::runtime_error("socketpair");
@@ -45,9 +45,12 @@ class Line {
   // As an event loop does when the socket is ready. False: it would close it.
   bool step() {
     bool alive = connection->flush(work_);
-    connection->resume(work_);
+    connection->resume(work_, Conversation::Questions::kNow);
     if (alive && (connection->interest() & EPOLLIN) != 0) {
-      alive = connection->readable(work_);
+      alive = connection->readable(work_, Conversation::Questions::kLater);
+      if (connection->flush(work_) && connection->wants_turn()) {  // its next one
+        connection->resume(work_, Conversation::Questions::kNow);
+      }
     }
     for (const auto& waiter : std::exchange(work_.wakes, {})) {
       connection->woken(*waiter);
@@ -63,8 +66,8 @@ class Line {
     const ssize_t got = recv(client.get(), bytes.data(), bytes.size(), 0);
     return bytes.substr(0, got > 0 ? static_cast<std::size_t>(got) : 0);
   }
-  void at(std::int64_t now_ms) { work_.around.now_ms = now_ms; }
-  Refusal overdue() { return connection->overdue(work_.around); }
+  void at(std::int64_t now_ms) { work_.context.now_ms = now_ms; }
+  Refusal overdue() { return connection->overdue(work_.context); }
   Keyspace& store() { return *room_.keyspace; }
   Workplace& work() { return work_; }
   // Reads and serves until there is nothing more to be heard.

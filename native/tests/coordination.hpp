@@ -52,8 +52,9 @@ inline std::string remove_if(std::uint32_t id, std::string_view guard, std::uint
 }
 inline std::string keep_alive(std::uint32_t id) { return frame(id, kKeepAlive, ""); }
 
-inline std::string opened(std::uint32_t id, std::uint64_t session, std::uint64_t revision, std::string_view address) {
-  return frame(id, kDone, u64(session) + u64(revision) + str(address));
+inline std::string opened(std::uint32_t id, std::uint64_t session, std::uint64_t revision, std::string_view address,
+                          bool any_run = true) {
+  return frame(id, kDone, u64(session) + u64(revision) + str(address) + raw(std::uint8_t{any_run}));
 }
 inline std::string done(std::uint32_t id, std::uint64_t revision) {
   return frame(id, kDone, raw(std::uint8_t{1}) + u64(revision));

@@ -58,11 +58,11 @@ TEST(opening_wants_a_time_in_range) {
 
 TEST(a_server_of_one_run_names_it_to_others) {
   Room room;
-  room.desk.bind("mine");
+  room.server.bind("mine");
   Framed one(room, false);
   CHECK_EQUAL(one.ask(wire::open(1, 1000, "yours")), wire::frame(1, wire::kOtherRun, "mine"));
   CHECK_EQUAL(one.ask(wire::open(2, 1000, "")), wire::frame(2, wire::kOtherRun, "mine"));
-  CHECK_EQUAL(one.told(wire::open(3, 1000, "mine")), "#3/0");
+  CHECK_EQUAL(one.ask(wire::open(3, 1000, "mine")), wire::opened(3, 1, 0, "10.0.0.7", false));
 }
 
 TEST(nothing_works_without_a_session) {
@@ -73,7 +73,7 @@ TEST(nothing_works_without_a_session) {
     CHECK_EQUAL(one.told(request), "#" + std::to_string(++id) + "/1");
   }
   CHECK_EQUAL(one.refusal(), Refusal::kNone);
-  CHECK(room.desk.runs->summaries().empty());
+  CHECK(room.server.runs->summaries().empty());
 }
 
 TEST(put_list_and_delete_answer_with_revisions) {
@@ -130,7 +130,7 @@ TEST(a_session_that_ends_tells_the_others_at_once) {
     member.conversation().end_session();
     room.deliver();
     CHECK_EQUAL(watcher.told(), "[1: -m@2]");
-    CHECK_EQUAL(room.desk.runs->summaries()[0].sessions, 1u);
+    CHECK_EQUAL(room.server.runs->summaries()[0].sessions, 1u);
     CHECK_EQUAL(member.told(wire::keep_alive(3)), "#3/1");
   }
   {
@@ -140,7 +140,7 @@ TEST(a_session_that_ends_tells_the_others_at_once) {
   room.deliver();
   CHECK_EQUAL(watcher.told(), "[1: +m@3=v] [1: -m@4]");
   watcher.conversation().end_session();
-  CHECK(room.desk.runs->summaries().empty());
+  CHECK(room.server.runs->summaries().empty());
 }
 
 TEST(a_session_stays_in_our_framing) {

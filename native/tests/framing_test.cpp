@@ -18,11 +18,11 @@ struct Framed {
 
 }  // namespace
 
-TEST(statistics_come_from_the_desk) {
+TEST(statistics_come_from_the_server) {
   Framed framed;
-  CHECK_EQUAL(framed.talk.ask(wire::frame(77, kStatistics, "")), wire::frame(77, kOk, FakeDesk::kStatistics));
+  CHECK_EQUAL(framed.talk.ask(wire::frame(77, kStatistics, "")), wire::frame(77, kOk, FakeServer::kStatistics));
   CHECK_EQUAL(framed.room.counters.frames.get(), 1u);
-  CHECK_EQUAL(framed.room.desk.asked, 1);
+  CHECK_EQUAL(framed.room.server.asked, 1);
 }
 
 TEST(frames_may_be_cut_anywhere) {
@@ -44,17 +44,17 @@ TEST(frames_may_be_cut_anywhere) {
 TEST(enter_changes_the_keyspace) {
   Framed framed;
   framed.room.keyspace->set("k", "main's", framed.room.wakes);
-  framed.room.desk.other->set("k", "other's", framed.room.wakes);
+  framed.room.server.other->set("k", "other's", framed.room.wakes);
   CHECK_EQUAL(framed.room.keyspace->connections.load(), 1u);
   CHECK_EQUAL(framed.talk.ask(wire::frame(1, kEnter, "other")), wire::frame(1, kOk, ""));
   CHECK_EQUAL(framed.talk.ask(wire::get("k")), wire::text("other's"));
-  CHECK(&framed.talk.conversation().keyspace() == framed.room.desk.other.get());
+  CHECK(&framed.talk.conversation().keyspace() == framed.room.server.other.get());
   CHECK_EQUAL(framed.room.keyspace->connections.load(), 0u);
-  CHECK_EQUAL(framed.room.desk.other->connections.load(), 1u);
+  CHECK_EQUAL(framed.room.server.other->connections.load(), 1u);
   // From here on it is a store client like others: a frame is read as a request, here as CHECK with far too many keys.
   framed.talk.say(wire::frame(2, kStatistics, ""));
   CHECK_EQUAL(framed.talk.refusal(), Refusal::kTooManyKeys);
-  CHECK_EQUAL(framed.room.desk.asked, 0);
+  CHECK_EQUAL(framed.room.server.asked, 0);
 }
 
 TEST(waits_after_enter_are_of_that_keyspace) {
@@ -64,7 +64,7 @@ TEST(waits_after_enter_are_of_that_keyspace) {
   framed.room.keyspace->set("k", "v", framed.room.wakes);
   framed.room.deliver();
   CHECK_EQUAL(framed.talk.hear(), "");
-  framed.room.desk.other->set("k", "v", framed.room.wakes);
+  framed.room.server.other->set("k", "v", framed.room.wakes);
   framed.room.deliver();
   CHECK_EQUAL(framed.talk.hear(), wire::stop_waiting());
 }
@@ -106,11 +106,11 @@ TEST(statistics_give_others_a_turn_each_time) {
     said += wire::frame(i, kStatistics, "");
   }
   framed.talk.say(said);
-  CHECK(framed.room.desk.asked < 5);
+  CHECK(framed.room.server.asked < 5);
   for (int turns = 0; !framed.talk.left().empty() && turns < 300; ++turns) {
     framed.talk.feed("");
   }
-  CHECK_EQUAL(framed.room.desk.asked, 100);
+  CHECK_EQUAL(framed.room.server.asked, 100);
 }
 
 }  // namespace rdzv::test

@@ -143,7 +143,7 @@ std::size_t Lockstep::frame(std::size_t id, std::string_view bytes) {
   const std::string payload(bytes.substr(9, size - 5));
   ++frames_;
   if (operation == 1) {
-    client.expected.bytes(wire::frame(number, 0, FakeDesk::kStatistics));
+    client.expected.bytes(wire::frame(number, 0, FakeServer::kStatistics));
   } else if (operation >= wire::kOpen && operation <= wire::kAttach) {
     return coordinate(client, operation, payload) == 0 ? 0 : 4 + size;
   } else if (operation == 2 && client.session) {
@@ -209,7 +209,7 @@ void Lockstep::compare_keyspaces() {
   if (proxies_) {
     return;
   }
-  const std::array<Keyspace*, 2> keyspaces{room_.keyspace.get(), room_.desk.other.get()};
+  const std::array<Keyspace*, 2> keyspaces{room_.keyspace.get(), room_.server.other.get()};
   for (std::size_t i = 0; i < keyspaces.size(); ++i) {
     const auto summary = keyspaces[i]->summary(~std::size_t{0}, 1);
     require(summary.keys == stores_[i].keys(), "another number of keys");
@@ -235,8 +235,8 @@ void Lockstep::finish() {
     stores_[clients_[id].store].leave(id);
   }
   compare_keyspaces();
-  require(room_.desk.runs->summaries().empty(), "a run stays when its sessions have ended");
-  require(room_.keyspace->connections.load() + room_.desk.other->connections.load() == 0, "connections stay counted");
+  require(room_.server.runs->summaries().empty(), "a run stays when its sessions have ended");
+  require(room_.keyspace->connections.load() + room_.server.other->connections.load() == 0, "connections stay counted");
   require(room_.keyspace->summary(1, 1).waited_keys == 0, "waits stay when their clients have left");
   // To be told of what they do not wait for any more must do nothing.
   room_.deliver();

@@ -286,8 +286,10 @@ TEST(runs_are_apart_and_are_forgotten_with_their_last_session) {
   CHECK_EQUAL(spaces.summaries()[0].sessions, 2u);
   CHECK_EQUAL(spaces.summaries()[0].keys, 1u);
   one->end(pushes), one.reset();
+  CHECK_EQUAL(spaces.forgotten(), 0u);
   two->end(pushes), two.reset();
   CHECK_EQUAL(spaces.summaries().size(), 1u);
+  CHECK_EQUAL(spaces.forgotten(), 1u);
   two = session("a");
   CHECK_EQUAL(two->space->revision(), 0u);
   two->end(pushes);

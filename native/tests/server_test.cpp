@@ -96,15 +96,15 @@ TEST(a_keyspace_can_be_entered_by_name_from_any_port) {
   Host host(3);
   const auto second = host.open("second");
   CHECK_EQUAL(host.client(second.port).ask(wire::add("n", 1), 8), wire::i64(1));
-  Client guest(host.port()), lost(host.port());
-  CHECK_EQUAL(framed_enter(guest, "second"), "");
-  CHECK_EQUAL(guest.ask(wire::add("n", 1), 8), wire::i64(2));
+  Client relay_client(host.port()), lost(host.port());
+  CHECK_EQUAL(framed_enter(relay_client, "second"), "");
+  CHECK_EQUAL(relay_client.ask(wire::add("n", 1), 8), wire::i64(2));
   CHECK_EQUAL(framed_enter(lost, "third"), "there is no keyspace 'third'");
   host.server().close_keyspace(host.first().id);
   CHECK(lost.sees_close());
-  CHECK_EQUAL(guest.ask(wire::add("n", 1), 8), wire::i64(3));  // it came by that port, but is not of that keyspace
+  CHECK_EQUAL(relay_client.ask(wire::add("n", 1), 8), wire::i64(3));  // it came by that port, but is not of that keyspace
   host.server().close_keyspace(second.id);
-  CHECK(guest.sees_close());
+  CHECK(relay_client.sees_close());
 }
 
 TEST(a_closed_keyspace_closes_its_clients_and_frees_its_port) {

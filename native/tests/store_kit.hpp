@@ -69,7 +69,10 @@ class Kit {
   }
   Names list() {
     Output reply;
-    store.list(reply);
+    KeyList list;
+    while (!store.list_some(list)) {
+    }
+    list.finish(reply);
     const std::string bytes = drain(reply);
     Names keys;
     for (std::size_t at = 8; at < bytes.size();) {

@@ -9,7 +9,7 @@
 
 namespace rdzv::test {
 
-class FakeDesk : public Desk {
+class FakeServer : public ServerAccess {
  public:
   static constexpr std::string_view kStatistics = R"({"fake": true})";
 
@@ -53,9 +53,9 @@ struct Room {
 
   const Limits limits;
   Counters counters;
-  FakeDesk desk;
+  FakeServer server;
   std::shared_ptr<Keyspace> keyspace = std::make_shared<Keyspace>("main");
-  Surroundings around{limits, counters, desk};
+  LoopContext context{limits, counters, server};
   Wakes wakes;
 
   // Tells everybody who was woken or whose watches have news; what they are told lies in their output.
@@ -65,13 +65,13 @@ struct Room {
 
 class Talk {
  public:
-  explicit Talk(Room& room) : room_(room), conversation_(room.around, room.keyspace, peer_, this) {}
+  explicit Talk(Room& room) : room_(room), conversation_(room.context, room.keyspace, peer_, this) {}
 
   // Hands over `bytes`, behind what was left over before, and runs what is complete, but delivers no wakes. Returns
   // how many bytes were used.
-  std::size_t feed(std::string_view bytes) {
+  std::size_t feed(std::string_view bytes, Conversation::Questions questions = Conversation::Questions::kNow) {
     left_ += bytes;
-    const std::size_t used = conversation_.feed(left_, output_, room_.wakes);
+    const std::size_t used = conversation_.feed(left_, output_, room_.wakes, questions);
     left_.erase(0, used);
     return used;
   }
@@ -109,7 +109,7 @@ inline void Room::deliver() {
       static_cast<Talk*>(waiter->owner)->told(*waiter);
     }
   }
-  for (const auto& subscriber : std::exchange(around.pushes, {})) {
+  for (const auto& subscriber : std::exchange(context.pushes, {})) {
     if (subscriber->owner != nullptr) {
       static_cast<Talk*>(subscriber->owner)->pushed();
     }

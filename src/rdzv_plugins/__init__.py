@@ -1,9 +1,13 @@
 """Rendezvous backends for distributed PyTorch, as plug-ins. Importing this package does not import torch."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+from importlib import import_module
+
+TYPE_CHECKING = False  # as typing's, which takes longer to import than all else that the guardian of an agent needs
 if TYPE_CHECKING:
+    from typing import Any
+
     from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, OnEvents, Session, Watch
     from rdzv_plugins.hookspecs import hookimpl
     from rdzv_plugins.interfaces import (
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
         MembershipAware,
         Node,
         Outcome,
+        PeerAware,
         RendezvousBackend,
         RendezvousHandler,
         RendezvousInfo,
@@ -36,6 +41,7 @@ __all__ = [
     "Node",
     "OnEvents",
     "Outcome",
+    "PeerAware",
     "RendezvousBackend",
     "RendezvousHandler",
     "RendezvousInfo",

@@ -64,7 +64,17 @@ class Session(Protocol):
 
     @property
     def ttl(self) -> float:
-        """Seconds, as granted by the service."""
+        """The time to live that the service has granted, in seconds."""
+        ...
+
+    @property
+    def known_until(self) -> float:
+        """The time, as ``rdzv_plugins.clock.now`` counts, until which the service surely has not ended this session.
+
+        That is ``ttl`` after the newest keep-alive or request that was answered had been sent: the service may have
+        counted from that moment. It grows while the service answers; reading it sends nothing. Optional: of a session
+        that cannot say, nodes believe that it lives until they are told otherwise.
+        """
         ...
 
     @property
@@ -140,5 +150,8 @@ class CoordinationBackend(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything, the service included where this process serves it."""
+        """End the sessions that are open, and let go of everything: of the service, too, where this process serves it.
+
+        May be called more than once.
+        """
         ...

@@ -6,7 +6,8 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from rdzv_plugins.errors import UsageError
+from rdzv_plugins.errors import RunIdMissing, UsageError
+from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
 
 _HOST = re.compile(r"[\w.-]+")
 
@@ -72,10 +73,19 @@ def is_only_local(text: str) -> bool:
     return bool(found) and all(endpoint.is_loopback for endpoint in found)
 
 
-def parse_meeting_point(text: str, default_port: int | None, nodes: int) -> Endpoint:
-    """An endpoint where ``nodes`` nodes are to meet: with several, port 0 is refused too. Raises ``UsageError``."""
-    endpoint = parse_endpoint(text, default_port)
-    if endpoint.port == 0 and nodes > 1:
+ALONE = Endpoint("localhost", 0)
+"""Where a node meets that has no others to meet: at a port that nobody else knows."""
+
+
+def meeting_point(request: Request, default_port: int | None) -> Endpoint:
+    """Where the nodes of ``request`` meet; a single node that was given no endpoint meets ``ALONE``.
+
+    ``default_port`` as for ``parse_endpoint``. Raises ``UsageError`` also for several nodes without an endpoint, or
+    with port 0.
+    """
+    require_meeting_point(request.endpoint, request.max_nodes)
+    endpoint = parse_endpoint(request.endpoint, default_port) if request.endpoint else ALONE
+    if endpoint.port == 0 and request.max_nodes > 1:
         raise UsageError(
             "--rdzv-endpoint: port 0 is for one node only: the others could not find it",
             remedy="Choose a port, the same on every node.",
@@ -89,6 +99,17 @@ def require_meeting_point(endpoint: str, nodes: int, *, also: str = "") -> None:
         raise UsageError(
             f"--nnodes asks for {nodes} nodes, but there is no endpoint where they could meet{also}",
             remedy="Give --rdzv-endpoint=HOST:PORT or --master-addr=HOST --master-port=PORT, the same on every node.",
+        )
+
+
+def require_name(endpoint: str, *, named: bool) -> None:
+    """Refuse a job without a run id of its own at ``endpoint``, where others may meet. Raises ``RunIdMissing``."""
+    if not named:
+        raise RunIdMissing(
+            f"other jobs may meet at {endpoint}, too, and this one has no name there: its run id is the default, "
+            f"{DEFAULT_RUN_ID!r}",
+            remedy="Name it, the same on all its nodes and as no other job: rdzv-run --rdzv-id=NAME ... "
+            "(torchrun: --rdzv-id, too; or the variable PET_RDZV_ID=NAME).",
         )
 
 

@@ -11,6 +11,7 @@ the plug-in. docs/reference/errors.md is written from the docstrings below, by `
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -48,6 +49,14 @@ class OptionError(UsageError):
 
     Raised before the backend is created, from what its options dataclass declares. The message names the key and the
     backend, the remedy says what is accepted.
+    """
+
+
+class RunIdMissing(UsageError):
+    """Jobs of others may meet at the same place, and this one has no name there: it was started without --rdzv-id.
+
+    With the default run id, ``none``, two jobs would take each other's nodes for their own. Raised before anything is
+    written, for a backend whose nodes meet at a service, and at an ``rdzv serve``.
     """
 
 
@@ -94,6 +103,15 @@ class NotAvailableYet(PluginError):
 
     The remedy names the one to use instead.
     """
+
+
+class LimitTooLow(RdzvError):
+    """The system has less for this process than the launch needs: open files, or room on a disk.
+
+    Nothing has been started; where the disk is full, at least no worker of the round that was about to begin.
+    """
+
+    exit_code = 71  # EX_OSERR
 
 
 class JoinVetoed(RdzvError):
@@ -149,6 +167,16 @@ class EndpointLost(EndpointUnreachable):
 
     The node or the service that served it has ended, or the network between has.
     """
+
+
+class NodeLost(RendezvousFailed):
+    """A node of the round was lost, and no restart is left.
+
+    The message names it, and how that is known. Workers of the other nodes fail with their peers there; that is not
+    the cause, and the error of such a worker is not what ended the job.
+    """
+
+    exit_code = 68
 
 
 class ConnectionLost(EndpointLost):
@@ -212,7 +240,21 @@ class PeerFailed(RendezvousClosed):
     def __init__(self, message: str, failure: Failure) -> None:
         super().__init__(message)
         self.failure = failure
-        self.exit_code = failure.process_exit_code
+        self.exit_code = failure.process_exit_code or 1  # whatever was written: the job has not succeeded
+
+
+class NotNeeded(RendezvousClosed):
+    """This node came when its job was about to end: it has never run its script.
+
+    Not for a spare that waited while the job ran, and goes with it when it is done: that one ends with 0, and says so.
+    """
+
+    exit_code = 66  # EX_NOINPUT
+
+
+def debug_wanted() -> bool:
+    """True when RDZV_DEBUG asks for the tracebacks of errors."""
+    return os.environ.get("RDZV_DEBUG", "") not in ("", "0")
 
 
 def is_signal(error: BaseException) -> bool:

@@ -90,7 +90,8 @@ def rdzv_resolve_request(request: Request) -> Mapping[str, Any] | None:
 def rdzv_before_join(request: Request) -> None:
     """Check the health of this node before it joins a round; keep it out if need be.
 
-    Called: before every round, on every node, also before a restart. The round waits.
+    Called: before every round, on every node, also before a restart. The round waits. Also by ``rdzv-run --check``,
+        which joins none.
 
     Arguments:
         request: the launch, complete; ``request.options`` are the backend's options.

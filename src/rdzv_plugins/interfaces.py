@@ -7,13 +7,15 @@ to torch's elastic agent as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from rdzv_plugins.capabilities import Capability as Capability
 from rdzv_plugins.coordination import CoordinationBackend
+from rdzv_plugins.run_status import RunStatus
 
 Token: TypeAlias = Any
 """Opaque fencing token: the version of the state that a write replaces."""
@@ -47,7 +49,7 @@ class RendezvousInfo(Protocol):
 
     @property
     def rank(self) -> int:
-        """Of this node, from 0."""
+        """The rank of this node, from 0."""
         ...
 
     @property
@@ -149,18 +151,18 @@ class Failure:
     """One worker's end. ``exit_code`` is negative for a signal, as in ``subprocess``. Any thread may have it."""
 
     node_rank: int
-    """Of the node on which it ran, in the round that failed; ``host`` is that node's name."""
+    """The rank, in the round that failed, of the node on which the worker ran; ``host`` is that node's name."""
     host: str
     global_rank: int
     local_rank: int
     pid: int
     exit_code: int
     stderr: tuple[str, ...] = ()
-    """Its last lines, at most a few kilobytes."""
+    """The last lines of its standard error, at most a few kilobytes."""
 
     @property
     def process_exit_code(self) -> int:
-        """What a shell would report: the code itself, 128+n for signal n."""
+        """The exit code that a shell would report: the code itself, or 128+n for signal n."""
         return 128 - self.exit_code if self.exit_code < 0 else self.exit_code
 
 
@@ -189,17 +191,17 @@ class Node(Protocol):
 
     @property
     def host(self) -> str:
-        """Its host name, as it says itself."""
+        """The node's host name, as the node reports it."""
         ...
 
     @property
     def address(self) -> str:
-        """The address under which its peers reach it."""
+        """The address under which the node's peers reach it."""
         ...
 
     @property
     def nproc(self) -> int:
-        """Its number of workers; 0 from plain torchrun, which does not say."""
+        """The number of the node's workers; 0 from plain torchrun, which does not say."""
         ...
 
 
@@ -248,6 +250,68 @@ class MembershipAware(Protocol):
         ...
 
 
+class Holding(Protocol):
+    """Tells how long a node's round is sure to hold: an optional attribute of a handler, named ``holding``.
+
+    Reading it sends nothing. Thread-safe.
+    """
+
+    @property
+    def ttl(self) -> float:
+        """Seconds without a sign of life after which the service counts a node as lost."""
+        ...
+
+    def until(self) -> float:
+        """The time until which the round is sure to hold, as ``rdzv_plugins.clock.now`` counts; 0 when it is over.
+
+        Infinite for a session that cannot say.
+        """
+        ...
+
+    def ended(self) -> bool:
+        """True once the session with which this node joined its round is known to have ended."""
+        ...
+
+    def sure(self) -> bool:
+        """True if the session with which this node joined is known to live now, so nobody else acts in its place."""
+        ...
+
+    def confirm(self, timeout: float) -> bool:
+        """Ask the service, for ``timeout`` seconds at most; True if it has answered as to a session that lives."""
+        ...
+
+    def wait_for_news(self, timeout: float) -> None:
+        """Return when something may have changed, after ``timeout`` seconds at the latest."""
+        ...
+
+    def on_news(self, call: Callable[[], None] | None) -> None:
+        """Call it with all news of a round, before anything else is done with it. It returns at once."""
+        ...
+
+
+@runtime_checkable
+class PeerAware(Protocol):
+    """Optional methods of a handler that knows which nodes still work. For the agent's main thread."""
+
+    def working_peers(self) -> Sequence[str]:
+        """The other nodes of the round that are known to live, and not to be done, by name. May take some seconds."""
+        ...
+
+    def lost_peers(self) -> Sequence[str]:
+        """The other nodes of the round that are gone, each with what is known of its end. Called after a worker failed.
+
+        May take some seconds. What a handler has told by ``peer_lost`` it need not tell again.
+        """
+        ...
+
+    def stay(self) -> None:
+        """This node is done and about to leave: wait while others work that need what it serves, however long.
+
+        Called once, before ``leave``. A signal ends it. Raises the reason if the job fails elsewhere meanwhile.
+        """
+        ...
+
+
 @runtime_checkable
 class EnvironmentAware(Protocol):
     """Optional method of a handler whose workers need to know more than torch's agent tells them."""
@@ -255,6 +319,14 @@ class EnvironmentAware(Protocol):
     def worker_env(self) -> Mapping[str, str]:
         """Variables for each worker of the current round. Called before the workers are started."""
         ...
+
+
+DEFAULT_RUN_ID = "none"
+"""The run id of a job without --rdzv-id, as with torchrun."""
+
+
+def _nobody_knows(endpoint: str) -> str:
+    return ""
 
 
 @dataclass(frozen=True)
@@ -266,9 +338,9 @@ class Request:
     run_id: str
     """The id that all nodes of the job share: --rdzv-id."""
     endpoint: str
-    """As given; ``endpoints.parse_endpoint`` splits it. Empty when none is needed."""
+    """The endpoint as given; ``endpoints.parse_endpoint`` splits it. Empty when none is needed."""
     min_nodes: int
-    """Of --nnodes=MIN:MAX; the same as ``max_nodes`` where one number was given. At least 1."""
+    """The MIN of --nnodes=MIN:MAX, at least 1; the same as ``max_nodes`` where one number was given."""
     max_nodes: int
     nproc_per_node: int
     """Workers of this node; 0 from plain torchrun, which does not say."""
@@ -285,8 +357,22 @@ class Request:
     """``conf`` parsed into the backend's options dataclass; None before the backend is known."""
     entrypoint: tuple[str, ...] = ()
     """The worker's command and arguments."""
+    target: Any = field(default=None, repr=False)
+    """What the backend's ``validate`` has returned: where its nodes meet, parsed. None before the backend is known."""
+    standalone: bool = False
+    """This node meets no other: --standalone, or a single node of the default backend without an endpoint."""
     given: frozenset[str] = frozenset()
     """The fields that the user set: ``rdzv_resolve_request`` fills in only the others."""
+    whose: Callable[[str], str] = field(default=_nobody_knows, compare=False, repr=False)
+    """Tells what listens at an endpoint that does not answer as expected, in words; empty if no other backend knows it.
+
+    Each is asked by its ``Backend.recognise``, which takes two seconds at most. Any thread may call it.
+    """
+
+    @property
+    def is_named(self) -> bool:
+        """True if the run id was chosen, and is not the default, which any other job may have, too."""
+        return self.run_id != DEFAULT_RUN_ID or "run_id" in self.given
 
 
 Created: TypeAlias = RendezvousHandler | RendezvousBackend | CoordinationBackend
@@ -300,9 +386,9 @@ class Backend:
     """
 
     name: str
-    """What --rdzv-backend selects; case, ``-`` and ``_`` do not matter."""
+    """The name that --rdzv-backend selects; case, ``-`` and ``_`` do not matter."""
     summary: str
-    """One line, for the list."""
+    """One line about the backend, for lists."""
     create: Callable[[Request], Created]
     """Makes the handler, the coordination backend or the state backend of this node. May import and block.
 
@@ -310,12 +396,49 @@ class Backend:
     ``ModuleNotFoundError`` as what to install; anything else is a fault of the plug-in.
     """
     aliases: tuple[str, ...] = ()
-    """Other names for it."""
+    """Other names for the backend."""
     capabilities: frozenset[Capability] = frozenset()
-    """What it promises; the conformance suite tries each."""
+    """What the backend promises; the conformance suite tries each."""
     options: type | None = None
     """A frozen dataclass whose fields are the accepted --rdzv-conf keys (see ``options.option``); None: no keys."""
-    validate: Callable[[Request], None] | None = None
-    """Checks the request, its options parsed, before anything starts; raises ``UsageError``. Must not block."""
+    validate: Callable[[Request], object] | None = None
+    """Checks the request, its options parsed, before anything starts; raises ``UsageError``. Must not block.
+
+    What it returns is the ``target`` of the request that the other functions get: an endpoint is parsed once.
+    """
+    meets_at: Literal["", "node", "service"] = ""
+    """Where the backend's nodes meet, if that is the same for all jobs; empty if it is not.
+
+    ``node``: at one of them, which the endpoint names, so that --master-addr may name it, too. ``service``: apart from
+    them, where other jobs may meet as well: a launch without --rdzv-id is refused, and --master-addr, which says
+    nothing of the endpoint then, is left alone.
+    """
     install: str = ""
     """The command that installs what ``create`` imports, for the error message."""
+    check: Callable[[], object] | None = None
+    """Raises an ``RdzvError`` that says what is missing and what to do, where it cannot be used by this installation.
+
+    For ``rdzv backends``, which calls it for each list, and for each launch: it is quick, imports no torch, and asks
+    nobody.
+    """
+    preflight: Callable[[Request, ExitStack], str] | None = None
+    """Looks whether this node could meet the others now, for ``rdzv-run --check``; returns what it found, a sentence.
+
+    Gets the request that ``create`` would get, in its place. It asks for some seconds at most and leaves nothing:
+    what it opens and others are to find taken, such as a port that this node would serve, it puts on the ``ExitStack``,
+    which is closed once all is checked. Raises the ``RdzvError`` with which the launch would end. What may yet
+    become right, such as a node that is not there yet, is a warning of a logger below ``rdzv_plugins``.
+    """
+    recognise: Callable[[Request, float], str] | None = None
+    """Tells what listens at the request's endpoint, if it is this backend's: "the rendezvous of run 'a' by ...", or "".
+
+    Asked for somebody who was given this endpoint and perhaps another backend: ``options`` is None, the endpoint may be
+    of another form. Any thread may call it. It takes no longer than that many seconds, imports no torch, and changes
+    nothing of what it finds. What it raises counts as "".
+    """
+    status: Callable[[Request, float], RunStatus] | None = None
+    """Tells ``rdzv status`` what a run does, seen from outside; that many seconds for each step. Changes nothing.
+
+    The request has its options. Raises an ``RdzvError`` that says why nothing is known. None: the framework reads the
+    keys of a coordination backend that ``meets_at`` a service; of others nothing is known.
+    """

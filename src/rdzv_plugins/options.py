@@ -27,6 +27,7 @@ from rdzv_plugins.errors import OptionError, UsageError
 
 _TRUE = ("1", "true", "t", "yes", "y")
 _FALSE = ("0", "false", "f", "no", "n")
+_QUOTES = "'\""
 
 T = TypeVar("T")
 
@@ -63,7 +64,7 @@ class PortRange:
 
     @staticmethod
     def parse(text: str) -> PortRange:
-        """``0``, ``29501`` or ``29501-29510``. Raises ValueError."""
+        """A range from ``0``, ``29501`` or ``29501-29510``. Raises ``ValueError``."""
         first, _, last = text.partition("-")
         ports = PortRange(int(first), int(last or first))
         if not 0 <= ports.first <= ports.last <= 65535:
@@ -81,9 +82,21 @@ class WorkerStoreOptions:
     store_threads: int = option(
         0, help="Threads of the native store; 0: half of the processors, at most 8.", minimum=0, maximum=64
     )
-    worker_ports: PortRange = option(
-        PortRange(), help="Port or range (29501-29510) on which rank 0's node serves the workers' store; 0: any."
+    stored_bytes: int = option(
+        0,
+        help="What the native store holds at most, keys and values; 0: a quarter of the memory.",
+        unit="bytes",
+        minimum=0,
     )
+    worker_ports: PortRange = option(
+        PortRange(),
+        help="Port or range (29501-29510, used in turn) on which rank 0's node serves the workers' store; 0: any.",
+    )
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the store is the native one, with or without proxies, and not torch's own."""
+        return self.store != "torch"
 
 
 @dataclass(frozen=True)
@@ -92,9 +105,9 @@ class OptionInfo:
 
     name: str
     type: str
-    """In words, with unit and range: ``a number (s), at least 0.1``."""
+    """The type in words, with unit and range: ``a number (s), at least 0.1``."""
     default: str | None
-    """As it would be written; None: unset; ``REQUIRED``: it has to be given."""
+    """The default as it would be written; None: unset; ``REQUIRED``: it has to be given."""
     unit: str
     help: str
 
@@ -128,6 +141,7 @@ def parse_options(cls: type[T], conf: Mapping[str, Any], owner: str) -> T:
     values = {}
     for key, raw in conf.items():
         if key not in fields:
+            _refuse_quotes(key, key, fields, owner)
             raise OptionError(
                 f"--rdzv-conf: {owner} has no option {key!r}{did_you_mean(key, fields)}",
                 remedy=f"It accepts: {', '.join(sorted(fields))}." if fields else "It has no options.",
@@ -183,26 +197,46 @@ def did_you_mean(word: str, known: typing.Iterable[str]) -> str:
 
 
 def _convert(key: str, raw: Any, hint: Any, metadata: Mapping[str, Any], owner: str) -> Any:
-    kind = _strip_none(hint)
     try:
-        value = _parse(raw, kind)
-        low, high = metadata.get("minimum"), metadata.get("maximum")
-        if (low is not None and value < low) or (high is not None and value > high):
-            raise ValueError("out of range")
+        return read_value(raw, hint, metadata)
     except (ValueError, TypeError):
+        _refuse_quotes(key, str(raw), (), owner)
         raise OptionError(
             f"--rdzv-conf: {key}={raw} is not accepted by {owner}",
             remedy=f"{key} takes {_accepted(hint, metadata)}.",
         ) from None
+
+
+def read_value(raw: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
+    """A value of the type ``hint``, from text, within the ``minimum`` and ``maximum`` of its field.
+
+    Raises ``ValueError`` or ``TypeError``.
+    """
+    value = _parse(raw, strip_none(hint))
+    low, high = metadata.get("minimum"), metadata.get("maximum")
+    if (low is not None and value < low) or (high is not None and value > high):
+        raise ValueError("out of range")
     return value
+
+
+def _refuse_quotes(key: str, text: str, known: typing.Container[str], owner: str) -> None:
+    """A list in YAML or Python passes on quotes that a shell would have taken away. Raises ``OptionError`` for them."""
+    bare = text.strip(_QUOTES)
+    if bare != text and (bare in known or text is not key):
+        raise OptionError(
+            f"--rdzv-conf: in {text} the quotes are part of what {owner} gets for {key.strip(_QUOTES)}",
+            remedy="Leave them out: in a list or in YAML no shell takes them away.",
+        )
 
 
 def _parse(raw: Any, kind: Any) -> Any:
     if typing.get_origin(kind) is Literal:
         choices = {str(choice): choice for choice in typing.get_args(kind)}
-        if str(raw) not in choices:
-            raise ValueError(raw)
-        return choices[str(raw)]
+        for same in (str, str.lower):  # torch ignores the case of its own
+            for name, choice in choices.items():
+                if same(name) == same(str(raw)):
+                    return choice
+        raise ValueError(raw)
     if kind is bool:
         text = str(raw).lower()
         if text not in _TRUE + _FALSE:
@@ -216,7 +250,8 @@ def _parse(raw: Any, kind: Any) -> Any:
     return value
 
 
-def _strip_none(hint: Any) -> Any:
+def strip_none(hint: Any) -> Any:
+    """The type ``T`` of ``T | None``; any other type as it is."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return next(arg for arg in typing.get_args(hint) if arg is not type(None))
     return hint
@@ -224,16 +259,21 @@ def _strip_none(hint: Any) -> Any:
 
 def _accepted(hint: Any, metadata: Mapping[str, Any]) -> str:
     """Words for what a field takes: ``a number of seconds, at least 0.1``."""
-    kind = _strip_none(hint)
+    kind = strip_none(hint)
     if typing.get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, typing.get_args(kind)))
     words = {bool: "true or false", int: "a whole number", float: "a number", PortRange: "a port or a range of ports"}
     text = words.get(kind, "text")
     if metadata.get("unit"):
         text += f" ({metadata['unit']})"
+    return text + within(metadata)
+
+
+def within(metadata: Mapping[str, Any]) -> str:
+    """Words for the range of a field, to stand behind those for its type: ``, at least 0.1``; empty without one."""
     low, high = metadata.get("minimum"), metadata.get("maximum")
     if low is not None and high is not None:
-        return f"{text} from {low:g} to {high:g}"
+        return f" from {low:g} to {high:g}"
     if low is not None:
-        return f"{text}, at least {low:g}"
-    return f"{text}, at most {high:g}" if high is not None else text
+        return f", at least {low:g}"
+    return f", at most {high:g}" if high is not None else ""

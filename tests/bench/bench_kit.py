@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.bench.points import Point
-from launcher.bench.results import Result, read_result
-from rdzv_plugins.testing.launch_processes import default_signals, kill
+from rdzv_launcher.bench.method.points import Point
+from rdzv_launcher.bench.method.results import Result, read_result
+from rdzv_plugins.testing.agents.processes import default_signals, kill
 
 HERE = Path(__file__).parent
 RDZV = str(Path(sys.executable).parent / "rdzv")

@@ -6,17 +6,19 @@ import os
 
 import pytest
 
-from launcher.bench.etcd_server import what_is_missing
+from rdzv_plugins.errors import MissingDependency
+from rdzv_plugins.testing.services.etcd import require_etcd
 
 
 @pytest.fixture
 def etcd_installed() -> None:
     """Or the test is skipped; CI fails."""
-    missing = what_is_missing()
-    if missing is not None:
+    try:
+        require_etcd()
+    except MissingDependency as error:
         if os.environ.get("CI") == "true":
-            pytest.fail(f"CI has to run the tests with etcd: {missing[0]}")
-        pytest.skip(" ".join(missing))
+            pytest.fail(f"CI has to run the tests with etcd: {error}")
+        pytest.skip(f"{error} {error.remedy}")
 
 
 needs_etcd = pytest.mark.usefixtures("etcd_installed")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from bench_kit import Done, started
 
-from launcher import tools
-from launcher.bench.results import Result, read_result
+from rdzv_launcher.bench.method.results import Result, read_result
+from rdzv_launcher.tools import cli as tools
 
 LIMIT_S = 200.0
 FILE_BACKEND = Path(__file__).parents[2] / "examples" / "rdzv-file" / "src"

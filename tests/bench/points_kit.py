@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher.bench.points import Point
+from rdzv_launcher.bench.method.points import Point
 
 
 def point(target: str, *samples: float, figure: str = "join", case: str = "64 nodes", **more: Any) -> Point:

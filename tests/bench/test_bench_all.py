@@ -9,13 +9,13 @@ import signal
 import pytest
 from bench_kit import bench, started
 
-from launcher import tools
-from launcher.bench import arguments
-from launcher.bench.all import run
-from launcher.bench.all_arguments import FULL, QUICK, Step, without_etcd
-from launcher.bench.results import read_results
+from rdzv_launcher.bench import arguments
+from rdzv_launcher.bench.all import QUICK, Step, full, run_steps
+from rdzv_launcher.bench.method.results import read_results
+from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import RdzvError, UsageError
-from rdzv_plugins.testing.launch_processes import wait_until
+from rdzv_plugins.testing.agents.processes import wait_until
+from rdzv_plugins.testing.builtin import EtcdHarness
 
 SMALL = Step("transport", ("--quick", "--clients=1", "--sizes=16"))
 WRONG = Step("store", ("--connections=none",))
@@ -25,7 +25,7 @@ ALL = {"launch", "rendezvous", "faults", "store", "tiered", "transport"}
 def test_fault_of_one_is_reported_and_the_others_still_run(tmp_path, capfd) -> None:
     out = tmp_path / "new"
     with pytest.raises(RdzvError, match=r"^1 of 2 benchmarks failed: store \(exit code 2\)") as raised:
-        run([WRONG, SMALL], out)
+        run_steps([WRONG, SMALL], out)
     assert raised.value.exit_code != 0
     (result,) = read_results(out)
     assert (result.bench, result.end is not None) == ("transport", True)
@@ -41,21 +41,21 @@ def test_fault_of_one_is_reported_and_the_others_still_run(tmp_path, capfd) -> N
 
 def test_nothing_measured_makes_no_report(tmp_path) -> None:
     with pytest.raises(RdzvError, match=r"^1 of 1 benchmarks failed"):
-        run([WRONG], tmp_path)
+        run_steps([WRONG], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_place_that_cannot_be_written_is_refused_before_anything_runs(tmp_path, capfd) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"--out: cannot write to .*file"):
-        run([SMALL], tmp_path / "file")
+        run_steps([SMALL], tmp_path / "file")
     assert capfd.readouterr().out == ""
 
 
 def test_results_that_no_report_can_have_are_refused_before_anything_runs(tmp_path, capfd) -> None:
     (tmp_path / "store-1.jsonl").write_text("hello\n")
     with pytest.raises(UsageError, match=r"store-1\.jsonl, line 1: not a result"):
-        run([SMALL], tmp_path)
+        run_steps([SMALL], tmp_path)
     assert capfd.readouterr().out == ""
 
 
@@ -102,17 +102,26 @@ def test_interrupt_is_no_traceback(tmp_path) -> None:
     assert "Traceback" not in err
 
 
-def test_without_etcd_the_others_are_compared() -> None:
-    named = [argument for step in map(without_etcd, FULL) for argument in step.arguments if "--backends" in argument]
-    assert len(named) == 3
-    assert not any("etcd" in argument or argument.endswith(("=", ",")) for argument in named)
+def test_of_backends_those_are_compared_that_are_there(monkeypatch, tmp_path) -> None:
+    def named() -> list[str]:
+        return [argument for step in full() for argument in step.arguments if "--backends" in argument]
+
+    monkeypatch.setattr(EtcdHarness, "require", lambda self: None)
+    assert named() == [
+        "--backends=static,parallel,tiered,etcd",
+        "--backends=static,parallel,etcd",
+        "--backends=parallel,etcd",
+    ]
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", str(tmp_path))  # without etcd
+    assert named() == ["--backends=static,parallel,tiered", "--backends=static,parallel", "--backends=parallel"]
 
 
 def test_every_benchmark_is_part_of_it_with_flags_that_it_has() -> None:
-    assert {step.bench for step in FULL} == {step.bench for step in QUICK} == ALL
+    assert {step.bench for step in full()} == {step.bench for step in QUICK} == ALL
     parser = argparse.ArgumentParser()
     arguments.configure(parser.add_subparsers())
-    for step in (*FULL, *QUICK):
+    for step in (*full(), *QUICK):
         args = parser.parse_args(["bench", step.bench, *step.arguments, "--out=there"])
         assert (args.what, args.out) == (step.bench, "there")
         assert args.quick == (step in QUICK)

@@ -12,14 +12,14 @@ import pytest
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from launcher.bench.chart_draw import drawn
-from launcher.bench.chart_plan import extent, family, plan
-from launcher.bench.chart_style import log_ticks, plain, styles
-from launcher.bench.charts import draw, require_matplotlib
-from launcher.bench.manifest import manifest
-from launcher.bench.output import Output
-from launcher.bench.points import Point
-from launcher.bench.results import Result, Writer, read_result
+from rdzv_launcher.bench.charts.drawing import drawn
+from rdzv_launcher.bench.charts.files import draw, require_matplotlib
+from rdzv_launcher.bench.charts.plan import extent, family, plan
+from rdzv_launcher.bench.charts.style import log_ticks, plain, styles
+from rdzv_launcher.bench.method.manifest import manifest
+from rdzv_launcher.bench.method.points import Point
+from rdzv_launcher.bench.method.results import Result, Writer, read_result
+from rdzv_launcher.bench.report.output import Output
 from rdzv_plugins.errors import MissingDependency, UsageError
 
 NODES = (4, 64, 1024)

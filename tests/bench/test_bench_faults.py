@@ -10,14 +10,15 @@ import pytest
 from bench_kit import find
 from launch_kit import file_backend, leave_nothing_behind, measured, result_of, stand_ins, without_etcd
 
-from launcher import tools
-from launcher.bench.backends import candidates
-from launcher.bench.faults import Settings, c10d_conf, run, wanted_conf
-from launcher.bench.faults_job import How
-from launcher.bench.faults_kinds import FAULTS, cases, inflict
-from launcher.bench.launch_guard import Guard, marked
-from launcher.bench.launch_targets import JobFailed, Target, meet, references
-from launcher.bench.output import Output
+from rdzv_launcher.bench.backends import candidates
+from rdzv_launcher.bench.faults.bench import c10d_conf, measure, wanted_conf
+from rdzv_launcher.bench.faults.job import JobsAlike
+from rdzv_launcher.bench.faults.kinds import FAULTS, cases, inflict
+from rdzv_launcher.bench.faults.settings import FaultsSettings
+from rdzv_launcher.bench.jobs.launchers import JobFailed, Launcher, meet, references
+from rdzv_launcher.bench.processes.guard import Guard, marked
+from rdzv_launcher.bench.report.output import Output
+from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.testing.harness import Harness
 
 LIMIT_S = 90.0
@@ -68,10 +69,10 @@ def test_job_that_does_not_go_on_is_a_result(
 ) -> None:
     """``agents``: how many were started, that in the lost one's place included."""
     program, worker = stand_ins(tmp_path)
-    target = Target("stand-in", program, "any", ranks=True, elastic=elastic, harness=Nowhere())
-    how = How(3, worker, guard, [], limit_s=limit_s, start_limit_s=LIMIT_S, collective_timeout_s=LIMIT_S)
+    launcher = Launcher("stand-in", program, "any", ranks=True, elastic=elastic, harness=Nowhere())
+    how = JobsAlike(3, worker, guard, [], limit_s=limit_s, start_limit_s=LIMIT_S, collective_timeout_s=LIMIT_S)
     with pytest.raises(JobFailed, match=f"^{result}$") as failed:
-        inflict(how, FAULTS[fault].of(target), target)
+        inflict(how, FAULTS[fault].of(launcher), launcher)
     assert len([*guard.directory.glob("job-1/agent*.log")]) == agents
     assert failed.value.words == (
         "stand-in: error: the worker has gone" if fault == "worker" else "it has said nothing"
@@ -105,7 +106,7 @@ def test_job_that_does_not_go_on_is_a_result(
 )
 def test_jobs_that_go_on_in_different_ways_are_not_of_one_case(faults: list[str], expected: dict[str, str]) -> None:
     """Ratios are formed within a case."""
-    mine = [Target("static", "rdzv-run", "static"), Target("elastic", "rdzv-run", "any", elastic=True)]
+    mine = [Launcher("static", "rdzv-run", "static"), Launcher("elastic", "rdzv-run", "any", elastic=True)]
     found = cases(faults, [*mine, *references("torch-static,torch-c10d")])
     assert {fault.case: " ".join(target.name for target in hit) for fault, hit in found.items()} == expected
     for fault, hit in found.items():
@@ -121,9 +122,10 @@ def test_benchmark_that_cannot_begin_leaves_no_file(monkeypatch, tmp_path: Path,
 
 def test_backend_of_the_default_that_cannot_be_started_is_in_the_results(monkeypatch, tmp_path: Path, capfd) -> None:
     without_etcd(monkeypatch, tmp_path)
-    found = candidates(argparse.Namespace(backends=None, rdzv_endpoint=[], rdzv_conf=[]), "etcd")
-    settings = Settings(("worker", "agent"), 3, "none", 1, 3, LIMIT_S, LIMIT_S)
-    run(settings, found, Output("faults", {}, as_json=True, out=None), asked_for=False)
+    found = candidates(argparse.Namespace(backends=None, rdzv_endpoint=[], rdzv_conf=[]))
+    found = [each for each in found if each.name == "etcd"]
+    settings = FaultsSettings(("worker", "agent"), references="none", repeats=1)
+    measure(settings, found, Output("faults", {}, as_json=True, out=None), asked_for=False)
     result = result_of(capfd.readouterr().out, tmp_path)
     for case in ("a worker is killed", "an agent is killed"):
         point = find(result, case, "etcd", "recover")
@@ -147,7 +149,7 @@ def test_torch_s_c10d_is_as_patient_as_the_others(tmp_path: Path) -> None:
         (["--ttl=0"], "--ttl=0"),
         (["--collective-timeout=0"], "--collective-timeout=0"),
         (["--limit=0"], "--limit=0"),
-        (["--references=torch"], "--references: 'torch' is none of torch-static, torch-c10d"),
+        (["--references=torch"], "--references: 'torch' is none of torch-c10d, torch-static"),
         (["--rdzv-conf=parallel=ttl=3", "--backends=static"], "--rdzv-conf=parallel"),
     ],
 )

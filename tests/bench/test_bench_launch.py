@@ -15,14 +15,15 @@ from bench_kit import find, started
 from harness import wait_until
 from launch_kit import file_backend, leave_nothing_behind, measured, result_of, stand_ins, without_etcd
 
-from launcher import tools
-from launcher.bench.backends import candidates
-from launcher.bench.launch import Settings, run
-from launcher.bench.launch_guard import Guard, end_all, environment, marked
-from launcher.bench.launch_processes import Launch
-from launcher.bench.launch_targets import JobFailed, Target
-from launcher.bench.measure import cpu_seconds
-from launcher.bench.output import Output
+from rdzv_launcher.bench.backends import candidates
+from rdzv_launcher.bench.jobs.launchers import JobFailed, Launcher
+from rdzv_launcher.bench.launch.bench import measure
+from rdzv_launcher.bench.launch.settings import LaunchSettings
+from rdzv_launcher.bench.launch.starts import Launch
+from rdzv_launcher.bench.method.readings import cpu_seconds
+from rdzv_launcher.bench.processes.guard import Guard, end_all, environment, marked
+from rdzv_launcher.bench.report.output import Output
+from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.testing.harness import Harness
 
 FIGURES = {"first_line", "first_collective", "agent_cpu", "agent_peak", "ending", "total_cpu"}
@@ -96,7 +97,7 @@ def test_guard_ends_frozen_processes_of_its_mark_and_no_others(tmp_path: Path) -
 def test_launch_that_fails_is_a_result_with_the_launcher_s_words(tmp_path: Path) -> None:
     """As of a target that needs longer than its limit: the others are measured all the same."""
     program, worker = stand_ins(tmp_path)
-    target = Target("stand-in", program, "any", ranks=True)
+    target = Launcher("stand-in", program, "any", ranks=True)
     with Guard() as guard:
         (tmp_path / "ends.py").write_text("")
         ends = Launch(3, 1, tmp_path / "ends.py", guard, [], LIMIT_S)
@@ -116,9 +117,10 @@ def test_benchmark_that_cannot_begin_leaves_no_file(monkeypatch, tmp_path: Path,
 
 def test_backend_of_the_default_that_cannot_be_started_is_in_the_results(monkeypatch, tmp_path: Path, capfd) -> None:
     without_etcd(monkeypatch, tmp_path)
-    found = candidates(argparse.Namespace(backends=None, rdzv_endpoint=[], rdzv_conf=[]), "etcd")
-    settings = Settings(("nodes",), 2, 1, "none", repeats=1, collectives=0, limit_s=LIMIT_S, warm_up=False)
-    run(settings, found, Output("launch", {}, as_json=True, out=None), asked_for=False)
+    found = candidates(argparse.Namespace(backends=None, rdzv_endpoint=[], rdzv_conf=[]))
+    found = [each for each in found if each.name == "etcd"]
+    settings = LaunchSettings(("nodes",), references="none", repeats=1, collectives=0, limit_s=LIMIT_S, warm_up=False)
+    measure(settings, found, Output("launch", {}, as_json=True, out=None), asked_for=False)
     result = result_of(capfd.readouterr().out, tmp_path)
     point = find(result, "2 nodes, 1 worker each", "etcd", "first_line")
     assert (point.samples, point.unfinished.partition(";")[0]) == ((), "the program etcd is not installed")
@@ -140,7 +142,7 @@ class Busy:
 _WORKS = "while True: pass"
 _WAITS = """\
 import sys, time
-from launcher.bench.measure import cpu_seconds
+from rdzv_launcher.bench.method.readings import cpu_seconds
 begun = cpu_seconds({pid})
 while cpu_seconds({pid}) < begun + {more_s}: time.sleep(0.02)
 print("worker started", flush=True)
@@ -160,7 +162,7 @@ def test_cpu_of_the_service_is_counted_from_the_launch_on(tmp_path: Path) -> Non
             wait_until(lambda: cpu_seconds(service.pid) > more_s, LIMIT_S, lambda: "the service does not work")
             harness = Harness()
             harness.service = Busy(service.pid)
-            target = Target("busy", str(launcher), "any", harness=harness)
+            target = Launcher("busy", str(launcher), "any", harness=harness)
             begun, of_children = cpu_seconds(service.pid), children_s()
             sample = Launch(1, 1, worker, guard, [], LIMIT_S).run(target, collective=False)
             own_s, meanwhile_s = children_s() - of_children, cpu_seconds(service.pid) - begun
@@ -185,7 +187,7 @@ def children_s() -> float:
     ("arguments", "named"),
     [
         (["--cases=two"], "--cases: 'two' is none of one-node, nodes"),
-        (["--references=torch"], "--references: 'torch' is none of torch-static, torch-c10d"),
+        (["--references=torch"], "--references: 'torch' is none of torch-c10d, torch-static"),
         (["--nodes=1"], "--nodes=1: at least 2 are needed"),
         (["--repeats=0"], "--repeats=0"),
         (["--collectives=-1"], "--collectives=-1"),

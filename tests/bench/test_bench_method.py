@@ -20,12 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from points_kit import point, theirs
 
-from launcher.bench.measure import exact_cpu_seconds
-from launcher.bench.points import Point, compare, curves, ratio_of
-from launcher.bench.progress import Progress
-from launcher.bench.results import Writer
-from launcher.bench.tables import as_text
-from launcher.bench.turns import DidNotFinish, in_turn, take_turns
+from rdzv_launcher.bench.method.points import Point, compare, curves, ratio_of
+from rdzv_launcher.bench.method.progress import Progress
+from rdzv_launcher.bench.method.readings import exact_cpu_seconds
+from rdzv_launcher.bench.method.results import Writer
+from rdzv_launcher.bench.method.turns import DidNotFinish, in_turn, take_turns
+from rdzv_launcher.bench.report.text import as_text
 
 DELAY_S = 0.3
 ABOUT = {"bench": "store", "options": {"repeats": 5}}
@@ -171,7 +171,9 @@ def test_benchmark_of_stores_that_is_ended_leaves_no_process_and_no_file(tmp_pat
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with started("store", "--quick", "--targets=ours", "--workloads=hold", "--repeats=1000") as run:
         wait_until(
-            lambda: any("store_server" in line for line in run.left().values()), 100, lambda: f"only {run.left()}"
+            lambda: any("bench.store.servers" in line for line in run.left().values()),
+            100,
+            lambda: f"only {run.left()}",
         )
         run.terminate()
         wait_until(lambda: not run.left(), 60, lambda: f"still there: {run.left()}")

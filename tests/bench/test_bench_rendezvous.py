@@ -7,6 +7,7 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,10 @@ from bench_kit import Done, bench, find, install, started
 from etcd_needed import etcd_installed, needs_etcd  # noqa: F401
 from harness import wait_until
 
-from launcher import tools
-from launcher.bench.rendezvous_parts import Part
-from launcher.bench.results import Result, read_result
-from launcher.bench.tiered_network import Machine, may_have_namespaces
+from rdzv_launcher.bench.method.results import Result, read_result
+from rdzv_launcher.bench.processes.hosts import Machine, may_have_namespaces
+from rdzv_launcher.bench.processes.parts import Part
+from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import RdzvError
 
 NODES, FEWER = (5, 16, 64), (5, 64)
@@ -197,7 +198,7 @@ def test_process_of_the_nodes_that_is_killed_is_a_result_and_the_others_are_meas
     with started(*ALONE, *flags, sites=(odd,)) as run:
 
         def keeper() -> int:
-            return next((pid for pid, line in sorted(run.left().items()) if "rendezvous_keeper" in line), 0)
+            return next((pid for pid, line in sorted(run.left().items()) if "rendezvous.keeper" in line), 0)
 
         pid = wait_until(keeper, 100, lambda: f"only {run.left()}")
         os.kill(pid, signal.SIGKILL)
@@ -205,12 +206,13 @@ def test_process_of_the_nodes_that_is_killed_is_a_result_and_the_others_are_meas
         assert run.left() == {}
     result = Done(run.returncode, out, err).result()
     why = find(result, "4 nodes", "odd", "join").unfinished
-    assert why == "the process that keeps its nodes: was ended by SIGKILL"
+    assert why == "the process that keeps its nodes was ended by SIGKILL"
     assert find(result, "4 nodes", "static", "join").samples[0] > 0
 
 
 def test_cpu_of_a_service_that_ran_before_is_in_that_of_the_nodes(measured) -> None:
-    with Part("server", Machine("127.0.0.1")) as server:
+    with Part("store", machine=asdict(Machine("127.0.0.1"))) as server:
+        server.start()
         where = f"--rdzv-endpoint=parallel=127.0.0.1:{server.port}"
         result = measured(*ALONE, "--backends=parallel", where, "--ttl=2", "--nodes=4")
     join = runs_of(result, "parallel")[4]["join"]
@@ -309,6 +311,6 @@ def test_benchmark_that_is_killed_leaves_no_process_and_no_file(odd, mark, tmp_p
 
 @needs_etcd
 def test_benchmark_that_is_killed_leaves_no_etcd_and_no_data(tmp_path, mark) -> None:
-    least = 1 + 1 + 1 + 2  # the benchmark, its guard, keeper, etcd and its watcher
+    least = 1 + 1 + 1 + 1  # the benchmark, its guard, keeper, etcd
     killed(mark, least, "--backends=etcd", f"--etcd-data={tmp_path}")
     assert [*tmp_path.iterdir()] == []

@@ -7,15 +7,16 @@ import sys
 
 import pytest
 
-from launcher import tools
-from launcher.bench import rendezvous
-from launcher.bench.etcd_server import parse_metrics
-from launcher.bench.rendezvous_points import caption, notes, points
-from launcher.bench.rendezvous_run import Settings, layout, shape
-from launcher.bench.rendezvous_service import Service
-from launcher.bench.rendezvous_targets import references
-from launcher.bench.turns import Turns
+from rdzv_launcher.bench.method.turns import Turns
+from rdzv_launcher.bench.rendezvous import bench as rendezvous
+from rdzv_launcher.bench.rendezvous.figures import caption, notes, points
+from rdzv_launcher.bench.rendezvous.run import layout, shape
+from rdzv_launcher.bench.rendezvous.service import MeasuredService
+from rdzv_launcher.bench.rendezvous.settings import RendezvousSettings
+from rdzv_launcher.bench.rendezvous.targets import references
+from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import MissingDependency, UnknownBackend, UsageError
+from rdzv_plugins.testing.services.counts import parse_etcd_metrics
 
 METRICS = """\
 # HELP grpc_server_msg_received_total Total number of RPC stream messages received on the server.
@@ -32,8 +33,8 @@ etcd_disk_wal_fsync_duration_seconds_count 6
 """
 
 
-def settings(**changes) -> Settings:
-    plain = Settings(
+def settings(**changes) -> RendezvousSettings:
+    plain = RendezvousSettings(
         nodes=(8,), simulate=False, processes=2, delay_ms=0, hosts="loopback", server="agent", etcd_data="/data",
         references="none", ttl=10, limit_s=60, repeats=3, quick=False,
     )  # fmt: skip
@@ -58,8 +59,8 @@ def settings(**changes) -> Settings:
         ("--limit=0", "--limit=0: a number of seconds from 1"),
         ("--limit=nan", "--limit=nan: a number of seconds from 1"),
         ("--ttl=1.5", "--ttl=1.5: a number of seconds from 2"),
-        ("--delay=-1", "--delay=-1: milliseconds from 0 to 1000"),
-        ("--delay=nan", "--delay=nan: milliseconds from 0 to 1000"),
+        ("--delay=-1", "--delay=-1: a number of milliseconds from 0 to 1000"),
+        ("--delay=nan", "--delay=nan: a number of milliseconds from 0 to 1000"),
     ],
 )
 def test_wrong_argument_is_named(arguments, error, capsys) -> None:
@@ -88,7 +89,7 @@ def test_etcd_that_was_asked_for_and_is_not_installed_is_an_error(monkeypatch, t
     monkeypatch.setitem(sys.modules, "etcd3", None)
     assert tools.main(command) == MissingDependency.exit_code
     said = capsys.readouterr().err
-    assert "backend etcd is not installed: no module named etcd3" in said
+    assert "backend 'etcd' needs module 'etcd3', which is not installed" in said
     assert "pip install 'rdzv-plugins[etcd]'" in said
 
 
@@ -102,7 +103,7 @@ def test_etcd_that_was_asked_for_and_is_not_installed_is_an_error(monkeypatch, t
 )
 def test_what_is_measured(arguments, nodes, repeats, monkeypatch) -> None:
     asked = []
-    monkeypatch.setattr(rendezvous, "measure", lambda settings, args: asked.append((settings, args)) or 0)
+    monkeypatch.setattr(rendezvous, "run", lambda settings, args: asked.append((settings, args)) or 0)
     assert tools.main(["bench", "rendezvous", *arguments]) == 0
     ((found, args),) = asked
     assert (found.nodes, found.repeats, found.simulate, args.backends) == (nodes, repeats, False, None)
@@ -194,7 +195,7 @@ def test_cpu_of_nodes_alone_is_no_figure_where_their_service_does_not_tell() -> 
 @pytest.mark.parametrize(("apart", "cpu_s"), [(True, None), (False, 0.0)])
 def test_cpu_of_a_service_whose_processes_nobody_knows_is_not_known_unless_it_is_in_a_node(apart, cpu_s) -> None:
     task = {"probe": "", "endpoint": ":0", "machine": {"address": "127.0.0.1"}, "pids": [], "apart": apart}
-    assert Service(task).counts().apart_s == cpu_s
+    assert MeasuredService(task).served().apart_s == cpu_s
 
 
 def test_service_that_does_not_count_has_what_its_nodes_have_asked() -> None:
@@ -251,6 +252,6 @@ def test_caption_says_what_is_measured_and_where(changes, apart, said, unsaid) -
 
 
 def test_requests_of_etcd_are_counted_by_method_and_signs_of_life_apart() -> None:
-    metrics = parse_metrics(METRICS)
+    metrics = parse_etcd_metrics(METRICS)
     assert metrics.requests == {"Txn": 1234567, "Watch": 9}
-    assert (metrics.keep_alives, metrics.syncs, metrics.sync_s) == (7, 6, 0.25)
+    assert (metrics.signs, metrics.syncs, metrics.sync_s) == (7, 6, 0.25)

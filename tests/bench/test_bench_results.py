@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from points_kit import point, theirs
 
-from launcher.bench.manifest import as_text as manifest_as_text
-from launcher.bench.manifest import manifest
-from launcher.bench.output import Output
-from launcher.bench.points import Point, compare
-from launcher.bench.progress import Progress
-from launcher.bench.results import Writer, read_result, read_results
-from launcher.bench.tables import as_text, number
+from rdzv_launcher.bench.charts.style import number
+from rdzv_launcher.bench.method.manifest import as_text as manifest_as_text
+from rdzv_launcher.bench.method.manifest import manifest
+from rdzv_launcher.bench.method.points import Point, compare
+from rdzv_launcher.bench.method.progress import Progress
+from rdzv_launcher.bench.method.results import Writer, read_result, read_results
+from rdzv_launcher.bench.report.output import Output
+from rdzv_launcher.bench.report.text import as_text
 from rdzv_plugins.errors import UsageError
 
 ABOUT = {"bench": "store", "options": {"repeats": 5}}

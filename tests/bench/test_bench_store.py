@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from bench_kit import bench, find
 
-from launcher import tools
-from launcher.bench import _load
-from launcher.bench.points import compare
-from launcher.bench.results import Result
-from launcher.bench.store import _Servers
-from launcher.bench.store_cases import Case, Sample, measure
-from launcher.bench.store_report import as_points, notes
-from launcher.bench.store_targets import Server, Target, parse_target
-from launcher.bench.turns import DidNotFinish, Turns
+from rdzv_launcher.bench import _load
+from rdzv_launcher.bench.method.points import compare
+from rdzv_launcher.bench.method.results import Result
+from rdzv_launcher.bench.method.turns import DidNotFinish, Turns
+from rdzv_launcher.bench.store.bench import _Servers
+from rdzv_launcher.bench.store.cases import StoreCase, StoreSample, measure
+from rdzv_launcher.bench.store.figures import as_points, notes
+from rdzv_launcher.bench.store.servers import StoreProcess, StoreTarget, parse_target
+from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import RdzvError, UsageError
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 N, ROUNDS, GETS = 20, 3, 4
 LIMIT_S = 60.0
@@ -45,9 +45,9 @@ def run(load: _load.Load, workload: str, limit_s: float = LIMIT_S) -> _load.Figu
 
 
 @pytest.fixture(scope="module", params=["libuv", "echo"])
-def server(request) -> Iterator[Server]:
-    with Server(Target(request.param), []) as started:
-        started.wait_ready()
+def server(request) -> Iterator[StoreProcess]:
+    with StoreProcess(StoreTarget(request.param), []) as started:
+        started.start()
         yield started
 
 
@@ -180,8 +180,8 @@ def test_storm_counts_what_fails() -> None:
 
 
 def test_server_that_is_too_slow_is_a_result_and_a_liar_is_an_error() -> None:
-    case = Case("barrier", 1, rounds=ROUNDS, gets=GETS, limit_s=0.2)
-    with Server(Target("ours"), []) as server:  # stands for a store; it is its port that is asked
+    case = StoreCase("barrier", 1, rounds=ROUNDS, gets=GETS, limit_s=0.2)
+    with StoreProcess(StoreTarget("ours"), []) as server:  # stands for a store; it is its port that is asked
         with fake_server(lambda client: None) as server.port, pytest.raises(DidNotFinish, match=r"add$"):
             measure(case, server, "/test")
         with fake_server(after(ADD, bytes(9))) as server.port, pytest.raises(RdzvError, match=r"^ours, 1 conn"):
@@ -229,8 +229,8 @@ def test_what_was_asked_is_in_the_details(measured) -> None:
 @pytest.mark.parametrize(("workload", "new"), [("hold", True), ("barrier", False)])
 def test_servers_that_hold_are_new_in_each_turn(workload, new) -> None:
     with ExitStack() as running:
-        case = Case(workload, 10, rounds=1, gets=1, limit_s=1)
-        servers = _Servers(case, [Target("echo"), Target("ours")], [], running)
+        case = StoreCase(workload, 10, rounds=1, gets=1, limit_s=1)
+        servers = _Servers(case, [StoreTarget("echo"), StoreTarget("ours")], [], running)
         pids = [[servers.of(name, turn).pid for name in ("echo", "ours", "echo")] for turn in (-1, 0, 1)]
         for echo, ours, again in pids:
             assert echo == again != ours
@@ -241,8 +241,8 @@ def test_servers_that_hold_are_new_in_each_turn(workload, new) -> None:
 
 
 def test_failures_are_told_under_the_table() -> None:
-    case = Case("storm", 10, rounds=1, gets=1, limit_s=1)
-    bad = Sample(1.0, 20, 1.0, 1.0, 1.0, 1.0, 0.0, listen_overflows=3, listen_drops=3, failures={"no answer": 2})
+    case = StoreCase("storm", 10, rounds=1, gets=1, limit_s=1)
+    bad = StoreSample(1.0, 20, 1.0, 1.0, 1.0, 1.0, 0.0, listen_overflows=3, listen_drops=3, failures={"no answer": 2})
     good = replace(bad, listen_overflows=0, failures={})
     assert notes(case, Turns({"libuv": [bad, good], "ours": [good]})) == [
         "libuv: 2 of 20 connections failed: no answer",

@@ -9,14 +9,14 @@ import time
 import pytest
 from bench_kit import bench, find
 
-from launcher import tools
-from launcher.bench.results import Result
-from launcher.bench.tiered_cases import Case, Way, measure
-from launcher.bench.tiered_goals import Goal, as_text, goals
-from launcher.bench.tiered_network import Network
-from launcher.bench.tiered_parts import Part
-from launcher.bench.tiered_report import as_points
-from launcher.bench.turns import DidNotFinish, Turns
+from rdzv_launcher.bench.method.results import Result
+from rdzv_launcher.bench.method.turns import DidNotFinish, Turns
+from rdzv_launcher.bench.processes.hosts import Network
+from rdzv_launcher.bench.processes.parts import Part
+from rdzv_launcher.bench.tiered.cases import TieredCase, Way, measure
+from rdzv_launcher.bench.tiered.figures import as_points
+from rdzv_launcher.bench.tiered.goals import Goal, as_text, goals
+from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import UsageError
 
 NODES, PER_NODE = 8, 4
@@ -119,7 +119,7 @@ def test_goals_are_told_with_what_was_measured(measured, word) -> None:
 
 @pytest.mark.parametrize(("stage", "count"), [("gloo init", 3), ("barrier", 2)])
 def test_goals_of_a_way_that_did_not_finish_are_open(stage, count) -> None:
-    case, ways = Case(128, 8, (), limit_s=1), [Way("direct"), Way("tiered")]
+    case, ways = TieredCase(128, 8, (), limit_s=1), [Way("direct"), Way("tiered")]
     turns = Turns({way.name: [] for way in ways}, {"direct": "too slow", "tiered": "no answer within 1 s"})
     reached = goals(case, stage, ways, turns, as_points(case, stage, ways, turns))
     assert len(reached) == count
@@ -147,7 +147,7 @@ def test_way_that_does_not_finish_is_a_result() -> None:
         pytest.raises(DidNotFinish, match=r"clients had no answer|clients were not done"),
         Network(8, namespaces=False) as network,
     ):
-        measure(Case(8, 32, ("enrol", "gloo"), limit_s=0.01), Way("direct"), network)
+        measure(TieredCase(8, 32, ("enrol", "gloo"), limit_s=0.01), Way("direct"), network)
 
 
 def test_relay_passes_all_on_and_takes_its_time() -> None:
@@ -155,9 +155,9 @@ def test_relay_passes_all_on_and_takes_its_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         host, port = server.getsockname()
         task = {"machine": {"address": host, "network": ""}, "host": host, "port": port, "delay_s": delay_s}
-        with Part("relay", task) as relay:
-            relay.wait_ready()
-            with socket.create_connection((host, relay.ready["port"]), 60) as near, server.accept()[0] as far:
+        with Part("relay", **task) as relay:
+            relay.start()
+            with socket.create_connection((host, relay.port), 60) as near, server.accept()[0] as far:
                 far.settimeout(60)
                 there, back = (threading.Thread(target=send_all, args=(end, data)) for end in (near, far))
                 start = time.monotonic()
@@ -169,7 +169,7 @@ def test_relay_passes_all_on_and_takes_its_time() -> None:
                 assert read_all(near) == data
                 there.join()
                 back.join()
-            with socket.create_connection((host, relay.ready["port"]), 60) as near, server.accept()[0] as far:
+            with socket.create_connection((host, relay.port), 60) as near, server.accept()[0] as far:
                 far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 far.close()
                 assert near.recv(1) == b""  # a reset comes as an end

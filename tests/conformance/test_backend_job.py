@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.testing import backend_job
-from rdzv_plugins.testing.backend_job import Job
 from rdzv_plugins.testing.builtin import ParallelHarness
-from rdzv_plugins.testing.relay import Relay
-from rdzv_plugins.testing.service_faults import behind
+from rdzv_plugins.testing.contract import job as backend_job
+from rdzv_plugins.testing.contract.job import Job
+from rdzv_plugins.testing.faults.relay import Relay
+from rdzv_plugins.testing.faults.service import behind
 
 
 def test_a_backend_that_checks_a_request_finds_the_variables_of_the_harness(

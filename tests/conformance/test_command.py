@@ -33,6 +33,8 @@ def conformance(directory: Path, *arguments: str, **variables: str) -> tuple[int
             "It accepts: ",
         ),
         (["parallel", "--json=not/there.json"], 2, "--json: cannot write not/there.json: No such file", "Name a file"),
+        (["parallel", "--timeout=0"], 2, "--timeout=0 is no number of seconds", "Give more than 0."),
+        (["parallel", "--maxfail=0"], 2, "--maxfail=0: give 1 or more", "Without it, all tests are run."),
         (["parallel", "--theme=plugin", "-k", "nothing_of_that_name"], 2, "no test has a name like", "See "),
     ],
 )
@@ -70,7 +72,7 @@ def test_harness_that_breaks_at_its_start_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_without_pytest(tmp_path: Path) -> None:
-    program = "import sys; sys.modules['pytest'] = None; from launcher.tools import main; sys.exit(main())"
+    program = "import sys; sys.modules['pytest'] = None; from rdzv_launcher.tools.cli import main; sys.exit(main())"
     code, text = run([sys.executable, "-c", program, "conformance", "parallel"], environment(), tmp_path)
     assert code == 69
     assert text.splitlines() == [

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from rdzv_plugins.testing.builtin import ParallelHarness
-from rdzv_plugins.testing.node_warm import warm
-from rdzv_plugins.testing.nodes import Job, eventually
+from rdzv_plugins.testing.nodes.job import Job, eventually
+from rdzv_plugins.testing.nodes.warm import warm
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
 from rdzv_plugins.testing.builtin import ParallelHarness
-from rdzv_plugins.testing.nodes import Job
+from rdzv_plugins.testing.nodes.job import Job
 
 with ParallelHarness() as harness, Job(harness, Path(sys.argv[1]), "3") as job:
     nodes = [job.node() for _ in range(3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -10,14 +11,14 @@ from pathlib import Path
 import pytest
 from toy_kit import environment, run
 
-from launcher import conformance
-from rdzv_plugins.testing.report import Results, as_data, as_lines
-from rdzv_plugins.testing.theme_names import THEMES
+from rdzv_launcher.tools import conformance
+from rdzv_plugins.testing.suite import THEMES
+from rdzv_plugins.testing.suite.report import Results, as_data, as_lines
 
 TESTS = '''
 import pytest
 from rdzv_plugins.testing import Harness
-from rdzv_plugins.testing.themes import Theme
+from rdzv_plugins.testing.suite.theme import Theme
 
 
 class SomeTheme(Theme):
@@ -90,12 +91,15 @@ def test_table_and_json_of_a_run(tmp_path: Path, processes: list[str]) -> None:
     assert "    skipped skipped: Skipped: not here\n" in text
     assert "    gap     2 tests: there is no such thing\n" in text
     assert "    gap     gap too: not tried: no means\n" in text
+    assert "  verdict: does not conform: 2 promises are broken\n" in text
+    assert re.search(r"1 failed, 4 passed, 1 skipped, (1 error, 2 gaps|2 gaps, 1 error) in ", text), text
     assert f"= conformance (suite of rdzv-plugins {SUITE}) =" in text
     data = json.loads((tmp_path / "report.json").read_text())
     assert data["suite"] == SUITE
     (backend,) = data["backends"]
-    facts = {name: backend[name] for name in ("backend", "distribution", "version", "capabilities")}
+    facts = {name: value for name, value in backend.items() if name != "themes"}
     assert facts == {
+        "verdict": "does not conform: 2 promises are broken",
         "backend": "parallel",
         "distribution": "rdzv-plugins",
         "version": "0.1.0",
@@ -119,16 +123,60 @@ def test_table_and_json_of_a_run(tmp_path: Path, processes: list[str]) -> None:
     assert tests["test_that_passes"]["seconds"] >= 0
 
 
+HANGS = """
+import threading
+from rdzv_plugins.testing import Harness
+from rdzv_plugins.testing.suite.theme import Theme
+import pytest
+
+
+@pytest.fixture(scope="session")
+def harness():
+    return Harness()
+
+
+class TestIt(Theme):
+    theme = "scale"
+
+    def test_that_hangs(self, harness):
+        threading.Event().wait()
+
+    def test_that_passes(self, harness): ...
+"""
+
+
+@pytest.mark.parametrize("processes", [[], ["-p", "xdist", "-n1"]], ids=["one process", "xdist"])
+def test_limit_in_the_tests_of_a_plugin(tmp_path: Path, processes: list[str]) -> None:
+    code, text = run_suite(tmp_path, HANGS, "--conformance-timeout=1", *processes)
+    assert code == 1, text
+    assert "it is over its limit of 1 s, in test_that_hangs() of test_it.py, line " in text
+    assert re.search(r"^=* ?1 failed, 1 passed in ", text, re.MULTILINE), text
+
+
+def test_alarm_of_somebody_else_is_heard(tmp_path: Path) -> None:
+    code, text = run_suite(tmp_path, HANGS, "-p", "pytest_timeout", "--timeout=1", "--timeout-method=signal")
+    assert code == 1, text
+    assert "Timeout (>1.0s) from pytest-timeout" in text
+    assert re.search(r"^=* ?1 failed, 1 passed in ", text, re.MULTILINE), text
+
+
 def test_themes_may_be_chosen_and_other_tests_stay(tmp_path: Path) -> None:
     code, text = run_suite(tmp_path, TESTS, "--conformance-themes=plugin,store", "-v")
     assert code == 0, text
     assert "test_of_no_theme PASSED" in text
     assert "8 deselected" in text
     assert "= conformance (" not in text
-    assert json.loads((tmp_path / "report.json").read_text()) == {"suite": SUITE, "backends": []}
+    assert json.loads((tmp_path / "report.json").read_text()) == {"suite": SUITE, "ended": "", "backends": []}
     code, text = run_suite(tmp_path, TESTS, "--conformance-themes=plugin,shop")
     assert code == 4
     assert "no theme 'shop'; there are plugin, backend," in text
+
+
+def test_file_that_cannot_be_collected_is_told_as_ever(tmp_path: Path) -> None:
+    code, text = run_suite(tmp_path, "raise OSError('this file is broken')")
+    assert code == 2, text
+    assert "ERROR test_it.py - OSError: this file is broken" in text
+    assert "INTERNALERROR" not in text
 
 
 def test_imported_themes_are_not_collected(tmp_path: Path) -> None:
@@ -192,8 +240,9 @@ def test_table_is_there_when_the_file_cannot_be_written_at_the_end(tmp_path: Pat
 def test_long_message_is_cut_in_the_table_alone() -> None:
     results = Results()
     results.test("nobody-has-it", "store", "id", "test_x", "a promise").add("failed", 1.0, "word " * 200)
-    assert len(as_lines(results)[-1]) < 500
-    assert as_lines(results)[-1].endswith(" word ...")
+    message = as_lines(results)[-2]
+    assert len(message) < 500
+    assert message.endswith(" word ...")
     assert as_data(results)["backends"][0]["themes"]["store"]["test_x"]["message"] == "word " * 200
 
 
@@ -207,6 +256,7 @@ def test_themes_in_their_order_and_a_backend_that_is_not_installed() -> None:
         "  plugin             1       0       0",
         "  scale              1       0       0",
         "  of a stranger       1       0       0",
+        "  verdict: conforms in what was tried: plugin, scale, of a stranger",
     ]
     (data,) = as_data(results)["backends"]
     assert list(data["themes"]) == ["plugin", "scale", "of a stranger"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from toy_kit import check
 
 # what never happens is waited for: not for a minute
-check = partial(check, variables={"RDZV_CONFORMANCE_PATIENCE": "20"})
+check = partial(check, variables={"RDZV_CONFORMANCE_PATIENCE": "10"})
 coordination = partial(check, theme="backend", harness="CoordinationHarness")
 state = partial(check, theme="backend")
 
@@ -25,7 +25,7 @@ def test_right_coordination_backend_passes(tmp_path: Path) -> None:
 def test_right_state_backend_passes(tmp_path: Path) -> None:
     checked = state(tmp_path, "state_right", variables={})
     checked.must_pass()
-    assert len(checked.names("passed")) == 9
+    assert len(checked.names("passed")) == 11
     assert {"not for a RendezvousBackend: it is what a CoordinationBackend promises"} < {
         gap for test in checked.tests.values() for gap in test["gaps"]
     }
@@ -48,6 +48,11 @@ def test_guard_that_is_ignored(tmp_path: Path) -> None:
         "test_many_who_compare_and_put_at_once_lose_nothing",
         "test_one_put_takes_as_many_items_as_a_large_job_has_nodes",
     )
+
+
+def test_session_that_is_said_to_live_for_too_long(tmp_path: Path) -> None:
+    checked = coordination(tmp_path, "coordination_knows_too_much", k="knows_until")
+    checked.must_fail("test_a_session_knows_until_when_it_lives")
 
 
 def test_ephemeral_keys_that_stay(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from toy_kit import check
 
 # what never happens is waited for: not for a minute
-check = partial(check, theme="failure", variables={"RDZV_CONFORMANCE_PATIENCE": "20"})
+check = partial(check, theme="failure", variables={"RDZV_CONFORMANCE_PATIENCE": "10"})
 coordination = partial(check, harness="CoordinationHarness")
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 TOYS = Path(__file__).parent / "toys"
 TIMEOUT_S = 230.0
-CONFORMANCE = (sys.executable, "-m", "launcher.tools", "conformance")
+CONFORMANCE = (sys.executable, "-m", "rdzv_launcher.tools", "conformance")
 NONE: Mapping[str, str] = MappingProxyType({})
 PORTS = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")
 """The variables that say which ports a process may take: those of the test that starts it."""

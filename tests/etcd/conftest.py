@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parents[1] / "wire"))  # coordination_kit: se
 import harness
 from etcd_kit import Cluster, etcd
 
-from rdzv_plugins.backends.etcd import session
+from rdzv_plugins.kit import session
 
 
 @pytest.fixture(autouse=True)

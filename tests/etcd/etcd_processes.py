@@ -44,6 +44,7 @@ class Member:
         self.peer_url = f"http://127.0.0.1:{free_port()}"
         self.metrics_url = f"http://127.0.0.1:{free_port()}"  # plain, whatever TLS the clients speak
         self.stopped = False
+        self.before: list[str] = []  # in front of its command: to run it elsewhere
         self._command: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -51,7 +52,7 @@ class Member:
         """Start the process; waits for nothing."""
         if arguments:
             self._command = [
-                *("setpriv", "--pdeathsig", "KILL", program("etcd")),
+                *(*self.before, "setpriv", "--pdeathsig", "KILL", program("etcd")),
                 *(f"--name={self.name}", f"--data-dir={self.data}", "--logger=zap"),
                 *(f"--listen-client-urls={self.url}", f"--advertise-client-urls={self.url}"),
                 *(f"--listen-peer-urls={self.peer_url}", f"--initial-advertise-peer-urls={self.peer_url}"),

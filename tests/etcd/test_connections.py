@@ -13,9 +13,9 @@ from etcd_relay import Relay
 
 from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.backends.etcd.connection import Connection, Dropped
-from rdzv_plugins.backends.etcd.loop import loop_thread
 from rdzv_plugins.backends.etcd.opening import make_channel
 from rdzv_plugins.backends.etcd.security import Security
+from rdzv_plugins.kit.loop import hold_for_good
 
 WATCH = rpc.WatchRequest(create_request=rpc.WatchCreateRequest(key=b"k"))
 
@@ -65,4 +65,4 @@ def test_whoever_waits_on_a_dropped_connection_is_told(
             await wait(connection)
         return str(raised.value)
 
-    assert loop_thread().run(drop_while_it_waits(), 2 * LONG) == "it is frozen"
+    assert hold_for_good().run(drop_while_it_waits(), 2 * LONG) == "it is frozen"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -206,3 +207,22 @@ def test_the_whole_cluster_comes_up_while_a_session_is_being_opened(three: Clust
     opening.join(T)
     assert sessions[0].create("k", b"", timeout=T)[0]
     backend.close()
+
+
+def test_certificates_are_read_again_for_each_new_connection(tmp_path: Path) -> None:
+    """All are of a new authority: those of the member first, those of the node some time later."""
+    theirs = Tls(tmp_path / "theirs", client_auth=True)
+    mine = Path(shutil.copytree(tmp_path / "theirs", tmp_path / "mine"))
+    files = (str(mine / Path(each).name) for each in (theirs.cacert, theirs.cert, theirs.key))
+    with etcd(tmp_path, tls=theirs) as cluster:
+        subject = Subject(cluster, ttl=LONG, security=Security(True, *files))
+        (member,) = cluster.members
+        member.kill()
+        Tls(tmp_path / "theirs", client_auth=True)
+        member.restart()
+        with pytest.raises(TimeoutError, match="certificate"):
+            subject.session.put({"k": b"v"}, timeout=2)
+        shutil.copytree(tmp_path / "theirs", mine, dirs_exist_ok=True)
+        subject.write()
+        assert subject.losses.none
+        subject.close()

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +13,36 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "launcher"))  # harness: jobs
 sys.path.append(str(Path(__file__).parents[1] / "etcd"))  # etcd_kit: an etcd
 
+import distributions
 import etcd_kit
 import harness
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the wheels of this project and of the example distributions: one for all processes of a run."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    directory = root / "distributions"
+    with (root / "distributions.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (directory / "done").exists():
+            shutil.rmtree(directory, ignore_errors=True)  # where another process has failed
+            directory.mkdir()
+            distributions.build_wheels(directory)
+            (directory / "done").touch()
+    return directory / "wheels"
+
+
+@pytest.fixture(scope="session")
+def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[distributions.CleanEnvironment]:
+    """This project and both examples in one environment. Tests leave it as it is."""
+    root = tmp_path_factory.mktemp("installed")
+    environment = distributions.CleanEnvironment(root / "env")
+    environment.install(wheels, *distributions.EXAMPLES)
+    yield environment
+    shutil.rmtree(root)
 
 
 @pytest.fixture

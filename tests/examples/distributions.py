@@ -7,16 +7,17 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Collection
 from pathlib import Path
 
 import reuse_build
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ("rdzv-file", "rdzv-redis")
+EXAMPLES = ("rdzv-file", "rdzv-http", "rdzv-redis")
 LIMIT_S = 1500
 PORTS = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")
 """The variables that say which ports a process may take: those of the test that starts it."""
-OURS = ("rdzv", "launcher", "_rdzv", "__editable__", "_editable_")
+OURS = ("rdzv", "_rdzv", "__editable__", "_editable_")
 
 
 def build_wheels(directory: Path) -> Path:
@@ -37,6 +38,8 @@ def build_wheels(directory: Path) -> Path:
     pip_wheel(wheels, ROOT, f"--config-settings=build-dir={directory}/build", **variables)
     for name in EXAMPLES:  # built from copies: the checkout stays clean
         pip_wheel(wheels, shutil.copytree(ROOT / "examples" / name, directory / "sources" / name))
+    for name in ("build", "sources"):
+        shutil.rmtree(directory / name)
     return wheels
 
 
@@ -65,36 +68,47 @@ class CleanEnvironment:
     of the checkout, as the running environment has, is not seen.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, only: Collection[str] = ()) -> None:
+        """With ``only``, of the third-party packages there are no others."""
         self.root = root
         venv.create(root, with_pip=False, symlinks=True)
         others = root / "others"
         others.mkdir()
         for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
             for entry in Path(place).iterdir():
-                if not entry.name.startswith(OURS) and entry.suffix != ".pth":
+                wanted = not only or entry.name.partition("-")[0] in only
+                if wanted and not entry.name.startswith(OURS) and entry.suffix != ".pth":
                     (others / entry.name).symlink_to(entry)
         self.site = Path(sysconfig.get_path("purelib", vars={"base": str(root), "platbase": str(root)}))
         (self.site / "others.pth").write_text(f"{others}\n")
 
     def run(self, *command: object, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-        """A command of the environment, as after its activation, to its end."""
+        """A command of the environment, to its end."""
         program, *arguments = map(str, command)
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PET_", "PIP_", "PYTEST_", "PYTHON", "RDZV_", "TORCHELASTIC_")) or name in PORTS
-        }
-        environment = kept | {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", "VIRTUAL_ENV": str(self.root)}
         return subprocess.run(
             [str(self.root / "bin" / program), *arguments],
             cwd=cwd or self.root,
-            env=environment | variables,
+            env=self.variables() | variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=LIMIT_S,
         )
+
+    def variables(self) -> dict[str, str]:
+        """Those of a shell after its activation, without what would lead Python, pip or the launcher elsewhere."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PET_", "PIP_", "PYTEST_", "PYTHON", "RDZV_", "TORCHELASTIC_")) or name in PORTS
+        }
+        return kept | {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", "VIRTUAL_ENV": str(self.root)}
+
+    def add_program(self, name: str, module: str) -> None:
+        """A command that a package of the running environment has brought there."""
+        program = self.root / "bin" / name
+        program.write_text(f'#!/bin/sh\nexec "{self.root / "bin" / "python"}" -m {module} "$@"\n')
+        program.chmod(0o755)
 
     def pip(self, command: str, *arguments: object) -> None:
         options = ["--quiet", "--disable-pip-version-check", "--no-cache-dir"]
@@ -114,3 +128,13 @@ class CleanEnvironment:
     def files(self) -> set[str]:
         """All that is installed in it."""
         return {str(file.relative_to(self.root)) for file in self.root.rglob("*") if "__pycache__" not in file.parts}
+
+
+def passes_its_own_tests(environment: CleanEnvironment, name: str, directory: Path) -> None:
+    """The tests of an example, the conformance suite among them, in an environment in which it is installed."""
+    sources = ROOT / "examples" / name
+    copy = shutil.copytree(sources, directory / name, ignore=shutil.ignore_patterns("src", ".*", "__pycache__"))
+    done = environment.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=copy)
+    assert done.returncode == 0, done.stdout[-10000:] + done.stderr[-2000:]
+    assert f"conformance of {name.removeprefix('rdzv-')} ({name} 0.1.0" in done.stdout
+    assert "skipped" not in done.stdout

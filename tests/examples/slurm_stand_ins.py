@@ -1,9 +1,11 @@
 """srun, scontrol and scancel for one machine: as much of them as an example uses, with a real process for each task.
 
 What an example does not say is decided against it, as the configuration of a cluster may: a task that fails ends the
-step (KillOnBadExit=1), and so do a task that has ended (WaitTime) and a node that is lost.
+step (KillOnBadExit=1), and so do a task that has ended (WaitTime) and a node that is lost. The exit code is as seen
+with Slurm 22.05: the highest of the tasks on nodes that were not lost.
 
-The variables STAND_IN_DIR (a folder for what happens) and STAND_IN_GPUS (of each node, as 2,1) come from the test.
+A node N is lost when its task is killed and the test has made a file ``lost-N``. The variables STAND_IN_DIR (a folder
+for that, and for what happens) and STAND_IN_GPUS (of each node, as 2,1) come from the test.
 """
 
 from __future__ import annotations
@@ -38,10 +40,11 @@ def srun(argv: list[str]) -> int:
     codes: dict[int, int] = {}
     while len(codes) < len(tasks):
         pid, status = os.wait()
-        code = codes[pid] = os.waitstatus_to_exitcode(status)
-        _say(f"srun: task {[task.pid for task in tasks].index(pid)} ended: {code}")
-        lost = code == -signal.SIGKILL and not args.no_kill
-        if lost or (code != 0 and args.kill_on_bad_exit) or args.wait:
+        node, code = [task.pid for task in tasks].index(pid), os.waitstatus_to_exitcode(status)
+        lost = code == -signal.SIGKILL and (FOLDER / f"lost-{node}").exists()
+        codes[pid] = 0 if lost else code
+        _say(f"srun: error: Node failure on {node}" if lost else f"srun: task {node} ended: {code}")
+        if (not args.no_kill if lost else code != 0 and args.kill_on_bad_exit) or args.wait:
             for task in tasks:
                 if task.pid not in codes:
                     os.kill(task.pid, signal.SIGKILL)  # Popen's kill() would wait for one that has just ended: we do

@@ -9,16 +9,17 @@ import shutil
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import etcd_kit
 import pytest
 from etcd_processes import data_directory, require_programs
 from guides import block
 from harness import Agent, Cluster, error_of, free_port, wait_until
-from manifests import ETCD, FOLDER, Pod, container_of, one, pods
+from manifests import ETCD, Pod, container_of, one, pods
+from quick_digits import DIGITS, quick_digits
 
 pytestmark = pytest.mark.timeout(600)  # three launchers and three workers, each with torch and scikit-learn
-EXAMPLES = FOLDER.parent
 LONG_S = 180
 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -64,7 +65,13 @@ def etcd_of_the_manifest(jobs: Cluster) -> Iterator[str]:
         shutil.rmtree(data, ignore_errors=True)
 
 
-def here(jobs: Cluster, endpoint: str) -> dict[str, str]:
+@pytest.fixture(autouse=True)
+def _warm(jobs: Cluster) -> None:
+    """What is tried is what a manifest says, not how a command starts."""
+    jobs.warm = True
+
+
+def here(jobs: Cluster, endpoint: str, script: Path) -> dict[str, str]:
     """What is elsewhere in a cluster."""
     (jobs.directory / "checkpoints").mkdir(exist_ok=True)
     (jobs.directory / "secret").mkdir(exist_ok=True)
@@ -72,7 +79,7 @@ def here(jobs: Cluster, endpoint: str) -> dict[str, str]:
         ETCD: endpoint,
         "/checkpoints": str(jobs.directory / "checkpoints"),
         "/run/secrets/rdzv-etcd": str(jobs.directory / "secret"),
-        "train_digits.py": str(EXAMPLES / "train_digits.py"),
+        DIGITS.name: str(script),
     }
 
 
@@ -82,7 +89,7 @@ def start(jobs: Cluster, pod: Pod, *more: str) -> Agent:
 
 def test_the_job_trains_at_the_etcd_of_the_manifest(jobs: Cluster) -> None:
     with etcd_of_the_manifest(jobs) as endpoint:
-        nodes = [start(jobs, pod) for pod in pods(one("job.yaml", "Job"), here(jobs, endpoint))]
+        nodes = [start(jobs, pod, "--epochs=6") for pod in pods(one("job.yaml", "Job"), here(jobs, endpoint, DIGITS))]
         assert [node.wait(LONG_S) for node in nodes] == [0, 0, 0], nodes[0].text
         assert sum("test accuracy: 9" in node.text for node in nodes) == 1
         assert "world size 3" in nodes[0].text
@@ -90,7 +97,7 @@ def test_the_job_trains_at_the_etcd_of_the_manifest(jobs: Cluster) -> None:
 
 
 def test_a_pod_that_is_lost_is_replaced_by_one_with_its_index(jobs: Cluster, etcd: etcd_kit.Cluster) -> None:
-    job = pods(one("job.yaml", "Job"), here(jobs, etcd.endpoint))
+    job = pods(one("job.yaml", "Job"), here(jobs, etcd.endpoint, quick_digits(jobs.directory)))
     on_and_on = ("--epochs=1000000", "--epoch-seconds=0.5")
     nodes = [start(jobs, pod, *on_and_on) for pod in job]
     nodes[0].wait_for(r"epoch \d+/.*world size 3", LONG_S)
@@ -111,7 +118,7 @@ def test_all_by_variables_and_a_secret(jobs: Cluster, etcd: etcd_kit.Cluster) ->
         etcd.etcdctl(*shlex.split(command))
     secret = re.search(r"--from-literal=(\w+)=(\S+)", script)
     assert secret
-    job = pods(one("job-pet.yaml", "Job"), here(jobs, etcd.endpoint))
+    job = pods(one("job-pet.yaml", "Job"), here(jobs, etcd.endpoint, jobs.script("report.py")))
 
     (jobs.directory / "secret" / secret[1]).write_text("trainer:GUESS")
     assert "password" in error_of(start(jobs, job[0]), 77)
@@ -119,4 +126,6 @@ def test_all_by_variables_and_a_secret(jobs: Cluster, etcd: etcd_kit.Cluster) ->
     (jobs.directory / "secret" / secret[1]).write_text(secret[2])
     nodes = [start(jobs, pod) for pod in job]
     assert [node.wait(LONG_S) for node in nodes] == [0, 0, 0], nodes[0].text
-    assert "world size 3" in nodes[0].text  # rank 0 is in pod 0
+    assert [[(each["RANK"], each["WORLD_SIZE"]) for each in node.reports()] for node in nodes] == [
+        [(str(index), "3")] for index in range(3)
+    ]

@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SOURCE = EXAMPLES / "rdzv-redis" / "src"
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("redis-server") is None and os.environ.get("CI") != "true", reason="no Redis: tests/install_redis.sh"
+    shutil.which("redis-server") is None and os.environ.get("CI") != "true", reason="no Redis: tests/install.sh redis"
 )
 
 

@@ -16,7 +16,7 @@ import etcd_kit
 import pytest
 from harness import BIN, Agent, Cluster, wait_until
 
-from rdzv_plugins.kvstore.listening import port_holder
+from rdzv_plugins.kvstore.sockets.listening import port_holder
 
 pytestmark = pytest.mark.timeout(480)
 SCRIPT = Path(__file__).parents[2] / "examples/slurm/train.sbatch"
@@ -69,7 +69,8 @@ class SlurmJob:
         return int((self.folder / f"task-{node}").read_text())
 
     def lose(self, node: int) -> None:
-        """All processes of a node."""
+        """All processes of a node, and srun knows that it is gone."""
+        (self.folder / f"lost-{node}").touch()
         for pid in (self.agent(node), *(report["PID"] for report in self.reports(node))):
             self.jobs.kill(pid)
 
@@ -110,14 +111,21 @@ def test_nodes_meet_at_etcd_each_with_its_rank_and_its_gpus(jobs: Cluster, etcd:
     assert not (job.folder / "requeued").exists()
 
 
-def test_the_first_node_is_lost_and_the_other_goes_on(jobs: Cluster, etcd: etcd_kit.Cluster) -> None:
+@pytest.mark.parametrize(("what", "code"), [("node", 0), ("agent", 137)])
+def test_the_first_node_is_lost_and_the_other_goes_on(
+    jobs: Cluster, etcd: etcd_kit.Cluster, what: str, code: int
+) -> None:
+    """The training is done: the job has succeeded. An agent that was killed where Slurm still is counts as failed."""
     job = SlurmJob(jobs, trains(jobs), NPROC_PER_NODE="1", ETCD_ENDPOINTS=etcd.endpoint)
     job.wait_world(2, 0, 1)
-    job.lose(0)
+    if what == "node":
+        job.lose(0)
+    else:
+        jobs.kill(job.agent(0))
     job.wait_world(1, 1)
     (jobs.directory / "stop").touch()
     job.batch.wait_for(r"srun: task 1 ended: 0")
-    assert job.batch.wait() == 137  # srun's: the highest of all nodes
+    assert job.batch.wait() == code, job.batch.text
     assert re.search(r"^1: trained \d+ steps", job.batch.text, re.MULTILINE)
 
 
@@ -131,7 +139,7 @@ def test_without_etcd_the_first_host_is_the_endpoint(jobs: Cluster) -> None:
     job.wait_world(1, first)
     (jobs.directory / "stop").touch()
     job.batch.wait_for(f"srun: task {first} ended: 0")
-    assert job.batch.wait() == 137
+    assert job.batch.wait() == 0, job.batch.text
 
 
 def test_when_the_time_is_up_the_agents_leave_and_the_job_is_requeued(jobs: Cluster, etcd: etcd_kit.Cluster) -> None:

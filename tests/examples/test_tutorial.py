@@ -9,14 +9,12 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from tutorial_kit import ROOT, Block, Shell, check, do, environment, read_page, write
+from tutorial_kit import NOT_OF_A_PAGE, ROOT, Block, Shell, check, do, environment, files, read_page, write
 
 pytestmark = pytest.mark.timeout(900)
 EXAMPLE = ROOT / "examples/rdzv-file"
 PAGE = read_page(ROOT / "docs/tutorial/write-a-backend.md")
 PARTS = list(dict.fromkeys(block.heading for block in PAGE))
-NOT_OF_THE_PAGE = {"LICENSE"}
-"""Its text is the reader's choice."""
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +28,6 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Shell, Pa
     env.close()
 
 
-def files(directory: Path) -> set[str]:
-    """All that are not made by tools."""
-    found = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
-    return {str(path) for path in found if not any(part.startswith((".", "__pycache__")) for part in path.parts)}
-
-
 def blocks(part: str) -> list[Block]:
     return [block for block in PAGE if block.heading == part]
 
@@ -44,8 +36,8 @@ def test_the_files_of_the_page_are_those_of_the_example(tmp_path: Path) -> None:
     for block in PAGE:
         if block.file:
             write(block, tmp_path)
-    assert files(tmp_path) - {"hello.py"} == files(EXAMPLE) - NOT_OF_THE_PAGE
-    for file in files(tmp_path) - {"hello.py"}:
+    assert files(tmp_path) - NOT_OF_A_PAGE == files(EXAMPLE) - NOT_OF_A_PAGE
+    for file in files(tmp_path) - NOT_OF_A_PAGE:
         assert (tmp_path / file).read_text() == (EXAMPLE / file).read_text(), file
 
 

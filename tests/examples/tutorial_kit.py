@@ -19,7 +19,9 @@ from types import ModuleType, TracebackType
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 600
-_PROGRAMS = {"rdzv": "launcher.tools", "rdzv-run": "launcher.cli", "torchrun": "torch.distributed.run"}
+NOT_OF_A_PAGE = {"LICENSE", "hello.py"}
+"""The text of the one is the reader's choice; the other is a script to launch, and not part of the package."""
+_PROGRAMS = {"rdzv": "rdzv_launcher.tools", "rdzv-run": "rdzv_launcher.run.cli", "torchrun": "torch.distributed.run"}
 _CAPTION = re.compile(r"`([\w./-]+)`(, at its end)?:")
 _ROW = re.compile(r"  (\w+) +\d+ +(\d+) +\d+")
 _PIP = {
@@ -140,6 +142,12 @@ class Shell:
             return int(line.split()[-1]), shown.removesuffix("\n")
         finally:
             limit.cancel()
+
+
+def files(directory: Path) -> set[str]:
+    """All that are not made by tools."""
+    found = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+    return {str(path) for path in found if not any(part.startswith((".", "__pycache__")) for part in path.parts)}
 
 
 def write(block: Block, directory: Path) -> None:

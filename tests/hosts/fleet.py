@@ -32,16 +32,26 @@ class Fleet:
         *,
         rank: int | None = None,
         ttl: float = LONG_TTL,
+        outage: float | None = None,
         conf: str = "",
         script: str = "says.py",
         flags: Sequence[str] = (),
+        stop: Path | None = None,
         **env: str,
     ) -> Agent:
-        """An agent on ``host``. The worker says.py has no torch, trains.py trains over gloo."""
-        args = (self._stop,) if script == "trains.py" else (self._stop, 0)
+        """An agent on ``host``. The worker says.py has no torch, trains.py trains over gloo.
+
+        It waits ``outage`` seconds for a rendezvous that does not answer; unset: as long as a session lives.
+        ``stop`` is the file at which it ends, if it is to end without the others.
+        """
+        stop = stop or self._stop
+        args = (stop,) if script == "trains.py" else (stop, 0)
+        conf += ",same_command=no" if stop else ""
+        settings = (f"ttl={ttl}", f"outage_timeout={ttl if outage is None else outage}", conf)
         command: list[object] = ["rdzv-run", f"--nnodes={nnodes}", "--nproc-per-node=1", "--rdzv-backend=parallel"]
-        command += [f"--rdzv-endpoint={endpoint}", f"--rdzv-conf={','.join(filter(None, (f'ttl={ttl}', conf)))}"]
+        command += [f"--rdzv-endpoint={endpoint}", f"--rdzv-conf={','.join(filter(None, settings))}"]
         command += [] if rank is None else [f"--node-rank={rank}"]
+        command += [] if any(flag.startswith("--rdzv-id=") for flag in flags) else ["--rdzv-id=none"]
         return self.start(host, [*command, "--max-restarts=0", *flags, self.cluster.script(script), *args], **env)
 
     def start(self, host: Host, command: Sequence[object], **env: str) -> Agent:

@@ -7,6 +7,7 @@ what the one that leads does for all; and the ``quickest`` answer in seconds.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 import json
 import sys
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rdzv_plugins.backends.parallel import ParallelOptions, create
+from rdzv_plugins.backends.parallel import ParallelOptions, create, validate
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.handler import ElasticHandler
@@ -80,6 +81,7 @@ def main() -> None:
     options = ParallelOptions(allow_same_host=True)
     for number, endpoint in enumerate(sys.argv[1:]):
         request = Request("parallel", f"run{number}", endpoint, NODES, NODES, 1, options=options)
+        request = dataclasses.replace(request, target=validate(request))
         together = threading.Barrier(NODES)
         nodes = [Node(create(request), request, together) for _ in range(NODES)]
         for node in nodes:

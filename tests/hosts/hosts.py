@@ -63,9 +63,7 @@ class _Held:
             raise NoNamespaces(f"{self.name}: ip {'; '.join(commands)}: {done.stderr.strip()}")
 
     def close(self) -> None:
-        self._process.kill()
-        with self._process:
-            self._process.wait(_PATIENCE)
+        _end(self._process)
 
 
 class Host(_Held):
@@ -135,6 +133,7 @@ class Lan:
         self._networks: set[int] = set()
         self._debian: set[str] = set()
         self._switch: _Held | None = None
+        self._slow: dict[Host, subprocess.Popen[str]] = {}
         self.hosts: list[Host] = []
 
     def add(self, *names: str, debian: Sequence[str] = (), networks: Sequence[int] = (1,)) -> list[Host]:
@@ -159,9 +158,48 @@ class Lan:
     def mend(self, host: Host) -> None:
         self._set_links(host, "up")
 
+    def hide(self, host: Host, other: Host) -> None:
+        """``other`` gets no answer from ``host`` any more, and nobody is told; all others do."""
+        host.ip(f"rule add to {other.address} blackhole")
+
+    def show(self, host: Host, other: Host) -> None:
+        host.ip(f"rule del to {other.address} blackhole")
+
+    def slow(self, host: Host, seconds: float) -> None:
+        """What the host sends into its first network and gets from there takes so long each way, until ``hasten``."""
+        assert self._switch
+        assert host not in self._slow
+        port, near, far = self._port(host), f"{host.name}-near", f"{host.name}-far"
+        self._switch.ip(
+            f"link add {near} type veth peer name {far}",
+            f"link set {far} master lan{host.interfaces[0]}",
+            f"link set {far} up",
+            f"link set {near} up",
+            f"link set {port} nomaster",
+        )
+        relay = [sys.executable, str(Path(__file__).parent / "slow_link.py"), port, near, str(seconds)]
+        enter = ["nsenter", f"--target={self._switch.pid}", "--net", "--"]
+        process = subprocess.Popen([*enter, *relay], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        self._slow[host] = process
+        assert process.stdout
+        assert process.stdout.readline().strip() == _READY
+
+    def hasten(self, host: Host) -> None:
+        """The link is as quick as before; what was on the way is lost."""
+        assert self._switch
+        _end(self._slow.pop(host))
+        port = self._port(host)
+        self._switch.ip(f"link del {host.name}-near", f"link set {port} master lan{host.interfaces[0]}")
+
     def close(self) -> None:
+        for process in self._slow.values():
+            _end(process)
         for held in self._held:
             held.close()
+
+    @staticmethod
+    def _port(host: Host) -> str:
+        return f"{host.name}-{host.interfaces[0]}"
 
     def _set_links(self, host: Host, state: str) -> None:
         assert self._switch
@@ -186,6 +224,12 @@ class Lan:
             f"addr add fd00:{network}::{host.number}/64 dev {interface} nodad",
             f"link set {interface} up",
         )
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    with process:
+        process.wait(_PATIENCE)
 
 
 def why_not(directory: Path) -> str:

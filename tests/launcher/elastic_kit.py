@@ -26,7 +26,7 @@ from rdzv_plugins.coordination import CoordinationBackend, Event
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, decode
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.sessions import NativeCoordination
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 
 parallel_only = pytest.mark.parametrize("backend", ["parallel"], indirect=True)
 
@@ -106,7 +106,7 @@ class Job:
         self.meeting, self.nnodes, self.script, self.options = meeting, nnodes, script, options
         self.conf = merged(meeting.conf, conf)
         self.run_id = run_id or meeting.run_id
-        self._flags = [f"--rdzv-id={self.run_id}"] if self.run_id != "none" else []
+        self._flags = [f"--rdzv-id={self.run_id}"]
         self._stop = meeting.directory / f"stop-{quote(self.run_id, safe='')}"
         self._args = tuple(args) or ((self._stop,) if script == "trains.py" else (self._stop, code))
 

@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from rdzv_plugins.kvstore.listening import port_holder
-from rdzv_plugins.testing.agents import Agent, Agents, cold
+from rdzv_plugins.kvstore.sockets.listening import port_holder
+from rdzv_plugins.testing.agents.agent import Agent, Agents, cold
+from rdzv_plugins.testing.agents.processes import kill, wait_until
+from rdzv_plugins.testing.agents.warm import WarmAgent, can_be_warm
 from rdzv_plugins.testing.harness import free_port
-from rdzv_plugins.testing.launch_processes import kill, wait_until
-from rdzv_plugins.testing.launch_warm import WarmAgent, can_be_warm
 
 WORKERS = Path(__file__).parent / "workers"
 BIN = Path(sys.executable).parent
@@ -136,6 +136,17 @@ class Cluster(Agents):
     def kill(pid: int) -> None:
         """SIGKILL, if it is still there."""
         kill(pid)
+
+
+def plug_in(directory: Path, module: str, source: str) -> str:
+    """A directory for PYTHONPATH with a plug-in, installed as pip would leave it."""
+    name = module.removeprefix("rdzv_").replace("_", "-")
+    info = directory / "site" / f"{module}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rdzv-{name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[rdzv_plugins]\n{name} = {module}\n")
+    (info.parent / f"{module}.py").write_text(source)
+    return str(info.parent)
 
 
 def parent_of(pid: int) -> int:

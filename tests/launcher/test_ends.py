@@ -42,11 +42,45 @@ def test_summary_has_the_last_lines_of_stderr_and_is_last_on_the_screen(cluster:
     assert summary.rstrip().endswith("restarts used on this node: 0 of 0 (--max-restarts=N restarts all workers)")
 
 
+def test_a_failure_is_said_once_and_by_its_rank(cluster: Cluster) -> None:
+    """torch says it too, by a local rank; we do only if we see it before torch has reaped the worker."""
+    agents = cluster.pair("report.py", "fail", 1, 7, backend="parallel")
+    assert [agent.wait() for agent in agents] == [7, 7]
+    failed = next(agent for agent in agents if agent.reports()[0]["RANK"] == "1")
+    ours = re.findall(
+        r"^\S+ rdzv-run error: rank 1 \(node 1 .*, local rank 0, .* ended with exit code 7$", failed.text, re.MULTILINE
+    )
+    torchs = re.findall(r"failed \(exitcode: 7\) local_rank: 0", failed.text)
+    assert len(ours) + len(torchs) == 1, failed.text
+
+
 @pytest.mark.parametrize("logs", ["--redirects=3", "--tee=3", "--local-ranks-filter=1"])
 def test_summary_has_stderr_also_when_it_goes_elsewhere(cluster: Cluster, logs: str) -> None:
     agent = cluster.run("plain.py", "fail", 4, options=[logs, f"--log-dir={cluster.directory}/logs"])
     assert agent.wait() == 4
     assert "  | stderr line 29\n" in last_lines(agent)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a disk of one's own needs root")
+@pytest.mark.parametrize(("full", "code"), [("from the start", 71), ("when the workers write", 1)])
+def test_full_disk_is_named(cluster: Cluster, full: str, code: int) -> None:
+    """A tmpfs in which there is room for no file, or which the worker fills before it says anything."""
+    disk = cluster.directory / "disk"
+    disk.mkdir()
+    shell = f'mount -t tmpfs -o size=1M,nr_inodes={1 if code == 71 else 0} tmpfs {disk} && exec "$@"'
+    worker = f'head --bytes=2M /dev/zero > {disk}/all 2>/dev/null; exec python "$@"'
+    command = ["--no-python", "/bin/sh", "-c", worker, "sh", cluster.script("plain.py"), "fail", 4]
+    agent = cluster.start(
+        ["rdzv-run", f"--log-dir={disk}", "--redirects=3", *command],
+        before=["/usr/bin/unshare", "--mount", "/bin/sh", "-c", shell, "sh"],
+    )
+    assert agent.wait() == code, agent.text
+    said = (
+        rf"rdzv-run: error: --log-dir={disk}: nothing can be written in {disk}: no space left on device\n"
+        if code == 71
+        else (rf"  \| \(rdzv-run: No space left on device: {disk}/\S+/stderr.log, so there may have been more\)\n")
+    )
+    assert re.search(said, agent.text), agent.text
 
 
 @pytest.mark.parametrize("backend", ["parallel"])  # by the others below, in cascade.py, which needs no torch
@@ -105,7 +139,7 @@ def test_second_signal_kills_workers_that_do_not_stop(cluster: Cluster) -> None:
     agent = cluster.run("plain.py", "stubborn")
     agent.wait_for("ready")
     os.kill(agent.pid, signal.SIGTERM)
-    agent.wait_for("closing signal SIGTERM")
+    agent.wait_for(r"have not ended yet: after 30 s they are killed, by a second signal at once")
     os.kill(agent.pid, signal.SIGTERM)
     assert agent.wait() == 143
     assert "Unable to shutdown process" not in agent.text, "torch says so when it has waited for half a minute"

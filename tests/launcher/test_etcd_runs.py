@@ -15,8 +15,8 @@ from elastic_kit import EtcdMeeting, Job, in_one_round, named, observing, output
 from harness import wait_until
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-from rdzv_plugins.elastic.elastic_options import ElasticOptions
 from rdzv_plugins.elastic.handler import ElasticHandler
+from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.interfaces import Outcome, Request
 
 

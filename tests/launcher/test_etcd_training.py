@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from elastic_kit import EtcdMeeting, outputs
 from harness import Agent, wait_until
-
-DIGITS = Path(__file__).parents[2] / "examples" / "train_digits.py"
+from quick_digits import quick_digits
 
 
 @pytest.fixture
@@ -18,12 +16,12 @@ def backend() -> str:
 
 
 def test_digits_are_learnt_by_three_nodes_though_rank_0_is_lost_and_another_one_comes(meeting: EtcdMeeting) -> None:
-    checkpoint = meeting.directory / "checkpoint.pt"
+    script, checkpoint = quick_digits(meeting.directory), meeting.directory / "checkpoint.pt"
     epochs = 18  # time for another one to come while the two train
 
     def node() -> Agent:
         return meeting.run(
-            str(DIGITS),
+            str(script),
             *(f"--epochs={epochs}", f"--checkpoint={checkpoint}", "--epoch-seconds=0.8", "--cpu"),
             backend="etcd",
             nnodes="2:3",

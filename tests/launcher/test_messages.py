@@ -87,6 +87,22 @@ def test_static_refuses_another_number_of_nodes(cluster: Cluster) -> None:
     assert "with --nnodes=2" in message
 
 
+@pytest.mark.parametrize("backend", ["static", "parallel"])
+def test_node_with_another_torch_is_told(cluster: Cluster, backend: str) -> None:
+    info = cluster.directory / "torch-99.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 99.0\n")
+    first = cluster.run("report.py", backend=backend, nnodes=2, rank=0)
+    cluster.wait_listening()
+    second = cluster.run("report.py", backend=backend, nnodes=2, rank=1, PYTHONPATH=str(cluster.directory))
+    assert [each.wait() for each in (first, second)] == [0, 0], first.text + second.text
+    warnings = re.findall("warning: this node has torch .*", second.text)
+    assert len(warnings) == 1, second.text
+    assert "has torch 99.0, " in warnings[0]
+    assert f"(pid {first.pid}" in warnings[0]
+    assert "this node has torch" not in first.text
+
+
 def test_two_agents_with_one_node_rank_are_told(cluster: Cluster) -> None:
     cluster.warm = True  # four starts, one after the other
     host = cluster.run("plain.py", "sleep", backend="static", nnodes=3, rank=0)
@@ -142,4 +158,4 @@ def test_verbose_shows_the_traceback(cluster: Cluster) -> None:
 def test_script_that_does_not_exist(cluster: Cluster) -> None:
     agent = cluster.start(["rdzv-run", "no-such-script.py"])
     assert agent.wait() == 2
-    assert "No such file or directory" in agent.text.rpartition("the last lines of its stderr:")[2]
+    assert "the script no-such-script.py cannot be run: there is no such file" in agent.text

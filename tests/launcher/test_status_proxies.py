@@ -14,11 +14,11 @@ import pytest
 from harness import BIN, Cluster, wait_until
 from wire_client import WAIT, Raw, get, keyed, set_
 
-from launcher.status import as_text
+from rdzv_launcher.tools.status.command import as_text
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.framing import ask_statistics
-from rdzv_plugins.kvstore.proxy import StoreProxy
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.framing import ask_statistics
+from rdzv_plugins.kvstore.native.proxy import StoreProxy
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 PATIENCE_S = 60
 OFTEN_S = 0.5
@@ -27,7 +27,7 @@ FOR_EVER_S = 60
 PROXY = """
 import sys
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.proxy import StoreProxy
+from rdzv_plugins.kvstore.native.proxy import StoreProxy
 with StoreProxy(Endpoint("127.0.0.1", int(sys.argv[1])), name="node 1 on b", grace=float(sys.argv[2])):
     print("attached", flush=True)
     sys.stdin.read()

@@ -14,12 +14,13 @@ import pytest
 from harness import wait_until
 from torch.distributed import TCPStore
 
-from launcher import status, status_rounds
+from rdzv_launcher.tools.status import command as status
+from rdzv_launcher.tools.status import rounds as status_rounds
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, encode
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.server import StoreServer
-from rdzv_plugins.kvstore.sessions import NativeCoordination, NativeSession
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 TIMEOUT_S = 60
 
@@ -72,7 +73,8 @@ def run(meeting: StoreServer) -> Iterator[Run]:
 
 
 def ask(server: StoreServer, capsys: pytest.CaptureFixture[str], *, json: bool = False) -> str:
-    args = Namespace(rdzv_endpoint=f"127.0.0.1:{server.port}", json=json, timeout=60.0)
+    where = {"rdzv_endpoint": f"127.0.0.1:{server.port}", "rdzv_backend": "", "rdzv_id": "", "rdzv_conf": ""}
+    args = Namespace(**where, json=json, timeout=60.0)
     assert status.run(args) == 0
     return capsys.readouterr().out
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from harness import Agent, Cluster
 
@@ -32,10 +34,14 @@ def test_our_backends_from_plain_torchrun(cluster: Cluster, backend: str) -> Non
     assert len(set(ports[0])) == 2, "a store of its own for each round"
 
 
-def test_static_from_torchrun_needs_a_rank_and_says_how_to_give_it(cluster: Cluster) -> None:
+@pytest.mark.parametrize("debug", ["0", "1"])
+def test_static_from_torchrun_needs_a_rank_and_says_how_to_give_it(cluster: Cluster, debug: str) -> None:
+    """At the end of a traceback that is torch's, down to where it calls us."""
+    cluster.env["RDZV_DEBUG"] = debug
     agent = torchrun(cluster, "plain.py", "sleep", backend="rdzv-plugins.static", nnodes=2)
     assert agent.wait() != 0
-    assert "backend 'static' needs to know which of the 2 nodes this one is" in agent.text
+    assert "backend 'static' needs to know which of the 2 nodes this one is" in agent.text.splitlines()[-1]
+    assert (len(re.findall(r'^  File ".*/rdzv_plugins/', agent.text, re.MULTILINE)) > 1) == (debug == "1"), agent.text
 
 
 def test_unknown_backend_from_torchrun(cluster: Cluster) -> None:

@@ -10,7 +10,7 @@ from elastic_kit import EtcdMeeting, Job, Meeting, outputs
 from harness import Agent, wait_until
 
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
-from rdzv_plugins.kvstore.framing import ask_statistics
+from rdzv_plugins.kvstore.native.framing import ask_statistics
 
 
 class TieredMeeting(Meeting):

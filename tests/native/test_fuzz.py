@@ -1,4 +1,4 @@
-"""The fuzzer of the wire, for a bounded time; `make fuzz` runs it for longer, `make sanitize` with the C++ tests."""
+"""The fuzzer of the wire, for a bounded time, as `make sanitize` runs it; `make fuzz` runs it for longer."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ class Environment:
         purelib = sysconfig.get_path("purelib", vars={"base": str(root), "platbase": str(root)})
         beside = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
         Path(purelib, "beside.pth").write_text(beside)
+        (root / "never.py").write_text('raise SystemExit("it was run")\n')
 
     def install(self, *sources):
         """One call of pip for all. It builds in copies: the checkout stays clean."""

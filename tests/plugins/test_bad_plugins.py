@@ -32,7 +32,7 @@ def distribution(kind):
 @pytest.fixture(scope="module")
 def listed(bad_env):
     """What ``rdzv backends --json`` says."""
-    result = bad_env.run("-m", "launcher.tools", "backends", "--json")
+    result = bad_env.run("-m", "rdzv_launcher.tools", "backends", "--json")
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
@@ -42,7 +42,7 @@ def launched(bad_env, tmp_path_factory):
     """One launch of ``c10d`` with a worker, through the real command."""
     script = tmp_path_factory.mktemp("launched") / "worker.py"
     script.write_text(WORKER)
-    return bad_env.run("-m", "launcher.cli", "--rdzv-backend=c10d", "--nproc-per-node=2", script)
+    return bad_env.run("-m", "rdzv_launcher.run.cli", "--rdzv-backend=c10d", "--nproc-per-node=2", script)
 
 
 @pytest.mark.parametrize("kind", FAILED)
@@ -85,7 +85,7 @@ def test_list_names_both_owners_of_a_name(listed):
 
 
 def test_text_list_shows_the_same(bad_env, listed):
-    result = bad_env.run("-m", "launcher.tools", "backends")
+    result = bad_env.run("-m", "rdzv_launcher.tools", "backends")
     assert result.returncode == 0
     for failure in listed["failed"]:
         assert f"FAILED {failure['plugin']}  ({failure['distribution']} 1.0)" in result.stdout
@@ -220,7 +220,7 @@ def test_strict_passes_when_all_bad_ones_are_switched_off(bad_env, tmp_path):
 
 def test_variable_switches_off_by_entry_point_and_by_distribution(bad_env, listed):
     off = "import_error, RDZV_bad.wrong-signature"
-    result = bad_env.run("-m", "launcher.tools", "backends", "--json", RDZV_DISABLE_PLUGINS=off)
+    result = bad_env.run("-m", "rdzv_launcher.tools", "backends", "--json", RDZV_DISABLE_PLUGINS=off)
     after = json.loads(result.stdout)
     assert sorted(after["disabled"]) == [
         "import_error (rdzv-bad-import-error)",
@@ -245,7 +245,7 @@ def test_selecting_one_that_is_switched_off_says_so(bad_env):
 
 
 def test_switching_off_what_is_not_installed_is_mentioned(bad_env):
-    result = bad_env.run("-m", "launcher.tools", "backends", RDZV_DISABLE_PLUGINS="no_such_plugin")
+    result = bad_env.run("-m", "rdzv_launcher.tools", "backends", RDZV_DISABLE_PLUGINS="no_such_plugin")
     assert result.returncode == 0
     assert "'no_such_plugin'" in result.stderr
 

@@ -26,7 +26,7 @@ import os, pathlib, sys
 marker = pathlib.Path(os.environ["TOY_OUT"], "marker")
 sys.exit(0 if marker.exists() else marker.write_text("") or 3)
 """
-RDZV_RUN = ("-m", "launcher.cli")
+RDZV_RUN = ("-m", "rdzv_launcher.run.cli")
 TORCHRUN = ("-m", "torch.distributed.run")
 
 
@@ -72,7 +72,7 @@ def log(path):
 
 
 def test_backend_is_listed_with_all_that_it_declares(toy_env):
-    listed = json.loads(toy_env.run("-m", "launcher.tools", "backends", "--json").stdout)
+    listed = json.loads(toy_env.run("-m", "rdzv_launcher.tools", "backends", "--json").stdout)
     (toy,) = [backend for backend in listed["backends"] if backend["name"] == "toy"]
     assert (toy["distribution"], toy["version"], toy["entry_point"]) == ("rdzv-toy", "2.1", "toy = rdzv_toy")
     assert (toy["aliases"], toy["capabilities"]) == (["toy-file"], ["elastic"])
@@ -221,6 +221,22 @@ def test_shutdown_hook_hears_of_a_failure(toy_env, script, out, tmp_path):
     assert (last["hook"], last["end"]) == ("shutdown", "failed")
     assert "rank 0" in last["reason"]
     assert "exit code 3" in last["reason"]
+
+
+def test_check_asks_the_plugins_and_starts_nothing(toy_env, script, shared, out, tmp_path):
+    variables = {"TOY_VETO": "GPU 3 has fallen off the bus", "TOY_LOG": str(tmp_path / "log"), "TOY_OUT": str(out)}
+    toy = ("--rdzv-backend=toy", f"--rdzv-endpoint={shared}")
+    result = toy_env.rdzv_run("--check", *toy, script(PLAIN), TOY_RESOLVE="run_id=resolved", **variables)
+    assert result.returncode == 77, result.stderr
+    lines = result.stdout.splitlines()
+    assert any(line.startswith("ok       arguments: run 'resolved': ") for line in lines)
+    assert "skipped  endpoint: backend 'toy' does not say what it finds there" in lines
+    assert lines[-2:] == [
+        "FAILED   health: this node is not healthy: GPU 3 has fallen off the bus. Drain it.",
+        "The job would not start here: it would end with exit code 77 (health).",
+    ]
+    assert log(tmp_path / "log") == [{"hook": "before_join", "run_id": "resolved"}]
+    assert list(shared.iterdir()) == list(out.iterdir()) == []
 
 
 def test_number_of_restarts_from_the_resolve_hook_holds(toy_env, script, out):

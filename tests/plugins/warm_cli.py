@@ -9,13 +9,13 @@ import os
 import sys
 import traceback
 
-import launcher.arguments
-import launcher.launch  # noqa: F401
-from launcher.cli import main
+import rdzv_launcher.run.arguments
+import rdzv_launcher.run.launch  # noqa: F401
+from rdzv_launcher.run.cli import main
 
 
 def run(argv, variables, stdout, stderr):
-    """In the forked process: what ``python -m launcher.cli`` would do."""
+    """In the forked process: what ``python -m rdzv_launcher.run.cli`` would do."""
     code = 1
     try:
         for path, fd in ((os.devnull, 0), (stdout, 1), (stderr, 2)):

@@ -10,9 +10,9 @@ from typing import Any
 
 from memory_coordination import MemoryBackend, MemoryService
 
-from rdzv_plugins.elastic.elastic_options import ElasticOptions
 from rdzv_plugins.elastic.handler import ElasticHandler
 from rdzv_plugins.elastic.keys import Round, decode
+from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.interfaces import Outcome, RendezvousInfo, Request
 
 PATIENCE_S = 60.0

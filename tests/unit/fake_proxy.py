@@ -13,6 +13,7 @@ import pytest
 from rdzv_plugins.elastic import node_proxy
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.options import PortRange
 
 
@@ -24,7 +25,15 @@ class FakeProxy:
     """Why the next ones cannot reach their root."""
 
     def __init__(
-        self, root: Endpoint, *, name: str, leaf: bool, grace: float, timeout: float, on_lost: Callable[[str], None]
+        self,
+        root: Endpoint,
+        *,
+        name: str,
+        leaf: bool,
+        grace: float,
+        timeout: float,
+        on_lost: Callable[[str], None],
+        interruption: Interruption,
     ) -> None:
         if self.refusals:
             raise EndpointUnreachable(self.refusals.pop())

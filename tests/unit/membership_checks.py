@@ -10,7 +10,8 @@ import copy
 from typing import TYPE_CHECKING
 
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
-from rdzv_plugins.elastic.membership import Rules
+from rdzv_plugins.elastic.leading.membership import Rules
+from rdzv_plugins.elastic.leading.ranks import place_of
 
 if TYPE_CHECKING:
     from membership_world import Lead, Node, World
@@ -24,6 +25,10 @@ class Checks:
         self.plans: dict[int, dict[str, Assignment]] = {}
         """Every round that was ever begun: who was told to be in it."""
         self.complete: list[int] = []
+        self.past: dict[int, list[dict[str, Assignment]]] = {}
+        """Rounds of which the service knows nothing any more, but their nodes do."""
+        self.regained: set[int] = set()
+        """Those of them that were declared again, and then as those who were back have told it."""
         self.left_done: dict[str, int] = {}
         self.waited = False
         """A deadline has just been met."""
@@ -32,18 +37,38 @@ class Checks:
         twin = copy.copy(self)
         twin.plans = {number: plan.copy() for number, plan in self.plans.items()}
         twin.complete, twin.left_done = self.complete.copy(), self.left_done.copy()
+        twin.past, twin.regained = self.past.copy(), self.regained.copy()
         return twin
 
-    def assignment(self, name: str, a: Assignment, lead: Lead, known: set[str], declared: Round) -> None:
+    def forget(self) -> None:
+        """The service has lost its memory."""
+        for number in set(self.complete):
+            self.past[number] = [*self.past.get(number, []), self.plans[number]]
+        self.plans, self.complete, self.regained, self.left_done = {}, [], set(), {}
+
+    def assignment(
+        self, name: str, a: Assignment, lead: Lead, known: set[str], declared: Round, nodes: dict[str, Node]
+    ) -> None:
         """A leader is about to tell a node its place. ``known``: the members it knew before it decided."""
         members = lead.machine.members
+        if a.left_out:
+            times, _ = lead.machine._roster.left_out._records[place_of(members[name])]
+            excused = nodes[name].stuck or any(node.walled for node in nodes.values())
+            assert excused or times > 1, f"{name} is left out: {a.left_out}"
+            return
         if a.refused:
             mine = members[name].node_rank
             others = [m for m in members.values() if m.node_id != name and m.node_rank == mine]
             assert mine is not None, f"{name} is refused and had no given rank"
             assert others, f"{name} is refused, and nobody else claims its rank"
             return
+        known_again = a.round in self.regained or (declared.number == 0 and a.round not in self.plans)
+        if known_again and any(plan.get(name) == a for plan in self.past.get(a.round, ())):
+            self.regained.add(a.round)
+            self.plans.setdefault(a.round, {})[name] = a
+            return
         assert a.round > declared.number, f"I1: round {a.round} is assigned after {declared}"
+        assert a.round not in self.regained, f"I1: {a} is not what was kept"
         plan = self.plans.setdefault(a.round, {})
         if not plan:
             self._begins(a, lead, known, declared)
@@ -62,11 +87,19 @@ class Checks:
 
     def _begins(self, a: Assignment, lead: Lead, known: set[str], declared: Round) -> None:
         lead.gone = set()
-        here = {n: m for n, m in lead.machine.members.items() if n in known}
+        machine = lead.machine
+        here = {n: m for n, m in machine.members.items() if n in known and n not in machine._roster.left_out}
+        here = {n: m for n, m in here.items() if n in machine._plan or not m.unreachable}
+        for m in machine.members.values():
+            heard = max(m.known, m.after, m.kept.round if m.kept else 0)
+            assert a.round > heard, f"I7: round {a.round} begins again: {m}"
         distinct = len({m.node_rank if m.node_rank is not None else n for n, m in here.items()})
         assert a.world >= min(self._rules.max_nodes, distinct), f"I2: {a.world} nodes begin, {distinct} could"
         if declared.number == 0:
-            assert a.world == self._rules.max_nodes or self.waited, "I2: a first round waits for the last call"
+            again = (
+                any(m.unreachable for m in machine.members.values()) or machine._roster.left_out
+            )  # it has waited before
+            assert a.world == self._rules.max_nodes or self.waited or again, "I2: a first round waits for the last call"
         for name, member in here.items():
             was_in = declared.number in self.complete and name in self.plans[declared.number]
             assert not was_in or member.after >= declared.number, f"I2: {name} has not joined and is left out"
@@ -90,6 +123,14 @@ class Checks:
     def round(self, new: Round, lead: Lead, known: set[str], declared: Round) -> None:
         """A leader that knew these members is about to declare ``new`` after ``declared``."""
         assert new.number >= declared.number, f"I7: {new} after {declared}"
+        begun = new.number in self.plans.keys() - self.regained
+        if begun and new.number in self.past and "another one was begun" in new.reason:
+            return  # its number was given by who did not know of it
+        if new.number not in self.plans.keys() - (self.regained - set(self.complete)) and new.state == "over":
+            assert new.number in self.past, f"{new} was never begun"
+            self.regained.add(new.number)
+            self.plans.setdefault(new.number, {})
+            self.complete.append(new.number)
         plan, members = self.plans[new.number], lead.machine.members
         if new.state == "complete" or new.number not in self.complete:
             assert new.number > declared.number, f"{new} after {declared}"
@@ -101,6 +142,8 @@ class Checks:
                 assert name in members, f"I1: {name} is lost, and round {new.number} complete with it"
                 assert name not in lead.gone, f"I1: {name} was lost while round {new.number} was formed"
                 assert members[name].reached == new.number, f"{name} has not reached the store of round {new.number}"
+                kept = new.number not in self.regained or members[name].kept == plan[name]
+                assert kept, f"I1: {name} does not keep its place in round {new.number}"
         if new.state == "over" and new.cause == "came":
             left = [n for n, number in self.left_done.items() if number == new.number and n not in known]
             assert not left, f"I5: {left} is done with round {new.number}, the others are not to begin again"
@@ -113,14 +156,21 @@ class Checks:
         assert (place.rank, place.world, place.master_addr) == (told.rank, told.world, told.master_addr)
 
 
+def able(world: World) -> set[int | str]:
+    """The nodes, or their given ranks, that live and can do their part."""
+    live = [node for node in world.nodes.values() if node.lives and not node.walled and not node.stuck]
+    return {node.me.node_rank if node.me.node_rank is not None else node.name for node in live}
+
+
 def at_rest(world: World) -> None:
     """Nothing is under way, and no deadline is near: is anybody waiting in vain?"""
     rules, declared = world.rules, world.declared
     live = [node for node in world.nodes.values() if node.lives]
     if not live:
         return
-    ranks = {node.me.node_rank if node.me.node_rank is not None else node.name for node in live}
-    here = [node for node in live if node.mode == "working"]
+    ranks = able(world)
+    odd = any(node.walled or node.stuck for node in live)
+    here = [node for node in live if node.mode == "working" and not node.stuck]
     if declared.state == "complete":
         plan = world.checks.plans[declared.number]
         missing = [n for n in plan if n not in world.members and n not in world.checks.left_done]
@@ -128,12 +178,18 @@ def at_rest(world: World) -> None:
             f"I4: {missing} was lost, and round {declared.number} goes on"
         )
         assert {node.name for node in here} <= plan.keys(), "somebody works who is in no round"
-        for node in live:
+        for node in (node for node in live if not node.stuck):
             assert node.name not in plan or node.round == declared.number, f"{node.name} is not in its round"
             assert node.name not in plan or node.mode == "working", f"{node.name} waits for a round that it is in"
+        if any(node.stuck and node.mode == "working" for node in live):
+            return  # it may be in the round, or not have heard that this is over
         done = any(number == declared.number for number in world.checks.left_done.values())
         if not done and not any(node.me.done for node in live):
-            assert len(plan) == min(rules.max_nodes, len(ranks)), f"I2: {len(plan)} nodes work, {len(ranks)} could"
+            could = min(rules.max_nodes, len(ranks))
+            assert len(plan) == could or (odd and len(plan) > could), f"I2: {len(plan)} nodes work, {len(ranks)} could"
+        return
+    if declared.state == "failed":
+        assert any(node.walled for node in world.nodes.values()), declared
         return
     assert not here, f"I4: {[node.name for node in here]} works though {declared}"
     assert len(ranks) < rules.min_nodes, f"deadlock: {len(ranks)} nodes wait, {rules.min_nodes} are enough; {declared}"

@@ -6,9 +6,12 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rdzv_plugins.elastic.claims import Claims
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
-from rdzv_plugins.elastic.membership import Membership
+from rdzv_plugins.elastic.leading.claims import Claims
+from rdzv_plugins.elastic.leading.kept_round import KeptRound
+from rdzv_plugins.elastic.leading.left_out import LeftOut
+from rdzv_plugins.elastic.leading.membership import Membership
+from rdzv_plugins.elastic.leading.roster import Roster
 
 Mode = Literal["off", "joining", "working", "left", "dead"]
 Told = Round | Assignment | int | None
@@ -23,10 +26,20 @@ class Node:
     mode: Mode = "off"
     cut: bool = False
     """Its session has ended and it has no other yet."""
+    walled: bool = False
+    """It cannot dial the workers' store of any other node."""
+    stuck: bool = False
+    """It lives and does nothing."""
     round: int = 0
     declared: Round = field(default_factory=Round)
     place: Assignment | None = None
     finishing: int = 0
+    newest: int = 0
+    """The newest round of which it has ever heard."""
+    works_at: Assignment | None = None
+    """Its place in its round."""
+    kept: Assignment | None = None
+    """The same when its session ended, if it may have it still."""
     said: list[Member] = field(default_factory=list)
     """In this session, oldest first: what may come late."""
     of_all: list[Told] = field(default_factory=list)
@@ -67,7 +80,7 @@ def _twin(value: Any) -> Any:
         return {k: _twin(v) for k, v in value.items()} if value else {}
     if isinstance(value, (set, list)):
         return value.copy()
-    if isinstance(value, (Membership, Claims)):
+    if isinstance(value, (Membership, Roster, Claims, LeftOut, KeptRound)):
         twin = copy.copy(value)
         vars(twin).update({name: _twin(each) for name, each in vars(value).items()})
         return twin

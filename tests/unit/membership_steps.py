@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
-from rdzv_plugins.elastic.membership import Decisions, Membership, Rules
+from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
 
 
 def node(name: str, rank: int | None = None, **fields: Any) -> Member:
@@ -52,6 +52,11 @@ class Leader:
             self.machine.changed(member, self.now)
         return self.wait(0)
 
+    def come(self, member: Member) -> Decisions:
+        """A node comes, and dials the store of the round that works."""
+        self.hear(member)
+        return self.say(member.node_id, reached=self.round.number)
+
     def lose(self, *names: str) -> Decisions:
         for name in names:
             self.members.pop(name, None)
@@ -80,7 +85,7 @@ class Leader:
     def reach(self) -> None:
         """Everybody reaches it."""
         for name in self.ranks():
-            self.say(name, reached=self.number)
+            self.say(name, reached=self.number, unreachable="")
 
     @property
     def number(self) -> int:

@@ -1,13 +1,14 @@
 """A whole elastic job in memory: nodes, keys, leaders and everything that is under way between them.
 
 Nothing happens by itself: each method is one step of the world, and whoever calls them decides what comes
-first. A node does what ``elastic/handler.py`` does, a leader what ``elastic/leader.py`` does, with the real
+first. A node does what ``elastic/handler.py`` does, a leader what ``elastic/leading/leader.py`` does, with the real
 ``Membership`` in it. Every write of a leader is judged by ``membership_checks``.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from membership_checks import Checks
 from membership_parts import Lead, Node, Told
 
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
-from rdzv_plugins.elastic.membership import Decisions, Membership, Rules
+from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
 
 
 def arrival(_: object) -> None:
@@ -28,6 +29,8 @@ class World:
 
     def __init__(self, rules: Rules, members: Iterable[Member]) -> None:
         self.rules = rules
+        self._patient = replace(rules, rejoin=math.inf)
+        """A node is slow only if a test says so."""
         self.nodes = {member.node_id: Node(member) for member in members}
         self.members: dict[str, Member] = {}  # the keys, in the order of their revisions
         self.assigned: dict[str, Assignment] = {}
@@ -65,6 +68,7 @@ class World:
             for told in box[:count]:
                 if isinstance(told, Round):
                     node.declared = told
+                    node.newest = max(node.newest, told.number)
                 elif isinstance(told, int):
                     node.finishing = told
                 else:
@@ -80,6 +84,14 @@ class World:
         """Its workers have succeeded."""
         node = self.nodes[name]
         self._say(node, done=node.round)
+
+    def stick(self, name: str) -> None:
+        """It does nothing more, but it lives."""
+        self.nodes[name].stuck = True
+        if self.lead is not None:
+            machine = self.lead.machine
+            machine._rules = self.rules
+            machine._act_by = None if machine._act_by is None else self.rules.rejoin
 
     def leave(self, name: str) -> None:
         """It is done and goes."""
@@ -101,14 +113,19 @@ class World:
         """Its session ends; the process lives."""
         node = self.nodes[name]
         node.cut = True
+        heard = node.declared == Round() or (node.declared.number, node.declared.state) == (node.round, "complete")
+        keeps = node.mode == "working" and heard and node.finishing != node.round and not node.stuck
+        node.kept = node.works_at if keeps else None
         self._end_session(node)
 
     def back(self, name: str) -> None:
         """It opens another session and begins again with what the service still knows."""
         node = self.nodes[name]
-        node.cut = False
+        node.cut = node.stuck = False
         self.checks.left_done.pop(name, None)
-        if node.mode == "working":
+        kept = node.kept if node.mode == "working" and self.declared == Round() else None
+        node.me = replace(node.me, known=node.newest, keeps=kept)
+        if node.mode == "working" and kept is None:
             node.mode = "joining"
             node.me = replace(node.me, **self._fresh(node))
         self._connect(node)
@@ -119,11 +136,20 @@ class World:
         self._write(name, node.said[which])
         self._write(name, node.me)
 
+    def forget(self) -> None:
+        """The service ends, and another one without its memory begins in its place."""
+        for node in self.nodes.values():
+            if node.lives:
+                self.cut(node.name)
+        self.members, self.assigned, self.declared, self.finishing = {}, {}, Round(), 0
+        self.checks.forget()
+
     # leaders
 
     def campaign(self, name: str) -> None:
         """Nobody leads: this node does."""
-        machine = Membership(self.rules, arrival, self.declared if self.declared.number else None, self.assigned.copy())
+        rules = self.rules if any(node.stuck for node in self.nodes.values()) else self._patient
+        machine = Membership(rules, arrival, self.declared if self.declared.number else None, self.assigned.copy())
         self.lead = lead = Lead(name, machine)
         known = set(self.members)
         for member in self.members.values():
@@ -146,11 +172,16 @@ class World:
         self._publish(lead, self._feed(lead, count), known, written)
         self.lose(lead.node)
 
+    def deadline(self) -> float | None:
+        """The leader's next one."""
+        at = None if self.lead is None else self.lead.machine.deadline()
+        return at if at is None or at < math.inf else None
+
     def pass_time(self) -> None:
         """The leader's next deadline is met."""
         assert self.lead is not None
         machine = self.lead.machine
-        at = machine.deadline()
+        at = self.deadline()
         assert at is not None
         machine.tick(at)
         self.checks.waited = True
@@ -193,7 +224,7 @@ class World:
                 self._tell(write)
             else:
                 name, assignment = write
-                self.checks.assignment(name, assignment, lead, known, self.declared)
+                self.checks.assignment(name, assignment, lead, known, self.declared, self.nodes)
                 self.assigned[name] = assignment
                 self._tell(assignment, name)
         self.sound = True
@@ -241,37 +272,56 @@ class World:
         self._write(node.name, node.me)
 
     def _fresh(self, node: Node) -> dict[str, Any]:
-        return {"after": node.round, "store": None, "reached": 0, "unreachable": "", "done": 0}
+        return {"after": node.round, "store": None, "reached": 0, "unreachable": "", "done": 0, "keeps": None}
 
     def _join(self, node: Node) -> None:
         node.mode = "joining"
         self._say(node, **self._fresh(node))
 
     def _act(self, node: Node) -> None:
+        if node.stuck:
+            return
         declared, place = node.declared, node.place
         over = declared.number == node.round and declared.state == "over"
-        if node.mode == "working" and (over or declared.number > node.round):
+        other = declared.state == "complete" and node.works_at and declared.master_addr != node.works_at.master_addr
+        if node.mode == "working" and (over or other or declared.number not in (0, node.round)):
             self._join(node)
         if node.mode != "joining":
             return
-        if node.finishing and node.finishing == declared.number and node.round == 0:
+        inside = place is not None and place.is_place and place.round == declared.number
+        if node.finishing and node.finishing == declared.number and node.round != declared.number and not inside:
             self._give_up(node)
-        elif place is None or (place.round <= node.round and not place.refused):
             return
-        elif place.refused:
+        if place is not None and place.refused:
             self._give_up(node)
-        elif not place.master_addr:
+            return
+        has_place = place is not None and place.is_place and place.round > node.round
+        if self._is_outside(node, has_place):
+            self._say(node, reached=declared.number, unreachable="no" if node.walled else "")
+        if not has_place:
+            return
+        assert place is not None
+        if not place.master_addr:
             if node.me.store is None or node.me.store[0] != place.round:
                 self._say(node, store=(place.round, node.name, 1))
         elif node.me.reached != place.round:
-            self._say(node, reached=place.round)
+            wall = node.walled and place.master_addr != node.name
+            self._say(node, reached=place.round, unreachable="no" if wall else "")
         elif declared.number == place.round and declared.state in ("complete", "over"):
             node.round = place.round
             if declared.state == "complete":
-                node.mode = "working"
+                node.mode, node.works_at = "working", place
                 self.checks.works(node, place)
             else:
                 self._say(node, after=node.round, store=None)
+
+    def _is_outside(self, node: Node, has_place: bool) -> bool:
+        """A round works without it and has room, and it has not dialled its store yet."""
+        declared = node.declared
+        outside = declared.state == "complete" and declared.number > node.round
+        in_it = has_place and node.place is not None and node.place.round >= declared.number
+        room = declared.world < self.rules.max_nodes
+        return outside and not in_it and room and node.me.reached < declared.number
 
     def _give_up(self, node: Node) -> None:
         node.mode = "left"

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Event, KeyValue, OnEvents
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
 
@@ -29,6 +30,8 @@ class MemoryService:
         self.revision = 0
         self.sessions: list[MemorySession] = []
         self.history: list[tuple[str, bytes | None]] = []
+        self.session = MemorySession
+        """The class of its sessions."""
         self._actions: list[tuple[str, str, Stage, Action]] = []
 
     def on(self, request: str, key: str, stage: Stage, action: Action) -> None:
@@ -74,6 +77,17 @@ class MemoryService:
                 self.write(key, None, None)
         session.calls.put(None)
         return True
+
+    def forget(self) -> None:
+        """It ends with all sessions, and another one without memory takes its place."""
+        with self.lock:
+            ended = list(self.sessions)
+            for session in ended:
+                session.over = True
+                session.calls.put(None)
+            self.keys, self.sessions, self.revision = {}, [], 0
+        for session in ended:
+            session.on_lost(ConnectionLost("the connection was closed by the other side"))
 
 
 class MemoryWatch:
@@ -194,6 +208,16 @@ class MemorySession:
         self.service.end(self)
 
 
+class TimedSession(MemorySession):
+    """One that knows until when it lives: it was heard just now, unless ``heard`` is False."""
+
+    heard = True
+
+    @property
+    def known_until(self) -> float:
+        return now() + (self.ttl if self.heard else -1)
+
+
 class MemoryBackend:
     """One node's way to the service."""
 
@@ -208,7 +232,7 @@ class MemoryBackend:
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> MemorySession:
         if self.unreachable:
             raise EndpointUnreachable("nobody answers")
-        self.session = MemorySession(self, ttl, on_lost)
+        self.session = self.service.session(self, ttl, on_lost)
         with self.service.lock:
             self.service.sessions.append(self.session)
         return self.session

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch.distributed import DistNetworkError
 
-from launcher.agent import Agent
-from launcher.agent_loop import LostNodesCostNothing
+from rdzv_launcher.run.agent import Agent
+from rdzv_launcher.run.agent_loop import LostNodesCostNothing
 from rdzv_plugins.errors import RendezvousFailed
 
 

@@ -1,11 +1,13 @@
 """Names and aliases lead to backends; for every name that leads nowhere the catalog says why."""
 
+import contextlib
 import dataclasses
 import sys
 
 import pytest
 
 from rdzv_plugins import Backend, Request, option
+from rdzv_plugins.assemble.create import create_handler, preflight, prepare
 from rdzv_plugins.errors import (
     BrokenPlugin,
     MissingDependency,
@@ -15,9 +17,8 @@ from rdzv_plugins.errors import (
     UnknownBackend,
     UsageError,
 )
-from rdzv_plugins.host import Catalog, PluginHost, PluginRecord, create_handler
+from rdzv_plugins.host import Catalog, PluginHost, PluginRecord
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.host.create import prepare
 from rdzv_plugins.options import WorkerStoreOptions
 
 REQUEST = Request("toy", "run", "", 1, 1, 1)
@@ -153,6 +154,34 @@ def test_module_that_is_missing_at_creation_gets_the_install_command():
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
+def test_what_an_installation_lacks_is_said_before_a_launch_goes_on():
+    def check():
+        raise MissingDependency("no driver", remedy="Install the driver.")
+
+    with pytest.raises(MissingDependency, match=r"^no driver$"):
+        prepare(Entry(backend("toy", check=check), TOY), REQUEST)
+
+
+def test_preflight_gets_what_it_may_hold_and_its_errors_are_put_down_to_the_plugin():
+    def wrong(request, held):
+        raise KeyError("slot")
+
+    def missing(request, held):
+        import rdzv_absent_client  # noqa: F401
+
+    closed = []
+    with contextlib.ExitStack() as held:
+        there = backend("toy", preflight=lambda request, held: held.callback(closed.append, request) and "it is there")
+        assert preflight(PluginHost([]), Entry(there, TOY), REQUEST, held) == "it is there"
+        assert preflight(PluginHost([]), Entry(backend("toy"), TOY), REQUEST, held) is None
+        with pytest.raises(BrokenPlugin, match=r"plug-in 'toy' of dist-toy 1.0 .* raised KeyError in its preflight"):
+            preflight(PluginHost([]), Entry(backend("toy", preflight=wrong), TOY), REQUEST, held)
+        with pytest.raises(MissingDependency, match="needs module 'rdzv_absent_client'"):
+            preflight(PluginHost([]), Entry(backend("toy", preflight=missing), TOY), REQUEST, held)
+        assert not closed
+    assert closed == [REQUEST]
+
+
 def test_workers_store_that_a_strangers_options_name_is_the_rendezvous_own(monkeypatch):
     @dataclasses.dataclass(frozen=True)
     class Options(WorkerStoreOptions):
@@ -168,7 +197,7 @@ def test_workers_store_that_a_strangers_options_name_is_the_rendezvous_own(monke
             return None
 
     made = []
-    monkeypatch.setattr("rdzv_plugins.elastic.dynamic.dynamic_handler", lambda *arguments: made.append(arguments))
+    monkeypatch.setattr("rdzv_plugins.dynamic.handler.dynamic_handler", lambda *arguments: made.append(arguments))
     entry = Entry(backend("toy", create=lambda request: State(), options=Options), TOY)
     conf = {"store": "parallel", "store_threads": "3", "worker_ports": "29501-29510", "path": "y"}
     create_handler(PluginHost([]), entry, prepare(entry, dataclasses.replace(REQUEST, conf=conf)))

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher import conformance, new_backend, serve, status
-from launcher.arguments import build_parser
-from launcher.bench import arguments as bench
+from rdzv_launcher.bench import arguments as bench
+from rdzv_launcher.run.arguments import build_parser
+from rdzv_launcher.tools import conformance, new_backend, serve
+from rdzv_launcher.tools.status import command as status
 from rdzv_plugins import coordination
-from rdzv_plugins.host import PluginRecord
+from rdzv_plugins.host import PluginHost, PluginRecord
 from rdzv_plugins.host.validation import validate
-from rdzv_plugins.kvstore.limits import StoreLimits
+from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.options import describe_options
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,25 @@ def section(text: str, heading: str) -> str:
     found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{len(level)}}} |\Z)", text, re.MULTILINE | re.DOTALL)
     assert found, f"no heading {heading!r}"
     return found[1]
+
+
+def test_no_example_meets_strangers() -> None:
+    """Where other jobs may meet, too, each command names its job."""
+    shared = {
+        entry.backend.name for entry in PluginHost.load().catalog.entries() if entry.backend.meets_at == "service"
+    }
+    assert shared
+    serves = re.compile(r"rdzv serve --rdzv-endpoint=\S+:(\d+)")
+    count = 0
+    for page in PAGES:
+        for code in re.findall(r"^```(?:sh|console|text)?$(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            ports = serves.findall(code)
+            for command in re.findall(r"(?:rdzv-run|torchrun) --\S.*", re.sub(r"\\\n", "", code)):
+                backend = re.search(r"--rdzv.backend=(?:rdzv-plugins\.)?([\w-]+)", command)
+                if (backend and backend[1] in shared) or any(f":{port} " in command for port in ports):
+                    assert re.search(r"--rdzv.id=", command), f"{page.name}: {command}"
+                    count += 1
+    assert count > 5
 
 
 def test_limits_of_serve_are_the_servers_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -11,13 +12,16 @@ import sys
 import pytest
 from membership_steps import Leader, node, working
 
-from rdzv_plugins.elastic import facts, reports
+from rdzv_plugins.elastic import reports
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, decode, encode
-from rdzv_plugins.elastic.neighbours import Neighbours
+from rdzv_plugins.elastic.leading import facts
+from rdzv_plugins.elastic.leading.neighbours import Neighbours
+from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.reports import Reports
-from rdzv_plugins.elastic.settings_check import compare, settings_of
+from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.errors import SettingsDiffer
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.rounds.settings_check import compare
 
 REQUEST = Request("memory", "job", "here:1", 1, 2, 1)
 
@@ -92,8 +96,10 @@ def test_anything_else_is_no_member(text):
         decode(Member, text)
 
 
-def settings(request: Request = REQUEST, store: str = "parallel", host: str = "host-a") -> dict:
-    return settings_of(request, "memory", store, host)
+def settings(
+    request: Request = REQUEST, store: str = "parallel", host: str = "host-a", same_command: str = "arguments"
+) -> dict:
+    return settings_of(request, "memory", ElasticOptions(store=store, same_command=same_command), host)
 
 
 def test_same_settings():
@@ -109,6 +115,51 @@ def test_settings_that_differ_are_all_named():
     assert "--nnodes: here 1:2, there 4; --rdzv-conf store: here parallel, there torch" in text
 
 
+def of(*command: str, same_command: str = "arguments") -> dict:
+    """The settings of a node with that command."""
+    return settings(dataclasses.replace(REQUEST, entrypoint=command), same_command=same_command)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        (of("train.py", "--lr=1"), of("/other/place/train.py", "--lr=1")),
+        (of("train.py", "--lr=1"), of()),  # plain torchrun does not say
+        (of(), of("train.py")),
+        (of("a.py", "--node=1", same_command="script"), of("b/a.py", "--node=2", same_command="script")),
+        (of("a.py", same_command="no"), of("b.py", same_command="no")),
+    ],
+)
+def test_commands_that_pass_for_the_same(mine, theirs):
+    compare(mine, json.dumps(theirs).encode(), "here:1")
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "said"),
+    [
+        (of("a.py", "x"), of("b.py", "x"), "the command: here a.py ..., there b.py ..."),
+        (of("a.py", "--lr=1", "-v"), of("a.py", "--lr", "1"), "the command: here a.py --lr -v, there a.py --lr ..."),
+        (of("a.py", "--lr=1"), of("a.py", "--lr=2"), "the command: a.py --lr, here and there, with other values"),
+        (of("a.py", "b c"), of("a.py", "b", "c"), "the command: here a.py ..., there a.py ... ..."),
+        (of("a.py", same_command="script"), of("b.py", same_command="script"), "the command: here a.py, there b.py"),
+        (of("a.py"), of("a.py", same_command="no"), "--rdzv-conf same_command: here arguments, there no"),
+    ],
+)
+def test_commands_that_differ_are_shown_without_their_values(mine, theirs, said):
+    with pytest.raises(SettingsDiffer) as raised:
+        compare(mine, json.dumps(theirs).encode(), "here:1")
+    assert str(raised.value).endswith(f": {said}")
+    assert ("same_command=script" in raised.value.remedy) == ("the command" in said)
+
+
+def test_no_value_of_a_command_is_published():
+    secrets = ["--token=s3cret", "--password", "s3cret", "-ps3cret", "s3cret=", "--", "--=s3cret", "-1", "-"]
+    published = json.dumps(of("/home/s3cret/train.py", *secrets))
+    assert "s3cret" not in published
+    assert '"train.py --token --password ' in published
+    assert len(of("train.py", *["--an-option"] * 100)["command"]) < 250
+
+
 def test_workers_per_node_differ_only_where_torch_counts_them(monkeypatch):
     other = Request("memory", "job", "here:1", 1, 2, 8)
     compare(settings(), json.dumps(settings(other)).encode(), "here:1")
@@ -117,7 +168,7 @@ def test_workers_per_node_differ_only_where_torch_counts_them(monkeypatch):
         compare(settings(), json.dumps(settings(other)).encode(), "here:1")
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"\x00", b'{"settings": {}}'])
+@pytest.mark.parametrize("text", [b"", b"[]", b"\x00", b'{"settings": {}}', b'{"settings": 1, "by": "x"}'])
 def test_settings_of_another_program(text):
     with pytest.raises(SettingsDiffer, match="not this version of rdzv-plugins"):
         compare(settings(), text, "here:1")

@@ -61,15 +61,26 @@ def test_spare_goes_home_when_a_node_is_done():
         first, second = job.start(2)
         third = job.node()
         spare = third.join()
-        eventually(third.has_joined, "the spare has joined")
+        eventually(lambda: third.handler._joining.is_spare, "it knows that it is a spare")
         for node in (first, second):
             node.handler.note_done()
         leaving = [job.pool.submit(node.leave, done()) for node in (first, second)]
-        with pytest.raises(RendezvousGracefulExitError, match=r"is done\. This node was not needed"):
+        with pytest.raises(RendezvousGracefulExitError, match=r"is done without this node, which was a spare"):
             spare.result(PATIENCE_S)
         third.handler.shutdown()
         wait(leaving, PATIENCE_S)
         assert job.round.state == "complete"
+
+
+def test_who_comes_when_the_job_is_about_to_end_has_come_too_late():
+    with Job("2") as job:
+        first, second = job.start(2)
+        for node in (first, second):
+            node.handler.note_done()
+        job.pool.submit(first.leave, done()).result(PATIENCE_S)
+        late = job.node()
+        with pytest.raises(errors.NotNeeded, match=r"is about to end .*come too late to take part"):
+            late.join().result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("size", [4, 16, 64])
@@ -182,3 +193,65 @@ def test_who_serves_the_others_leaves_last():
         assert not last.done()
         nodes[1].leave(done())
         last.result(PATIENCE_S)
+
+
+def test_others_go_on_without_a_node_that_does_not_join_again(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.WARNING, "rdzv_plugins")
+    with Job("2:3", rejoin_timeout=1) as job:
+        first, second, late = job.start(3)
+        infos = [future.result(PATIENCE_S) for future in (first.join(), second.join())]
+        assert {info.world_size for info in infos} == {2}
+        assert "is left out for now: it has not joined again after round 1 for 1 s" in caplog.text
+        eventually(late.handler.must_rejoin, "the late one knows that its round is over")
+        comes = late.join()
+        for node in (first, second):
+            eventually(node.handler.must_rejoin, "it has come, and can reach the store")
+        again = [node.join() for node in (first, second)]
+        assert {future.result(PATIENCE_S).world_size for future in (comes, *again)} == {3}
+
+
+def test_job_goes_on_though_somebody_writes_nonsense():
+    """Row of a member that cannot be: it is not waited for, and nobody is harmed."""
+    with Job("2:3", last_call_timeout=1) as job:
+        first, second = job.node(), job.node()
+        futures = [first.join()]
+        eventually(first.has_joined, "the first has joined")
+        session = first.handler._link.session
+        for number, record in enumerate(
+            [
+                b'{"node_id":"x0","host":"h","machine":"m","pid":1,"address":"a","public":"a","nproc":1,"node_rank":-5}',
+                b'{"node_id":"x1","host":"h","machine":"m","pid":1,"address":"a","public":"a","nproc":1,"node_rank":77}',
+                b"[]",
+                b"\xff",
+            ]
+        ):
+            session.put({f"members/x{number}": record}, timeout=PATIENCE_S)
+        futures.append(second.join())
+        assert {future.result(PATIENCE_S).world_size for future in futures} == {2}
+
+
+def test_those_who_wait_hear_of_a_node_that_was_refused(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.WARNING, "rdzv_plugins")
+    with Job("2") as job:
+        first = job.node()
+        first.join()
+        eventually(first.has_joined, "the first has joined")
+        with pytest.raises(errors.SettingsDiffer):
+            job.node(max_nodes=3).handler.next_rendezvous()
+        eventually(lambda: "has come and was refused: " in caplog.text, "the first says so")
+        first.handler.set_closed()  # else the end would wait for its time-out
+
+
+def test_round_begins_though_the_service_does_not_say_who_is_in_it(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    with Job("2") as job:
+        asked = []
+
+        def silent(session: object) -> None:
+            asked.append(session)
+            raise TimeoutError("no answer")
+
+        job.service.on("list", "node/", "before", silent)
+        in_round([job.node(), job.node()])
+        assert asked
+    assert "round 1, 2 nodes (who they are cannot be asked now: no answer)" in caplog.text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 from elastic_nodes import PATIENCE_S, Job, Node, eventually, in_round
@@ -11,6 +13,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.keys import Assignment, Round, decode
+from rdzv_plugins.interfaces import Outcome
 
 STEPS = {"serve": "node/", "reach": "node/", "complete": "all/round"}
 
@@ -159,6 +162,25 @@ def test_loss_of_the_leaders_node_ends_the_round_of_the_others():
             assert job.pool.submit(node.handler.peer_lost).result(PATIENCE_S) is True
         assert job.round.cause == "lost"
         in_round(rest)
+
+
+@pytest.mark.parametrize(("end", "level"), [("lost", logging.INFO), ("done", logging.DEBUG), ("failed", logging.DEBUG)])
+def test_next_leader_is_news_unless_the_job_ends(
+    end: Literal["done", "failed", "lost"], level: int, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.DEBUG, logger="rdzv_plugins")
+    with Job("1:3", linger=0.01) as job:
+        nodes = job.start(3)
+        if end == "done":
+            for node in nodes:
+                node.handler.note_done()
+        job.leader().leave(Outcome(end, "says the test"))
+
+        def levels() -> list[int]:
+            return [each.levelno for each in caplog.records if "leads the rendezvous from round 1 on" in each.message]
+
+        eventually(levels, "another leads")
+        assert levels() == [level]
 
 
 def test_over_is_heard_before_complete():

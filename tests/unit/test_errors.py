@@ -4,7 +4,7 @@ import pytest
 from torch.distributed.elastic.rendezvous import api
 
 from rdzv_plugins import Failure, errors
-from rdzv_plugins.elastic.torch_errors import as_torch
+from rdzv_plugins.rounds.torch_errors import as_torch
 
 FAILURE = Failure(node_rank=1, host="node", global_rank=3, local_rank=1, pid=7, exit_code=-9)
 

@@ -52,7 +52,7 @@ def test_protobuf_loaded_before_in_the_same_mode_is_fine():
 def test_without_the_extra_the_message_says_how_to_install_it(tmp_path):
     (tmp_path / "etcd3.py").write_text("raise ModuleNotFoundError(\"No module named 'etcd3'\", name='etcd3')")
     done = subprocess.run(
-        [sys.executable, "-m", "launcher.cli", "--rdzv-backend=etcd", "--rdzv-endpoint=127.0.0.1:1", "x.py"],
+        [sys.executable, "-m", "rdzv_launcher", "--rdzv-backend=etcd", "--rdzv-endpoint=h", "--rdzv-id=job", __file__],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,

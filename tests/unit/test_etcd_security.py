@@ -11,14 +11,18 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from rdzv_plugins.backends.etcd import EtcdOptions, security_of
-from rdzv_plugins.backends.etcd.security import PASSWORD, USER, Security, credentials
+from rdzv_plugins.backends.etcd import EtcdOptions, validate
+from rdzv_plugins.backends.etcd.security import ACCOUNT, PASSWORD, USER, Security
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 
 
 def request(endpoint: str = "h1", **options: object) -> Request:
     return Request("etcd", "run", endpoint, min_nodes=1, max_nodes=2, nproc_per_node=1, options=EtcdOptions(**options))
+
+
+def security_of(given: Request) -> Security:
+    return validate(given)[1]
 
 
 @pytest.fixture(autouse=True)
@@ -78,15 +82,15 @@ def test_a_key_with_a_password_is_refused_instead_of_asking_for_it(pem, tmp_path
 
 
 def test_credentials_come_from_a_file_or_from_the_environment(tmp_path, monkeypatch):
-    assert credentials(None) == ("", "")
+    assert ACCOUNT.read(None) == ("", "")
     monkeypatch.setenv(USER, "ann")
     with pytest.raises(UsageError, match=f"only {USER} is set"):
-        credentials(None)
+        ACCOUNT.read(None)
     monkeypatch.setenv(PASSWORD, "secret")
-    assert credentials(None) == ("ann", "secret")
+    assert ACCOUNT.read(None) == ("ann", "secret")
     file = tmp_path / "etcd"
     file.write_text("bob:with:colon\n")
-    assert credentials(str(file)) == ("bob", "with:colon")
+    assert ACCOUNT.read(str(file)) == ("bob", "with:colon")
 
 
 @pytest.mark.parametrize("text", ["", "bob", "bob:", ":secret", "bob:secret\nann:secret\n"])
@@ -94,8 +98,37 @@ def test_a_file_without_user_and_password_is_refused_without_telling_what_it_hol
     file = tmp_path / "etcd"
     file.write_text(text)
     with pytest.raises(UsageError, match="one line of the form user:password") as caught:
-        credentials(str(file))
+        ACCOUNT.read(str(file))
     assert "secret" not in f"{caught.value} {caught.value.remedy}"
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True), (0o604, True)])
+def test_secrets_that_others_can_read_are_spoken_of_once(pem, tmp_path, caplog, mode, warned):
+    file, key = tmp_path / "etcd", tmp_path / "key"
+    file.write_text("bob:secret")
+    key.write_bytes(Path(pem).read_bytes())
+    for each in (file, key):
+        each.chmod(mode)
+    for _ in range(2):
+        assert ACCOUNT.read(str(file)) == ("bob", "secret")
+        Security(tls=True, cacert=pem, cert=pem, key=str(key))
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.partition(" can be read by every user")[0] for text in said] == (
+        [f"--rdzv-conf credentials={file}", f"--rdzv-conf key={key}"] if warned else []
+    )
+    assert all(f"chmod 600 {path}" in text for path, text in zip((file, key), said, strict=False))
+    assert "bob:secret" not in caplog.text
+
+
+def test_credentials_are_read_again_and_kept_while_the_file_is_being_written(tmp_path):
+    file = tmp_path / "etcd"
+    login = Security(user="bob", password="old", credentials=str(file))
+    for text, known in (("bob:new\n", ("bob", "new")), ("bo", ("bob", "old"))):
+        file.write_text(text)
+        assert login.login() == known
+    file.unlink()
+    assert login.login() == ("bob", "old")
+    assert Security(user="ann", password="x").login() == ("ann", "x")
 
 
 def test_the_password_is_in_no_text_of_it():

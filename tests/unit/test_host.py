@@ -1,5 +1,6 @@
 """What an installed plug-in may get wrong without stopping the others, checked in this process."""
 
+import logging
 import sys
 import types
 from dataclasses import dataclass
@@ -38,6 +39,18 @@ def installed(tmp_path, monkeypatch):
 
     yield install
     sys.modules.pop("stranger", None)
+
+
+def test_what_a_plugin_logs_goes_the_way_of_ours(installed, caplog):
+    installed("stranger = stranger")
+    PluginHost.load()
+    theirs = logging.getLogger("stranger.part")
+    with caplog.at_level(logging.INFO, "rdzv_plugins"):
+        theirs.info("waiting for somebody")
+    assert [record.name for record in caplog.records] == ["stranger.part"]
+    with caplog.at_level(logging.WARNING, "rdzv_plugins"):
+        theirs.info("not said")
+    assert "not said" not in caplog.text
 
 
 def record_of(result):
@@ -100,6 +113,8 @@ def test_wrong_result_is_named_by_its_type(result, named):
         ("options", int),
         ("options", Unresolvable),
         ("validate", "text"),
+        ("check", "text"),
+        ("preflight", "text"),
     ],
 )
 def test_wrong_field_of_a_backend_is_named(field, value):

@@ -11,10 +11,10 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBa
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from rdzv_plugins import Failure, JobAware, RendezvousBackend, RendezvousHandler, Request
+from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.backends.static.handler import StaticHandler
-from rdzv_plugins.elastic.dynamic import FreshDynamicHandler
-from rdzv_plugins.elastic.envelope import EnvelopeBackend
-from rdzv_plugins.host.create import HostedHandler
+from rdzv_plugins.dynamic.envelope import EnvelopeBackend
+from rdzv_plugins.dynamic.handler import FreshDynamicHandler
 
 HANDLER_METHODS = sorted(api.RendezvousHandler.__abstractmethods__ | {"use_agent_store"})
 BACKEND_METHODS = sorted(TorchBackend.__abstractmethods__)

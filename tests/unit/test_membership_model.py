@@ -16,10 +16,13 @@ import pytest
 from membership_checks import at_rest
 from membership_world import World
 
-from rdzv_plugins.elastic.claims import Claims
 from rdzv_plugins.elastic.keys import Member
-from rdzv_plugins.elastic.membership import Rules
-from rdzv_plugins.elastic.ranks import Former
+from rdzv_plugins.elastic.leading.claims import Claims
+from rdzv_plugins.elastic.leading.kept_round import KeptRound
+from rdzv_plugins.elastic.leading.left_out import LeftOut
+from rdzv_plugins.elastic.leading.membership import Rules
+from rdzv_plugins.elastic.leading.ranks import Former
+from rdzv_plugins.elastic.leading.roster import Roster
 
 Action = tuple[str, tuple[Any, ...]]
 
@@ -35,6 +38,8 @@ class Case(NamedTuple):
     ask: int = 0
     leave: int = 0
     split: int = 0
+    forget: int = 0
+    """The service loses its memory."""
 
 
 N2, N3 = (None, None), (None, None, None)
@@ -51,6 +56,10 @@ CASES = [
     Case(Rules(3, 3), N3, ask=1),
     Case(Rules(1, 2), (0, 0), cut=1),
     Case(Rules(2, 2), (0, 1, 1), lose=1),
+    Case(Rules(1, 1), N2, forget=2, rounds=1),
+    Case(Rules(2, 2), N2, forget=1, lose=1),
+    Case(Rules(2, 2), N2, forget=1, ask=1),
+    Case(Rules(2, 2), N2, forget=1, split=1),
 ]
 
 
@@ -83,7 +92,7 @@ def fair(world: World) -> Iterator[Action]:
         yield "hear", (1,)
         if len(world.lead.inbox) > 1:
             yield "hear", ()
-    elif world.lead.machine.deadline() is not None:
+    elif world.deadline() is not None:
         yield "pass_time", ()
 
 
@@ -109,6 +118,8 @@ def others(world: World, spent: dict[str, int], case: Case) -> Iterator[Action]:
                 yield "leave", (node.name,)
             elif spent["done"] < case.leave:
                 yield "done", (node.name,)
+    if spent["forget"] < case.forget and world.declared.number:
+        yield "forget", ()
     if world.lead is not None and world.lead.inbox and spent["split"] < case.split:
         for written in (1, 2):
             yield "hear_and_die", (1, written)
@@ -118,8 +129,8 @@ def frozen(value: Any) -> Hashable:
     if isinstance(value, dict):
         return tuple((k, frozen(v)) for k, v in value.items())
     if isinstance(value, list):
-        return tuple(value)
-    if isinstance(value, (Claims, Former)):
+        return tuple(frozen(each) for each in value)
+    if isinstance(value, (Roster, Claims, Former, LeftOut, KeptRound)):
         return frozen(vars(value))
     return frozenset(value) if isinstance(value, set) else value
 
@@ -129,8 +140,9 @@ def key(world: World, spent: dict[str, int]) -> Hashable:
     parts: list[Hashable] = [tuple(spent.values()), world.finishing, world.declared]
     for node in world.nodes.values():
         parts += [node.me, node.mode, node.cut, node.round, node.declared, node.place, node.finishing]
-        parts += [tuple(node.of_all), tuple(node.of_own)]
+        parts += [tuple(node.of_all), tuple(node.of_own), node.newest, node.kept, node.works_at]
     parts += [tuple(world.members), frozenset(world.assigned.items())]
+    parts += [frozen(world.checks.past), frozenset(world.checks.regained)]
     parts += [frozen(world.checks.plans), tuple(world.checks.complete), frozen(world.checks.left_done)]
     if world.lead is not None:
         parts += [world.lead.node, tuple(world.lead.inbox), frozenset(world.lead.gone)]
@@ -160,7 +172,7 @@ class Explorer:
 
     def visit_all(self) -> None:
         world = World(self.case.rules, [member(n, rank) for n, rank in enumerate(self.case.ranks)])
-        spent = dict.fromkeys(("lose", "cut", "ask", "done", "split"), 0)
+        spent = dict.fromkeys(("lose", "cut", "ask", "done", "split", "forget"), 0)
         todo = deque([(self._found(world, spent, 0, None), world, spent)])
         while todo:
             state, world, spent = todo.popleft()  # breadth first: the shortest story

@@ -11,11 +11,11 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from membership_checks import at_rest
+from membership_checks import able, at_rest
 from membership_world import Node, World
 
 from rdzv_plugins.elastic.keys import Member
-from rdzv_plugins.elastic.membership import Rules
+from rdzv_plugins.elastic.leading.membership import Rules
 
 STEPS_PER_NODE = 60
 """More than a job needs to come to rest, whatever has happened to it."""
@@ -40,9 +40,10 @@ class Job(RuleBasedStateMachine):
     def some(self, data: st.DataObject, nodes: list[Node]) -> str:
         return data.draw(st.sampled_from([node.name for node in nodes]))
 
-    def are(self, *modes: str) -> list[Node]:
-        """Those that have a session."""
-        return [node for node in self.world.nodes.values() if node.mode in modes and not node.cut]
+    def are(self, *modes: str, stuck: bool = False) -> list[Node]:
+        """Those that have a session, and act; or that have one and do not."""
+        nodes = [node for node in self.world.nodes.values() if node.mode in modes and not node.cut]
+        return [node for node in nodes if node.stuck == stuck]
 
     def told(self) -> list[Node]:
         return [node for node in self.are("joining", "working") if node.of_all or node.of_own]
@@ -74,7 +75,7 @@ class Job(RuleBasedStateMachine):
     def hear(self, count: int) -> None:
         self.world.hear(count)
 
-    @precondition(lambda self: self.world.lead is not None and self.world.lead.machine.deadline() is not None)
+    @precondition(lambda self: self.world.deadline() is not None)
     @rule()
     def pass_time(self) -> None:
         self.world.pass_time()
@@ -95,10 +96,32 @@ class Job(RuleBasedStateMachine):
             twin = member(len(self.world.nodes), int(node.me.host[1:]), node.me.node_rank)
             self.world.nodes[twin.node_id] = Node(twin)
 
+    @precondition(lambda self: self.are("joining"))
+    @rule(data=st.data())
+    def wall(self, data: st.DataObject) -> None:
+        self.world.nodes[self.some(data, self.are("joining"))].walled = True
+
+    @precondition(lambda self: self.are("working"))
+    @rule(data=st.data())
+    def stick(self, data: st.DataObject) -> None:
+        self.world.stick(self.some(data, self.are("working")))
+
+    @precondition(lambda self: self.are("joining", "working", stuck=True))
+    @rule(data=st.data())
+    def go_on(self, data: st.DataObject) -> None:
+        node = self.world.nodes[self.some(data, self.are("joining", "working", stuck=True))]
+        node.stuck = False
+        self.world.read(node.name)
+
     @precondition(lambda self: self.are("joining", "working"))
     @rule(data=st.data())
     def cut(self, data: st.DataObject) -> None:
         self.world.cut(self.some(data, self.are("joining", "working")))
+
+    @precondition(lambda self: self.world.declared.number)
+    @rule()
+    def forget(self) -> None:
+        self.world.forget()
 
     @precondition(lambda self: self.world.lead is not None)
     @rule()
@@ -149,7 +172,8 @@ class Job(RuleBasedStateMachine):
     @invariant()
     def ranks_are_agreed(self) -> None:
         """I1: whoever works in the same round has a rank of its own in the same world."""
-        places = [(node.place, node) for node in self.are("working") if node.place and node.place.round == node.round]
+        working = [node for node in self.are("working") if node.declared.number == node.round]
+        places = [(node.place, node) for node in working if node.place and node.place.round == node.round]
         for place, node in places:
             same = [p for p, other in places if p.round == place.round and other is not node]
             assert all(p.world == place.world and p.rank != place.rank for p in same)
@@ -167,6 +191,8 @@ def settle(world: World) -> None:
             at_rest(world)
             return
         step[0](*step[1:])
+    if len(able(world)) < world.rules.min_nodes:
+        return  # those who are too few without the others try again and again
     raise AssertionError("the job never comes to rest")
 
 
@@ -181,7 +207,7 @@ def next_step(world: World) -> tuple[Any, ...] | None:
         return (world.campaign, live[-1].name) if live else None
     if world.lead.inbox:
         return world.hear, 1
-    return (world.pass_time,) if world.lead.machine.deadline() is not None else None
+    return (world.pass_time,) if world.deadline() is not None else None
 
 
 TestJob = Job.TestCase

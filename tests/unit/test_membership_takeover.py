@@ -105,6 +105,13 @@ def test_number_is_never_given_twice():
     assert other.number == 3
 
 
+def test_service_without_memory_numbers_on_from_the_round_that_its_members_are_still_in():
+    """They have said something before they left that round: that one of their workers has failed."""
+    leader = Leader(2, 2)
+    leader.hear(node("a", reached=7, probe=1), node("b", reached=7, probe=1))
+    assert leader.number == 8
+
+
 def test_back_before_it_heard_that_its_round_was_complete():
     """It belongs to no round, though it has had a place: it waits like any other."""
     leader = working(1, 2, node("a"))
@@ -113,6 +120,7 @@ def test_back_before_it_heard_that_its_round_was_complete():
     other.hear(node("a", reached=1))  # it has not heard of the end of round 1, and never will
     other.serve()
     other.reach()
+    other.say("a", reached=other.number)  # as any other that comes, it dials the store first
     assert (other.round.state, other.round.cause) == ("over", "came")
     other.join("b")
     other.complete()

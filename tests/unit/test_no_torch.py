@@ -9,9 +9,11 @@ import pytest
 @pytest.mark.parametrize(
     "statement",
     [
-        "from launcher.tools import main; main(['backends'])",
-        "from launcher.tools import main; main(['backends', '--json'])",
-        "import rdzv_plugins, rdzv_plugins.host, rdzv_plugins.torch_bridge, launcher.cli",
+        "from rdzv_launcher.tools.cli import main; main(['backends'])",
+        "from rdzv_launcher.tools.cli import main; main(['backends', '--json'])",
+        "import rdzv_plugins, rdzv_plugins.host, rdzv_plugins.torch_bridge, rdzv_launcher.run.cli",
+        "from rdzv_plugins.kit import *",
+        "import rdzv_plugins.worker, rdzv_launcher.run.fence.guardian",
         "from rdzv_plugins.host import PluginHost; PluginHost.load().catalog.find('c10d').backend.options()",
     ],
 )
@@ -21,7 +23,7 @@ def test_statement_imports_no_torch(statement):
 
 
 def test_list_may_be_cut_short_by_its_reader():
-    command = f"{sys.executable} -m launcher.tools backends | head -1"
+    command = f"{sys.executable} -m rdzv_launcher.tools backends | head -1"
     ended = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert ended.returncode == 0
     assert ended.stderr == ""

@@ -148,7 +148,7 @@ def test_workers_get_torchs_store_unless_told_otherwise():
 @pytest.mark.parametrize(
     ("key", "value", "accepted"),
     [
-        ("store", "Parallel", "one of torch, parallel"),
+        ("store", "paralel", "one of torch, parallel"),
         ("store_threads", "65", "a whole number from 0 to 64"),
         ("store_threads", "-1", "a whole number from 0 to 64"),
     ],
@@ -182,3 +182,17 @@ def test_described_defaults_can_be_given_back():
 
 def test_backend_without_options_has_an_empty_description():
     assert describe_options(None) == []
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_quotes_that_no_shell_took_away_are_named(quote):
+    """From YAML or a list: torch ignores such a key."""
+    for text in (f"{quote}count=5{quote}", f"count={quote}5{quote}"):
+        with pytest.raises(OptionError, match="the quotes are part of what backend 'toy' gets for count") as caught:
+            parse_options(Options, parse_conf(text), "backend 'toy'")
+        assert "Leave them out" in caught.value.remedy
+    assert parse(name="'x'").name == "'x'", "a text may have them"
+
+
+def test_a_choice_may_be_written_in_capitals():
+    assert parse(mode="FAST").mode == "fast"

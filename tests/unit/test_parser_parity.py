@@ -7,7 +7,7 @@ import pytest
 from torch.distributed.argparse_util import check_env, env
 from torch.distributed.run import get_args_parser
 
-from launcher.arguments import build_parser, parse_arguments
+from rdzv_launcher.run.arguments import build_parser, parse_arguments
 
 UNSET_UNLESS_GIVEN = {"master_addr", "master_port", "node_rank", "rdzv_backend", "rdzv_id", "local_addr"}
 """Here None means "not given": the launcher has to tell a default from a choice."""
@@ -145,6 +145,8 @@ def test_our_own_options_take_no_spelling_of_torchs():
     torchs = {spelling for spelling, _ in SPELLINGS}
     ours = set(itertools.chain(*(action.option_strings for action in optional(build_parser())))) - torchs
     assert ours == {
+        "--check",
+        "--version",
         "--exit-barrier-timeout",
         "--exit_barrier_timeout",
         "--enable-tiered-parallel-tcpstore",

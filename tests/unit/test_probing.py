@@ -5,7 +5,7 @@ from __future__ import annotations
 from membership_steps import node
 
 from rdzv_plugins.elastic.keys import Member, Probe
-from rdzv_plugins.elastic.probing import Probing
+from rdzv_plugins.elastic.leading.probing import Probing
 
 
 class Asked:

@@ -8,7 +8,7 @@ import pytest
 from membership_steps import node
 
 from rdzv_plugins.elastic.keys import Assignment, Member
-from rdzv_plugins.elastic.ranks import Former, assign_ranks
+from rdzv_plugins.elastic.leading.ranks import Former, assign_ranks
 
 NEW = Former({})
 

@@ -18,7 +18,7 @@ from rdzv_plugins import errors, hookspecs, option
 from rdzv_plugins.host import PluginRecord
 from rdzv_plugins.host.validation import HOOK_NAMES, validate
 from rdzv_plugins.interfaces import Backend
-from rdzv_plugins.testing.theme_names import THEMES
+from rdzv_plugins.testing.suite import THEMES
 
 ROOT = Path(__file__).parents[2]
 COMPATIBILITY = (ROOT / "docs/explanation/compatibility.md").read_text()
@@ -184,7 +184,7 @@ def test_themes_of_the_suite_are_those_that_are_explained() -> None:
 FOR_AUTHORS = [
     *ROOT.glob("examples/rdzv-*/src/**/*.py"),
     *ROOT.glob("examples/rdzv-*/tests/*.py"),
-    *ROOT.glob("src/launcher/skeleton/**/*.py.txt"),
+    *ROOT.glob("src/launcher/rdzv_launcher/tools/skeleton/**/*.py.txt"),
     *ROOT.glob("docs/how-to/write-a-backend.md"),
     *ROOT.glob("docs/tutorial/*.md"),
     *ROOT.glob("docs/reference/hooks.md"),

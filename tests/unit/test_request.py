@@ -6,11 +6,13 @@ import sys
 
 import pytest
 
-from launcher.arguments import parse_arguments
-from launcher.request import build_request, check_meeting_point
-from rdzv_plugins.errors import MissingDependency, UsageError
+from rdzv_launcher.run.arguments import blaming_variables, parse_arguments
+from rdzv_launcher.run.cli import main
+from rdzv_launcher.run.request import build_request, check_meeting_point
+from rdzv_plugins.assemble.create import prepare
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import MissingDependency, RunIdMissing, UsageError
 from rdzv_plugins.host import PluginHost
-from rdzv_plugins.host.create import prepare
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +33,11 @@ def checked(host):
 
     def check(*argv):
         args = parse_arguments([*argv, "train.py", "--lr=0.1"])
-        request = build_request(args)
-        entry = host.catalog.find(request.backend)
-        check_meeting_point(request, vars(args))
-        return prepare(entry, request)
+        with blaming_variables(args):
+            request = build_request(args, meets_at=host.catalog.meets_at)
+            entry = host.catalog.find(request.backend)
+            check_meeting_point(request, vars(args), entry.backend.meets_at)
+            return prepare(entry, request)
 
     return check
 
@@ -72,6 +75,11 @@ REFUSED = {
     "node rank too high for one": (["--node-rank=1"], "--node-rank=1 is out of range for 1 node"),
     "no node rank": ([*MEET], "which of the 2 nodes this one is"),
     "two node ranks": ([*MEET, "--node-rank=0", "--rdzv-conf=rank=1"], "--node-rank=0 contradicts .*rank=1"),
+    "standalone at an endpoint": (
+        ["--standalone", "--rdzv-endpoint=h:1", "--node-rank=1"],
+        "which --rdzv-endpoint=h:1 and --node-rank=1 contradicts",
+    ),
+    "standalone at an address": (["--standalone", "--master-addr=h"], "which --master-addr=h contradicts"),
     "standalone for two": (["--standalone", "--nnodes=2"], "--standalone is for one node"),
     "tiered and c10d": (
         ["--enable_tiered_parallel_tcpstore=true", "--rdzv_backend=c10d"],
@@ -84,6 +92,9 @@ REFUSED = {
     "no tiers with static": (["--rdzv-conf=store=tiered"], "store=tiered is not accepted by backend 'static'"),
     "tiered in other words": (["--enable_tiered_parallel_tcpstore=on"], "neither true nor false"),
     "negative restarts": (["--max-restarts=-1"], "--max-restarts=-1 is negative"),
+    "run id of many bytes": (["--rdzv-id=" + 101 * "ö"], "--rdzv-id=öö.* has 202 bytes"),
+    "run id with an escape": (["--rdzv-id=a\x1b[2J"], r"--rdzv-id='a\\x1b\[2J' has control characters"),
+    "run id that was not decoded": (["--rdzv-id=j\udcf6b"], r"--rdzv-id='j\\udcf6b' cannot be read"),
     "run id with a slash": (["--rdzv-id=team/job"], "--rdzv-id=team/job: torch names"),
     "no interval": (["--monitor-interval=0"], "--monitor-interval=0 must be more than 0"),
     "no exit barrier": (["--exit-barrier-timeout=0"], "--exit-barrier-timeout=0 must be more than 0"),
@@ -132,7 +143,7 @@ def test_switch_that_is_off_changes_nothing(checked):
 @pytest.mark.parametrize("backend", ["parallel", "tiered", "etcd"])
 def test_every_elastic_backend_takes_the_options_of_tiered(checked, backend):
     conf = "store=tiered,worker_transport=unix,trunk_grace=0.5,fanout=8"
-    options = checked(f"--rdzv-backend={backend}", "--rdzv-endpoint=h", f"--rdzv-conf={conf}").options
+    options = checked(f"--rdzv-backend={backend}", "--rdzv-endpoint=h", "--rdzv-id=job", f"--rdzv-conf={conf}").options
     assert (options.worker_transport, options.trunk_grace, options.fanout) == ("unix", 0.5, 8)
 
 
@@ -186,8 +197,13 @@ def test_parallel_refuses_what_cannot_work(checked, argv, message):
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
-        ("PET_NNODES", "4:2", "minimum 4 is above the maximum 2"),
-        ("PET_MASTER_PORT", "99999", "port 99999 is out of range"),
+        ("PET_NNODES", "4:2", "^PET_NNODES=4:2: the minimum 4 is above the maximum 2"),
+        ("PET_NNODES", "abc", "^PET_NNODES=abc is not N or MIN:MAX"),
+        ("PET_NNODES", "2", "^PET_NNODES asks for 2 nodes"),
+        ("PET_NPROC_PER_NODE", "two", "^PET_NPROC_PER_NODE=two: "),
+        ("PET_MASTER_PORT", "99999", "^PET_MASTER_PORT: port 99999 is out of range"),
+        ("PET_RDZV_ID", "a/b", "^PET_RDZV_ID=a/b: torch names"),
+        ("PET_RDZV_CONF", "time=1", "^PET_RDZV_CONF: backend 'static' has no option 'time'"),
         ("PET_STANDALONE", "yes", "PET_"),
         ("PET_RDZV_STRICT", "on", "PET_"),
     ],
@@ -198,12 +214,29 @@ def test_variable_is_refused_like_the_flag(checked, monkeypatch, variable, value
         checked()
 
 
-def test_variable_of_the_wrong_type_ends_as_argparse_does(checked, monkeypatch, capsys):
+def test_variable_of_the_wrong_type_is_blamed_itself_unless_a_flag_takes_its_place(checked, monkeypatch, capsys):
     monkeypatch.setenv("PET_NODE_RANK", "first")
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(UsageError, match="PET_NODE_RANK=first: not a valid int"):
         checked()
+    assert checked(*MEET, "--node-rank=1").node_rank == 1
+    with pytest.raises(SystemExit) as end:
+        checked("--node-rank=second")
     assert end.value.code == 2
-    assert "invalid int value: 'first'" in capsys.readouterr().err
+    assert "invalid int value: 'second'" in capsys.readouterr().err
+
+
+def test_variable_that_torch_does_not_know_is_blamed_with_its_choices(checked, monkeypatch):
+    monkeypatch.setenv("PET_START_METHOD", "teleport")
+    with pytest.raises(UsageError, match="PET_START_METHOD=teleport is none of spawn, fork, forkserver"):
+        checked()
+
+
+def test_job_without_a_name_is_refused_where_others_meet_too(checked):
+    where = ("--rdzv-backend=etcd", "--rdzv-endpoint=h:2379")
+    with pytest.raises(RunIdMissing, match="other jobs may meet at h:2379, too"):
+        checked(*where)
+    assert checked(*where, "--rdzv-id=none").run_id == "none"
+    assert checked(*MEET, "--node-rank=1").run_id == "none"
 
 
 def test_npu_without_torch_npu_says_how_to_install_it(checked):
@@ -252,6 +285,23 @@ def test_one_node_without_an_address_needs_no_endpoint(checked, argv):
     assert (request.backend, request.endpoint) == ("static", "localhost:0")
 
 
+def test_standalone_in_a_pod_of_kubeflow(checked, monkeypatch):
+    monkeypatch.setenv("PET_MASTER_ADDR", "pod-0")
+    assert checked("--standalone").endpoint == "localhost:0"
+
+
+def test_standalone_is_refused_for_every_service_in_the_same_words(host, checked):
+    for entry in host.catalog.entries():
+        if entry.backend.meets_at == "service":
+            with pytest.raises(UsageError, match=f"--standalone needs no {entry.backend.name}: a single node"):
+                checked("--standalone", f"--rdzv-backend={entry.backend.name.upper()}")
+
+
+def test_what_validate_returns_is_the_target(checked):
+    assert checked(*MEET, "--rdzv-backend=parallel").target == Endpoint("10.0.0.1", 29500)
+    assert checked("--standalone").target == Endpoint("localhost", 0)
+
+
 def test_two_standalone_jobs_have_ids_of_their_own(checked):
     assert checked("--standalone").run_id != checked("--standalone").run_id
 
@@ -265,14 +315,28 @@ def test_range_of_nodes_is_kept(checked):
     ("argv", "variables", "message"),
     [
         (["--nnodes=2", "never.py"], {}, "rdzv-run: error: --nnodes asks for 2 nodes"),
+        (["never.py"], {}, "rdzv-run: error: the script never.py cannot be run: there is no such file"),
+        (["/"], {}, "rdzv-run: error: the script / cannot be run: it is a directory without __main__.py"),
+        (["--no-python", "never-there"], {}, "rdzv-run: error: the script never-there cannot be run: there is no such"),
+        (["never.py"], {"PET_NNODES": "abc"}, "rdzv-run: error: PET_NNODES=abc is not N or MIN:MAX"),
         (["never.py"], {"PET_STANDALONE": "yes"}, "rdzv-run: error: PET_STANDALONE=yes: not a value"),
         (["--rdzv-backend=c10d", "--rdzv-conf=time=1", "never.py"], {}, "rdzv-run: error: --rdzv-conf: backend"),
     ],
 )
-def test_command_ends_with_one_message_and_exit_code_2(argv, variables, message):
-    command = [sys.executable, "-m", "launcher.cli", *argv]
-    result = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=120)
+def test_command_ends_with_one_message_and_exit_code_2(argv, variables, message, monkeypatch, capfd):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(argv) == 2
+    printed, said = capfd.readouterr()
+    assert printed == ""
+    assert said.startswith(message)
+    assert len(said.splitlines()) <= 2
+    assert "Traceback" not in said
+
+
+def test_process_of_the_command_ends_so():
+    command = [sys.executable, "-m", "rdzv_launcher.run.cli", "never.py"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 2
-    assert result.stderr.startswith(message)
+    assert result.stderr.startswith("rdzv-run: error: the script never.py cannot be run: there is no such file")
     assert len(result.stderr.splitlines()) <= 2
-    assert "Traceback" not in result.stderr

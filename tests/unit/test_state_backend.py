@@ -6,12 +6,16 @@ import dataclasses
 import logging
 
 import pytest
+from torch.distributed import FileStore
 from torch.distributed.elastic.rendezvous import api
 
-from rdzv_plugins.elastic.state_backend import TorchStateBackend
+from rdzv_plugins.assemble.create import prepare
+from rdzv_plugins.dynamic.envelope import share_store
+from rdzv_plugins.dynamic.handler import dynamic_handler
+from rdzv_plugins.dynamic.options import DynamicSettings
+from rdzv_plugins.dynamic.state_backend import TorchStateBackend
 from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.host.create import prepare
 from rdzv_plugins.host.discovery import PluginRecord
 from rdzv_plugins.interfaces import Backend, Capability, Request
 
@@ -60,3 +64,36 @@ def test_without_elastic_all_nodes_are_waited_for(capability, caplog):
     else:
         assert (request.min_nodes, request.max_nodes) == (3, 3)
         assert "backend 'toy' is not elastic: it waits for all 3 nodes of --nnodes=1:3" in caplog.text
+
+
+class Held:
+    name = "held"
+
+    def __init__(self, state: bytes) -> None:
+        self.state = state
+
+    def get_state(self):
+        return self.state, 1
+
+    def set_state(self, state, token=None):
+        return self.state, 1, False
+
+
+@pytest.mark.parametrize(
+    "state", [b"\x80not ours", b"{}", b"[1]", b'{"store": "h:1", "state": 5}', b'{"store": "h:1", "state": "?"}']
+)
+def test_a_state_of_another_program_is_torchs_error_of_state(state):
+    """A state backend that has no store: the address of one travels in an envelope around torch's state."""
+    with pytest.raises(api.RendezvousStateError, match="corrupt, or not of this project") as caught:
+        share_store(TorchStateBackend(Held(state)), Request("held", "run", "", 1, 2, 1), DynamicSettings())
+    assert isinstance(caught.value, RendezvousFailed)
+
+
+@pytest.mark.parametrize("state", [b"", b"garbage", b"\x80\x04", b"cnowhere\nnothing\n."])
+def test_a_state_that_torch_cannot_read_is_one_too(state, tmp_path):
+    backend = Held(state)
+    backend.store, backend.local_addr = FileStore(str(tmp_path / "store")), "127.0.0.1"
+    handler = dynamic_handler(backend, Request("held", "run", "", 1, 1, 1), DynamicSettings())
+    with pytest.raises(api.RendezvousStateError) as caught:
+        handler.next_rendezvous()
+    assert isinstance(caught.value, RendezvousFailed)

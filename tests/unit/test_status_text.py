@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from launcher.status import as_text, run
+from rdzv_launcher.tools.status.command import as_text, run
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 HERE = Endpoint("10.0.0.7", 29500)
 IDLE: dict[str, Any] = {
@@ -23,7 +23,7 @@ IDLE: dict[str, Any] = {
     "connections": {"open": 3, "peak": 5, "accepted": 9, "closed": 6, "limit": 19936},
     "requests": {"validate": 9, "set": 12, "get": 0, "framed": 1},
     "refused": {},
-    "bytes": {"received": 1023, "sent": 1024, "buffered": 5 * 2**20, "stored": 3 * 2**30},
+    "bytes": {"received": 1023, "sent": 1024, "buffered": 5 * 2**20, "stored": 3 * 2**30, "stored_limit": 2**33},
     "pushes": 0,
     "events": 0,
     "loops": [],
@@ -69,7 +69,8 @@ def test_store_where_nobody_waits():
         "store at 10.0.0.7:29500: rdzv-plugins 0.1.0, pid 812, 4 thread(s), up 2 min 11 s",
         "connections: 3 open (peak 5, limit 19936), 9 accepted, 6 closed",
         "requests: validate 9, set 12, framed 1",
-        "bytes: 1023 B received, 1.0 KiB sent, 3.0 GiB stored, 5.0 MiB in half-sent requests and unread replies",
+        "bytes: 1023 B received, 1.0 KiB sent, 3.0 GiB stored (a keyspace at most 8.0 GiB), "
+        "5.0 MiB in half-sent requests and unread replies",
         "closed as offenders: none",
         "keyspace 'workers-2', port 29501: 7 keys, 1 queues, 100 B",
         "  nobody waits",
@@ -140,6 +141,12 @@ def test_each_run_has_a_line():
     ]
 
 
+def test_runs_that_have_gone_are_counted():
+    line = "runs that have ended since the start, and their keys with them: 3"
+    assert as_text(HERE, IDLE | {"runs": [], "runs_forgotten": 3}).splitlines()[-1] == line
+    assert "have ended" not in as_text(HERE, IDLE | {"runs": [], "runs_forgotten": 0})
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -164,9 +171,8 @@ def test_a_peer_with_our_hello_and_other_statistics_is_an_endpoint_that_cannot_b
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         listener.settimeout(60)
         served = pool.submit(serve)
-        args = argparse.Namespace(
-            rdzv_endpoint="127.0.0.1:{1}".format(*listener.getsockname()), json=False, timeout=60.0
-        )
+        where = {"rdzv_endpoint": "127.0.0.1:{1}".format(*listener.getsockname()), "rdzv_backend": "", "rdzv_id": ""}
+        args = argparse.Namespace(**where, rdzv_conf="", json=False, timeout=60.0)
         with pytest.raises(EndpointUnreachable, match="answers with something else than statistics"):
             run(args)
         served.result(60)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.status_tree import SHOWN, only_ahead, proxy, tree
+from rdzv_launcher.tools.status.tree import SHOWN, only_ahead, proxy, tree
 
 
 def report(name: str, *, waiting: Any = (), children: Any = (), **figures: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from rdzv_plugins.errors import OptionError
-from rdzv_plugins.kvstore.limits import StoreLimits
+from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.options import describe_options, parse_options
 
 NAMES = [field.name for field in dataclasses.fields(StoreLimits)]
@@ -34,9 +34,9 @@ def test_nothing_below_zero(name: str):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_zero_is_a_limit_for_connections_alone(name: str):
-    if name == "connections":
-        assert StoreLimits(connections=0).connections == 0
+def test_zero_stands_for_what_there_is_of_connections_and_memory_alone(name: str):
+    if name in ("connections", "stored_bytes"):
+        assert getattr(StoreLimits(**{name: 0}), name) == 0
     else:
         with pytest.raises(ValueError, match=f"{name}=0 is not a limit"):
             StoreLimits(**{name: 0})
@@ -44,7 +44,7 @@ def test_zero_is_a_limit_for_connections_alone(name: str):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers_that_the_native_part_cannot_hold_are_refused(name: str):
-    most = 1e6 if name in SECONDS else 2**31 - 1
+    most = 1e6 if name in SECONDS else 2**62 if name == "stored_bytes" else 2**31 - 1
     assert getattr(StoreLimits(**{name: most}), name) == most
     with pytest.raises(ValueError, match=f"{name}=.* is not a limit"):
         StoreLimits(**{name: most + 1})
@@ -62,7 +62,7 @@ def test_as_an_option_it_is_refused_by_name(conf: dict[str, str]):
 
 RAISES = """
 import resource
-from rdzv_plugins.kvstore.limits import raise_file_limit
+from rdzv_plugins.kvstore.native.limits import raise_file_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 raise_file_limit()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
@@ -78,7 +78,7 @@ def test_file_limit_becomes_what_the_system_allows(soft: int, hard: int):
 
 REFUSED = """
 import resource
-from rdzv_plugins.kvstore.limits import raise_file_limit
+from rdzv_plugins.kvstore.native.limits import raise_file_limit
 def refuse(which, limits):
     raise {error}
 resource.getrlimit = lambda which: (64, 200)

@@ -11,11 +11,15 @@ from elastic_nodes import PATIENCE_S, Job, Node, asked_at_rest, done, eventually
 from fake_proxy import FakeProxy, proxies
 
 from rdzv_plugins import errors
-from rdzv_plugins.elastic.keys import Member
-from rdzv_plugins.elastic.membership import Membership, Rules
+from rdzv_plugins.elastic.keys import Assignment, Member
+from rdzv_plugins.elastic.leading.membership import Membership, Rules
+from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import RendezvousInfo
-from rdzv_plugins.kvstore.framing import ask_statistics
+from rdzv_plugins.kvstore.native.framing import ask_statistics
+from rdzv_plugins.options import PortRange
+from rdzv_plugins.testing.harness import free_port
 
 __all__ = ["proxies"]
 
@@ -50,8 +54,13 @@ def test_each_node_has_a_proxy_in_front_of_the_one_store(proxies: Proxies) -> No
         near = [(info.bootstrap_store_info.master_addr, info.bootstrap_store_info.master_port) for info in infos]
         assert near == [("127.0.0.1", of(proxies, rank).ports[0]) for rank in range(2)]
         root = of(proxies, 0).root
-        for node in nodes:
-            assert node.handler.worker_env() == {"RDZV_ROOT_ADDR": root.host, "RDZV_ROOT_PORT": str(root.port)}
+        for node, (_, port) in zip(nodes, near, strict=True):
+            assert node.handler.worker_env() == {
+                "RDZV_ROUND": "1",
+                "RDZV_ROOT_ADDR": root.host,
+                "RDZV_ROOT_PORT": str(root.port),
+                "RDZV_STORE_PORT": str(port),
+            }
         assert of(proxies, 1).root == root
         assert all(each.leaf and each.grace == 5 for each in proxies.made)
         infos[0].store.set("from", "rank")
@@ -80,6 +89,7 @@ def test_direct_workers_need_no_proxy(proxies: Proxies) -> None:
         infos = in_round(nodes)
         where = infos[0].bootstrap_store_info
         assert nodes[1].handler.worker_env() == {
+            "RDZV_ROUND": "1",
             "RDZV_ROOT_ADDR": where.master_addr,
             "RDZV_ROOT_PORT": str(where.master_port),
         }
@@ -89,7 +99,7 @@ def test_direct_workers_need_no_proxy(proxies: Proxies) -> None:
 def test_other_stores_need_no_proxy(proxies: Proxies) -> None:
     with Job("1") as job:
         (node,) = start(job, 1)
-        assert node.handler.worker_env() == {}
+        assert node.handler.worker_env() == {"RDZV_ROUND": "1"}
         assert proxies.made == []
 
 
@@ -353,3 +363,28 @@ def test_leader_takes_a_cut_off_member_for_a_loss_and_not_for_a_wish() -> None:
         copy.changed(Member(**{**vars(members[0]), "after": 1, "cut_off": cut_off, "reason": "why"}), 0)
         declared = copy.decide().round
         assert (declared.state, declared.cause, declared.reason) == ("over", cause, "h0 (pid 0) why")
+
+
+@pytest.mark.parametrize("port", [free_port(), 0], ids=["the same port again", "any port"])
+def test_late_node_does_not_take_the_store_of_the_next_round_for_its_own(proxies: Proxies, port: int) -> None:
+    """It was stopped between reaching the store of its round and connecting its proxy."""
+    options = ElasticOptions(store="tiered", worker_ports=PortRange(port, port), reach_timeout=0.1, ttl=0.5)
+    first, late = RoundStore(options, lambda *_: None), RoundStore(options, lambda *_: None)
+
+    def begin(round_: int) -> Assignment:
+        _, address, served = first.serve(Assignment(round_, 0, 2), "127.0.0.1")
+        return Assignment(round_, 1, 2, master_addr=address, master_port=served)
+
+    try:
+        one = begin(1)
+        assert late.reach(one) == ""
+        two = begin(2)
+        with pytest.raises(errors.EndpointUnreachable, match="is that of round 2, not of round 1" if port else None):
+            late.open(one, None)
+        if port:
+            assert proxies.made[-1].closed
+        assert late.reach(two) == ""
+        late.open(two, None)
+    finally:
+        late.shutdown()
+        first.shutdown()

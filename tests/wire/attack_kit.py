@@ -19,9 +19,9 @@ from typing import Any
 
 from wire_client import PATIENCE, Closed, Raw, add, get, i64, set_, text
 
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
-LOGGER = "rdzv_plugins.kvstore.server"
+LOGGER = "rdzv_plugins.kvstore.native.server"
 MIB = 2**20
 PROXY = 0
 """Of threads: the server that is attacked is a proxy."""
@@ -98,6 +98,7 @@ class ServerProcess:
         host: str = "127.0.0.1",
         root: int | None = None,
         proxy: dict[str, Any] | None = None,
+        pause: float = 0,
         **limits: float,
     ) -> None:
         self.root = StoreServer("127.0.0.1", threads=1) if threads == PROXY and root is None else None
@@ -108,7 +109,7 @@ class ServerProcess:
         if threads == PROXY:
             options["root"] = self.root.port if self.root is not None else root
         else:
-            options |= {"threads": threads, "host": host}
+            options |= {"threads": threads, "host": host, "pause": pause}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the server
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).parent / "served.py"), json.dumps(options)],
@@ -132,18 +133,19 @@ class ServerProcess:
         assert line, f"the server ended with {self._process.wait(PATIENCE)}:\n{self.log()}"
         return line
 
-    def _ask(self, command: str) -> dict[str, Any]:
+    def ask(self, command: str) -> Any:
+        """What it answers to one of its commands."""
         assert self._process.stdin
         print(command, file=self._process.stdin, flush=True)
-        statistics: dict[str, Any] = json.loads(self._line())
-        return statistics
+        return json.loads(self._line())
 
     def stats(self) -> dict[str, Any]:
-        return self._ask("stats")
+        statistics: dict[str, Any] = self.ask("stats")
+        return statistics
 
     def limit_files(self, count: int) -> None:
         """Descriptors of its process: from now on it gets none that is ``count`` or higher."""
-        self._ask(f"files {count}")
+        self.ask(f"files {count}")
 
     def log(self) -> str:
         """What its logger has printed."""
@@ -210,6 +212,10 @@ class ServerProcess:
         assert code == 0 or self._killed, f"the server ended with {code}:\n{log}"
 
 
+_PAUSE_S = 0.002
+"""Between two rounds: bystanders are there to be disturbed, not to take a processor for as long as a test waits."""
+
+
 class Bystanders:
     """Clients that go on with set, get and add all the time, and check every answer.
 
@@ -239,6 +245,7 @@ class Bystanders:
                 with self._changed:
                     self.rounds += 1
                     self._changed.notify_all()
+                time.sleep(_PAUSE_S)
         except (Closed, OSError, AssertionError) as error:
             with self._changed:
                 self._error = error

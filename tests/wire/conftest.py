@@ -18,7 +18,7 @@ from proxy_kit import CLIENTS, Node, crowd
 from relay import Relay
 from store_servers import KINDS, Server, lifeline, running
 
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 
 @pytest.fixture(params=KINDS)

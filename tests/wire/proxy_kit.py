@@ -14,8 +14,8 @@ from attack_kit import Bystanders, wait_until
 from wire_client import PATIENCE, Raw
 
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.proxy import StoreProxy
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.proxy import StoreProxy
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 FOREVER = 2 * PATIENCE  # a grace that no test lives to see the end of
 CLIENTS = 8

@@ -1,8 +1,9 @@
 """A store server, or a proxy, in a process of its own: its memory and its descriptors are its alone.
 
-Its argument is JSON: ``limits``; of a server ``threads`` and ``host``; of a proxy ``root``, which is a port of this
-machine, and ``proxy``, further arguments of ``StoreProxy``. It prints its port, then answers each line with a line of
-JSON, until its input ends: ``stats``, or ``files N``, which sets the limit of open files. Log lines go to stderr.
+Its argument is JSON: ``limits``; of a server ``threads``, ``host``, and after how many seconds it is to ``pause``; of a
+proxy ``root``, which is a port of this machine, and ``proxy``, further arguments of ``StoreProxy``. It prints its port,
+then answers each line with a line of JSON, until its input ends: ``stats``, ``files N``, which sets the limit of open
+files, or of a server that may pause ``resume N`` and ``close``. Log lines go to stderr.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import resource
 import sys
 
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.proxy import StoreProxy
-from rdzv_plugins.kvstore.server import StoreLimits, StoreServer
+from rdzv_plugins.kvstore.native.proxy import StoreProxy
+from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
 
 
 def main() -> None:
@@ -28,6 +29,10 @@ def main() -> None:
     else:
         server = StoreServer(options.get("host", "127.0.0.1"), threads=options["threads"], limits=limits)
         port = server.port
+        if options.get("pause"):
+            server.first.pause_after(
+                options["pause"], lambda number: logging.getLogger("served").warning("paused %d", number)
+            )
     with server:
         print(json.dumps(port), flush=True)
         for line in sys.stdin:
@@ -35,6 +40,11 @@ def main() -> None:
             if command == "files":
                 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
                 resource.setrlimit(resource.RLIMIT_NOFILE, (int(arguments[0]), hard))
+            elif command in ("resume", "close"):
+                assert isinstance(server, StoreServer)
+                done = server.first.resume(int(arguments[0])) if arguments else server.first.close() is None
+                print(json.dumps(done), flush=True)
+                continue
             print(json.dumps(server.stats()), flush=True)
 
 

@@ -34,7 +34,7 @@ def main() -> None:
     if Path("/etc/nsswitch.conf").exists():
         replace("/etc/nsswitch.conf", "hosts: files dns\n")
     if kind == "ours":
-        from rdzv_plugins.kvstore.server import StoreServer
+        from rdzv_plugins.kvstore.native.server import StoreServer
 
         server = StoreServer(threads=2)
         print(server.port, flush=True)

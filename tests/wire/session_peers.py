@@ -12,11 +12,11 @@ from coordination_kit import LONG, Losses, opened
 from wire_client import PATIENCE
 
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.server import StoreServer
-from rdzv_plugins.kvstore.sessions import NativeCoordination, NativeSession
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 HELLO = b"RDZV" + struct.pack("<I", 1)
-OPENED = struct.pack("<QQI", 1, 0, 9) + b"127.0.0.1"
+OPENED = struct.pack("<QQI", 1, 0, 9) + b"127.0.0.1\1"
 
 
 def at(port: int, run: str = "run", host: str = "127.0.0.1", server: StoreServer | None = None) -> NativeCoordination:

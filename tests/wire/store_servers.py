@@ -13,8 +13,8 @@ import wire_client as wire
 from torch.distributed import TCPStore
 
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.proxy import StoreProxy
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.proxy import StoreProxy
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 GRACE = 2 * wire.PATIENCE
 """Seconds: no proxy is given up because a busy machine has stopped this process for a while."""

@@ -12,7 +12,7 @@ import pytest
 from attack_kit import wait_until
 from wire_client import Closed, Raw
 
-from rdzv_plugins.kvstore.server import StoreLimits, StoreServer
+from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
 
 HELLO = b"RDZV" + struct.pack("<I", 1)
 ENTER, OPEN, PUT, LIST, WATCH, UNWATCH, DELETE, KEEP_ALIVE = range(2, 10)
@@ -77,6 +77,7 @@ class Peer:
         if ttl_ms:
             opened = Reader(self.ask(OPEN, struct.pack("<I", ttl_ms) + string(run)))
             self.session, self.revision, self.address = opened.take("<Q"), opened.take("<Q"), opened.text()
+            self.any_run = bool(opened.take("<B"))
             opened.end()
 
     def frame(self) -> tuple[int, int, bytes]:
@@ -310,8 +311,10 @@ def test_a_server_of_one_run_refuses_others_by_name() -> None:
         peer = Peer(server.port, 0)
         opening = struct.pack("<I", LONG_MS)
         assert refused(peer, OPEN, opening + string(b"yours")) == (OTHER_RUN, "mine")
-        peer.ask(OPEN, opening + string(b"mine"))
+        assert peer.ask(OPEN, opening + string(b"mine")).endswith(b"127.0.0.1\0")
         assert set(runs(server)) == {"mine"}
+    with StoreServer("127.0.0.1") as anybodys:
+        assert Peer(anybodys.port, run=b"mine").any_run
 
 
 def test_deletions_that_are_forgotten_are_said_to_be(server: StoreServer) -> None:

@@ -26,7 +26,7 @@ from wire_client import (
     text,
 )
 
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 HELLO = b"RDZV" + struct.pack("<I", 1)
 STATISTICS, ENTER = 1, 2

@@ -20,14 +20,14 @@ import pytest
 from attack_kit import LOGGER, Bystanders, read_line, wait_until
 from wire_client import PATIENCE, WAIT, Raw, keyed, multi_set
 
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 PATH = os.pathsep.join([os.path.dirname(__file__), *sys.path])
 
 
 def program(source: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", "from rdzv_plugins.kvstore.server import StoreServer\n" + source],
+        [sys.executable, "-W", "error", "-c", "from rdzv_plugins.kvstore.native.server import StoreServer\n" + source],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -214,7 +214,7 @@ except MissingDependency as error:
     message, _, remedy = output.partition("|")
     assert "the native store is not part of this installation" in message
     assert "pip install" in remedy
-    assert "store=torch" in remedy
+    assert "rdzv backends" in remedy
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from wire_client import (
 )
 
 from rdzv_plugins.errors import AddressInUse
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.testing.harness import free_port
 
 
@@ -256,7 +256,7 @@ def test_a_keyspace_may_have_an_address_and_a_socket_of_its_own(server: StoreSer
 
 CLOSE_FREES = """
 from pathlib import Path
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 from wire_client import Raw, set_
 
 def resident():

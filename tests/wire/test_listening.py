@@ -17,7 +17,9 @@ from attack_kit import Bystanders, expect_no_more_files, open_files, wait_until
 from wire_client import PATIENCE, WAIT, Raw, keyed, validate
 
 from rdzv_plugins.errors import AddressInUse, RdzvError
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.sockets.listening import bind
+from rdzv_plugins.options import PortRange
 from rdzv_plugins.testing.harness import free_port
 
 ADDRESSES = ["127.0.0.1", "127.0.0.2", "::1"]
@@ -261,3 +263,12 @@ def test_nothing_is_left_of_a_closed_server() -> None:
         expect_no_more_loops(loops)
     del server
     expect_no_more_files(files)
+
+
+def test_port_that_this_process_has_itself_is_not_to_be_had_by_stopping_it() -> None:
+    """As when the workers' store is to have the port of the endpoint."""
+    with StoreServer("127.0.0.1", threads=1) as server, pytest.raises(AddressInUse) as raised:
+        bind("127.0.0.1", PortRange(server.port, server.port), "the workers' store")
+    assert "), which is this very process: it serves something else there" in str(raised.value)
+    assert "worker_ports each need ports of their own" in raised.value.remedy
+    assert "Stop that process" not in raised.value.remedy

@@ -16,10 +16,12 @@ from relay import Relay
 from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, TCPStore
 
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.plain_client import PlainClient
-from rdzv_plugins.kvstore.reach import reach
-from rdzv_plugins.kvstore.server import StoreServer
-from rdzv_plugins.kvstore.torch_store import greet_store, serve
+from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.sockets.interruption import Interruption
+from rdzv_plugins.kvstore.sockets.reach import reach
+from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
+from rdzv_plugins.kvstore.tcpstore.torch_store import greet_store, serve
 from rdzv_plugins.options import PortRange
 
 Connect = Callable[[], PlainClient]
@@ -53,9 +55,12 @@ def closed_at_the_end() -> Iterator[None]:
         OPEN.pop().close()
 
 
-def connect(port: int, *, prefix: str = "p", timeout: float = 60) -> PlainClient:
+def connect(
+    port: int, *, prefix: str = "p", timeout: float = 60, interruption: Interruption | None = None
+) -> PlainClient:
     connection = reach(Endpoint("127.0.0.1", port), 60, "the store", greet_store)
-    OPEN.append(PlainClient(connection, prefix=prefix, timeout=timeout))
+    interruption = interruption or Interruption()
+    OPEN.append(PlainClient(connection, prefix=prefix, timeout=timeout, interruption=interruption))
     return OPEN[-1]
 
 
@@ -147,6 +152,72 @@ def test_a_signal_ends_a_wait(port: int) -> None:
             signal.signal(signal.SIGUSR1, before)
     with pytest.raises(DistNetworkError, match="is broken"):
         client.set("k", "v")  # half an answer may have been read: what comes next would be misread
+
+
+REQUESTS: dict[str, tuple[Any, ...]] = {
+    "set": ("k", "v"),
+    "get": ("k",),
+    "compare_set": ("k", "a", "b"),
+    "add": ("k", 1),
+    "check": (["k"],),
+    "delete_key": ("k",),
+    "num_keys": (),
+    "multi_set": (["k"], ["v"]),
+    "multi_get": (["k"],),
+    "wait": (["k"], timedelta(seconds=60)),
+}
+NO_REQUESTS = {"close", "set_timeout"}
+
+
+def test_every_request_is_known_here() -> None:
+    """One that is added has to be interrupted, too."""
+    methods = {name for name, each in vars(PlainClient).items() if callable(each) and not name.startswith("_")}
+    assert methods == REQUESTS.keys() | NO_REQUESTS
+
+
+@pytest.mark.parametrize("name", [name for name in REQUESTS if name not in ("set", "multi_set")])  # which no answer
+def test_interruption_ends_a_request_that_gets_no_answer(name: str) -> None:
+    """The store's machine went silently: nothing more comes, and nothing says so."""
+    interruption = Interruption()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        where = f"127.0.0.1 port {listener.getsockname()[1]}"
+        client = PlainClient(
+            socket.create_connection(listener.getsockname()), prefix="p", timeout=60, interruption=interruption
+        )
+        silent, _ = listener.accept()
+        threading.Thread(target=lambda: (silent.recv(1), interruption.interrupt("round 7 is over"))).start()
+        with silent, pytest.raises(DistNetworkError, match=f"^lost the store at {where}: round 7 is over$"):
+            getattr(client, name)(*REQUESTS[name])
+        for each, arguments in REQUESTS.items():
+            with pytest.raises(DistNetworkError, match="is broken: round 7 is over"):
+                getattr(client, each)(*arguments)
+
+
+def test_interruption_ends_every_client_under_it_and_those_that_come_later(port: int) -> None:
+    interruption, other = Interruption(), connect(port)
+    clients = [connect(port, interruption=interruption) for _ in range(3)]
+    interruption.interrupt("it is over")
+    interruption.interrupt("and that came later")
+    for client in [*clients, connect(port, interruption=interruption)]:
+        with pytest.raises(DistNetworkError, match="it is over"):
+            client.add("k", 1)
+        client.close()
+    assert other.add("k", 1) == 1
+
+
+def test_interruption_ends_connecting_to_what_does_not_answer() -> None:
+    interruption = Interruption()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def interrupt() -> None:
+            silent, _ = listener.accept()
+            with silent:
+                silent.recv(1)
+                interruption.interrupt("round 7 is over")
+
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(EndpointUnreachable, match="was not waited for any longer: round 7 is over"):
+            reach(Endpoint("127.0.0.1", listener.getsockname()[1]), 300, "it", greet_store, interruption=interruption)
 
 
 def test_no_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:

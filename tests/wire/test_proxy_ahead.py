@@ -8,7 +8,7 @@ import wire_client as wire
 from attack_kit import wait_until
 from proxy_kit import CLIENTS, Node, crowd, expect_requests, operations, trunks
 
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 KEY = b"/key"
 

@@ -13,7 +13,7 @@ from proxy_kit import FOREVER, Node, assert_new_or_closed, crowd, trunks
 from relay import Relay
 from test_linearizability import by_processes
 
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 KEY = b"/key"
 

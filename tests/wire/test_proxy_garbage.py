@@ -42,7 +42,7 @@ from trunk_peer import (
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.kvstore.proxy import StoreProxy
+from rdzv_plugins.kvstore.native.proxy import StoreProxy
 
 KEY = b"/key"
 # Behind a good attach.

@@ -14,8 +14,8 @@ from relay import Relay
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.kvstore.proxy import StoreProxy
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.proxy import StoreProxy
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 KEY = b"/key"
 

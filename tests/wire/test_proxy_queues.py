@@ -16,7 +16,7 @@ from stock_client import connect
 from store_servers import PROXIED, running
 from torch.distributed import QueueEmptyError, TCPStore
 
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 QUEUE = b"/queue"
 WAIT = wire.keyed(wire.WAIT, [QUEUE])

@@ -13,7 +13,7 @@ from coordination_kit import stop
 from proxy_kit import CLIENTS, Node, crowd, expect_requests, operations
 from relay import Relay
 
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 KEY = b"/key"
 

@@ -12,7 +12,7 @@ from attack_kit import Bystanders, wait_until
 from proxy_kit import Node, Workers, crowd, expect_requests, silent, trunks
 from relay import Relay
 
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 KEY = b"/key"
 

@@ -15,7 +15,7 @@ from attack_kit import Bystanders
 from proxy_kit import FOREVER, Node, crowd
 
 from rdzv_plugins.errors import AddressInUse
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 KEY = b"/key"
 
@@ -26,22 +26,33 @@ def root() -> Iterator[StoreServer]:
         yield server
 
 
-def ask_by(path: str, uid: int | None, pipe: Any) -> None:
+Where = str | tuple[str, int]
+"""The path of a Unix socket, or where a TCP port is."""
+
+
+def connect(where: Where) -> socket.socket:
+    if not isinstance(where, str):
+        return socket.create_connection(where, timeout=60)
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.settimeout(60)
+    client.connect("\0" + where[1:] if where.startswith("@") else where)
+    return client
+
+
+def ask_by(where: Where, uid: int | None, pipe: Any) -> None:
     """In a process of its own: what a client with that uid is told by the proxy there."""
     if uid is not None:
         os.setgid(uid)
         os.setuid(uid)
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            client.settimeout(60)
-            client.connect("\0" + path[1:] if path.startswith("@") else path)
+        with connect(where) as client:
             client.sendall(wire.validate() + wire.ping(7))
             pipe.send(client.recv(4))
     except OSError as error:
         pipe.send(type(error).__name__)
 
 
-def asked(path: str, uid: int | None = None) -> object:
+def asked(path: Where, uid: int | None = None) -> object:
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
     process = context.Process(target=ask_by, args=(path, uid, there))
@@ -77,6 +88,25 @@ def test_only_this_user_and_root_may_use_the_unix_socket(root: StoreServer, path
         assert asked(path) == wire.pong(7)
     if not path.startswith("@"):
         assert not os.path.exists(path)
+
+
+def test_its_ports_are_for_the_same_users_then(root: StoreServer, path: str) -> None:
+    """By which stock clients begin, before they are moved to the Unix socket."""
+    foreign = 65534 if os.getuid() == 0 else None
+    with Node(root.port) as node, Bystanders(node.port, clients=3) as workers:
+        port = ("127.0.0.1", node.port)
+        if foreign is not None:
+            assert asked(port, foreign) == wire.pong(7), "any user may, as long as nothing else is asked for"
+        node.proxy.listen_unix(path)
+        later = ("127.0.0.1", node.proxy.listen())
+        everywhere = ("127.0.0.1", node.proxy.listen(""))
+        for each in (port, later, everywhere):
+            assert asked(each) == wire.pong(7)
+            if foreign is not None:
+                assert asked(each, foreign) in (b"", "ConnectionResetError", "BrokenPipeError")
+        if foreign is not None:
+            assert node.proxy.stats()["refused"] == {"foreign user": 3}
+        workers.advance(3)
 
 
 def test_a_unix_socket_that_is_taken(root: StoreServer, path: str) -> None:

@@ -25,8 +25,8 @@ from wire_client import PATIENCE
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import Compacted, ConnectionLost
-from rdzv_plugins.kvstore.framed_connection import FramedConnection
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 T = PATIENCE
 

@@ -18,7 +18,7 @@ from session_peers import HELLO, OPENED, answering, at, reply, says, session_at
 from wire_client import PATIENCE
 
 from rdzv_plugins.errors import ConnectionLost
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 T = PATIENCE
 

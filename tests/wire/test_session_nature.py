@@ -17,7 +17,7 @@ from session_peers import at, session_at
 from wire_client import PATIENCE
 
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 T = PATIENCE
 

@@ -17,7 +17,7 @@ from wire_client import PATIENCE
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RunIdMismatch
-from rdzv_plugins.kvstore.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 T = PATIENCE
 

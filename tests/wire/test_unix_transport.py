@@ -18,8 +18,8 @@ from store_servers import lifeline
 from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, TCPStore
 from unix_kit import Reached, by_tcp, listening, moved, reached, unused
 
-from rdzv_plugins.kvstore import unix_transport
-from rdzv_plugins.kvstore.unix_transport import NotMoved, move, open_sockets
+from rdzv_plugins.kvstore.tcpstore import unix_transport
+from rdzv_plugins.kvstore.tcpstore.unix_transport import NotMoved, move, open_sockets
 
 # Every test of the Store API, with the client that is moved (what they call ``store``) beside clients by TCP.
 for _tests in (test_store_api, test_store_api_more):

@@ -13,9 +13,9 @@ from store_servers import GRACE, Server
 from torch.distributed import TCPStore
 
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.proxy import StoreProxy
-from rdzv_plugins.kvstore.server import StoreServer
-from rdzv_plugins.kvstore.unix_transport import move, open_sockets
+from rdzv_plugins.kvstore.native.proxy import StoreProxy
+from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.tcpstore.unix_transport import move, open_sockets
 
 
 class Reached(Server):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rdzv_file import FileBackend, FileOptions
 
-from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
 
 
 def backend(directory: Path, run_id: str = "job", **options: object) -> FileBackend:
@@ -85,6 +85,6 @@ def test_a_directory_that_is_gone_is_an_error_that_names_it(tmp_path: Path) -> N
 
 def test_a_file_of_something_else_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "job.rdzv").write_text("not a number")
-    with pytest.raises(EndpointUnreachable, match=r"cannot use .*job\.rdzv"):
+    with pytest.raises(RendezvousFailed, match=r"cannot read .*job\.rdzv, which is not its own"):
         backend(tmp_path).set_state(b"state")
     assert (tmp_path / "job.rdzv").read_text() == "not a number"

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from rdzv_plugins import Event, Session
 from rdzv_plugins.errors import ConnectionLost, RdzvError
+from rdzv_plugins.kit import Security
 from rdzv_plugins.testing import ServerProcess
 from redis import Redis
 
 from rdzv_redis.conformance import start_redis
 from rdzv_redis.coordination import RedisCoordination
-from rdzv_redis.security import Security
 from rdzv_redis.target import Target
 
 T = 60.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import ssl
 from collections.abc import Iterator
@@ -15,11 +16,12 @@ import trustme
 from kit import T, backend_at, client, opened, redis_server, refused
 from rdzv_plugins import Request
 from rdzv_plugins.errors import AccessRefused, UsageError
+from rdzv_plugins.kit import Security
 from rdzv_plugins.options import parse_options
 from rdzv_plugins.testing import ServerProcess
 
 from rdzv_redis import RedisOptions, create, validate
-from rdzv_redis.security import Security
+from rdzv_redis.coordination import RedisCoordination
 
 
 @dataclass
@@ -92,6 +94,7 @@ def test_a_password_in_the_clear_is_warned_of(
 ) -> None:
     file = tmp_path / "credentials"
     file.write_text("me:secret\n")
+    file.chmod(0o600)
     for quiet in (
         request(),
         request("rediss://redis-1", credentials=str(file)),
@@ -100,9 +103,9 @@ def test_a_password_in_the_clear_is_warned_of(
         request("[::1]:6400", credentials=str(file)),
         request("localhost", credentials=str(file)),
     ):
-        create(quiet)
+        created(quiet)
     assert caplog.text == ""
-    create(request(credentials=str(file)))
+    created(request(credentials=str(file)))
     assert "the password of user 'me' goes to redis-1:6379 in the clear" in caplog.text
     assert "secret" not in caplog.text
 
@@ -197,6 +200,11 @@ def request(endpoint: str = "redis-1", **conf: str) -> Request:
     )
 
 
+def created(given: Request) -> RedisCoordination:
+    """As the launcher makes it."""
+    return create(dataclasses.replace(given, target=validate(given)))
+
+
 def test_what_is_refused_before_anything_starts(certificates: Certificates, tmp_path: Path) -> None:
     cert, key = certificates.issue("client")
     empty, broken = tmp_path / "empty", tmp_path / "broken"
@@ -209,7 +217,6 @@ def test_what_is_refused_before_anything_starts(certificates: Certificates, tmp_
         (request(cert=cert, key=certificates.cacert), "not a certificate and its key"),
         (request("redis://h", cacert=certificates.cacert), "says redis://"),
         (request(credentials=str(broken)), "user:password"),
-        (request("localhost:0"), "--standalone"),
     ]
     for each, says in wrong:
         with pytest.raises(UsageError, match=says) as raised:
@@ -221,13 +228,13 @@ def test_what_is_refused_before_anything_starts(certificates: Certificates, tmp_
 
 def test_the_password_is_taken_out_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RDZV_REDIS_PASSWORD", "secret")
-    backend = create(request())
-    assert (backend._security.user, backend._security.password) == ("default", "secret")
+    backend = created(request())
+    assert (backend.security.user, backend.security.password) == ("default", "secret")
     assert "RDZV_REDIS_PASSWORD" not in os.environ
-    assert "secret" not in repr(backend._security)
+    assert "secret" not in repr(backend.security)
     file = tmp_path / "credentials"
     file.write_text("me:pa:ss\n")
-    assert create(request(credentials=str(file)))._security.password == "pa:ss"
+    assert created(request(credentials=str(file))).security.password == "pa:ss"
     monkeypatch.setenv("RDZV_REDIS_USER", "me")
     with pytest.raises(UsageError, match="RDZV_REDIS_PASSWORD is not"):
         validate(request())

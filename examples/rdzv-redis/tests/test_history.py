@@ -52,7 +52,7 @@ def backends(past: Past) -> Iterator[Callable[[], RedisCoordination]]:
 
 def deaf(session: Any) -> Any:
     """It asks nothing and hears nothing by itself, so that a test says who is the first to ask."""
-    session._loop.run(session._stop_tasks(), T)
+    session._loop.run(session._work.stop(), T)
     return session
 
 
@@ -99,9 +99,9 @@ def test_whoever_asks_first_notices(past: Past, backends: Callable[[], RedisCoor
     follower._loop.run(_followed(follower, revision), T)
     rewrite(past, backends, changes)
     with pytest.raises(Gone, match="BACK"):
-        keeper._loop.run(keeper._requests.keep(time.monotonic() + T), T)
+        keeper._loop.run(keeper._work.requests.keep(time.monotonic() + T), T)
     if changes > 2:  # else nothing is told
-        assert LOST in str(follower._loop.run(follower._follower.run(), T))
+        assert LOST in str(follower._loop.run(follower._work.follower.run(), T))
     with pytest.raises(ConnectionLost, match=LOST):
         writer.put({"k": b"wrong"}, guard=KeyValue("new/0", b"", revision - 1), timeout=T)
     with pytest.raises(ConnectionLost, match=LOST):
@@ -111,13 +111,15 @@ def test_whoever_asks_first_notices(past: Past, backends: Callable[[], RedisCoor
 
 async def _followed(session: Any, revision: int) -> None:
     """It has heard of everything up to there."""
-    wire = await session._server.connect(time.monotonic() + T)
+    wire = await session._work.server.connect(time.monotonic() + T)
     try:
-        ((_, entries),) = await wire.ask("XREAD", "STREAMS", session._space.events, f"{session._follower._position}-0")
-        session._follower._take(entries)
+        ((_, entries),) = await wire.ask(
+            "XREAD", "STREAMS", session._work.space.events, f"{session._work.follower._position}-0"
+        )
+        session._work.follower._take(entries)
     finally:
         await wire.drop()
-    assert session._follower._position == revision
+    assert session._work.follower._position == revision
 
 
 @pytest.mark.parametrize(

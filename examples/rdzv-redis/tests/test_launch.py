@@ -93,9 +93,9 @@ def job(tmp_path: Path) -> Iterator[Job]:
 def test_any_node_may_be_killed_the_first_one_too(job: Job) -> None:
     """Started by rdzv-run and by plain torchrun; the password comes by a file, and by the environment."""
     by_file = f",credentials={job.credentials}"
-    first = job.node("-m", "launcher.cli", backend="--rdzv_backend=redis", RDZV_REDIS_PASSWORD=PASSWORD)
+    first = job.node("-m", "rdzv_launcher.run.cli", backend="--rdzv_backend=redis", RDZV_REDIS_PASSWORD=PASSWORD)
     wait_until(lambda: "joining at" in first.text, job.texts)  # node 0 is the first one
-    second = job.node("-m", "launcher.cli", backend="--rdzv_backend=redis", conf=by_file)
+    second = job.node("-m", "rdzv_launcher.run.cli", backend="--rdzv_backend=redis", conf=by_file)
     third = job.node("-m", "torch.distributed.run", backend="--rdzv-backend=rdzv-plugins.redis", conf=by_file)
     living = [first, second, third]
     while len(living) > 1:
@@ -115,7 +115,7 @@ def test_the_launcher_prints_what_the_backend_logs(tmp_path: Path) -> None:
     """Nobody answers at that address, which is of no network."""
     flags = ["--rdzv_backend=redis", "--rdzv_endpoint=192.0.2.1", "--rdzv_id=job", "--rdzv_conf=timeout=1"]
     done = subprocess.run(
-        [sys.executable, "-m", "launcher.cli", *flags, "--nnodes=1:2", str(WORKER), str(tmp_path / "stop")],
+        [sys.executable, "-m", "rdzv_launcher.run.cli", *flags, "--nnodes=1:2", str(WORKER), str(tmp_path / "stop")],
         env=os.environ | {"RDZV_REDIS_PASSWORD": PASSWORD},
         capture_output=True,
         text=True,
@@ -128,7 +128,7 @@ def test_the_launcher_prints_what_the_backend_logs(tmp_path: Path) -> None:
 
 
 def test_a_wrong_password_ends_the_launch_at_once(job: Job) -> None:
-    node = job.node("-m", "launcher.cli", backend="--rdzv_backend=redis", RDZV_REDIS_PASSWORD="wrong")
+    node = job.node("-m", "rdzv_launcher.run.cli", backend="--rdzv_backend=redis", RDZV_REDIS_PASSWORD="wrong")
     assert node.process.wait(2 * T) == 77, node.text
     assert "does not accept the password of user 'default'" in node.text
     assert "RDZV_REDIS_PASSWORD" in node.text

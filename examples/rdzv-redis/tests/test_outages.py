@@ -77,7 +77,7 @@ def test_who_is_lost_during_an_outage_is_lost_after_it(server: ServerProcess) ->
         lost.put({"lost": b""}, ephemeral=True, timeout=T)
         session.watch("lost", recorder, timeout=T)
         server.kill()
-        lost._loop.run(lost._stop_tasks(), T)  # type: ignore[attr-defined]  # as if its process had been killed
+        lost._loop.run(lost._work.stop(), T)  # type: ignore[attr-defined]  # as if its process had been killed
         server.start_again()
         assert recorder.take(2)[1] == ("lost", None)
 

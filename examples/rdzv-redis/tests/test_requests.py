@@ -124,12 +124,12 @@ def test_a_request_that_comes_late_behind_a_later_one_does_nothing(port: int) ->
         session = opened(backend)
         session.put({"k": b"1"}, timeout=T)
         session.put({"k": b"2"}, timeout=T)
-        requests = session._requests  # type: ignore[attr-defined]
+        requests = session._work.requests  # type: ignore[attr-defined]
         late = ["put", requests._name, requests._epoch, requests._seen, requests._identity, 1, "", "", "-", "k", "late"]
         with client(port) as redis:
             from rdzv_redis.wire import SCRIPT
 
-            keys = backend._space.keys
+            keys = backend.space.keys
             assert redis.eval(SCRIPT, len(keys), *keys, *late) == [b"STALE"]
             late[5] = 2
             assert redis.eval(SCRIPT, len(keys), *keys, *late)[0] == b"OK", "the answer that was given to it"
@@ -183,7 +183,7 @@ def test_a_watch_of_what_is_forgotten_says_so_and_the_stream_does_not_grow(port:
 def test_who_falls_behind_what_is_known_is_told_so(port: int) -> None:
     with backend_at(port) as backend, backend_at(port) as other:
         writer, session = opened(other), opened(backend)
-        follower = session._follower  # type: ignore[attr-defined]
+        follower = session._work.follower  # type: ignore[attr-defined]
         session._loop.run(_stop(session), T)  # type: ignore[attr-defined]
         for _ in range(3):
             writer.put({f"{number}": b"" for number in range(4000)}, timeout=T)
@@ -192,7 +192,7 @@ def test_who_falls_behind_what_is_known_is_told_so(port: int) -> None:
 
 
 async def _stop(session: object) -> None:
-    await session._stop_tasks()  # type: ignore[attr-defined]
+    await session._work.stop()  # type: ignore[attr-defined]
 
 
 def test_an_idle_session_asks_nothing_but_to_stay_alive(port: int) -> None:

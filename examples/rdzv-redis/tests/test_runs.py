@@ -10,7 +10,6 @@ import pytest
 from kit import Losses, T, backend_at, client, keys_of, opened, redis_server, wait_until
 from rdzv_plugins.testing import ServerProcess
 
-from rdzv_redis import keeping
 from rdzv_redis.coordination import RedisCoordination
 from rdzv_redis.target import Target
 
@@ -24,7 +23,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 def die(backend: RedisCoordination) -> None:
     """As a process that is killed does: nothing is said any more."""
     for session in list(backend._sessions):
-        session._loop.run(session._stop_tasks(), T)
+        session._loop.run(session._work.stop(), T)
 
 
 def test_the_last_session_deletes_the_keys_of_its_run_and_of_no_other(server: ServerProcess) -> None:
@@ -81,7 +80,7 @@ def test_a_session_that_was_ended_by_hand_says_so(server: ServerProcess) -> None
     with client(server.port) as redis, backend_at(server.port) as backend, backend_at(server.port) as other:
         session = opened(backend, 2, losses)
         opened(other, 2)
-        redis.hdel("rdzv-plugins/run/answers", session._requests._name)  # type: ignore[attr-defined]
+        redis.hdel("rdzv-plugins/run/answers", session._work.requests._name)  # type: ignore[attr-defined]
         assert "somebody has ended it by hand" in str(losses.next())
 
 
@@ -115,7 +114,7 @@ def test_sessions_that_come_and_go_at_once_delete_nothing_of_those_that_stay(ser
 
 def test_the_time_to_live_of_others_is_heeded(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session of an hour notices the end of one of three seconds as soon as that one's own kind would."""
-    monkeypatch.setattr(keeping, "_LONGEST_PERIOD_S", 3600)
+    monkeypatch.setattr("rdzv_plugins.kit.keeping._LONGEST_PERIOD_S", 3600)
     with backend_at(server.port) as backend, backend_at(server.port) as other:
         session = opened(backend, 3600)
         opened(other, 3).put({"short": b""}, ephemeral=True, timeout=T)

@@ -21,7 +21,7 @@ struct Source {
 
 // What the connections of an event loop share.
 struct Workplace {
-  Surroundings around;
+  LoopContext context;
   std::string read_buffer;   // for one read of any connection
   std::string reply_buffer;  // lent to the connection that is being served
   Wakes wakes;               // to be told at the end of the turn
@@ -31,10 +31,12 @@ class Connection : public Source {
  public:
   Connection(UniqueFd fd, std::shared_ptr<Keyspace> keyspace, Workplace& work);
 
+  using Questions = Conversation::Questions;
+
   // Reads once and runs what has come; flush() sends the replies. False: the client has left.
-  bool readable(Workplace& work);
+  bool readable(Workplace& work, Questions questions);
   // Goes on with requests that are here already, once the replies to earlier ones are sent.
-  void resume(Workplace& work);
+  void resume(Workplace& work, Questions questions);
   bool woken(const Waiter& waiter) { return conversation_.woken(waiter, output_); }
   // False: nothing was left for its session.
   bool pushed() { return conversation_.pushed(output_); }
@@ -47,6 +49,14 @@ class Connection : public Source {
   void refuse(Refusal why) { conversation_.refuse_for_root(why); }
   std::shared_ptr<Trunk> end_trunk() { return conversation_.end_trunk(); }
   bool is_trunk() const { return conversation_.is_trunk(); }
+  // See Trunk; nothing for other connections.
+  std::int64_t recall_due_ms() const { return trunk() ? trunk()->recall_due_ms() : INT64_MAX; }
+  void postpone_recalls(std::int64_t ms) {
+    if (trunk()) {
+      trunk()->postpone_recalls(ms);
+    }
+  }
+  const std::shared_ptr<Trunk>& trunk() const { return conversation_.trunk(); }
   std::uint64_t token() const { return conversation_.token(); }
 
   // There may be complete requests here, which nothing but their turn is missing for.
@@ -54,14 +64,18 @@ class Connection : public Source {
     return output_.empty() && !conversation_.suspended() &&
            (conversation_.has_queued() || (conversation_.stopped_early() && !pending_.empty()));
   }
+  // It has a question, which is answered in its turn: nothing is read meanwhile.
+  bool held_back() const { return loop.again && conversation_.held_back(); }
+  bool asks_alone() const { return conversation_.asks_alone(); }
   // The server waits for this client: to greet, to send the rest of a request, to read its replies.
   bool suspect() const {
-    return !conversation_.greeted() || (!pending_.empty() && !conversation_.suspended()) || !output_.empty();
+    const bool served = conversation_.suspended() || conversation_.held_back();  // or about to be
+    return !conversation_.greeted() || (!pending_.empty() && !served) || !output_.empty();
   }
   // Milliseconds since the client last did what it is waited for.
-  std::int64_t still_for(const Surroundings& around) const { return around.now_ms - progress_ms_; }
+  std::int64_t still_for(const LoopContext& context) const { return context.running_ms() - progress_ms_; }
   // Not kNone: it has waited too long.
-  Refusal overdue(const Surroundings& around) const;
+  Refusal overdue(const LoopContext& context) const;
 
   Session* session() const { return conversation_.session(); }
   Lease* lease() { return conversation_.lease(); }
@@ -70,8 +84,16 @@ class Connection : public Source {
   std::int64_t lease_ends_ms() {
     return std::max(lease()->heard_ms, reads() ? 0 : progress_ms_) + lease()->ttl_ms;
   }
+  // After a time in which the server did not listen to it: as if it had been heard just now.
+  void excuse(const LoopContext& context) {
+    progress_ms_ = context.running_ms();
+    conversation_.heard();
+  }
   // False: it leaves too many replies unread to be read from.
   bool reads() const { return output_.size() < Conversation::kHighWater && conversation_.reads(); }
+
+  // A keyspace whose process has stood still serves nobody.
+  bool pauses() { return conversation_.pauses(); }
 
   int fd() const { return fd_.get(); }
   // Gives up the socket, the session and all memory; the rest lives on until the turn ends.
@@ -79,8 +101,8 @@ class Connection : public Source {
   std::uint32_t interest() const;  // epoll events
   Refusal refusal() const { return refusal_ != Refusal::kNone ? refusal_ : conversation_.refusal(); }
   // Memory that is held for this client alone, and the same with the values that it shares with others.
-  std::size_t held() const { return pending_.size() + output_.owned(); }
-  std::size_t unfinished() const { return pending_.size() + output_.size(); }
+  std::size_t held() const { return pending_.size() + output_.owned() + conversation_.gathered(); }
+  std::size_t unfinished() const { return pending_.size() + output_.size() + conversation_.gathered(); }
   const Peer& peer() const { return peer_; }
   Peer& peer() { return peer_; }
   const Keyspace& keyspace() const { return conversation_.keyspace(); }
@@ -95,15 +117,16 @@ class Connection : public Source {
     bool dirty = false;
     bool again = false;
     bool closed = false;
+    bool parked = false;  // its keyspace pauses: it is not waited for
   } loop;
 
  private:
-  void feed(std::string_view fresh, Workplace& work);
+  void feed(std::string_view fresh, Workplace& work, Questions questions);
 
   UniqueFd fd_;
   Refusal refusal_ = Refusal::kNone;
   Peer peer_;
-  std::int64_t progress_ms_;  // when the client last did what it is waited for
+  std::int64_t progress_ms_;  // of the time in which its loop has been running: when the client last did what it is waited for
   std::string pending_;       // the beginning of a request, and what is behind it
   Output output_;
   Conversation conversation_;

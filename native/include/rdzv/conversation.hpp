@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rdzv/desk.hpp"
+#include "rdzv/server_access.hpp"
 #include "rdzv/fields.hpp"
 #include "rdzv/framing.hpp"
 #include "rdzv/keyspace.hpp"
@@ -30,8 +30,8 @@ class Conversation {
 
   // `peer` outlives the conversation, and is where waiters say who they are. `owner`: how its event loop finds it back
   // from a waiter.
-  Conversation(Surroundings& around, std::shared_ptr<Keyspace> keyspace, Peer& peer, void* owner)
-      : around_(around), peer_(peer), owner_(owner) {
+  Conversation(LoopContext& context, std::shared_ptr<Keyspace> keyspace, Peer& peer, void* owner)
+      : context_(context), peer_(peer), owner_(owner) {
     enter(std::move(keyspace));
   }
   Conversation(const Conversation&) = delete;
@@ -43,10 +43,18 @@ class Conversation {
     keyspace_->connections.fetch_sub(1, std::memory_order_relaxed);
   }
 
+  // A client's write has no answer: when another one is told of it by other means and asks, it may lie in a socket that
+  // is read later. So questions, see asks(), are answered when all that had been sent before them is read.
+  enum class Questions : std::uint8_t {
+    kLater,    // feed() stops before the first one
+    kIfAlone,  // the same, save for one that is all that has come: it was sent before its event loop looked for events
+    kNow,
+  };
+
   // Runs the complete requests at the beginning of `bytes`; returns how many bytes they had. What is left over comes
   // again, with more behind it; it may hold complete requests when the replies have reached the high-water mark, or
   // when one took long: others are to have their turn. `wakes`: waiters, of any loop, to be told by the caller.
-  std::size_t feed(std::string_view bytes, Output& reply, Wakes& wakes);
+  std::size_t feed(std::string_view bytes, Output& reply, Wakes& wakes, Questions questions = Questions::kNow);
 
   // A waiter of this conversation was woken. False: it was cancelled meanwhile, nothing is to be sent.
   bool woken(const Waiter& waiter, Output& reply);
@@ -56,14 +64,14 @@ class Conversation {
   // The client has sent something.
   void heard() {
     if (Lease* const mine = lease()) {
-      mine->heard_ms = around_.now_ms;
+      mine->heard_ms = context_.running_ms();
     }
   }
   // Null: it may be silent for as long as it likes.
   Lease* lease() { return session_ ? &session_->lease : trunk_ ? &trunk_lease_ : nullptr; }
   // Null: it has none. Few have.
   Session* session() const { return session_.get(); }
-  // When its connection closes: the others hear of it by `Surroundings::pushes`.
+  // When its connection closes: the others hear of it by `LoopContext::pushes`.
   void end_session();
 
   // When its connection closes: what it had is kept for the proxy's grace. Null: it is no trunk, or another connection
@@ -85,6 +93,7 @@ class Conversation {
     stopped_early_ = true;  // there may be requests here
   }
   bool is_trunk() const { return phase_ == Phase::kTrunk; }
+  const std::shared_ptr<Trunk>& trunk() const { return trunk_; }
   std::uint64_t token() const { return trunk_ ? trunk_->traits().token : 0; }
   void refuse_for_root(Refusal why) { refuse(why); }
 
@@ -92,8 +101,14 @@ class Conversation {
   Refusal refusal() const { return refusal_; }
   // The last feed() left requests that may be complete.
   bool stopped_early() const { return stopped_early_; }
+  // And the first of them is a question, which waits for its time; it was all that had come.
+  bool held_back() const { return held_back_; }
+  bool asks_alone() const { return held_back_ && alone_; }
+  // Memory for an answer that is not complete.
+  std::size_t gathered() const { return listing_ ? listing_->bytes() : 0; }
   bool greeted() const { return phase_ != Phase::kGreeting; }
   const Keyspace& keyspace() const { return *keyspace_; }
+  bool pauses() { return keyspace_->pause.check(); }
 
  private:
   enum class Phase : std::uint8_t { kGreeting, kStore, kFramed, kTrunk };
@@ -103,11 +118,13 @@ class Conversation {
   std::size_t request(std::string_view bytes, Output& reply, Wakes& wakes);
   std::size_t frame(std::string_view bytes, Output& reply, Wakes& wakes);
   std::size_t refuse(Refusal why);
+  // True: the question at the beginning of what is there has to wait. `whole`: nothing is there behind it.
+  bool holds_back(bool whole);
 
   // Operations of coordination; coordination_frames.cpp.
   void coordinate(Operation operation, std::uint32_t id, std::string_view payload, Output& reply);
   void open_session(std::uint32_t id, Payload& payload, Output& reply);
-  void put(std::uint32_t id, Payload& payload, Output& reply);
+  void put(std::uint32_t id, Payload& payload, std::size_t size, Output& reply);
   void remove(std::uint32_t id, Payload& payload, Output& reply);
   void list(std::uint32_t id, Payload& payload, Output& reply);
   void watch(std::uint32_t id, Payload& payload, Output& reply);
@@ -135,12 +152,14 @@ class Conversation {
   void relay_wait(Keyspace::Keys keys, Output& reply);
   bool relay_forward(std::uint32_t id, Query query, std::string_view raw);
   void relay_barrier(std::string_view key, std::int64_t world_size);
-  const std::shared_ptr<Guest>& guest();
+  const std::shared_ptr<RelayClient>& relay_client();
 
   // A write has found that proxies hold the value: false if they do not any more.
   bool wait_for_holders(const std::vector<KeyView>& keys);
   void enter(std::shared_ptr<Keyspace> keyspace);
   void execute(Query query, Fields fields, Output& reply, Wakes& wakes);
+  // A part at each call: there is another one while `listing_` is.
+  void list_keys(Output& reply);
   void wait(Keyspace::Keys keys, Output& reply);
   void barrier(std::string_view key, std::int64_t world_size, Output& reply, Wakes& wakes);
   // Those of `wakes` from `first` on that are this client's: their answers come before those to later requests.
@@ -148,9 +167,9 @@ class Conversation {
   bool may_wait(std::size_t keys);
   void keep(std::shared_ptr<Waiter> waiter);
   void cancel_waits();
-  WaitOwner owner() { return {around_.loop, owner_, &peer_, around_.now_ms, around_.turn}; }
+  WaitOwner owner() { return {context_.loop, owner_, &peer_, context_.now_ms, context_.turn}; }
 
-  Surroundings& around_;
+  LoopContext& context_;
   std::shared_ptr<Keyspace> keyspace_;
   Peer& peer_;
   void* const owner_;
@@ -159,21 +178,28 @@ class Conversation {
   Scanner scanner_;
   std::unique_ptr<Session> session_;
   Keyspace::Writer writer_;
+  std::unique_ptr<KeyList> listing_;  // the answer to LIST_KEYS, as far as it is gathered
   std::shared_ptr<Waiter> holders_;  // who have to give up a value before the next request
-  std::shared_ptr<Guest> guest_;
+  std::shared_ptr<RelayClient> relay_client_;
   std::shared_ptr<Trunk> trunk_;
-  std::shared_ptr<Subscriber> bell_;
+  std::shared_ptr<Subscriber> subscriber_;
   Lease trunk_lease_;
   std::deque<std::string> queued_;   // frames that have come behind one that has to wait
   std::size_t queued_bytes_ = 0;
   Phase phase_ = Phase::kGreeting;
   Refusal refusal_ = Refusal::kNone;
+  Questions questions_ = Questions::kNow;
   bool stopped_early_ = false;
+  bool held_back_ = false;
+  bool first_ = false;  // nothing was run before it by this feed()
+  bool alone_ = false;
   bool took_long_ = false;
   bool suspended_ = false;
 };
 
 // The keys that a request writes.
 std::vector<KeyView> keys_written(Query query, Fields fields);
+// Whether a request may store something.
+bool writes(Query query);
 
 }  // namespace rdzv

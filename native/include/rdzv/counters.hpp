@@ -32,6 +32,7 @@ struct Counters {
   Count accepted, closed;
   Count received, sent;  // bytes
   Count turns, busy_ns, wakes;
+  Count stalled_ms;  // for which it did not run though it would have
 };
 
 }  // namespace rdzv

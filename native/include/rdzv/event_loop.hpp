@@ -27,7 +27,7 @@ namespace rdzv {
 class EventLoop;
 
 // What the event loops of a server share. The vector does not change while they run.
-struct Crew {
+struct LoopGroup {
   const Limits limits;
   EventLog& log;
   std::vector<std::unique_ptr<EventLoop>> loops;
@@ -43,7 +43,7 @@ struct Crew {
 class EventLoop : private Host {
  public:
   // Throws std::system_error.
-  EventLoop(Crew& crew, Desk& desk, std::uint32_t index);
+  EventLoop(LoopGroup& loop_group, ServerAccess& server, std::uint32_t index);
   ~EventLoop() override;
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
@@ -63,7 +63,8 @@ class EventLoop : private Host {
   void listen(const std::shared_ptr<Listener>& listener);
   void unlisten(const Listener& listener);  // and closes the connections of its keyspace
   void adopt(UniqueFd fd, const Peer& peer, const std::shared_ptr<Listener>& listener);
-  void wipe(Keyspace& keyspace) { keyspace.wipe(&work_.around.pushes); }
+  void resume(const Keyspace& keyspace);    // which has paused
+  bool wipe(Keyspace& keyspace, std::size_t part) { return keyspace.wipe_part(part, &work_.context.pushes); }
   // From now on its clients are a proxy's. Before anything listens.
   void become_proxy(Upstream& upstream, const std::shared_ptr<Keyspace>& keys);
   // Null: it is no proxy's. Its counters may be read by any thread.
@@ -74,11 +75,27 @@ class EventLoop : private Host {
   static constexpr std::size_t kAcceptBatch = 512;  // accepted in one turn, of one listener
 
   void run();
-  void turn(int count, epoll_event* events);
+  // How late it is, which is not held against those who were silent meanwhile; and whether keyspaces have to pause.
+  void begin_turn(int wait_ms);
+  // `asked`: loops that are to be told when what has come is read; a bit each.
+  void turn(int count, epoll_event* events, std::uint64_t asked);
   // Serves one connection, and settles or closes it. Without events: goes on with what is here.
-  void step(Connection& connection, std::uint32_t events);
-  void serve_again();
+  void step(Connection& connection, std::uint32_t events,
+            Connection::Questions questions = Connection::Questions::kLater);
+  // True: its keyspace pauses, and it is not waited for until resume().
+  bool parked(Connection& connection);
+
+  // Questions are answered when the writes that were sent before them are done, in whichever socket of whichever loop
+  // they lie; questions.cpp. See THREADS.md.
+  std::uint64_t fall_asleep(int& wait_ms);  // returns who has asked this loop: then it does not sleep
+  void answer_questions();
+  void ask_others();  // to say when they have read what was sent by now, save those that have
+  bool has_read_all() const;  // by another loop: what had been sent to this one, and has done it
+  void caught_up();           // by another loop, which was asked
+  bool awaits() const { return awaited_.load() > 0 && work_.context.running_ms() < patience_ends_ms_; }
+
   void settle(Connection& connection);  // after anything that may have changed what is waited for
+  void watch(Connection& connection, std::uint32_t events);
   void count_memory(Connection& connection);
   void set_suspect(Connection& connection, bool suspect);
   void close(Connection& connection, Refusal why);
@@ -109,6 +126,8 @@ class EventLoop : private Host {
   void expire_trunks();
   void note_session(Connection& connection);    // which has one, or is a trunk; after anything that may have made it
   void forget_session(Connection& connection);  // before it ends
+  void note_recall(Connection& connection);     // of which something may have been asked back
+  std::int64_t recall_due_ms(const Connection& connection) const;  // see Trunk; in the time in which the loop has been running
   void expire_sessions();
 
   // acceptance.cpp
@@ -119,7 +138,7 @@ class EventLoop : private Host {
   void resume_accepting();
   void refuse(const Peer* peer, Refusal why, const Keyspace& keyspace);
 
-  Crew& crew_;
+  LoopGroup& loop_group_;
   const std::uint32_t index_;
   Counters counters_;
   Workplace work_;
@@ -130,7 +149,13 @@ class EventLoop : private Host {
   std::vector<std::shared_ptr<Listener>> listeners_;
   std::vector<std::unique_ptr<Connection>> connections_here_;
   std::vector<Connection*> suspects_;
-  std::vector<Connection*> again_;  // have requests here, and had their turn
+  std::vector<Connection*> again_;    // have requests here, and had their turn
+  std::vector<Connection*> due_;      // the same, when what was sent to this loop before they asked is read
+  std::vector<Connection*> waiting_;  // the same, served when nobody is awaited
+  enum class State : std::uint8_t { kAsleep, kReading, kAnswering };
+  std::atomic<State> state_{State::kAnswering};
+  std::atomic<std::uint32_t> awaited_{0};   // loops that were asked, and have not caught up
+  std::atomic<std::uint64_t> asked_by_{0};  // a bit for each loop
   std::vector<Connection*> dirty_;  // were told something, have to be sent it
   std::vector<std::unique_ptr<Connection>> graveyard_;  // until the turn ends: its events may still name them
   std::vector<Wakes> outgoing_;     // by loop
@@ -139,8 +164,12 @@ class EventLoop : private Host {
   std::multimap<std::int64_t, std::shared_ptr<Trunk>> leaving_;  // by when each is forgotten
   std::unique_ptr<Relay> relay_;
   Upstream* upstream_ = nullptr;
-  std::int64_t next_sweep_ms_ = 0;
+  // Times are those of LoopContext::running_ms() save the first two.
   std::int64_t accept_again_ms_ = 0;  // 0: is accepting
+  std::int64_t measured_ms_ = 0;      // when the next one was
+  std::int64_t measured_cpu_ns_ = 0;  // of the thread
+  std::int64_t next_sweep_ms_ = 0;
+  std::int64_t patience_ends_ms_ = 0;  // with loops that were asked
   std::atomic<std::uint32_t> connections_{0};
   std::atomic<std::uint64_t> unfinished_{0};  // bytes, of the connections here
   bool stopping_ = false;

@@ -1,6 +1,7 @@
 // Our own framing. See PROTOCOL.md.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -73,5 +74,10 @@ enum class FrameStatus : std::uint8_t {
 
 // A session may stay silent for so long, its client says for how long.
 inline constexpr std::uint32_t kMinTtlMs = 100, kMaxTtlMs = 3'600'000;
+
+// For how long a proxy uses what it holds after it has sent a sign of life that its root has answered. Half of its grace,
+// but not longer than this: so long may a proxy that has gone make a write wait, and the grace is what it likes.
+inline constexpr std::int64_t kMostHoldMs = 10'000;
+constexpr std::int64_t hold_ms(std::int64_t grace_ms) { return std::min(grace_ms / 2, kMostHoldMs); }
 
 }  // namespace rdzv

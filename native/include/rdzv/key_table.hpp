@@ -71,6 +71,23 @@ class KeyTable {
     }
   }
 
+  // The entries of the next place, and which comes then; 0: all have been seen. Whoever begins with 0 and follows sees
+  // each entry that stays there once, also if the table grows meanwhile: places are counted from the highest bit, so
+  // that those into which a place is split follow each other.
+  template <class Action>
+  std::uint64_t scan(std::uint64_t place, Action action) const {
+    if (slots_.empty()) {
+      return 0;
+    }
+    const std::size_t first = static_cast<std::size_t>(place) & mask();
+    for (std::size_t at = first; slots_[at].entry; at = next(at)) {
+      if (home(slots_[at].hash) == first) {
+        action(*slots_[at].entry);
+      }
+    }
+    return reversed(reversed(place | ~std::uint64_t{mask()}) + 1);
+  }
+
   std::size_t size() const { return size_; }
 
  private:
@@ -78,6 +95,13 @@ class KeyTable {
     std::uint64_t hash = 0;
     Entry::Owner entry;
   };
+
+  static std::uint64_t reversed(std::uint64_t bits) {
+    bits = (bits >> 1 & 0x5555555555555555) | (bits & 0x5555555555555555) << 1;
+    bits = (bits >> 2 & 0x3333333333333333) | (bits & 0x3333333333333333) << 2;
+    bits = (bits >> 4 & 0x0f0f0f0f0f0f0f0f) | (bits & 0x0f0f0f0f0f0f0f0f) << 4;
+    return __builtin_bswap64(bits);
+  }
 
   std::size_t mask() const { return slots_.size() - 1; }
   // The low bits have picked the shard.

@@ -16,7 +16,9 @@
 #include <string_view>
 #include <vector>
 
+#include "rdzv/key_list.hpp"
 #include "rdzv/output.hpp"
+#include "rdzv/pause.hpp"
 #include "rdzv/shard.hpp"
 #include "rdzv/subscriber.hpp"
 #include "rdzv/trunks.hpp"
@@ -39,7 +41,11 @@ class Keyspace {
     bool blocked = false;
   };
 
-  explicit Keyspace(std::string name) : name_(std::move(name)) {}
+  explicit Keyspace(std::string name) : name_(std::move(name)) {
+    for (Shard& shard : shards_) {
+      shard.stored = &stored_;
+    }
+  }
   Keyspace(const Keyspace&) = delete;
   Keyspace& operator=(const Keyspace&) = delete;
 
@@ -65,7 +71,9 @@ class Keyspace {
   std::size_t bytes();
   // Of values, not of queues.
   std::int64_t size();
-  void list(Output& reply);
+  // Adds the next few hundred keys that have a value. True: that were all. Not a snapshot: a key that comes or goes
+  // meanwhile may be among them or not, all others are, once.
+  bool list_some(KeyList& list);
 
   // Wakes one client, of those who wait for no other key any more the one that has waited longest.
   void queue_push(std::string_view key, std::string_view value, Wakes& wakes);
@@ -116,6 +124,8 @@ class Keyspace {
 
   // Forgets keys and queues. Waits stay. With `pushes`, proxies are asked to give up what they hold; that is not waited for.
   void wipe(Pushes* pushes = nullptr);
+  // The same in parts, from 0 on. False: that was the last.
+  bool wipe_part(std::size_t part, Pushes* pushes);
 
   struct Waited {
     std::string key;
@@ -136,10 +146,20 @@ class Keyspace {
   // `keys` of them, each with at most `clients` clients.
   Summary summary(std::size_t keys, std::size_t clients);
 
+  Pause pause;
+
+  // Whether there is no room for a write of `size` bytes. The last sixteenth of `most` is for small ones: others can go
+  // on counting and meeting for a while, though somebody fills the store. 0: there always is.
+  bool full(std::size_t size, std::uint64_t most) const {
+    return most > 0 && stored_.load(std::memory_order_relaxed) + size > (size > kSmall ? most - most / 16 : most);
+  }
+
   // Connections; kept by them.
   std::atomic<std::uint32_t> connections{0};
 
  private:
+  static constexpr std::size_t kSmall = 4096;
+  static constexpr std::size_t kSlice = 2048;  // places of the table, looked at in one go
   static constexpr std::size_t kShards = 16;  // at most 64: one bit each in a mask
 
   class Locks;  // of several shards, taken in ascending order
@@ -164,6 +184,7 @@ class Keyspace {
   static void erase_if_unneeded(Shard& shard, Entry& entry);
 
   const std::string name_;
+  std::atomic<std::uint64_t> stored_{0};
   std::array<Shard, kShards> shards_;
 };
 

@@ -7,7 +7,7 @@ namespace rdzv {
 
 struct Lease {
   std::int64_t ttl_ms = 0;
-  std::int64_t heard_ms = 0;    // when its client last sent something
+  std::int64_t heard_ms = 0;    // when its client last sent something: LoopContext::running_ms()
   std::int64_t listed_ms = -1;  // when the event loop looks at it again; kept there. -1: it does not know of it
 };
 

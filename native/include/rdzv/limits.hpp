@@ -5,6 +5,9 @@
 
 namespace rdzv {
 
+// Of one run, whatever `stored_bytes` is: what is listed and watched there is so in one go.
+inline constexpr std::uint64_t kMostRun = 64u << 20;
+
 struct Limits {
   // The first three are those of torch's libuv server.
   std::uint64_t key_bytes = 8192;
@@ -16,6 +19,8 @@ struct Limits {
   std::uint64_t output_bytes = 256u << 20;
   // Half-sent requests and unread replies of all clients together.
   std::uint64_t buffered_bytes = 1u << 30;
+  // Keys and values of one keyspace, with what it costs to know them; and those of one run. 0: as many as may be.
+  std::uint64_t stored_bytes = 0;
   // Open connections. 0: what the limit of open files leaves.
   std::uint32_t connections = 0;
   // Time to send a valid first request.

@@ -21,6 +21,7 @@ struct Listener : Source {
   UniqueFd fd;
   std::uint16_t port = 0;
   bool local = false;  // a Unix socket: for this user alone
+  std::atomic<bool> own_user{false};  // the same of TCP, for those who connect from this machine
   const std::shared_ptr<Keyspace> keyspace;
   const std::uint64_t id;
   // Set before the loops are told: a connection that was accepted meanwhile is not taken on.

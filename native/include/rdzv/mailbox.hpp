@@ -27,6 +27,9 @@ class Mailbox {
   // Tasks run on the loop's thread, in the order in which they were posted.
   void post(Task task);
 
+  // With nothing to take: there is something else to look at.
+  void wake() { signal(); }
+
   // Whether there is something to take. Cheap.
   bool full() const { return signalled_.load(std::memory_order_acquire); }
   // By the loop only: everything that is there.

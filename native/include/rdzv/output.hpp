@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace rdzv {
@@ -29,6 +30,15 @@ class Output {
     size_ += bytes->size();
     if (!bytes->empty()) {
       chunks_.push_back({{}, std::move(bytes)});
+    }
+  }
+
+  // The same without a copy, but for this client alone.
+  void own(std::string&& bytes) {
+    size_ += bytes.size();
+    owned_ += bytes.size();
+    if (!bytes.empty()) {
+      chunks_.push_back({std::move(bytes), nullptr});
     }
   }
 

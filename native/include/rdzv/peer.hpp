@@ -29,6 +29,7 @@ struct Peer {
   // By a Unix socket.
   bool local = false;
 
+  bool is_loopback() const;
   // "10.0.0.7", "fe80::1"
   std::string host() const;
   // "10.0.0.7:40122", "[fe80::1]:40122"

@@ -67,6 +67,25 @@ inline constexpr std::array<QueryInfo, kQueryCount> kQueries{{
     {"barrier", "k8"},
 }};
 
+// Whether its answer depends on what others have written. The other requests have no answer, or wait for something.
+constexpr bool asks(Query query) {
+  switch (query) {
+    case Query::kCompareSet:
+    case Query::kGet:
+    case Query::kAdd:
+    case Query::kCheck:
+    case Query::kGetNumKeys:
+    case Query::kDeleteKey:
+    case Query::kMultiGet:
+    case Query::kQueuePop:
+    case Query::kQueueLen:
+    case Query::kListKeys:
+      return true;
+    default:
+      return false;
+  }
+}
+
 constexpr const QueryInfo& info(Query query) { return kQueries[static_cast<std::size_t>(query)]; }
 
 }  // namespace rdzv

@@ -31,9 +31,11 @@ enum class Refusal : std::uint8_t {
   kTrunkSilent,
   kForeignUser,
   kRootLost,
+  kKeepsValue,
+  kStoreFull,
 };
 
-inline constexpr std::array<std::string_view, 22> kRefusals{
+inline constexpr std::array<std::string_view, 24> kRefusals{
     "none",
     "not a store client",
     "no handshake",
@@ -56,6 +58,8 @@ inline constexpr std::array<std::string_view, 22> kRefusals{
     "trunk silent",
     "foreign user",
     "root lost",
+    "keeps a recalled value",
+    "store full",
 };
 
 constexpr std::string_view text(Refusal refusal) { return kRefusals[static_cast<std::size_t>(refusal)]; }

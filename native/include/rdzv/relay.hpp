@@ -25,10 +25,10 @@ namespace rdzv {
 
 class Keyspace;
 class Upstream;
-struct Surroundings;
+struct LoopContext;
 
 // A conversation as the relay knows it, for as long as an answer is on its way to it.
-struct Guest {
+struct RelayClient {
   void* owner = nullptr;  // its connection; null: has gone
   std::shared_ptr<Trunk> trunk{};  // of another proxy; null: a worker
   std::uint32_t unconfirmed = 0;   // writes that the root has not confirmed yet
@@ -38,7 +38,7 @@ struct Guest {
 
 // Whom an answer is for, and the request's id if that is a proxy.
 struct Asker {
-  std::shared_ptr<Guest> guest;
+  std::shared_ptr<RelayClient> relay_client;
   std::uint32_t id = 0;
 };
 
@@ -60,7 +60,7 @@ class Host {
 class Relay {
  public:
   // `keys`: of its clients, where it keeps what it may hold. `upstream` outlives it.
-  Relay(Host& host, Surroundings& around, std::shared_ptr<Keyspace> keys, Upstream& upstream);
+  Relay(Host& host, LoopContext& context, std::shared_ptr<Keyspace> keys, Upstream& upstream);
 
   // Requests of clients; see conversation. All but these are forwarded as they are.
   void forward(std::string_view raw, Asker asker);
@@ -78,8 +78,8 @@ class Relay {
   // It is a queue: who waits for it beside somebody else may be served at once.
   void note_queue(std::string_view key);
   void used_cache() { saved_hits.add(1); }
-  // False: the guest is to try again when it is told to go on.
-  bool admits(const std::shared_ptr<Guest>& guest, bool fence);
+  // False: the client is to try again when it is told to go on.
+  bool admits(const std::shared_ptr<RelayClient>& relay_client, bool fence);
 
   // What the root says.
   void on_frame(std::uint32_t id, FrameStatus status, std::string_view payload, bool resent);
@@ -134,8 +134,8 @@ class Relay {
   std::uint32_t send(Operation operation, std::string_view payload, Pending pending);
   void answer(const Asker& asker, std::string_view raw);
   void refuse(const Asker& asker, std::string_view why);
-  void confirm(Guest& guest);
-  void let_go(Guest& guest);
+  void confirm(RelayClient& relay_client);
+  void let_go(RelayClient& relay_client);
   void send_adds(const std::string& key, Adds& adds);
   void send_all_arrivals(std::int64_t due_ms);
   void send_arrivals(const std::pair<std::string, std::int64_t>& what, Arrivals& arrivals);
@@ -156,7 +156,7 @@ class Relay {
   bool hold(std::string_view key, std::string_view value);
 
   Host& host_;
-  Surroundings& around_;
+  LoopContext& context_;
   const std::shared_ptr<Keyspace> keys_;  // what is held, and who waits here
   const bool leaf_;
   Upstream& upstream_;
@@ -169,7 +169,7 @@ class Relay {
   std::vector<std::string> adds_ready_;
   std::map<std::pair<std::string, std::int64_t>, Arrivals> arrivals_;
   std::unordered_map<const Waiter*, std::pair<std::shared_ptr<Waiter>, std::uint32_t>> giving_up_;
-  std::vector<std::shared_ptr<Guest>> stalled_;
+  std::vector<std::shared_ptr<RelayClient>> stalled_;
   ReadAhead read_ahead_;
   std::deque<std::string> looked_ahead_;    // the oldest are given up when there are many
   std::unordered_set<std::uint64_t> cut_;   // proxies behind this one that may hold what the root does not vouch for any more

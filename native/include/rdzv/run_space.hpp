@@ -60,6 +60,8 @@ class RunSpace {
   };
   Done put(Member& writer, bool ephemeral, const std::optional<Guard>& guard, std::span<const Pair> pairs,
            Pushes& pushes);
+  // Whether there is no room for a write of that size, if `most` bytes may be stored.
+  bool full(std::size_t size, std::size_t most);
   Done remove(const std::optional<Guard>& guard, std::span<const std::string_view> keys, Pushes& pushes);
 
   // Calls `add(const Event&)` for each key, in the order of their revisions. Returns the run's revision.

@@ -1,5 +1,5 @@
 // The store server: event loops, keyspaces, each with a port of its own. Methods are thread-safe; none is called from
-// a loop's thread save those of the Desk, which connections ask for through the Desk.
+// a loop's thread save those of the ServerAccess, which connections ask for through the ServerAccess.
 #pragma once
 
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "rdzv/desk.hpp"
+#include "rdzv/server_access.hpp"
 #include "rdzv/event_log.hpp"
 #include "rdzv/event_loop.hpp"
 #include "rdzv/limits.hpp"
@@ -32,7 +32,7 @@ struct Settings {
 // Half of the processors this process may use, at least 1 and at most 8: the rest of the machine has work to do.
 std::uint32_t default_threads();
 
-class Server : private Desk {
+class Server : private ServerAccess {
  public:
   // Starts the event loops. Throws std::system_error.
   explicit Server(Settings settings);
@@ -50,11 +50,16 @@ class Server : private Desk {
   // The same, for connections that share an open keyspace.
   Opened open_listener(const std::string& name, int socket, std::shared_ptr<Keyspace> keyspace);
   // Closes its port and its connections, and forgets its keys. Blocks until every loop has done so.
-  // These two throw std::out_of_range if it is closed.
+  // This and the next throw std::out_of_range if it is closed.
   void close_keyspace(std::uint64_t id);
   void wipe_keyspace(std::uint64_t id);
+  // See Pause; these throw the same.
+  int pause_after(std::uint64_t id, std::int64_t ms);
+  std::uint64_t pauses(std::uint64_t id);
+  bool resume(std::uint64_t id, std::uint64_t pause);
+  bool paused(std::uint64_t id);
 
-  std::uint32_t threads() const { return static_cast<std::uint32_t>(crew_.loops.size()); }
+  std::uint32_t threads() const { return static_cast<std::uint32_t>(loop_group_.loops.size()); }
   std::string statistics() override;
 
   // Closes everything and waits for the threads. May be called more than once.
@@ -64,7 +69,9 @@ class Server : private Desk {
   // More statistics, as further members of the object.
   virtual void describe(Json&) {}
   bool forked() const;
-  const EventLoop& first_loop() const { return *crew_.loops.front(); }
+  const EventLoop& first_loop() const { return *loop_group_.loops.front(); }
+  // From now on its TCP ports are for this user and root alone, as far as they are on this machine.
+  void only_own_user();
   // Runs `task` once on every loop, and waits until all have.
   void on_every_loop(const std::function<void(EventLoop&)>& task);
 
@@ -79,12 +86,13 @@ class Server : private Desk {
   const std::int64_t started_ms_;
   EventLog log_;
   Spaces spaces_;
-  Crew crew_;
+  LoopGroup loop_group_;
   std::mutex admin_;  // one opens, closes or stops at a time
   bool stopped_ = false;
   std::mutex names_;  // guards listeners_; taken last, never while a shard is locked
   std::map<std::string, std::shared_ptr<Listener>, std::less<>> listeners_;  // by the keyspace's name
   std::uint64_t last_id_ = 0;
+  bool own_user_ = false;  // guarded by names_
 };
 
 }  // namespace rdzv

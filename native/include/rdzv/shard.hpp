@@ -1,7 +1,9 @@
 // A part of a keyspace: keys with their lock. Internal to the keyspace.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <vector>
 
@@ -17,6 +19,21 @@ struct alignas(64) Shard {
   std::size_t queued = 0;  // values in them
   std::size_t bytes = 0;   // of keys and values that are stored
   std::vector<Entry*> waited;  // keys that somebody waits for, so that statistics need not look at all of them
+
+  std::uint64_t wiped = 0;     // how many times all was forgotten
+  // Of all shards: what is stored, and what it costs to know the keys. Told in steps, so that not every write meets there.
+  std::atomic<std::uint64_t>* stored = nullptr;
+  std::uint64_t told = 0;
+
+  // To be called after `bytes` or the table has changed.
+  void note_size() {
+    constexpr std::uint64_t kStep = 64 << 10, kEntry = sizeof(Entry) + 48;  // its slots, the allocator
+    const std::uint64_t size = bytes + table.size() * kEntry;
+    if (size > told + kStep || size + kStep < told || (size == 0 && told > 0)) {
+      stored->fetch_add(size - told, std::memory_order_relaxed);  // modulo 2^64, down as well as up
+      told = size;
+    }
+  }
 
   // To be called after an entry's lists have changed.
   void note_waited(Entry& entry) {

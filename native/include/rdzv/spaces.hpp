@@ -31,6 +31,8 @@ class Spaces {
   std::uint64_t next_id() { return last_id_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
   std::vector<RunSpace::Summary> summaries();
+  // How many runs have gone, with all of their keys.
+  std::uint64_t forgotten() const { return forgotten_.load(std::memory_order_relaxed); }
 
  private:
   struct Place {
@@ -42,6 +44,7 @@ class Spaces {
   std::mutex mutex_;
   std::map<std::string, Place, std::less<>> places_;
   std::atomic<std::uint64_t> last_id_{0};
+  std::atomic<std::uint64_t> forgotten_{0};
 };
 
 // Belongs to one connection, and to its loop but for the member.

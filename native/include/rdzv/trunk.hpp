@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,7 +20,7 @@
 namespace rdzv {
 
 class Keyspace;
-struct Guest;
+struct RelayClient;
 
 class Trunk : public std::enable_shared_from_this<Trunk> {
  public:
@@ -35,12 +36,15 @@ class Trunk : public std::enable_shared_from_this<Trunk> {
       : traits_(std::move(traits)), keyspace_(std::move(keyspace)), most_(most) {}
 
   const Traits& traits() const { return traits_; }
+  // For how long its proxy, and those behind it, hold values after they have last heard that they may.
+  std::int64_t hold_ms() const { return rdzv::hold_ms(traits_.grace_ms) * (traits_.leaf ? 1 : 2); }
+  const Keyspace& keyspace() const { return *keyspace_; }
   const Peer& peer() const { return peer_; }
 
   // Whoever runs its requests, or takes it over, holds this: an old connection and a new one never do so at one time.
   std::mutex working;
   std::uint64_t run = 0;  // how many counted requests have been; guarded by `working`
-  std::shared_ptr<Guest> guest{};  // in a proxy: its side of the relay, which outlives a connection, too
+  std::shared_ptr<RelayClient> relay_client{};  // in a proxy: its side of the relay, which outlives a connection, too
 
   // These are thread-safe, and may be called under the lock of a shard.
   //
@@ -57,6 +61,12 @@ class Trunk : public std::enable_shared_from_this<Trunk> {
 
   // The proxy has given up what it was asked for. An unknown number is one that was sent twice.
   void given_up(std::uint32_t number, Wakes& wakes);
+  // When it has to have given up what it was asked for first, by monotonic_ms(); INT64_MAX: nothing. If it is honest it
+  // holds that no more then, whether it has heard of the recall or not.
+  std::int64_t recall_due_ms();
+  void postpone_recalls(std::int64_t ms);
+  // It has not: others write, and for a while it is not given anything to hold, nor are other proxies of its host.
+  void distrust(Wakes& wakes);
   // One of its waits was woken, on whatever thread.
   void woken(Waiter& waiter, Pushes& pushes);
   void keep(const std::shared_ptr<Waiter>& waiter);
@@ -66,17 +76,18 @@ class Trunk : public std::enable_shared_from_this<Trunk> {
 
   // A connection takes over; `received`: how many counted frames the proxy has. False: that cannot be.
   // `resent`: how many of the next frames are from before.
-  bool attach(std::shared_ptr<Subscriber> bell, const Peer& peer, std::uint64_t received, std::uint64_t& resent,
+  bool attach(std::shared_ptr<Subscriber> subscriber, const Peer& peer, std::uint64_t received, std::uint64_t& resent,
               Wakes& wakes);
-  // The connection of that bell has ended. False: another one had taken over.
+  // The connection of that subscriber has ended. False: another one had taken over.
+  // Times are those of the connection's loop, LoopContext::running_ms().
   // Its proxy may answer from what it holds until `held_until_ms`: what it does not know of this end can last so long.
-  bool detach(const Subscriber* bell, std::int64_t now_ms, std::int64_t held_until_ms);
-  bool attached_by(const Subscriber* bell);
+  bool detach(const Subscriber* subscriber, std::int64_t now_ms, std::int64_t held_until_ms);
+  bool attached_by(const Subscriber* subscriber);
   // Moves what is there for the proxy to the end of `reply`.
   struct Taken {
     bool any = false, overflown = false;
   };
-  Taken take(const Subscriber* bell, Output& reply);
+  Taken take(const Subscriber* subscriber, Output& reply);
   bool acknowledge(std::uint64_t count);
 
   // If its proxy has left: lets others write what it held, and forgets it, each when it is time.
@@ -95,6 +106,7 @@ class Trunk : public std::enable_shared_from_this<Trunk> {
 
  private:
   void push_locked(std::uint32_t id, FrameStatus status, std::string_view payload, Pushes& pushes);
+  void distrust_until(std::int64_t when_ms);
   void let_go(Wakes& wakes);  // of all that was held by the connection
 
   const Traits traits_;
@@ -103,13 +115,18 @@ class Trunk : public std::enable_shared_from_this<Trunk> {
   Peer peer_;  // of the first connection
   std::mutex mutex_;  // guards what follows
   FrameLog log_;
-  std::shared_ptr<Subscriber> bell_;  // of the connection; null: there is none
+  std::shared_ptr<Subscriber> subscriber_;  // of the connection; null: there is none
   bool rung_ = false;
   bool ended_ = false;
   std::int64_t left_ms_ = 0, held_until_ms_ = 0;
   std::uint32_t epoch_ = 0, last_epoch_ = 0;
   std::uint32_t last_recall_ = 0;
-  std::unordered_map<std::uint32_t, std::shared_ptr<Recall>> recalls_;
+  struct Asked {
+    std::shared_ptr<Recall> recall;
+    std::int64_t since_ms = 0;
+  };
+  std::map<std::uint32_t, Asked> recalls_;  // the oldest first
+  std::int64_t distrusted_until_ms_ = 0;
   std::unordered_map<std::uint32_t, std::shared_ptr<Waiter>> waits_;
   std::string report_;
 };

@@ -1,10 +1,12 @@
 // The trunks of a keyspace: those that are attached, and those whose proxy may still come back. Thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "rdzv/waiter.hpp"
@@ -35,9 +37,26 @@ class Trunks {
     }
     return all;
   }
+  // Proxies of that host are given nothing to hold for a while: one that has kept a value from being written cannot do
+  // that again by a new connection. All others of that host lose is what they would have saved.
+  void distrust(const std::string& host, std::int64_t until_ms) {
+    const std::lock_guard lock(mutex_);
+    if (distrusted_.size() >= kMostHosts) {
+      distrusted_.clear();
+    }
+    distrusted_[host] = std::max(distrusted_[host], until_ms);
+  }
+  std::int64_t distrusted_until_ms(const std::string& host) {
+    const std::lock_guard lock(mutex_);
+    const auto found = distrusted_.find(host);
+    return found == distrusted_.end() ? 0 : found->second;
+  }
 
  private:
+  static constexpr std::size_t kMostHosts = 4096;
+
   std::mutex mutex_;
+  std::map<std::string, std::int64_t> distrusted_;  // until when
   std::map<std::uint64_t, std::shared_ptr<Trunk>> by_token_;
 };
 

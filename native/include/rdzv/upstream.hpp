@@ -39,7 +39,7 @@ class Upstream : public Source {
   // The root has heard of this proxy recently enough: it still asks before it lets others write what is held here.
   // Counted from when the last sign of life was sent that the root has answered: what is read late does no harm.
   bool vouched_for(std::int64_t now_ms) const {
-    return state_ == State::kAttached && now_ms - vouched_ms_ < traits_.grace_ms / 2;
+    return state_ == State::kAttached && now_ms - vouched_ms_ < hold_ms(traits_.grace_ms);
   }
   // The longest that the root has lately taken to answer a sign of life.
   std::int64_t round_trip_ms() const { return round_trip_ms_; }

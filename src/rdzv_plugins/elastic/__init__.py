@@ -1,1 +1,1 @@
-"""Elastic rendezvous: our own, over any coordination backend (``handler``), and torch's, over any state backend."""
+"""The elastic rendezvous over any coordination backend: a node's side (``handler``), and what leads (``leading``)."""

@@ -1,27 +1,14 @@
-"""What a node raises when it hears that the job has ended elsewhere, or will."""
+"""What ends the waiting of an elastic node: the job has ended elsewhere, or will, or does without it."""
 
 from __future__ import annotations
 
 from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError
 
 from rdzv_plugins import errors
-from rdzv_plugins.elastic.torch_errors import as_torch
 from rdzv_plugins.elastic.view import View
-from rdzv_plugins.interfaces import Outcome, Request
-
-
-def ended_error(outcome: Outcome, request: Request) -> errors.RendezvousFailed:
-    """The error of a node that hears how the job ended elsewhere."""
-    if outcome.failure is not None:
-        failed = outcome.failure
-        return errors.PeerFailed(
-            f"run {request.run_id!r} failed on node {failed.node_rank} ({failed.host}): {outcome.reason}",
-            failed,
-        )
-    return errors.RendezvousClosed(
-        f"run {request.run_id!r} at {request.endpoint} has ended: {outcome.reason or outcome.end}",
-        remedy="" if outcome.end == "lost" else "To start it again, use another --rdzv-id.",
-    )
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.rounds.ends import ended_error
+from rdzv_plugins.rounds.torch_errors import as_torch
 
 
 def raise_if_ended(view: View, problem: errors.EndpointLost | None, request: Request) -> None:
@@ -33,8 +20,11 @@ def raise_if_ended(view: View, problem: errors.EndpointLost | None, request: Req
         raise as_torch(problem)
 
 
-def raise_if_not_needed(view: View, request: Request, round_: int) -> None:
-    """Raise what ends the waiting of a node whose last round was ``round_``: the job has ended, or does without it."""
+def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: bool) -> None:
+    """Raise what ends the waiting of a node whose last round was ``round_``: the job has ended, or does without it.
+
+    ``spare``: it has waited while others worked, ready to take the place of one.
+    """
     if view.ended is not None:
         raise ended_error(view.ended, request)
     if view.round.state == "failed" and view.round.number > round_:
@@ -43,8 +33,24 @@ def raise_if_not_needed(view: View, request: Request, round_: int) -> None:
             remedy="Check the route and the firewall between these nodes (--rdzv-conf worker_ports=FIRST-LAST confines "
             "the ports), or name the right address with --local-addr.",
         )
-    finishing = view.round.state == "complete" and view.finishing.round == view.round.number
-    if finishing and round_ == 0:
-        raise RendezvousGracefulExitError(
-            f"run {request.run_id!r} is about to end: {view.finishing.by} is done. This node was not needed"
+    if is_finishing(view) and not _is_inside(view, round_):
+        if spare or round_:
+            was = "was left out" if round_ else "was a spare"
+            raise RendezvousGracefulExitError(f"run {request.run_id!r} is done without this node, which {was}")
+        raise errors.NotNeeded(
+            f"run {request.run_id!r} at {request.endpoint} is about to end ({view.finishing.by} is done): this node "
+            "has come too late to take part, and has not run its script",
+            remedy="If it was meant for another job, start that one with another --rdzv-id, or when this one has "
+            "ended.",
         )
+
+
+def _is_inside(view: View, round_: int) -> bool:
+    """Whether the node has a place in the round that is complete, or had one when it was."""
+    place = view.assignment
+    return round_ == view.round.number or (place is not None and place.is_place and place.round == view.round.number)
+
+
+def is_finishing(view: View) -> bool:
+    """A node of the round was done and has left: the job is about to end."""
+    return view.round.state == "complete" and view.finishing.round == view.round.number

@@ -1,14 +1,80 @@
-"""Leaving last: who serves something that others use waits until they have gone."""
+"""Leaving last: who serves something that others use waits until they need it no more."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from rdzv_plugins.coordination import Event, Session
+from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import patience
-from rdzv_plugins.elastic.keys import Member, decode
+from rdzv_plugins.elastic.keys import Member, readable
+from rdzv_plugins.rounds.staying import LOOK_S, Stay
+
+Holds = Callable[[Member], bool]
+
+
+def works(member: Member) -> bool:
+    """Whether a member is not known to be done: it has workers, or is about to have some."""
+    return not member.leaving and not member.outside and (member.done == 0 or member.done != member.reached)
+
+
+def others(session: Session, node_id: str) -> list[Member]:
+    """The other members that live. One request."""
+    held, _ = session.list(keys.MEMBERS, timeout=patience(session))
+    return [member for member in readable(Member, held) if member.node_id != node_id]
+
+
+class Others:
+    """A context manager: which other members ``holds`` is true of, as the watch tells. Thread-safe."""
+
+    def __init__(self, session: Session, node_id: str, holds: Holds) -> None:
+        self._session, self._node_id, self._holds = session, node_id, holds
+        self._held: dict[str, str] = {}
+        self._none = threading.Event()
+
+    def __enter__(self) -> Others:
+        timeout = patience(self._session)
+        held, revision = self._session.list(keys.MEMBERS, timeout=timeout)
+        self._seen([Event(kv.key, kv.value, kv.revision) for kv in held])
+        self._watch = self._session.watch(keys.MEMBERS, self._seen, after=revision, timeout=timeout)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.cancel()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of these members, for messages."""
+        return sorted(self._held.copy().values())
+
+    def wait_gone(self, timeout: float) -> bool:
+        """Wait until there is none, at most ``timeout`` seconds; True if so."""
+        return self._none.wait(timeout)
+
+    def _seen(self, events: Sequence[Event]) -> None:
+        for event in events:
+            node = event.key.removeprefix(keys.MEMBERS)
+            held = [] if event.value is None else [KeyValue(event.key, event.value, event.revision)]
+            other = next(readable(Member, held), None)
+            if node != self._node_id and other is not None and self._holds(other):
+                self._held[node] = other.name
+            else:
+                self._held.pop(node, None)
+        (self._none.clear if self._held else self._none.set)()
+
+
+def stay(session: Session, node_id: str, holds: Holds, go_on: Callable[[], bool]) -> None:
+    """Wait until ``holds`` is true of no other member, or ``go_on`` is false. Says who they are.
+
+    ``go_on`` is asked every second, on the calling thread; what it raises ends the waiting.
+    """
+    report = Stay()
+    with Others(session, node_id, holds) as left:
+        while go_on():
+            if left.wait_gone(LOOK_S):
+                return
+            report.report(left.names)
 
 
 def wait_until_alone(session: Session, me: Member, linger: float) -> bool:
@@ -17,23 +83,5 @@ def wait_until_alone(session: Session, me: Member, linger: float) -> bool:
     The node that serves the endpoint waits until all have gone; another one until all have said that they go, before
     they wait themselves: they need no store any more.
     """
-    others: set[str] = set()
-    alone = threading.Event()
-
-    def seen(events: Sequence[Event]) -> None:
-        for event in events:
-            node = event.key.removeprefix(keys.MEMBERS)
-            if node == me.node_id:
-                continue
-            other = None if event.value is None else decode(Member, event.value)
-            needs = other is not None and (me.serves or not other.leaving)
-            (others.add if needs else others.discard)(node)
-        (alone.clear if others else alone.set)()
-
-    held, revision = session.list(keys.MEMBERS, timeout=patience(session))
-    seen([Event(kv.key, kv.value, kv.revision) for kv in held])
-    watch = session.watch(keys.MEMBERS, seen, after=revision, timeout=patience(session))
-    try:
-        return alone.wait(linger)
-    finally:
-        watch.cancel()
+    with Others(session, me.node_id, lambda other: me.serves or not other.leaving) as left:
+        return left.wait_gone(linger)

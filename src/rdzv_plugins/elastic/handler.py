@@ -9,36 +9,39 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.distributed import DistError
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 
 from rdzv_plugins import errors
-from rdzv_plugins.coordination import CoordinationBackend
+from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.elastic import farewell, keys
-from rdzv_plugins.elastic.elastic_options import ElasticOptions
 from rdzv_plugins.elastic.ended import raise_if_ended
+from rdzv_plugins.elastic.holding import RoundHolding
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.joining import Joining
-from rdzv_plugins.elastic.keys import Finishing, Round, encode
+from rdzv_plugins.elastic.keeping import Keeping
+from rdzv_plugins.elastic.keys import Finishing, Member, encode
+from rdzv_plugins.elastic.leading.ranks import Order
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.myself import Myself, new_member
-from rdzv_plugins.elastic.ranks import Order
+from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.round_store import RoundStore
-from rdzv_plugins.elastic.settings_check import settings_of
-from rdzv_plugins.elastic.torch_errors import as_torch
+from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.interfaces import Failure, Outcome, Request
-from rdzv_plugins.kvstore.ends import parse_failure, to_json
+from rdzv_plugins.rounds.ends import parse_failure, to_json
+from rdzv_plugins.rounds.joining_again import must_join_again
+from rdzv_plugins.rounds.torch_errors import as_torch
 
 logger = logging.getLogger(__name__)
 
 _BEFORE_WORKERS_S = 2.0
-"""What telling the others may take from the time that workers have to end in."""
+"""The most seconds that telling the others may take of those in which workers have to end."""
 _NEWS_S = 2.0
-"""What hearing of a round's end takes at most, while the service answers."""
+"""The most seconds until the end of a round is heard of, while the service answers."""
 
 
 class ElasticHandler:
@@ -57,13 +60,18 @@ class ElasticHandler:
             self._view,
             order,
             node_id=me.node_id,
-            settings=settings_of(request, backend.name, options.store, me.host, options.fanout),
+            settings=settings_of(request, backend.name, options, me.host),
         )
         self._self = Myself(me, self._link)
         self._store = RoundStore(options, self._cut_off)
         self._joining = Joining(request, options, self._view, self._link, self._self, self._store)
+        self.holding = RoundHolding(self._link, self._view, self._joining, options.ttl)
+        self._store.session_lives = self.holding.session_lives
+        self._keeping = self._link.keeping = Keeping(self._view, self._joining, self._self)
         self._working = False  # the agent has begun to ask after its workers
+        self._saying = threading.Lock()
         self._said_over = 0
+        self._said_notice = ""
 
     def get_backend(self) -> str:
         return self._backend.name
@@ -87,10 +95,8 @@ class ElasticHandler:
         return int(self.must_rejoin())
 
     def must_rejoin(self) -> bool:
-        declared = self._view.round
-        over = declared.number == self._joining.round and declared.state == "over"
         cut_off = self._self.me.cut_off == self._joining.round > 0
-        return over or cut_off or declared.number > self._joining.round or self._link.opened != self._joining.opened
+        return self._joining.is_over or cut_off or self._link.opened != self._joining.opened
 
     def raise_if_ended(self) -> None:
         raise_if_ended(self._view, self._link.problem, self._request)
@@ -122,22 +128,68 @@ class ElasticHandler:
 
         Every node of the round is asked for a sign of life; who does not give one is lost when its session ends.
         That is within its time to live; twice, for a service that elects a new leader of its own in between.
+        While the service does not answer nobody can say: then it is asked again, until the outage has lasted too long.
         """
         if self._joining.place is None or self._joining.place.world == 1:
             return False
+        while (lost := self._ask_all()) is None:
+            logger.info("a worker has failed, and the rendezvous does not answer: waiting to hear why")
+        return lost
+
+    def _ask_all(self) -> bool | None:
+        """Has a node been lost? None: the service has not answered, or does not know what it was asked any more."""
+        self._wait_confirmed()
         session = self._link.session
         deadline = time.monotonic() + 2 * (session.ttl if session is not None else self._options.ttl) + 1
         asked = self._view.probe.number + 1
-        self._self.say_once(deadline - time.monotonic(), probe=asked)
+        if not self.must_rejoin():  # else this is an answer, and another session's nodes are not to be asked
+            self._self.say_once(deadline - time.monotonic(), probe=asked)
         while True:
             seen = self._view.version
             self.raise_if_ended()
             if self.must_rejoin():
                 return self._view.round.cause != "asked" or self._link.opened != self._joining.opened
+            if self._joining.is_unconfirmed or self._link.session not in (session, None):
+                return None
             probe = self._view.probe
-            if (probe.answered and probe.number >= asked) or time.monotonic() >= deadline:
+            answered = probe.answered and probe.number >= asked
+            if answered or time.monotonic() >= deadline:
+                if not answered and self._link.is_out:
+                    return None
                 return self._needs_store() and self._store.is_cut_off()  # which its proxy is about to say
             self._view.wait(seen, deadline - time.monotonic())
+
+    def _wait_confirmed(self) -> None:
+        """A service without memory knows nobody of the round before all have come back to it."""
+        while True:
+            seen = self._view.version
+            self.raise_if_ended()
+            if not self._joining.is_unconfirmed or self.must_rejoin():
+                return
+            self._view.wait(seen, _NEWS_S)
+
+    def working_peers(self) -> Sequence[str]:
+        session = self._link.session
+        if session is None or not self._joining.round:
+            return ()
+        there = farewell.others(session, self._self.me.node_id)
+        return [each.name for each in there if each.reached == self._joining.round and farewell.works(each)]
+
+    def lost_peers(self) -> Sequence[str]:
+        return ()  # a round that has lost a node is over: see peer_lost
+
+    def stay(self) -> None:
+        """See ``PeerAware``. Those who serve nothing return at once."""
+        if not (self._link.hosts_service or self._serves_others()):
+            return
+        try:
+            while (session := self._link.wait_session()) is not None:
+                self._say_leaving(session, Outcome("done"))
+                farewell.stay(session, self._self.me.node_id, self._needed_by, lambda: self._goes_on(session))
+                if session is self._link.session:
+                    return
+        except (errors.ConnectionLost, TimeoutError) as error:
+            logger.debug("could not wait for the other nodes: %s", error)
 
     def leave(self, outcome: Outcome) -> None:
         """Tell the others. Who serves something stays until they have left, at most ``linger`` seconds."""
@@ -147,13 +199,7 @@ class ElasticHandler:
         try:
             if outcome.end == "failed" or (outcome.end == "lost" and self._link.hosts_service):
                 self._end(outcome)
-            if outcome.end == "done" and self._joining.round:
-                finishing = Finishing(self._joining.round, self._self.me.name)
-                session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
-            quick = outcome.end == "lost"  # nobody waits for a word of that
-            self._self.say_once(
-                _BEFORE_WORKERS_S if quick else patience(session), leaving=outcome.end, reason=outcome.reason
-            )
+            self._say_leaving(session, outcome)
             if self._link.hosts_service or (outcome.end == "done" and self._serves_others()):
                 farewell.wait_until_alone(session, self._self.me, self._options.linger)
         except (errors.ConnectionLost, TimeoutError) as error:
@@ -165,21 +211,23 @@ class ElasticHandler:
         return True
 
     def worker_env(self) -> Mapping[str, str]:
-        return self._store.environment
+        return self._store.environment | {"RDZV_ROUND": str(self._joining.round)}
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Join the next round and block until it is complete. Raises torch's rendezvous errors, with who is missing."""
         while True:
             self.raise_if_ended()
             self._working = False
+            self._say_over()  # on the watch's thread it may come too late: the next round may begin before its turn
             try:
                 place = self._joining.next_place()
             except errors.RendezvousFailed as error:
                 raise as_torch(error) from error.__cause__
+            self._end_vain_waits()  # it may have been over before this node was no longer joining
             try:
-                where = self._store.open(place, self._request.local_addr, self.must_rejoin)
+                where = self._store.open(place, self._request.local_addr)
             except (DistError, errors.EndpointUnreachable) as error:
-                if not (self.peer_lost() or self.must_rejoin()):
+                if not must_join_again(self):
                     raise self._no_way(error) from error
                 logger.info("round %d was over before this node's proxy was connected (%s)", place.round, error)
                 continue
@@ -202,11 +250,19 @@ class ElasticHandler:
         )
 
     def _told(self) -> None:
-        """On the watch's thread: what cannot wait until the agent asks."""
+        """Do at once what cannot wait until the agent asks. Called on the watch's thread."""
+        self.holding.tell()
+        self._keeping.hear()
         view = self._view
-        declared = view.round
-        if declared.state == "over" and declared.number == self._joining.round and not self._joining.active:
-            self._hear_over(declared)
+        self._end_vain_waits()
+        over = view.over.number
+        if over == self._joining.round > 0 and not self._joining.active:
+            self._say_over()
+            if not self._working:  # agents may wait in the store for one that was lost: they are not to wait in vain
+                self._in_background(lambda: self._store.close(over))
+        if view.notice.text != self._said_notice:
+            self._said_notice = view.notice.text
+            logger.warning("%s", view.notice.text)
         place = view.assignment
         asked = view.probe.number > self._self.me.alive and not view.probe.answered
         if asked and place is not None and view.probe.round == place.round:
@@ -214,15 +270,36 @@ class ElasticHandler:
         if not view.has_leader and not self._joining.active and self._joining.round:
             self._in_background(self._link.campaign)
 
-    def _hear_over(self, declared: Round) -> None:
-        if self._said_over < declared.number:
-            self._said_over = declared.number
-            logger.info("round %d is over: %s", declared.number, declared.reason)
-        if not self._working:  # agents may wait in the store for one that was lost: they are not to wait in vain
-            self._in_background(lambda: self._store.close(declared.number))
+    def _end_vain_waits(self) -> None:
+        """End this agent's waits in its round's store if what they wait for cannot come any more. Any thread."""
+        if not self._joining.active and (reason := self._why_in_vain()):
+            self._store.interrupt(self._joining.round, reason)
+
+    def _why_in_vain(self) -> str:
+        declared, ended, round_ = self._view.round, self._view.ended, self._joining.round
+        if self._link.problem is not None:
+            return str(self._link.problem)
+        if ended is not None and ended.end != "done":
+            return f"the job has ended: {ended.reason}"
+        if not self.must_rejoin():
+            return ""
+        if declared.number == round_ and declared.state == "over":
+            return f"round {round_} is over: {declared.reason}"
+        if declared.number > round_:
+            return f"round {declared.number} has begun without this node"
+        return f"this node has to leave round {round_}: it is cut off from the store, or has a new session"
+
+    def _say_over(self) -> None:
+        """Why the round in which this node was is over, once. Any thread."""
+        over = self._view.over
+        with self._saying:
+            if not self._said_over < over.number == self._joining.round:
+                return
+            self._said_over = over.number
+        logger.info("round %d is over: %s", over.number, over.reason)
 
     def _cut_off(self, round_: int, why: str) -> None:
-        """On the proxy's thread: it has lost the store of ``round_``, and cuts its workers off."""
+        """Tell the others that the proxy, on whose thread this is, has lost the store of ``round_`` and its workers."""
         if round_ != self._joining.round or self.must_rejoin():
             return  # as it is to be
         reason = f"is cut off from the workers' store: {why}"
@@ -232,7 +309,7 @@ class ElasticHandler:
             self._in_background(lambda: self._report_cut_off(round_, why))
 
     def _needs_store(self) -> bool:
-        """Its workers cannot do without: no node of the round is done yet, and the job has not ended."""
+        """Whether its workers still need the store: no node of the round is done, and the job has not ended."""
         me, view, round_ = self._self.me, self._view, self._joining.round
         return not me.leaving and round_ not in (me.done, view.finishing.round) and view.ended is None
 
@@ -267,6 +344,27 @@ class ElasticHandler:
         session = self._link.session
         if session is not None:
             session.create(keys.END, to_json(outcome).encode(), timeout=patience(session))
+
+    def _say_leaving(self, session: Session, outcome: Outcome) -> None:
+        if self._self.me.leaving == outcome.end:
+            return  # said already
+        if outcome.end == "done" and self._joining.round:
+            finishing = Finishing(self._joining.round, self._self.me.name)
+            session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
+        quick = outcome.end == "lost"  # nobody waits for a word of that
+        self._self.say_once(
+            _BEFORE_WORKERS_S if quick else patience(session), leaving=outcome.end, reason=outcome.reason
+        )
+
+    def _needed_by(self, other: Member) -> bool:
+        """Who serves the endpoint is needed by all, who serves a round by its nodes."""
+        return farewell.works(other) and (self._link.hosts_service or other.reached == self._joining.round)
+
+    def _goes_on(self, session: Session | None) -> bool:
+        """While this node stays: it is of use as long as its session lives. Raises the reason if the job has failed."""
+        raise_if_ended(self._view, None, self._request)
+        over = self._view.round.number > self._joining.round  # then only the endpoint is needed
+        return session is not None and session is self._link.session and (self._link.hosts_service or not over)
 
     def _serves_others(self) -> bool:
         """The workers' store, or the proxies of other nodes."""

@@ -13,7 +13,7 @@ _LONGEST_S = 10.0
 
 
 def patience(session: Session) -> float:
-    """Seconds that one request is given: less than a session lives, so that who insists learns of its end."""
+    """Seconds for one request: fewer than a session lives, so that a caller who insists learns of its end."""
     return min(session.ttl, _LONGEST_S)
 
 

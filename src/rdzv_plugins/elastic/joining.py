@@ -10,18 +10,19 @@ from typing import Any
 
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
-from rdzv_plugins.elastic.elastic_options import ElasticOptions
-from rdzv_plugins.elastic.ended import raise_if_ended, raise_if_not_needed
+from rdzv_plugins.elastic.ended import is_finishing, raise_if_ended, raise_if_not_needed
 from rdzv_plugins.elastic.keys import Assignment
+from rdzv_plugins.elastic.knocking import Knocking
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.myself import Myself
+from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.rank_table import log_rank_table
 from rdzv_plugins.elastic.reports import Reports, kind_of_waiting, remedy_for_timeout, what_is_waited_for
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.endpoints import is_loopback_address
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.kvstore.reach import default_address
+from rdzv_plugins.kvstore.sockets.reach import default_address
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +35,30 @@ class Joining:
     ) -> None:
         self._request, self._options, self._view, self._link = request, options, view, link
         self._self, self._store = myself, store
+        self._knocking = Knocking(request, myself, store.patience)
         self.active = False
+        self.is_spare = False
+        """True once it has waited beside a round that worked."""
         self.opened = 0
         """Which of the link's sessions this node's round belongs to."""
         self.round = 0
-        """The last one that was complete with this node in it."""
+        """The last round that was complete with this node in it."""
         self.place: Assignment | None = None
-        """In that round."""
+        """This node's place in its last complete round."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this node has to join again: its round does not go on, or the service speaks of another one."""
+        declared, place = self._view.round, self.place
+        if declared.number != self.round or place is None:
+            return declared.number > 0
+        stores = (declared.master_addr, declared.master_port), (place.master_addr, place.master_port)
+        return declared.state == "over" or (declared.state == "complete" and stores[0] != stores[1])
+
+    @property
+    def is_unconfirmed(self) -> bool:
+        """The service has lost its memory, and nobody has said yet whether its round goes on."""
+        return self._view.round.number == 0 < self.round
 
     def next_place(self) -> Assignment:
         """Leave the last round and block until another is complete. Raises ``RendezvousFailed``: who is missing."""
@@ -57,6 +75,7 @@ class Joining:
         if self._link.opened == 0:
             self._link.open(self._options.join_seconds)
         fresh: dict[str, Any] = {"after": self.round, "store": None, "reached": 0, "unreachable": "", "done": 0}
+        fresh["outside"], fresh["keeps"] = False, None
         fresh["reason"] = ""
         if self.opened == self._link.opened:
             self._self.say(**fresh)
@@ -65,10 +84,11 @@ class Joining:
         # workers of the old round are cut off, once the other nodes can know why
         self._store.leave()
         self._store.close(self.round)
+        self.is_spare = False
         while True:
             seen = self._view.version
             raise_if_ended(self._view, self._link.problem, self._request)
-            raise_if_not_needed(self._view, self._request, self.round)
+            raise_if_not_needed(self._view, self._request, self.round, spare=self.is_spare)
             session = self._link.session
             if session is not None:
                 try:
@@ -79,14 +99,15 @@ class Joining:
                 if place is not None:
                     return place
             now, kind = time.monotonic(), kind_of_waiting(self._view, self.round)
-            if kind == "spare":  # needed when a node is lost, and until then in nobody's way
+            if kind in ("spare", "left out"):  # needed when a node is lost, and until then in nobody's way
                 deadline = now + self._options.join_seconds
+                self.is_spare = self.is_spare or not is_finishing(self._view)
             if now >= deadline:
                 raise errors.RendezvousTimeout(
                     f"{facts()}, after {self._options.join_seconds:g} s", remedy=remedy_for_timeout(self._request)
                 )
             reports.say(kind)
-            self._view.wait(seen, min(deadline, reports.next_at, self._store.retry_at) - now)
+            self._view.wait(seen, min(deadline, reports.next_at, self._store.retry_at, self._knocking.retry_at) - now)
 
     def _step(self, session: Session) -> Assignment | None:
         """Do what this node has been told; its place once the round is complete."""
@@ -94,7 +115,7 @@ class Joining:
             self.opened = self._link.opened
             address = self._request.local_addr or session.local_addr
             public = default_address() if is_loopback_address(address) else address
-            self._self.say(address=address, public=public, dialled=session.remote_addr)
+            self._self.say(address=address, public=public, dialled=session.remote_addr, known=self._view.newest)
         if not self._view.has_leader:
             self._link.campaign()
         place, declared = self._view.assignment, self._view.round
@@ -103,7 +124,10 @@ class Joining:
                 f"this node cannot take part in run {self._request.run_id!r}: {place.refused}",
                 remedy="Give every node a --node-rank of its own.",
             )
-        if place is None or place.round <= self.round:
+        if self._knocking.is_outside(declared, place, self.round):
+            self._knocking.knock(declared)
+            return None
+        if place is None or not place.is_place or place.round <= self.round:
             return None
         if not place.master_addr:
             if self._self.me.store is None or self._self.me.store[0] != place.round:
@@ -112,7 +136,7 @@ class Joining:
         elif self._self.me.reached != place.round:
             unreachable = self._store.reach(place)
             if unreachable is not None:
-                self._self.say(reached=place.round, unreachable=unreachable)
+                self._self.say(reached=place.round, outside=False, unreachable=unreachable)
         elif declared.number == place.round and declared.state in ("complete", "over"):
             self.round, self.place = place.round, place
             if declared.state == "complete":

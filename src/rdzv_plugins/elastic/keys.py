@@ -10,6 +10,7 @@
     all/progress        who is there and who is missing, for people
     all/probe           asks every node of a round for a sign of life (Probe)
     all/finishing       a node of a round was done and has left (Finishing)
+    all/notice          a node was left out or refused, for people (Notice)
     all/end             how the job ended (Outcome)
     failure/<round>     the first failure of a round, over all nodes
 
@@ -22,11 +23,15 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
+
+from rdzv_plugins.coordination import KeyValue
+from rdzv_plugins.plain_text import printable
 
 JOB = "job"
 LEADER = "all/leader"
@@ -37,60 +42,16 @@ ROUND = "all/round"
 PROGRESS = "all/progress"
 PROBE = "all/probe"
 FINISHING = "all/finishing"
+NOTICE = "all/notice"
 END = "all/end"
 FAILURES = "failure/"
 
-PROTOCOL = 1
-"""Of these keys. Nodes of different protocols refuse each other."""
+PROTOCOL = 3
+"""The version of these keys. Nodes of different versions refuse each other."""
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class Member:
-    """What a node says of itself."""
-
-    node_id: str
-    """Unique to one agent process."""
-    host: str
-    machine: str
-    """The same for all agents of one machine, and for no two machines."""
-    pid: int
-    address: str
-    """Where this node was seen to come from: peers that took the same way can dial it."""
-    public: str
-    """The address of the interface with the default route: where ``address`` is loopback, and peers are elsewhere."""
-    nproc: int
-    dialled: str = ""
-    """The address at which it has reached the endpoint."""
-    node_rank: int | None = None
-    """Given by the user."""
-    serves: bool = False
-    """It serves the endpoint."""
-    after: int = 0
-    """It waits for a round with a higher number."""
-    reason: str = ""
-    """Why it has left round ``after`` behind, or why it leaves the job."""
-    store: tuple[int, str, int] | None = None
-    """(round, address, port) of the workers' store that it serves."""
-    reached: int = 0
-    """The round whose workers' store it has dialled."""
-    unreachable: str = ""
-    """Why it could not dial the workers' store of round ``reached``."""
-    cut_off: int = 0
-    """The round whose workers' store its workers cannot reach any longer."""
-    done: int = 0
-    """The round in which its workers have succeeded."""
-    probe: int = 0
-    """It asks for this probe: one of its workers has failed, and it wants to know whether a node was lost."""
-    alive: int = 0
-    """The newest probe that it has answered."""
-    leaving: Literal["", "done", "failed", "lost"] = ""
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return _name(self.host, self.node_rank, self.pid)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -108,16 +69,83 @@ class Assignment:
     nproc: int = 0
     node_rank: int | None = None
     master_addr: str = ""
-    """Of the workers' store. Empty: this node has rank 0, and is asked to serve it first."""
+    """The address of the workers' store. Empty: this node has rank 0, and is asked to serve it first."""
     master_port: int = 0
     publish: str = ""
     """The address to publish for the store, where others cannot dial the node's own (it is loopback)."""
     refused: str = ""
-    """Not empty: the node cannot take part, and why."""
+    """Why the node cannot take part; empty if it can."""
+    left_out: str = ""
+    """Why the others go on without the node for now, while it goes on waiting; empty if they do not."""
+    late_for: int = 0
+    """The round that the node has not left behind, for which it is left out."""
+
+    @property
+    def is_place(self) -> bool:
+        """Whether it is a place in its round, and not a word about having none."""
+        return not self.refused and not self.left_out
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """What messages call the node."""
+        return _name(self.host, self.node_rank, self.pid)
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a node says of itself."""
+
+    node_id: str
+    """Unique to one agent process."""
+    host: str
+    machine: str
+    """An id shared by all agents of one machine, and by no others."""
+    pid: int
+    address: str
+    """The address from which this node was seen to come: peers that took the same way can dial it."""
+    public: str
+    """The address of the interface with the default route: where ``address`` is loopback, and peers are elsewhere."""
+    nproc: int
+    dialled: str = ""
+    """The address at which it has reached the endpoint."""
+    node_rank: int | None = None
+    """The node rank that the user has given, if any."""
+    serves: bool = False
+    """Whether it serves the endpoint."""
+    after: int = 0
+    """The node waits for a round with a higher number than this."""
+    reason: str = ""
+    """Why it has left round ``after`` behind, or why it leaves the job."""
+    store: tuple[int, str, int] | None = None
+    """(round, address, port) of the workers' store that it serves."""
+    reached: int = 0
+    """The round whose workers' store it has dialled."""
+    outside: bool = False
+    """Round ``reached`` works without this node, which wants to come in."""
+    unreachable: str = ""
+    """Why it could not dial the workers' store of round ``reached``."""
+    cut_off: int = 0
+    """The round whose workers' store its workers cannot reach any longer."""
+    done: int = 0
+    """The round in which its workers have succeeded."""
+    probe: int = 0
+    """The probe that it asks for: a worker has failed, and it wants to know whether a node was lost."""
+    alive: int = 0
+    """The newest probe that it has answered."""
+    leaving: Literal["", "done", "failed", "lost"] = ""
+    known: int = 0
+    """The newest round of which it had heard when its session began: the service may know less."""
+    keeps: Assignment | None = None
+    """Its place in a round in which its workers still work, but which the service has forgotten."""
+
+    @property
+    def kept(self) -> Assignment | None:
+        """The place that it keeps, until it has left that round."""
+        return self.keeps if self.keeps is not None and self.after < self.keeps.round else None
+
+    @property
+    def name(self) -> str:
+        """What messages call the node."""
         return _name(self.host, self.node_rank, self.pid)
 
 
@@ -131,6 +159,9 @@ class Round:
     reason: str = ""
     cause: Literal["", "lost", "asked", "came"] = ""
     """Why it is over: a member was lost, a member asked for it, or a node has come."""
+    master_addr: str = ""
+    """The address of the workers' store: a node that wants to come in dials it first."""
+    master_port: int = 0
 
 
 @dataclass(frozen=True)
@@ -139,6 +170,13 @@ class Finishing:
 
     round: int = 0
     by: str = ""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something about another node that people should know."""
+
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -157,40 +195,97 @@ def _name(host: str, node_rank: int | None, pid: int) -> str:
 
 def encode(value: Any) -> bytes:
     """A dataclass as compact JSON; fields that have their default are left out."""
-    data = {name: each for name, each in vars(value).items() if each != getattr(type(value), name, _NO_DEFAULT)}
-    return json.dumps(data, separators=(",", ":")).encode()
+    return json.dumps(_told(value), separators=(",", ":"), default=_told).encode()
 
 
 def decode(cls: type[T], text: bytes) -> T:
-    """The dataclass from its JSON. Raises ``ValueError`` for anything else."""
+    """The dataclass from its JSON, with its texts fit to be shown.
+
+    Raises ``ValueError`` for anything else: what another version or a stranger wrote is not to fail later.
+    """
+    data: Any = None
     try:
         data = json.loads(text)
         if data.get("store"):
             data["store"] = tuple(data["store"])
-        types_ = _types(typing.cast("Any", cls))
-        wrong = [name for name, value in data.items() if type(value) not in types_.get(name, ())]
-        if wrong:
-            raise TypeError(f"its {', '.join(map(repr, wrong))} cannot be read")
+        if data.get("keeps"):
+            data["keeps"] = decode(Assignment, json.dumps(data["keeps"]).encode())
+        accepted = _accepted(typing.cast("Any", cls))
+        for name, value in data.items():
+            if not accepted[name](value):
+                raise ValueError(f"its {name} is {printable(repr(value), _SHOWN)}")
+            if type(value) is str and not value.isprintable():
+                data[name] = printable(value)
         return cls(**data)
-    except (TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"not a {cls.__name__}: {error}") from None
+    except (KeyError, TypeError, AttributeError, RecursionError, ValueError) as error:
+        why = f"nothing is known of {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"not a {cls.__name__}{_whose(data)}: {why}") from None
+
+
+def readable(cls: type[T], held: Iterable[KeyValue]) -> Iterator[T]:
+    """Those of the values that can be read; a line in the log for each of the others."""
+    for kv in held:
+        try:
+            yield decode(cls, kv.value)
+        except ValueError as error:
+            logger.warning("cannot read key %r of the rendezvous: %s", kv.key, error)
+
+
+def _told(value: Any) -> dict[str, Any]:
+    return {name: each for name, each in vars(value).items() if each != getattr(type(value), name, _NO_DEFAULT)}
+
+
+def _whose(data: Any) -> str:
+    """The node that it is about, as far as it says so."""
+    known = [
+        printable(f"{name} {data[name]}", _SHOWN) for name in ("host", "pid") if isinstance(data, dict) and name in data
+    ]
+    return f" ({', '.join(known)})" if known else ""
 
 
 @functools.cache
-def _types(cls: type) -> dict[str, tuple[type, ...]]:
-    """The types that each field may have: what another version or a stranger wrote is not to fail later."""
-    return {name: tuple(_plain(hint)) for name, hint in typing.get_type_hints(cls).items()}
+def _accepted(cls: type) -> dict[str, Callable[[Any], bool]]:
+    """For each field of ``cls``, a check whether a value is acceptable."""
+    return {name: _check(name, hint) for name, hint in typing.get_type_hints(cls).items()}
 
 
-def _plain(hint: Any) -> Iterator[type]:
-    origin = typing.get_origin(hint)
-    if origin is Literal:
-        yield from {type(choice) for choice in typing.get_args(hint)}
-    elif origin in (typing.Union, types.UnionType):
-        for each in typing.get_args(hint):
-            yield from _plain(each)
-    else:
-        yield origin or hint
+def _check(name: str, hint: Any) -> Callable[[Any], bool]:
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        return lambda value: type(value) is str and value in choices
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        checks = [_check(name, each) for each in typing.get_args(hint) if each is not types.NoneType]
+        return lambda value: value is None or any(check(value) for check in checks)
+    if typing.get_origin(hint) is tuple:
+        parts = [_check(part, each) for part, each in zip(_OF_STORE, typing.get_args(hint), strict=True)]
+        return lambda value: (
+            type(value) is tuple
+            and len(value) == len(parts)
+            and all(check(each) for check, each in zip(parts, value, strict=True))
+        )
+    if hint is int:
+        least, most = _RANGES.get(name, _COUNT)
+        return lambda value: type(value) is int and least <= value <= most
+    if hint is str:
+        longest = _TEXT if name in _SENTENCES else _NAME
+        return lambda value: type(value) is str and len(value) <= longest
+    return lambda value: type(value) is hint
+
+
+_COUNT = (0, 2**53)
+_RANGES = {
+    "node_rank": (0, 2**31 - 1),
+    "rank": (-1, 2**31 - 1),
+    "world": (0, 2**31 - 1),
+    "nproc": (0, 2**20),
+    "pid": (0, 2**31 - 1),
+    "port": (1, 65535),
+    "master_port": (0, 65535),
+}
+_OF_STORE = ("round", "address", "port")
+_SENTENCES = ("reason", "unreachable", "refused", "left_out", "text")
+_NAME, _TEXT, _SHOWN = 512, 16384, 80
+"""The most characters of a name, and of a sentence, which may quote an error; and what is quoted here."""
 
 
 _NO_DEFAULT = object()

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import math
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.elastic_options import ElasticOptions
 from rdzv_plugins.elastic.insisting import insist, patience
-from rdzv_plugins.elastic.leader import Leader
-from rdzv_plugins.elastic.membership import Rules
-from rdzv_plugins.elastic.neighbours import Neighbours
-from rdzv_plugins.elastic.ranks import Order
-from rdzv_plugins.elastic.settings_check import compare
+from rdzv_plugins.elastic.keys import Notice, encode
+from rdzv_plugins.elastic.leading.leader import Leader
+from rdzv_plugins.elastic.leading.membership import Rules
+from rdzv_plugins.elastic.leading.neighbours import Neighbours
+from rdzv_plugins.elastic.leading.ranks import Order
+from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.view import View
-from rdzv_plugins.errors import ConnectionLost, EndpointLost, RdzvError
+from rdzv_plugins.errors import ConnectionLost, EndpointLost, RdzvError, SettingsDiffer
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.rounds.settings_check import compare, refusal
+
+if TYPE_CHECKING:
+    from rdzv_plugins.elastic.keeping import Keeping
 
 logger = logging.getLogger(__name__)
 
 _AGAIN_S = 0.5
 _ANSWER_S = 1.0
-"""How long a service that was silent is given to answer once more: this process may have been the silent one."""
+"""How long a service that was silent for the time of an outage is given to answer once more: this process may have been
+the silent one."""
 
 
 class Link:
@@ -45,24 +53,38 @@ class Link:
         self._backend, self._request, self._options, self._view, self._order = backend, request, options, view, order
         self._node_id, self._settings = node_id, settings
         self._rules = Rules(
-            request.min_nodes, request.max_nodes, last_call=options.last_call_timeout, duplicate=options.ttl + 1
+            request.min_nodes,
+            request.max_nodes,
+            last_call=options.last_call_timeout,
+            duplicate=options.ttl + 1,
+            back=options.ttl + 1,
+            rejoin=options.rejoin_timeout,
         )
         self._neighbours = Neighbours(allowed=options.allow_same_host)
         self._lock = threading.Lock()
         self._leading = threading.Lock()  # one attempt at a time
+        self.keeping: Keeping | None = None
+        """What this node may go on with when the service has lost its memory."""
         self._leader: Leader | None = None
         self._closed = False
         self.session: Session | None = None
         """The session that lives, None while there is none."""
         self.opened = 0
-        """How many sessions there have been: a round that was joined in an earlier one goes on without this node."""
+        """How many sessions there have been, but for those that have taken a round over from the one before: a round
+        that was joined in an earlier one goes on without this node."""
         self.problem: EndpointLost | None = None
-        """The service is lost for good."""
+        """The error once the service is lost for good."""
 
     @property
     def hosts_service(self) -> bool:
         """The service is part of this process."""
         return self._backend.hosts_service
+
+    @property
+    def is_out(self) -> bool:
+        """The service has not answered for a session's life, and is waited for."""
+        session = self.session
+        return session is None or getattr(session, "known_until", math.inf) < now()
 
     def open(self, timeout: float) -> None:
         """Reach the service. Raises ``EndpointUnreachable``, ``RunIdMismatch`` or ``SettingsDiffer``."""
@@ -77,19 +99,30 @@ class Link:
                 logger.warning("run %s: %s; trying again", self._request.run_id, error)
                 time.sleep(_AGAIN_S)
 
+    def wait_session(self) -> Session | None:
+        """The session; waits while another is opened. None once the service is lost for good, or this is closed."""
+        while not self._closed and self.problem is None:
+            seen, session = self._view.version, self.session
+            if session is not None:
+                return session
+            self._view.wait(seen, _AGAIN_S)
+        return None
+
     def campaign(self) -> None:
         """Lead, unless somebody does. One request at most; does nothing without a session."""
         with self._leading:
             session = self.session
             if session is None or self._view.has_leader or self._closed:
                 return
+            if self._leader is not None and self._leader.stuck:
+                return  # others can
             mine = self._node_id.encode()
             # its answer says whose key it is, also if it was written by a request that was not answered
             _, key = insist(lambda: session.create(keys.LEADER, mine, ephemeral=True, timeout=patience(session)))
             if key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
                 return
             self._stop_leading()
-            self._leader = Leader(session, key, self._rules, self._order, self._neighbours)
+            self._leader = Leader(session, key, self._rules, self._order, self._neighbours, self._view.wake)
 
     def close(self) -> None:
         """End the session, and the service if it is part of this process."""
@@ -118,34 +151,50 @@ class Link:
             session.watch(keys.NODES + self._node_id, self._view.feed, timeout=timeout)
             written, job = session.create(keys.JOB, json.dumps(self._settings).encode(), timeout=timeout)
             if not written:
-                compare(self._settings, job.value, self._request.endpoint)
+                self._compare(session, job.value, timeout)
+            kept = self.keeping is not None and self.keeping.take_over(session, timeout)
         except BaseException:
             session.close()
             raise
         with self._lock:
             if lost:
                 raise lost[0]
-            self.opened += 1
+            self.opened += not kept
             self.session = None if self._closed else session
         if self._closed:
             session.close()
+        if kept and self.keeping is not None:
+            self.keeping.say()
         self._view.wake()
 
+    def _compare(self, session: Session, job: bytes, timeout: float) -> None:
+        """Raise ``SettingsDiffer``, and tell those who wait for this node that it has come, and goes."""
+        try:
+            compare(self._settings, job, self._request.endpoint)
+        except SettingsDiffer as error:
+            notice = Notice(refusal(self._settings, error))
+            with contextlib.suppress(ConnectionLost, TimeoutError):  # its own message says it too
+                session.put({keys.NOTICE: encode(notice)}, timeout=timeout)
+            raise
+
     def _on_lost(self, error: ConnectionLost, lost: list[ConnectionLost]) -> None:
-        """On a thread of the backend. While a session is being opened, whoever opens it is told by an error."""
+        """Handle a lost session, on a thread of the backend. Whoever is opening one is told by an error."""
         with self._lock:
             lost.append(error)
-            if self._closed or self.session is None:
+            session = self.session
+            if self._closed or session is None:
                 return
+            if self.keeping is not None:
+                self.keeping.lost(session, self.opened)
             self.session = None
         threading.Thread(target=self._recover, args=(error,), name="rdzv-reconnect", daemon=True).start()
         self._view.wake()
 
     def _recover(self, lost: ConnectionLost) -> None:
-        """A service that does not come back within a session's life is lost: others know by then that we are."""
+        """Workers go on meanwhile. A service that does not come back within the time of an outage is lost."""
         logger.warning("run %s: %s; trying to reach it again", self._request.run_id, lost)
         try:
-            self.open(_ANSWER_S if lost.silent else self._options.ttl)
+            self.open(_ANSWER_S if lost.silent else self._options.outage_timeout)
             logger.warning("run %s: back at %s, with a new session", self._request.run_id, self._request.endpoint)
         except Exception as error:
             if not isinstance(error, RdzvError):

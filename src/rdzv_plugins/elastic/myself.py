@@ -10,13 +10,13 @@ import socket
 import threading
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import insist, patience
-from rdzv_plugins.elastic.keys import Member, encode
+from rdzv_plugins.elastic.keys import Assignment, Member, encode
 from rdzv_plugins.elastic.link import Link
-from rdzv_plugins.elastic.machine_id import machine_id
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import Request
 
@@ -58,7 +58,7 @@ class Myself:
             self._write()
 
     def say_cut_off(self, round_: int, reason: str) -> bool:
-        """Its workers are cut off from their store: it needs another round. False if it has left that one already."""
+        """Say that its workers are cut off and need another round. False if it has left that round already."""
         with self._saying:
             if self.me.after >= round_ or self.me.done == round_:
                 return False
@@ -66,8 +66,16 @@ class Myself:
             self._write()
             return True
 
+    def say_kept(self, place: Assignment, known: int) -> None:
+        """Tell a service without memory that it keeps its place, if it has not left that round in the meantime."""
+        with self._saying:
+            self.me = dataclasses.replace(self.me, keeps=place, known=known, probe=0, alive=0)
+            if self.me.kept is None:
+                self.me = dataclasses.replace(self.me, keeps=None)
+            self._write()
+
     def say_once(self, timeout: float, **changes: Any) -> None:
-        """As ``say``, for at most ``timeout`` seconds: who leaves does not wait for a service that does not answer."""
+        """Like ``say``, for at most ``timeout`` seconds: a node that leaves does not wait for a silent service."""
         start = time.monotonic()
         if not self._saying.acquire(timeout=max(0.0, timeout)):  # somebody else insists
             return
@@ -90,3 +98,15 @@ class Myself:
 
     def _item(self) -> dict[str, bytes]:
         return {keys.MEMBERS + self.me.node_id: encode(self.me)}
+
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def machine_id() -> str:
+    """An id shared by all processes of one machine (a container with its own host name), and by no others."""
+    try:
+        boot = _BOOT_ID.read_text().strip()
+    except OSError:  # not Linux
+        boot = ""
+    return f"{boot} {socket.gethostname()}"

@@ -12,13 +12,15 @@ import time
 import uuid
 from collections.abc import Callable
 
-from rdzv_plugins.elastic.elastic_options import ElasticOptions
 from rdzv_plugins.elastic.keys import Assignment
+from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.kvstore.limits import raise_file_limit
-from rdzv_plugins.kvstore.plain_client import PlainClient
-from rdzv_plugins.kvstore.proxy import StoreProxy
+from rdzv_plugins.kvstore.native.limits import raise_file_limit
+from rdzv_plugins.kvstore.native.proxy import StoreProxy
+from rdzv_plugins.kvstore.sockets.interruption import Interruption
+from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
+from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.options import PortRange
 
 logger = logging.getLogger(__name__)
@@ -31,11 +33,14 @@ OnLost = Callable[[int, str], None]
 
 
 class NodeProxy:
-    """At most one at a time; nothing with another store or ``worker_transport=direct``. Thread-safe."""
+    """This node's proxy, at most one at a time; none with another store or ``worker_transport=direct``. Thread-safe."""
 
-    def __init__(self, options: ElasticOptions, patience: float, on_lost: OnLost) -> None:
-        """A root that cannot be reached is tried again for ``patience`` seconds."""
-        self._options, self._patience, self._on_lost = options, patience, on_lost
+    def __init__(self, options: ElasticOptions, ports: PortTurns, patience: float, on_lost: OnLost) -> None:
+        """Other nodes' proxies find it at one of ``ports``, in turn.
+
+        A root that cannot be reached is tried again for ``patience`` seconds.
+        """
+        self._options, self._ports, self._patience, self._on_lost = options, ports, patience, on_lost
         self._lock = threading.Lock()
         self._proxy: StoreProxy | None = None
         self._place: Assignment | None = None
@@ -43,7 +48,7 @@ class NodeProxy:
 
     @property
     def used(self) -> bool:
-        """There is one in each round."""
+        """Whether there is a proxy in each round."""
         return self._options.store == "tiered" and self._options.worker_transport != "direct"
 
     @property
@@ -56,11 +61,11 @@ class NodeProxy:
         """Variables for the workers of the round: where the true store is, and the Unix socket."""
         return dict(self._environment)
 
-    def open(self, place: Assignment, agents: PlainClient, address: str, give_up: Callable[[], bool]) -> Endpoint:
+    def open(self, place: Assignment, agents: PlainClient, address: str, interruption: Interruption) -> Endpoint:
         """Connect to the store of ``place`` or to the parent, and listen; returns where the workers' store is for them.
 
         ``agents`` is a client of that store, ``address`` the one of this node for other nodes. A root that refuses is
-        tried again until ``give_up``, or for long enough. Raises ``EndpointUnreachable``,
+        tried again until ``interruption``, or for long enough. Raises ``EndpointUnreachable``,
         ``AddressInUse``, or torch's ``DistError`` when the parent does not say where it is.
         """
         root = Endpoint(place.master_addr, place.master_port)
@@ -71,18 +76,19 @@ class NodeProxy:
         if 0 < self._options.fanout <= place.rank:
             parent = _trunk(place.rank % self._options.fanout)
             above = parse_endpoint(agents.get(parent).decode(), None, what=parent)
-        proxy = self._connect(place, above, give_up)
+        proxy = self._connect(place, above, interruption)
         try:
             if self._has_children(place):
                 host = address if is_loopback_address(address) else ""
-                port = proxy.listen(host, self._options.worker_ports)
+                port = proxy.listen(host, self._ports)
                 agents.set(_trunk(place.rank), str(Endpoint(address, port)))
             near = Endpoint(_LOOPBACK, proxy.listen(_LOOPBACK, PortRange()))
+            # the workers of a launcher that a worker starts have another store
+            self._environment["RDZV_STORE_PORT"] = str(near.port)
             if self._options.worker_transport == "unix":
                 path = f"@rdzv-store-{uuid.uuid4().hex}"
                 proxy.listen_unix(path)
-                # with its port: the workers of a launcher that a worker starts have another store
-                self._environment |= {"RDZV_STORE_SOCKET": path, "RDZV_STORE_PORT": str(near.port)}
+                self._environment["RDZV_STORE_SOCKET"] = path
         except BaseException:
             proxy.close()
             raise
@@ -92,7 +98,7 @@ class NodeProxy:
         return near
 
     def is_cut_off(self) -> bool:
-        """It has no connection to the store now: who uses it is cut off, or is about to be."""
+        """Whether it has no connection to the store now: its users are cut off, or are about to be."""
         with self._lock:
             return self._proxy is not None and not self._proxy.stats()["proxy"]["attached"]
 
@@ -109,7 +115,7 @@ class NodeProxy:
     def _has_children(self, place: Assignment) -> bool:
         return place.rank < self._options.fanout and place.rank + self._options.fanout < place.world
 
-    def _connect(self, place: Assignment, above: Endpoint, give_up: Callable[[], bool]) -> StoreProxy:
+    def _connect(self, place: Assignment, above: Endpoint, interruption: Interruption) -> StoreProxy:
         raise_file_limit()  # each worker is a file or two
         deadline = time.monotonic() + self._patience
         while True:
@@ -121,9 +127,10 @@ class NodeProxy:
                     grace=self._options.trunk_grace,
                     timeout=_ATTEMPT_S,
                     on_lost=lambda reason: self._on_lost(place.round, reason),
+                    interruption=interruption,
                 )
             except EndpointUnreachable:
-                if give_up() or time.monotonic() >= deadline:
+                if interruption.reason or time.monotonic() >= deadline:
                     raise
 
 

@@ -7,14 +7,15 @@ import sys
 import time
 from collections.abc import Callable
 
-from rdzv_plugins.elastic.facts import wanted
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.endpoints import is_only_local
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.plain_text import printable
+from rdzv_plugins.reporting import EVERY_S
+from rdzv_plugins.rounds.settings_check import wanted
 
 logger = logging.getLogger(__name__)
 
-_EVERY_S = 10.0
 _NEW_KIND_S = 1.0
 _LIVE_AFTER_S = 1.0
 _LIVE_EVERY_S = 0.5
@@ -30,7 +31,7 @@ class Reports:
         self._live = live and sys.stderr is not None and sys.stderr.isatty()
         self._shown = 0
         self._kinds = {""}
-        self._next = self._start + (_LIVE_AFTER_S if self._live else _EVERY_S)
+        self._next = self._start + (_LIVE_AFTER_S if self._live else EVERY_S)
 
     @property
     def next_at(self) -> float:
@@ -47,11 +48,11 @@ class Reports:
             return
         text = f"waiting: {self._facts()} ({now - self._start:.0f} s)"
         if not self._live:
-            self._next = now + _EVERY_S
+            self._next = now + EVERY_S
             logger.info("%s", text)
             return
         self._next = now + _LIVE_EVERY_S
-        text = text[:_WIDTH]
+        text = printable(text)[:_WIDTH]
         self._write("\r" + text.ljust(self._shown))
         self._shown = len(text)
 
@@ -83,7 +84,9 @@ def remedy_for_timeout(request: Request) -> str:
 
 
 def kind_of_waiting(view: View, round_: int) -> str:
-    """For a node whose last round was ``round_``."""
+    """How a node waits whose last round was ``round_``: ``left out``, ``spare``, ``joined`` or not at all."""
+    if view.assignment is not None and view.assignment.left_out:
+        return "left out"
     if view.round.state == "complete" and view.round.number > round_:
         return "spare"
     return "joined" if view.progress else ""
@@ -92,7 +95,10 @@ def kind_of_waiting(view: View, round_: int) -> str:
 def what_is_waited_for(view: View, request: Request, round_: int) -> str:
     """Who is there, as far as a node whose last round was ``round_`` has been told."""
     declared, where = view.round, f"run {request.run_id!r} at {request.endpoint}"
-    if kind_of_waiting(view, round_) == "spare":
+    kind = kind_of_waiting(view, round_)
+    if kind == "left out" and view.assignment is not None:
+        return f"{where}: this node is left out for now: {view.assignment.left_out}"
+    if kind == "spare":
         return f"{where}: round {declared.number} is complete with its {declared.world} nodes; this node is a spare"
     needed = wanted(request.min_nodes, request.max_nodes)
     return f"{where}: {view.progress or f'this node has joined, {needed} nodes are wanted'}"

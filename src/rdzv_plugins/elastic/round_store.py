@@ -5,52 +5,84 @@ With ``store=tiered`` what workers and agents speak to after that is this node's
 
 from __future__ import annotations
 
+import functools
 import math
 import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
-from rdzv_plugins.elastic.elastic_options import ElasticOptions
 from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.node_proxy import NodeProxy, OnLost
-from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.endpoints import Endpoint, is_loopback_address
 from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.kvstore.plain_client import PlainClient
-from rdzv_plugins.kvstore.reach import try_connect
-from rdzv_plugins.kvstore.torch_store import greet_store
-from rdzv_plugins.kvstore.worker_stores import WorkerStores
+from rdzv_plugins.kvstore.sockets.interruption import Interruption
+from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
+from rdzv_plugins.kvstore.sockets.reach import try_connect
+from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
+from rdzv_plugins.kvstore.tcpstore.torch_store import greet_store
+from rdzv_plugins.rounds.worker_stores import WorkerStores
 
 _PREFIX = "agents"
 """The agents of a round share its workers' store, under this prefix."""
+_ROUND = "round"
+"""The agents' key of the round that a store was made for."""
 _ATTEMPT_S = 1.0
 _PAUSE_S = 0.2
+_STILL = 1 / 3
+"""A fraction of the time to live, in which keep-alives are sent three times: a shorter standstill loses no session."""
 _ANSWER_S = 10.0
-"""In this process: longer than it can be kept from running."""
+"""Seconds for an answer from this process: longer than it can be kept from running."""
 
 
 class RoundStore:
-    """At most one at a time. Thread-safe."""
+    """The workers' store of a round, at most one at a time. Thread-safe."""
 
     def __init__(self, options: ElasticOptions, on_lost: OnLost) -> None:
         """``on_lost`` is called when this node's proxy has lost the store."""
         self._options = options
-        self._stores = WorkerStores(options, timeout=options.read_timeout)
+        ports = PortTurns(options.worker_ports)
+        self._stores = WorkerStores(options, timeout=options.read_timeout, ports=ports)
         self._lock = threading.Lock()
-        self._patience = max(options.reach_timeout, options.ttl + 1)
-        self._proxy = NodeProxy(options, self._patience, on_lost)
+        self.patience = max(options.reach_timeout, options.ttl + 1)
+        """Seconds for which a store that does not answer is dialled again: a lost node is known as lost by then."""
+        self._proxy = NodeProxy(options, ports, self.patience, on_lost)
+        self._waits = (0, Interruption())  # of the round that was reached last
         self._reaching, self._give_up_at, self._retry_at = 0, 0.0, math.inf
         self._served = 0  # the round whose store is served here
         self._local_addr = ""  # on the way to the store
+        self.session_lives: Callable[[], bool] = lambda: True
+        """Waits until it is known whether the session lives; set before a store is served."""
         self.agents: PlainClient | None = None
-        """For the agents of the round that was reached last."""
+        """The agents' client of the store of the round that was reached last."""
 
     def serve(self, place: Assignment, address: str) -> tuple[int, str, int]:
         """Rank 0: serve it, listening before anybody knows. Returns (round, address, port). Raises ``AddressInUse``."""
         with self._lock:
             store = self._stores.open(address, f"the workers' store of round {place.round}")
             self._served = place.round
-            return place.round, address, store.port
+            if hasattr(store, "pause_after"):  # the native one
+                store.pause_after(self._options.ttl * _STILL, functools.partial(self._on_pause, store))
+        near = Endpoint(address if is_loopback_address(address) else "127.0.0.1", store.port)
+        mine = Interruption()  # of nobody: it is a store of this process
+        connection, reason = try_connect(near, _ANSWER_S, greet_store, interruption=mine)
+        if connection is None:
+            raise EndpointUnreachable(f"the workers' store that this node serves at {near} does not answer: {reason}")
+        client = self._client(connection, mine)
+        client.set(_ROUND, str(place.round))
+        client.check([_ROUND])  # an answer: it is there before anybody is told of the store
+        client.close()
+        return place.round, address, store.port
+
+    def _on_pause(self, store: Any, pause: int) -> None:
+        """This process has stood still, and the store serves nobody: others may have a newer round.
+
+        It goes on if this node's session lives. Else it stays as it is until the node joins again, which closes it.
+        """
+        if self.session_lives():
+            store.resume(pause)
 
     @property
     def retry_at(self) -> float:
@@ -65,23 +97,24 @@ class RoundStore:
         now = time.monotonic()
         if place.round != self._reaching:
             # a node that cannot be reached because it is lost is to be known as lost first
-            self._reaching, self._give_up_at = place.round, now + self._patience
+            self._reaching, self._give_up_at = place.round, now + self.patience
+            self._waits = (place.round, Interruption())
         self._retry_at = math.inf
         endpoint = Endpoint(place.master_addr, place.master_port)
         try:
-            connection, reason = try_connect(endpoint, _ATTEMPT_S, greet_store)
+            connection, reason = try_connect(endpoint, _ATTEMPT_S, greet_store, interruption=self._interruption)
         except EndpointUnreachable as error:  # something else than a store answers
             return str(error)
         if connection is None:
             if time.monotonic() >= self._give_up_at:
-                return f"{reason}, for {self._patience:g} s"
+                return f"{reason}, for {self.patience:g} s"
             self._retry_at = time.monotonic() + _PAUSE_S
             return None
         self._local_addr = str(connection.getsockname()[0])
         self._use(connection)
         return ""
 
-    def open(self, place: Assignment, address: str | None, give_up: Callable[[], bool]) -> Endpoint:
+    def open(self, place: Assignment, address: str | None) -> Endpoint:
         """The round is complete: where the workers of this node find its store.
 
         ``address`` is the given one of this node. See ``NodeProxy.open`` for the rest.
@@ -89,13 +122,27 @@ class RoundStore:
         if self._options.store != "tiered":
             return Endpoint(place.master_addr, place.master_port)
         assert self.agents is not None
-        where = self._proxy.open(place, self.agents, address or self._local_addr, give_up)
+        where = self._proxy.open(place, self.agents, address or self._local_addr, self._interruption)
         if self._proxy.used:
-            connection, reason = try_connect(where, _ANSWER_S, greet_store)
+            connection, reason = try_connect(where, _ANSWER_S, greet_store, interruption=self._interruption)
             if connection is None:
                 raise EndpointUnreachable(f"this node's own proxy at {where} does not answer: {reason}")
             self._use(connection)
+            self._check_round(place)
         return where
+
+    def interrupt(self, round_: int, reason: str) -> None:
+        """End all waits of this node's agent in the store of ``round_``, whoever serves it. Never blocks; any thread.
+
+        What is asked of that store from now on fails at once, by ``DistNetworkError`` with ``reason``.
+        """
+        waited_for, interruption = self._waits
+        if waited_for == round_:
+            interruption.interrupt(reason)
+
+    @property
+    def _interruption(self) -> Interruption:
+        return self._waits[1]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -118,7 +165,7 @@ class RoundStore:
                 self._stores.close()
 
     def leave(self) -> None:
-        """As a client: use it no longer. The workers of this node are cut off, where they have a proxy."""
+        """Leave as a client: use the store no longer. Cuts off this node's workers, where they have a proxy."""
         agents, self.agents = self.agents, None
         if agents is not None:
             agents.close()
@@ -131,6 +178,23 @@ class RoundStore:
             self._stores.shutdown()
 
     def _use(self, connection: socket.socket) -> None:
-        old, self.agents = self.agents, PlainClient(connection, prefix=_PREFIX, timeout=self._options.read_timeout)
+        old, self.agents = self.agents, self._client(connection, self._interruption)
         if old is not None:
             old.close()
+
+    def _client(self, connection: socket.socket, interruption: Interruption) -> PlainClient:
+        return PlainClient(connection, prefix=_PREFIX, timeout=self._options.read_timeout, interruption=interruption)
+
+    def _check_round(self, place: Assignment) -> None:
+        """The proxy was connected by address, where the store of another round may be by now: not on a range of ports.
+
+        Raises ``EndpointUnreachable``.
+        """
+        assert self.agents is not None
+        found = self.agents.get(_ROUND).decode(errors="replace")
+        if found != str(place.round):
+            self._proxy.close()
+            raise EndpointUnreachable(
+                f"the store at {place.master_addr} port {place.master_port} is that of round {found}, not of round "
+                f"{place.round}: this node was late"
+            )

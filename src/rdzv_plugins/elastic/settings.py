@@ -1,36 +1,33 @@
-"""Options of every backend that runs on torch's dynamic rendezvous; importable without torch."""
+"""What an elastic node lets the others compare with theirs (``rounds/settings_check.py``)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from typing import Any
 
-from rdzv_plugins.options import WorkerStoreOptions, option
+from rdzv_plugins.elastic.keys import PROTOCOL
+from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.rounds.settings_check import COMMAND, WAY, digest, outline, signed, wanted
 
 
-@dataclass(frozen=True)
-class DynamicSettings(WorkerStoreOptions):
-    """torch's own keys with torch's own defaults, plus ``timeout`` and ``linger``."""
-
-    timeout: float | None = option(
-        None, help="The same as join_timeout, by the name that static uses.", unit="s", minimum=1
-    )
-    join_timeout: float | None = option(
-        None, help="Time within which a round has to complete; 600 when unset.", unit="s", minimum=1
-    )
-    # below a second nodes that poll once a second never meet: whoever was first goes on alone, again and again
-    last_call_timeout: float = option(
-        30, help="Further wait for more nodes once the minimum has joined.", unit="s", minimum=1
-    )
-    close_timeout: float = option(30, help="Time within which closing has to succeed.", unit="s", minimum=1)
-    heartbeat_timeout: float = option(5, help="Time within which a keep-alive has to succeed.", unit="s", minimum=0.1)
-    keep_alive_interval: float = option(5, help="Time between keep-alives.", unit="s", minimum=0.1)
-    keep_alive_max_attempt: int = option(3, help="Missed keep-alives after which a node counts as dead.", minimum=1)
-    read_timeout: float = option(60, help="Limit of one read of the control store.", unit="s", minimum=1)
-    linger: float = option(
-        5, help="At the end, how long the node that serves the control store waits for the others.", unit="s", minimum=0
-    )
-
-    @property
-    def join_seconds(self) -> float:
-        """The join time-out in force, in seconds."""
-        return self.join_timeout or self.timeout or 600.0
+def settings_of(request: Request, backend: str, options: ElasticOptions, host: str) -> dict[str, Any]:
+    """This node's settings, and who it is: what every node of the job may read."""
+    store, fanout, same_command = options.store, options.fanout, options.same_command
+    settings = {
+        "protocol": PROTOCOL,
+        "run_id": request.run_id,
+        "backend": backend,
+        "nnodes": wanted(request.min_nodes, request.max_nodes),
+        "store": store,
+    }
+    if request.entrypoint:  # plain torchrun does not say
+        settings[WAY] = same_command
+        if same_command != "no":
+            compared = request.entrypoint if same_command == "arguments" else request.entrypoint[:1]
+            settings[COMMAND] = digest(compared)
+    if os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1":  # torch then computes ranks from its own number
+        settings["nproc"] = request.nproc_per_node
+    if fanout:
+        settings["fanout"] = fanout  # who is whose parent is known from the rank alone
+    return signed(settings, host) | {COMMAND: outline(request.entrypoint)}

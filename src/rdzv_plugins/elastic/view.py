@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.keys import Assignment, Finishing, Probe, Round, decode
+from rdzv_plugins.elastic.keys import Assignment, Finishing, Notice, Probe, Round, decode
 from rdzv_plugins.interfaces import Outcome
-from rdzv_plugins.kvstore.ends import parse_outcome
+from rdzv_plugins.plain_text import printable
+from rdzv_plugins.rounds.ends import parse_outcome
 
 logger = logging.getLogger(__name__)
 
@@ -18,27 +19,30 @@ logger = logging.getLogger(__name__)
 class View:
     """Fed by the watches' threads, read by the agent's. Thread-safe.
 
-    ``on_change`` is called after each batch, on the watch's thread; it returns at once.
+    ``on_change`` is called after each batch and each ``wake``, on the thread that brings the news; it returns at once.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._changed = threading.Condition()
         self._version = 0
+        self.newest = 0
+        """The newest round that was ever declared, also by a service that does not know it any more."""
         self._clear()
 
     def _clear(self) -> None:
         self.has_leader = False
-        self.round = Round()
+        self.round = self.over = Round()  # the last one that was declared over: the next may be told with it at once
         self.assignment: Assignment | None = None
         self.progress = ""
         self.probe = Probe()
+        self.notice = Notice()
         self.finishing = Finishing()
         self.ended: Outcome | None = None
 
     @property
     def version(self) -> int:
-        """Grows with every change."""
+        """A number that grows with every change."""
         return self._version
 
     def reset(self) -> None:
@@ -48,7 +52,7 @@ class View:
             self._version += 1
 
     def feed(self, events: Sequence[Event]) -> None:
-        """What the watches tell."""
+        """Take in what the watches tell."""
         with self._changed:
             for event in events:
                 try:
@@ -64,6 +68,7 @@ class View:
         with self._changed:
             self._version += 1
             self._changed.notify_all()
+        self._on_change()
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until ``version`` is not ``seen``, or for ``timeout`` seconds; returns the version."""
@@ -80,10 +85,15 @@ class View:
                 self.assignment = None
         elif key == keys.ROUND:
             self.round = decode(Round, value)
+            self.newest = max(self.newest, self.round.number)
+            if self.round.state == "over":
+                self.over = self.round
         elif key == keys.PROGRESS:
-            self.progress = value.decode()
+            self.progress = printable(value.decode())
         elif key == keys.PROBE:
             self.probe = decode(Probe, value)
+        elif key == keys.NOTICE:
+            self.notice = decode(Notice, value)
         elif key == keys.FINISHING:
             self.finishing = decode(Finishing, value)
         elif key == keys.END:

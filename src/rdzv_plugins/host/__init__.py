@@ -1,8 +1,7 @@
-"""From entry points to a named backend, and why not."""
+"""Gets from entry points to a named backend, or says why it cannot."""
 
 from rdzv_plugins.host.catalog import Catalog
-from rdzv_plugins.host.create import create_handler
 from rdzv_plugins.host.discovery import ENTRY_POINT_GROUP, PluginRecord
 from rdzv_plugins.host.manager import PluginHost
 
-__all__ = ["ENTRY_POINT_GROUP", "Catalog", "PluginHost", "PluginRecord", "create_handler"]
+__all__ = ["ENTRY_POINT_GROUP", "Catalog", "PluginHost", "PluginRecord"]

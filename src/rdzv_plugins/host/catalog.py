@@ -79,6 +79,11 @@ class Catalog:
             remedy=f"Available: {', '.join(names) or 'none'}. See: rdzv backends",
         )
 
+    def meets_at(self, name: str) -> str:
+        """``Backend.meets_at`` of what ``find`` finds; empty where that raises an error."""
+        claims = self._claims.get(normalise(name), [])
+        return claims[0].backend.meets_at if len(claims) == 1 else ""
+
 
 def _conflict(name: str, claims: list[Entry]) -> str:
     owners = " and ".join(f"{e.record.distribution} {e.record.version} ({e.record.value})" for e in claims)

@@ -13,6 +13,7 @@ from typing import Any
 
 from rdzv_plugins.hookspecs import PROJECT
 from rdzv_plugins.interfaces import Backend
+from rdzv_plugins.queued_logging import adopt_logger
 
 ENTRY_POINT_GROUP = PROJECT
 SLOW_IMPORT_S = 0.5
@@ -26,7 +27,7 @@ class PluginRecord:
     name: str
     """Name of the entry point."""
     value: str
-    """Its ``module`` or ``module:attribute``."""
+    """The entry point's ``module`` or ``module:attribute``."""
     distribution: str
     version: str
     plugin: Any = None
@@ -38,16 +39,16 @@ class PluginRecord:
     disabled: bool = False
     import_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
-    """What deserves a word though it works: a slow import, an import of torch."""
+    """Remarks on a plug-in that works: a slow import, an import of torch."""
 
     @property
     def id(self) -> str:
-        """Unique over all distributions."""
+        """A name that is unique over all distributions."""
         return f"{self.distribution}:{self.name}"
 
     @property
     def label(self) -> str:
-        """How messages call it."""
+        """What messages call the plug-in."""
         return f"plug-in {self.name!r} of {self.distribution} {self.version} (entry point {self.name} = {self.value})"
 
     def fail(self, error: str, *, cause: BaseException | None = None, remedy: str = "") -> None:
@@ -100,6 +101,7 @@ def _load(entry: EntryPoint, dist: Distribution | None, record: PluginRecord) ->
     start = time.perf_counter()
     try:
         record.plugin = entry.load()
+        adopt_logger(entry.module)
         if record.plugin is None:
             record.fail("leads to None")
     except ImportError as error:

@@ -163,7 +163,7 @@ def _check_mapping(record: PluginRecord, hook: str, answer: object) -> None:
 
 
 def _field_type(name: str) -> Any:
-    """What ``isinstance`` takes for a field of ``Request``."""
+    """The type, as ``isinstance`` takes it, of a field of ``Request``."""
     hint = typing.get_type_hints(Request)[name]
     origin = typing.get_origin(hint)
     return hint if origin in (None, types.UnionType) else origin

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.host.manager import PluginHost
+from rdzv_plugins.interfaces import Backend
 from rdzv_plugins.options import describe_options
 
 
@@ -24,6 +26,7 @@ def as_data(host: PluginHost) -> dict[str, Any]:
                 "entry_point": f"{entry.record.name} = {entry.record.value}",
                 "import_seconds": round(entry.record.import_seconds, 4),
                 "notes": entry.record.notes,
+                "unusable": _unusable(entry.backend),
             }
             for entry in host.catalog.entries()
         ],
@@ -43,14 +46,29 @@ def as_data(host: PluginHost) -> dict[str, Any]:
     }
 
 
+def _unusable(backend: Backend) -> dict[str, str] | None:
+    """Why this installation cannot do what it takes, and what to do; None if it can, or nobody has asked."""
+    try:
+        if backend.check is not None:
+            backend.check()
+    except RdzvError as error:
+        return {"reason": str(error), "remedy": error.remedy}
+    except Exception as error:  # a fault of the plug-in, which must not hide the others
+        return {"reason": f"its check raised {type(error).__name__}: {error}", "remedy": ""}
+    return None
+
+
 def as_text(data: dict[str, Any]) -> str:
-    """The same for a terminal."""
+    """The report as text for a terminal."""
     lines: list[str] = []
     for backend in data["backends"]:
         names = ", ".join([backend["name"], *backend["aliases"]])
         lines.append(f"{names}  ({backend['distribution']} {backend['version']})")
         lines.append(f"    {backend['summary']}")
         lines.append(f"    capabilities: {', '.join(backend['capabilities']) or 'none'}")
+        if backend["unusable"]:
+            lines.append(f"    UNUSABLE HERE: {backend['unusable']['reason']}")
+            lines += [f"    {backend['unusable']['remedy']}"] * bool(backend["unusable"]["remedy"])
         for note in backend["notes"]:
             lines.append(f"    note: {note}")
         if backend["options"]:

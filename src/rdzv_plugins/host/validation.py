@@ -93,6 +93,9 @@ def _wrong_field(backend: Backend) -> str:
         "capabilities": (_all_are(backend.capabilities, Capability), "a set of rdzv_plugins.Capability"),
         "validate": (backend.validate is None or callable(backend.validate), "a function"),
         "install": (isinstance(backend.install, str), "text"),
+        "check": (backend.check is None or callable(backend.check), "a function"),
+        "preflight": (backend.preflight is None or callable(backend.preflight), "a function"),
+        "meets_at": (backend.meets_at in ("", "node", "service"), "'', 'node' or 'service'"),
     }
     for field, (good, wanted) in checks.items():
         if not good:

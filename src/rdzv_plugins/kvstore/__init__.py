@@ -1,1 +1,1 @@
-"""Key-value stores: serving one, reaching one, and what a job keeps in it."""
+"""Key-value stores: sockets, torch's TCPStore, the native store with its proxy, and coordination on it."""

@@ -18,15 +18,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rdzv_plugins.testing.backend_theme import BackendTheme
-    from rdzv_plugins.testing.failure_theme import FailureTheme
-    from rdzv_plugins.testing.harness import Harness, Service, free_port
-    from rdzv_plugins.testing.launch_theme import LaunchTheme
-    from rdzv_plugins.testing.plugin_theme import PluginTheme
-    from rdzv_plugins.testing.rendezvous_theme import RendezvousTheme
-    from rdzv_plugins.testing.scale_theme import ScaleTheme
-    from rdzv_plugins.testing.server_process import ServerProcess
-    from rdzv_plugins.testing.store_theme import StoreTheme
+    from rdzv_plugins.testing.harness import Harness, Service, ServiceCounts, free_port
+    from rdzv_plugins.testing.services.process import ServerProcess
+    from rdzv_plugins.testing.themes.backend import BackendTheme
+    from rdzv_plugins.testing.themes.failure import FailureTheme
+    from rdzv_plugins.testing.themes.launch import LaunchTheme
+    from rdzv_plugins.testing.themes.plugin import PluginTheme
+    from rdzv_plugins.testing.themes.rendezvous import RendezvousTheme
+    from rdzv_plugins.testing.themes.scale import ScaleTheme
+    from rdzv_plugins.testing.themes.store import StoreTheme
 
 __all__ = [
     "BackendTheme",
@@ -38,11 +38,15 @@ __all__ = [
     "ScaleTheme",
     "ServerProcess",
     "Service",
+    "ServiceCounts",
     "StoreTheme",
     "free_port",
 ]
 
-_HARNESS = {"Harness": "harness", "Service": "harness", "free_port": "harness", "ServerProcess": "server_process"}
+_HARNESS = {
+    **dict.fromkeys(("Harness", "Service", "ServiceCounts", "free_port"), "harness"),
+    "ServerProcess": "services.process",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -54,9 +58,9 @@ def __getattr__(name: str) -> Any:
         import pytest
 
         # before they are imported: their plain asserts then say what they have compared
-        ours = {f"{__name__}.{each.name}" for each in pkgutil.iter_modules(__path__)}
+        ours = {each.name for each in pkgutil.walk_packages(__path__, f"{__name__}.")}
         pytest.register_assert_rewrite(*ours - set(sys.modules))
-        module = name.replace("Theme", "_theme").lower()
+        module = f"themes.{name.removesuffix('Theme').lower()}"
     value = getattr(import_module(f"{__name__}.{module}"), name)
     globals()[name] = value
     return value

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
-import importlib.util
-import os
 import shutil
 import tempfile
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
-from rdzv_plugins.errors import MissingDependency, RdzvError
-from rdzv_plugins.testing.harness import Harness, free_port
-from rdzv_plugins.testing.server_process import ServerProcess
+from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.testing.harness import Harness
+from rdzv_plugins.testing.services.etcd import data_directory, etcd_process, require_etcd
+from rdzv_plugins.testing.services.process import ServerProcess
 
 _LOST_AFTER_S = 4
 """A node that is not heard of for so many seconds is lost: short for the tests that wait for it, and long enough for a
@@ -39,7 +36,8 @@ class StaticHarness(Harness):
     backend = "static"
     kind: ClassVar[Literal["state", "coordination", "handler"]] = "handler"
     conf = MappingProxyType({"timeout": "120", "linger": "2"})
-    wrong_endpoints = (*_WRONG, "", "127.0.0.1")  # no default port
+    wrong_endpoints = (*_WRONG, "127.0.0.1")  # no default port
+    imports = ("rdzv_plugins.backends.static.handler",)
 
 
 class C10dHarness(Harness):
@@ -56,6 +54,7 @@ class C10dHarness(Harness):
         }
     )
     wrong_endpoints = _WRONG
+    imports = ("rdzv_plugins.backends.c10d.backend",)
 
 
 class ParallelHarness(Harness):
@@ -65,12 +64,16 @@ class ParallelHarness(Harness):
     kind: ClassVar[Literal["state", "coordination", "handler"]] = "coordination"
     conf = _ELASTIC
     wrong_endpoints = _WRONG
+    native = True
+    probe = "rdzv_plugins.testing.services.counts:of_native_store"
+    imports: tuple[str, ...] = ("rdzv_plugins.kvstore.coordination.service",)
 
 
 class TieredHarness(ParallelHarness):
     """``tiered``: as ``parallel``, and a proxy on each node."""
 
     backend = "tiered"
+    imports = (*ParallelHarness.imports, "rdzv_plugins.kvstore.native.proxy")
 
 
 class EtcdHarness(Harness):
@@ -78,8 +81,13 @@ class EtcdHarness(Harness):
 
     backend = "etcd"
     kind: ClassVar[Literal["state", "coordination", "handler"]] = "coordination"
-    conf = MappingProxyType({**_ELASTIC, "outage_timeout": "20"})
+    conf: Mapping[str, str] = MappingProxyType({**_ELASTIC, "outage_timeout": "20"})
     wrong_endpoints = (*_WRONG, "", "ftp://127.0.0.1:2379")
+    imports = ("rdzv_plugins.backends.etcd.coordination",)
+    remark = (
+        "One etcd, of one member, serves all jobs, with its data in memory where there is room. On a disk, for which "
+        "it waits at\neach change, it takes longer: rdzv bench rendezvous measures it there."
+    )
 
     def __init__(self) -> None:
         self._directory: Path | None = None
@@ -87,8 +95,26 @@ class EtcdHarness(Harness):
 
     def start(self) -> None:
         """Start etcd, with its data in memory where there is room. Raises ``RdzvError`` if it is not installed."""
-        _require_etcd()
-        self._directory = _data_directory()
+        self.require()
+        self._directory = data_directory()
+        self._serve()
+
+    def require(self) -> None:
+        require_etcd()
+
+    def afresh(self, directory: Path) -> Harness:
+        """Keys and leases of earlier jobs would be in the way, and a disk is what etcd waits for elsewhere, too."""
+        return _FreshEtcdHarness(directory, self.conf)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.kill()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        self.service = self._server = self._directory = None
+
+    def _serve(self) -> None:
+        assert self._directory is not None, "made by who calls this"
         for attempt in range(3):  # somebody else may take a port between its choice and its use
             server = etcd_process(self._directory / str(attempt))
             try:
@@ -100,75 +126,29 @@ class EtcdHarness(Harness):
                 self.service = self._server = server
                 break
 
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.kill()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-
     def endpoint(self, directory: Path) -> str:
-        """The same for every job."""
+        """The endpoint of the server, the same for every job."""
         assert self._server is not None, "the harness was not started"
         return f"127.0.0.1:{self._server.port}"
 
 
-def etcd_process(directory: Path) -> ServerProcess:
-    """An etcd of one member with its data in ``directory``, which is made; not started yet."""
-    directory.mkdir(parents=True)
-    clients, peers = free_port(), free_port()
-    settings = {
-        "name": "conformance",
-        "data-dir": str(directory / "data"),
-        "listen-client-urls": f"http://127.0.0.1:{clients}",
-        "advertise-client-urls": f"http://127.0.0.1:{clients}",
-        "listen-peer-urls": f"http://127.0.0.1:{peers}",
-        "initial-advertise-peer-urls": f"http://127.0.0.1:{peers}",
-        "initial-cluster": f"conformance=http://127.0.0.1:{peers}",
-        "logger": "zap",
-        "log-outputs": "stderr",
-    }
-    own = ("ETCD_UNSUPPORTED_ARCH",)  # the others are settings of somebody else's etcd
-    environment = {name: value for name, value in os.environ.items() if name in own or not name.startswith("ETCD_")}
-    return ServerProcess(
-        ["etcd", *(f"--{name}={value}" for name, value in settings.items())],
-        clients,
-        log=directory / "log",
-        keeps_data=True,
-        environment=environment,
-        ready=lambda: _is_healthy(clients),
-    )
+class _FreshEtcdHarness(EtcdHarness):
+    """One etcd after the other, each with its data in a new directory below the given one."""
 
+    probe = "rdzv_plugins.testing.services.counts:of_etcd"
 
-def _require_etcd() -> None:
-    if shutil.which("etcd") is None:
-        raise MissingDependency(
-            "the program etcd is not installed", remedy="Install it: on Debian and Ubuntu, apt-get install etcd-server."
-        )
-    missing = [name for name in ("etcd3", "grpc") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingDependency(
-            f"backend 'etcd' needs module {missing[0]!r}, which is not installed",
-            remedy="Install it: pip install 'rdzv-plugins[etcd]'",
-        )
+    def __init__(self, directory: Path, conf: Mapping[str, str]) -> None:
+        super().__init__()
+        self.conf = conf
+        self._below = directory
 
+    def start(self) -> None:
+        """Starts nothing yet. Raises ``MissingDependency`` where etcd is not installed."""
+        self.require()
 
-def _data_directory() -> Path:
-    """In memory if it may be: etcd waits for the disk at each write, and takes 64 MiB for a file of its log."""
-    memory, needed = Path("/dev/shm"), 500 * 2**20
-    name = f"rdzv-etcd-{os.getpid()}-"
-    if memory.is_dir() and shutil.disk_usage(memory).free > needed:
-        for left in memory.glob("rdzv-etcd-*-*"):  # by tests that were killed
-            if not Path("/proc", left.name.split("-")[2]).exists():
-                shutil.rmtree(left, ignore_errors=True)
-        return Path(tempfile.mkdtemp(prefix=name, dir=memory))
-    return Path(tempfile.mkdtemp(prefix=name))
-
-
-def _is_healthy(port: int) -> bool:
-    """It has elected itself and can write."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever proxy the environment names
-    try:
-        with direct.open(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return b'"true"' in answer.read()
-    except (OSError, http.client.HTTPException):  # refused, reset, timed out, or half an answer
-        return False
+    def endpoint(self, directory: Path) -> str:
+        """That of an etcd that has just been started; the one of the job before is gone. Raises ``RdzvError``."""
+        self.close()
+        self._directory = Path(tempfile.mkdtemp(prefix="etcd-", dir=self._below))
+        self._serve()
+        return super().endpoint(directory)

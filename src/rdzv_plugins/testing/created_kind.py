@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
-from rdzv_plugins.coordination import CoordinationBackend
-from rdzv_plugins.errors import EndpointUnreachable, RdzvError
+from rdzv_plugins.assemble.create import prepare
+from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, RdzvError
 from rdzv_plugins.host import PluginHost
-from rdzv_plugins.host.create import prepare
-from rdzv_plugins.interfaces import RendezvousHandler, Request
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.testing.kinds import kind_of, no_kind
 
 _ANSWER_S = 10.0
 """Within which a service that runs answers."""
@@ -46,19 +46,21 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _asked(created: Any, request: Request) -> str:
-    """Its kind. A handler is asked nothing: it would wait for other nodes."""
-    if isinstance(created, RendezvousHandler):
+    """The kind of what was created, tried once. A handler is asked nothing: it would wait for other nodes."""
+    kind = kind_of(created)
+    if not kind:
+        raise BrokenPlugin(no_kind(created))
+    if kind == "handler":
         created.shutdown()
-        return "handler"
-    if isinstance(created, CoordinationBackend):
+    elif kind == "coordination":
         ttl = float(getattr(request.options, "ttl", _ANSWER_S))
         try:
             created.open_session(ttl, on_lost=lambda error: None, timeout=_ANSWER_S).close()
         finally:
             created.close()
-        return "coordination"
-    created.get_state()
-    return "state"
+    else:
+        created.get_state()
+    return kind
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From the name of an installed backend to its harness: its own, or one made of an endpoint.
+"""Finds the harness of an installed backend by its name: its own, or one made of an endpoint.
 
 A distribution names the harness of its backend by an entry point::
 
@@ -14,20 +14,18 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, TypeAlias, cast
+from typing import cast
 
 from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import BrokenPlugin, RdzvError, UsageError
 from rdzv_plugins.host.discovery import normalise
 from rdzv_plugins.testing.harness import Harness
 from rdzv_plugins.testing.installed import entry
+from rdzv_plugins.testing.kinds import KINDS, Kind
 
 GROUP = "rdzv_plugins.harnesses"
 """The group of the entry points: name of the backend = ``module:HarnessClass``."""
-KINDS = ("state", "coordination", "handler")
 _CREATE_S = 120.0
-
-Kind: TypeAlias = Literal["state", "coordination", "handler"]
 
 
 def find_harness(backend: str, endpoint: str | None = None, conf: Mapping[str, str] = MappingProxyType({})) -> Harness:
@@ -100,7 +98,7 @@ def _at(name: str, where: str, given: Mapping[str, str]) -> Harness:
 
 
 def _kind(name: str, endpoint: str, conf: Mapping[str, str]) -> Kind:
-    """What ``create`` returns, if the service answers. In a process of its own: it may block, and may import torch."""
+    """What ``create`` returns, if the service answers. Runs in another process: it may block, and may import torch."""
     command = [sys.executable, "-m", "rdzv_plugins.testing.created_kind", name, endpoint]
     command += [f"{key}={value}" for key, value in conf.items()]
     try:

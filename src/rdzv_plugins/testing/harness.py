@@ -22,7 +22,7 @@ H = TypeVar("H", bound="Harness")
 
 _LOWEST, _HIGHEST = 20_000, 30_000
 _MOST_SHARES = 8
-"""So that each share has more ports than are remembered."""
+"""The most shares of the ports, so that each has more ports than are remembered."""
 _given: deque[int] = deque(maxlen=1000)
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -33,7 +33,7 @@ class Service(Protocol):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """All its processes that run now."""
+        """All processes of the service that run now."""
         ...
 
     @property
@@ -42,12 +42,28 @@ class Service(Protocol):
         ...
 
     def kill(self) -> None:
-        """SIGKILL to all of them; returns when they have ended."""
+        """Kill all of them with SIGKILL; returns when they have ended."""
         ...
 
     def start_again(self) -> None:
-        """At the same address, after ``kill``; returns when it answers."""
+        """Start the service at the same address, after ``kill``; returns when it answers."""
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ServiceCounts:
+    """What a service has counted since it started, as its harness's ``probe`` reads it."""
+
+    requests: Mapping[str, int]
+    """Of clients, by name, signs of life left out."""
+    signs: int = 0
+    """Signs of life."""
+    syncs: int = 0
+    """How often it made sure that what it wrote is on disk."""
+    sync_s: float = 0.0
+    """How long that took."""
+    cpu_s: float | None = None
+    """Processor time that serving took, as far as it tells; None: that of its processes."""
 
 
 class Harness:
@@ -58,19 +74,40 @@ class Harness:
     """
 
     backend: str = ""
-    """Its name, as after ``--rdzv-backend``."""
+    """The name of the backend, as after ``--rdzv-backend``."""
     kind: ClassVar[Literal["state", "coordination", "handler"]] = "state"
-    """What its ``create`` returns: a ``RendezvousBackend``, a ``CoordinationBackend`` or a ``RendezvousHandler``."""
+    """What the backend creates: a ``RendezvousBackend``, a ``CoordinationBackend`` or a ``RendezvousHandler``."""
     conf: Mapping[str, str] = NOTHING
     """``--rdzv-conf`` of every job. Time-outs that tests wait for should be short: ``ttl=2``."""
     environment: Mapping[str, str] = NOTHING
     """Variables for the processes of nodes: a password, for example."""
     service: Service | None = None
-    """What the nodes dial, once started; None where a node serves the endpoint, or nobody does (a file system)."""
+    """The service that the nodes dial, once started; None where a node serves the endpoint, or nobody does (a file)."""
     dialled: ClassVar[bool] = True
-    """The endpoint is HOST:PORT of TCP: the suite may put a relay of its own in front of it, to cut and to slow it."""
+    """True if the endpoint is HOST:PORT of TCP: the suite may put a relay before it, to cut and to slow it."""
     wrong_endpoints: tuple[str, ...] = ("a b",)
     """Values of ``--rdzv-endpoint`` that the backend refuses before it starts anything."""
+
+    # for ``rdzv bench`` alone: what is left as it is costs precision, and nothing else
+
+    native: ClassVar[bool] = False
+    """The nodes meet at rdzv-plugins' native store: ``rdzv serve`` may serve it, apart from them."""
+    probe: str = ""
+    """``module:function`` that says what the service has counted: from its ``Endpoint`` to a ``ServiceCounts``."""
+    remark: str = ""
+    """What a reader of figures is to know of the service that it starts, in full lines."""
+    imports: tuple[str, ...] = ()
+    """Modules that ``create`` imports: once for all nodes of a process, before the clock starts."""
+
+    def require(self) -> None:
+        """Raises ``MissingDependency`` for what ``start`` needs and is not installed here. Starts nothing."""
+
+    def afresh(self, directory: Path) -> Harness:
+        """To be measured: a harness whose service is a new one for each job, with its data below ``directory``.
+
+        Itself, where a job does not find what earlier ones have left.
+        """
+        return self
 
     def start(self) -> None:
         """Start what outlives the jobs: servers. Called once."""
@@ -139,7 +176,7 @@ def free_port() -> int:
 
 
 def _share() -> tuple[int, int]:
-    """Of the ports, what this process of pytest-xdist may take; all of them if there is no such thing."""
+    """The ports that this process may take: its share under pytest-xdist, else all of them."""
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if not 1 < count <= _MOST_SHARES:
         return _LOWEST, _HIGHEST

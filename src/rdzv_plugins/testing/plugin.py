@@ -1,4 +1,4 @@
-"""The pytest plug-in of the conformance suite: its options, and the report at the end of a run.
+"""The pytest plug-in of the conformance suite: its options, the order of its tests, and that each of them ends.
 
 ``pytest_plugins = ["rdzv_plugins.testing.plugin"]`` in a top-level conftest, or ``pytest -p
 rdzv_plugins.testing.plugin``. Works under pytest-xdist: what the report needs travels with each test's result.
@@ -6,28 +6,41 @@ rdzv_plugins.testing.plugin``. Works under pytest-xdist: what the report needs t
 
 from __future__ import annotations
 
-import json
-import sys
+import contextlib
+import logging
 from collections.abc import Generator
-from pathlib import Path
-from typing import Any
+from contextlib import AbstractContextManager
 
 import pytest
 
-from rdzv_plugins.testing.report import Results, as_data, as_lines, suite_version
-from rdzv_plugins.testing.theme_names import THEMES
-from rdzv_plugins.testing.themes import GAP, Theme
+from rdzv_plugins.testing.contract.parts import PATIENCE
+from rdzv_plugins.testing.suite import THEMES
+from rdzv_plugins.testing.suite.collector import TEST, Collector
+from rdzv_plugins.testing.suite.ground import fault_of, note_broken
+from rdzv_plugins.testing.suite.guard import Guard
+from rdzv_plugins.testing.suite.items import facts_of, ground_step, promise_of, theme_of
+from rdzv_plugins.testing.suite.theme import GAP, UNTRIED
 
-_TEST = "rdzv_conformance"
-"""The name of the property with which a result of a theme's test travels: backend, theme, name, promise."""
+logger = logging.getLogger(__name__)
+
+_LIMIT_S = max(300.0, 5 * PATIENCE)
+_collector = pytest.StashKey[Collector]()
+_guard = pytest.StashKey[Guard]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--conformance-...``."""
+    """Add the options ``--conformance-...``."""
     group = parser.getgroup("conformance", "the conformance suite of rdzv-plugins")
     group.addoption("--conformance-json", metavar="FILE", help="write the report to FILE, as JSON")
     group.addoption(
         "--conformance-themes", metavar="A,B", default="", help=f"run only these themes: {', '.join(THEMES)}"
+    )
+    group.addoption(
+        "--conformance-timeout",
+        metavar="SECONDS",
+        type=float,
+        default=_LIMIT_S,
+        help=f"a test of the suite that takes longer has failed (default {_LIMIT_S:g})",
     )
     group.addoption("--conformance-backend", metavar="NAME", default="", help="run_all.py: the backend to test")
     group.addoption("--conformance-endpoint", metavar="WHERE", help="run_all.py: where its service runs already")
@@ -43,98 +56,130 @@ def pytest_configure(config: pytest.Config) -> None:
                 open(file, "a").close()  # better told now than when all tests have run
             except OSError as error:
                 raise pytest.UsageError(f"--conformance-json: cannot write {file}: {error.strerror}") from None
-        config.pluginmanager.register(_Collector(config), "rdzv-conformance")
+        config.stash[_collector] = Collector(config)
+        config.pluginmanager.register(config.stash[_collector], "rdzv-conformance")
+    collector = config.stash.get(_collector, None)
+    still, last_words = (collector.still, collector.last_words) if collector else (_unheard, _unheard)
+    alone = bool(config.getoption("conformance_backend"))
+    config.stash[_guard] = Guard(config.getoption("conformance_timeout"), still, last_words, alone=alone)
 
 
+@pytest.hookimpl(tryfirst=True)  # then pytest gathers what shares a fixture
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the themes that were not asked for; other tests stay."""
+    """Leave out the themes that were not asked for, and put first what the others build on; other tests stay."""
     wanted = [name for name in config.getoption("conformance_themes").split(",") if name]
-    if not wanted:
-        return
     unknown = sorted(set(wanted) - set(THEMES))
     if unknown:
         raise pytest.UsageError(f"--conformance-themes: no theme {unknown[0]!r}; there are {', '.join(THEMES)}")
-    out = [item for item in items if (theme := _theme(item)) is not None and theme.theme not in wanted]
-    items[:] = [item for item in items if item not in out]
-    config.hook.pytest_deselected(items=out)
+    if wanted:
+        out = [item for item in items if (theme := theme_of(item)) is not None and theme.theme not in wanted]
+        items[:] = [item for item in items if item not in out]
+        config.hook.pytest_deselected(items=out)
+    # one harness for all: before every other theme; else in each class, which may have a harness of its own
+    alone = bool(config.getoption("conformance_backend"))
+    first: dict[object, int] = {}
+    place = {
+        item: first.setdefault(None if alone else getattr(item, "cls", None) or item, len(first)) for item in items
+    }
+    steps = {item: step for item in items if (step := ground_step(item)) is not None}
+    items.sort(key=lambda item: (place[item], item not in steps, steps.get(item, 0)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """If there is a theme among the tests, watch them."""
+    config = session.config
+    tests = [item.nodeid for item in session.items if theme_of(item) is not None]
+    collector = config.stash.get(_collector, None)
+    if collector is not None and tests:
+        collector.planned = len(tests)
+    if tests and not config.getoption("usepdb") and not config.getoption("collectonly"):
+        config.stash[_guard].start()
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)  # within what prints the summary
+def pytest_sessionfinish(exitstatus: int) -> Generator[None, None, None]:
+    """After Ctrl-C a fixture may end with an error that is nobody's fault; it must not take the place of the report.
+
+    pytest's own ``tmp_path`` does so where the test was still being set up.
+    """
+    try:
+        return (yield)
+    except Exception as error:
+        if exitstatus != pytest.ExitCode.INTERRUPTED:
+            raise
+        logger.debug("at the end of an interrupted run: %r", error)
+        return None
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop watching and let go: all has come to its end."""
+    if _guard in config.stash:
+        config.stash[_guard].stop()
+    if _collector in config.stash:
+        config.stash[_collector].close()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Set a test up within its time limit."""
+    with _limited(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Call a test within its time limit."""
+    with _limited(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """Take down what a test has set up, within its time limit."""
+    with _limited(item):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Give the result what the report needs to know, wherever it is read."""
     report = yield
-    theme = _theme(item)
-    if theme is not None:
-        report.user_properties.append((_TEST, [_backend(item), theme.theme, item.name, _promise(item)]))
+    if theme_of(item) is not None:
+        fault = ""
+        if report.failed and call.excinfo is not None and ground_step(item) is not None:
+            fault = fault_of(getattr(item, "function", None), call.excinfo.value)
+            harness = getattr(item, "funcargs", {}).get("harness")
+            if harness is not None:
+                note_broken(harness, promise_of(item), fault)
+        report.user_properties.append((TEST, [*facts_of(item), fault]))
     return report
 
 
-class _Collector:
-    """Of the process that reports: under pytest-xdist the one that runs no test."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._results = Results()
-        self._file: str | None = config.getoption("conformance_json")
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """One phase of a test: set-up, call or end."""
-        properties = [(name, value) for name, value in report.user_properties if name in (_TEST, GAP)]
-        facts: Any = next((value for name, value in properties if name == _TEST), None)
-        if facts is None:
-            return
-        backend, theme, name, promise = facts
-        test = self._results.test(backend, theme, report.nodeid, name, promise)
-        test.gaps = list(dict.fromkeys(str(value) for name, value in properties if name == GAP))
-        test.add("gap" if report.passed and test.gaps else report.outcome, report.duration, _message(report))
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
-        """Write the file, when the table has been printed."""
-        yield
-        if self._file is not None:
-            try:
-                Path(self._file).write_text(json.dumps(as_data(self._results), indent=2) + "\n")
-            except OSError as error:
-                print(f"--conformance-json: cannot write {self._file}: {error.strerror}", file=sys.stderr)
-                session.exitstatus = pytest.ExitCode.USAGE_ERROR
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print the table, if there was a theme."""
-        lines = as_lines(self._results)
-        if lines:
-            terminalreporter.section(f"conformance (suite of rdzv-plugins {suite_version()})")
-        for line in lines:
-            terminalreporter.line(line)
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
+    """pytest counts as the report does; and where a line says each result as it comes, it prints no dots."""
+    names = {name for name, _ in getattr(report, "user_properties", ())}  # that of a collection has none
+    if TEST not in names:
+        return None
+    dots = not config.getoption("conformance_backend")
+    if report.skipped and UNTRIED in names:
+        return "not tried", "n" * dots, "NOT TRIED" * dots
+    if report.passed and report.when == "call":
+        category, letter, word = ("gaps", "g", "GAP") if GAP in names else ("passed", ".", "PASSED")
+        return category, letter * dots, word * dots
+    if report.failed and not dots:
+        return "failed" if report.when == "call" else "error", "", ""
+    return None
 
 
-def _theme(item: pytest.Item) -> type[Theme] | None:
-    """The class of a theme's test."""
-    cls = getattr(item, "cls", None)
-    return cls if isinstance(cls, type) and issubclass(cls, Theme) else None
+def _limited(item: pytest.Item) -> AbstractContextManager[None]:
+    guard = item.config.stash.get(_guard, None)
+    if guard is None or not guard.watches or theme_of(item) is None:
+        return contextlib.nullcontext()
+    return guard.phase(item)
 
 
-def _promise(item: pytest.Item) -> str:
-    """What a test is about: the first line of its docstring, or its name in words."""
-    function = getattr(item, "function", None)
-    words = (getattr(function, "__doc__", None) or "").strip().splitlines()
-    if words:
-        return str(words[0]).rstrip(".")
-    return str(getattr(item, "originalname", item.name)).removeprefix("test_").replace("_", " ")
-
-
-def _backend(item: pytest.Item) -> str:
-    """The backend of its harness; if there is none, what was asked for, or where the test is."""
-    harness = getattr(item, "funcargs", {}).get("harness")
-    return str(getattr(harness, "backend", "") or item.config.getoption("conformance_backend") or item.path.name)
-
-
-def _message(report: pytest.TestReport) -> str:
-    """Why it failed or was skipped, in one line."""
-    if report.passed:
-        return ""
-    if isinstance(report.longrepr, tuple):  # skipped: file, line, reason
-        return " ".join(report.longrepr[2].split())
-    crash = getattr(report.longrepr, "reprcrash", None)
-    text = (crash.message if crash else report.longreprtext).strip()
-    line = next(iter(text.splitlines()), "").removeprefix("AssertionError: ")
-    return line if report.when == "call" else f"at its {report.when}: {line}"
+def _unheard(*_: object) -> None:
+    """Ignore what the guard reports, in a process of pytest-xdist, which reports its end itself."""

@@ -29,7 +29,7 @@ from rdzv_plugins.testing.installed import entry
 
 @pytest.fixture(scope="session")
 def harness(pytestconfig: pytest.Config) -> Iterator[Harness]:
-    """That of the backend which the command line names. Ends the run if it cannot be started: no test could pass.
+    """The harness of the backend on the command line. Ends the run if it cannot be started: no test could pass.
 
     Whatever its ``start`` has raised: it is the harness's fault, and no broken promise of the backend.
     """

@@ -13,7 +13,7 @@ _LAUNCHER_TIMEOUT = 900
 """torch's LaunchConfig adds ``timeout=900`` (a number, where the user's values are text) to every job."""
 
 _FIXED = frozenset(
-    {"backend", "run_id", "min_nodes", "max_nodes", "nproc_per_node", "role", "max_restarts", "conf", "entrypoint"}
+    {"backend", "min_nodes", "max_nodes", "nproc_per_node", "role", "max_restarts", "conf", "entrypoint"}
 )
 """What plug-ins cannot fill in here: torchrun has decided it and acts on it."""
 
@@ -31,10 +31,13 @@ def register() -> Creator:
 
 def create(params: Any) -> Any:
     """A handler from torch's ``RendezvousParameters``. Raises our errors, which say what to do."""
+    from rdzv_plugins.assemble.create import create_handler, prepare
     from rdzv_plugins.errors import RdzvError, UnknownBackend
-    from rdzv_plugins.host import PluginHost, create_handler
-    from rdzv_plugins.host.create import prepare
+    from rdzv_plugins.host import PluginHost
+    from rdzv_plugins.queued_logging import queue_logging
+    from rdzv_plugins.torch_bridge.torchrun_handler import TorchrunHandler, in_full
 
+    queue_logging()
     name = params.backend.partition(".")[2]
     host = PluginHost.load()
     if not name:
@@ -45,15 +48,14 @@ def create(params: Any) -> Any:
     try:
         entry = host.catalog.find(name)
         request = prepare(entry, host.resolve_request(request_from(params)))
-        return create_handler(host, entry, request)
+        return TorchrunHandler(create_handler(host, entry, request))
     except RdzvError as error:
-        error.args = (" ".join(filter(None, (str(error), error.remedy))),)  # torch prints nothing but the text
-        raise
+        raise in_full(error) from error.__cause__
 
 
 def request_from(params: Any) -> Any:
     """A ``Request`` from torch's ``RendezvousParameters``; what torch does not pass on stays unknown."""
-    from rdzv_plugins.interfaces import Request
+    from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
 
     conf = dict(params.config)
     if conf.get("timeout") == _LAUNCHER_TIMEOUT and not isinstance(conf["timeout"], str):
@@ -61,6 +63,7 @@ def request_from(params: Any) -> Any:
     text = os.environ.get("PET_NODE_RANK", "")  # torch keeps --node-rank to itself
     rank = int(text) if text.isdecimal() and "rank" not in conf else None
     given = {"endpoint": params.endpoint, "local_addr": params.local_addr, "node_rank": rank}
+    named = {"run_id"} if params.run_id != DEFAULT_RUN_ID else set()  # torch does not say who has chosen it
     return Request(
         backend=params.backend,
         run_id=params.run_id,
@@ -71,5 +74,5 @@ def request_from(params: Any) -> Any:
         node_rank=rank,
         local_addr=params.local_addr,
         conf=conf,
-        given=_FIXED | {name for name, value in given.items() if value not in (None, "")},
+        given=_FIXED | named | {name for name, value in given.items() if value not in (None, "")},
     )

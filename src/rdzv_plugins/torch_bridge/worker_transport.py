@@ -1,7 +1,8 @@
-"""``worker_transport=unix`` for scripts that know nothing of it: their env:// store goes over the agent's Unix socket.
+"""What scripts that know nothing of it get where their env:// store is the agent's proxy: writes that return when they
+are done, and with ``worker_transport=unix`` the agent's Unix socket.
 
 torch calls ``install`` in every process that imports torch (entry points of group ``torch.backends``). Without
-``RDZV_STORE_SOCKET`` that is one look at the environment, and nothing is changed. Whatever goes wrong here must
+``RDZV_STORE_PORT`` that is one look at the environment, and nothing is changed. Whatever goes wrong here must
 neither keep torch from being imported nor a job from being started: the store is reached by MASTER_ADDR and MASTER_PORT
 then, as without this module, and one line on stderr says so.
 """
@@ -17,51 +18,55 @@ from typing import Any
 SOCKET = "RDZV_STORE_SOCKET"
 """Where the store of this worker's round listens: a path, or ``@`` and the name of an abstract socket."""
 PORT = "RDZV_STORE_PORT"
-"""The MASTER_PORT of the same store. Another launcher that a worker starts hands our variables down to workers with
-another store; theirs is none of ours."""
+"""The MASTER_PORT of that store, the node's proxy. Another launcher that a worker starts hands our variables down to
+workers with another store; theirs is none of ours."""
 
 Rendezvous = Iterator[tuple[Any, int, int]]
 Handler = Callable[..., Rendezvous]
 
 
 def install() -> None:
-    """Have env:// use the socket, if the agent has given one. Called by torch; never raises an ``Exception``."""
-    if not os.environ.get(SOCKET):
+    """Arrange the store of env://, if the agent has a proxy. Called by torch; never raises an ``Exception``."""
+    if not os.environ.get(PORT):
         return
     try:
         from torch.distributed.rendezvous import _rendezvous_handlers as handlers
 
-        handlers["env"] = _over_socket(handlers["env"])
+        handlers["env"] = _by_the_proxy(handlers["env"])
     except Exception as error:
         _say(f"this torch is not prepared for it ({type(error).__name__}: {error})")
 
 
-def _over_socket(handler: Handler) -> Handler:
-    """torch's handler, with the store that it makes moved to the socket."""
+def _by_the_proxy(handler: Handler) -> Handler:
+    """torch's handler, and the store that it makes is arranged."""
 
-    def over_socket(url: str, **options: Any) -> Rendezvous:
-        path = os.environ.get(SOCKET, "")
+    def by_the_proxy(url: str, **options: Any) -> Rendezvous:
+        ours = _is_ours()
+        path = os.environ.get(SOCKET, "") if ours else ""
         before = None
-        if path and _is_ours():
-            from rdzv_plugins.kvstore.unix_transport import open_sockets
+        if path:
+            from rdzv_plugins.kvstore.tcpstore.unix_transport import open_sockets
 
             try:
                 before = open_sockets()
             except OSError as error:
                 _say(f"there is no /proc here ({error.strerror})")
         for store, rank, world_size in handler(url, **options):
-            if before is not None:
-                _move(store, path, before)
+            if ours:
+                _arrange(store, path, before)
             yield store, rank, world_size
 
-    return over_socket
+    return by_the_proxy
 
 
-def _move(store: Any, path: str, before: frozenset[str]) -> None:
-    from rdzv_plugins.kvstore.unix_transport import NotMoved, move
+def _arrange(store: Any, path: str, before: frozenset[str] | None) -> None:
+    from rdzv_plugins.kvstore.tcpstore.unix_transport import NotMoved, move
+    from rdzv_plugins.torch_bridge.answered_writes import answer_writes
 
     try:
-        move(store, path, before)
+        answer_writes(store.port)
+        if before is not None:
+            move(store, path, before)
     except NotMoved as error:
         _say(str(error))
     except Exception as error:  # a store of another kind, for example: somebody else has replaced the handler, too
@@ -69,7 +74,7 @@ def _move(store: Any, path: str, before: frozenset[str]) -> None:
 
 
 def _is_ours() -> bool:
-    """Whether env:// leads to the store that the socket leads to, with this process as a mere client."""
+    """Whether env:// leads to the agent's proxy, with this process as a mere client."""
     served_by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return served_by_agent and os.environ.get(PORT, "") == os.environ.get("MASTER_PORT")
 
@@ -77,10 +82,8 @@ def _is_ours() -> bool:
 def _say(why: str) -> None:
     where = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
     path = os.environ.get(SOCKET, "")
+    what = f"reaches the store at {where}, not by the Unix socket {path}"
+    if not path:
+        what = f"does not wait until the store at {where} has what it writes"
     with contextlib.suppress(OSError, ValueError):  # a stderr that is gone must not matter
-        print(
-            f"rdzv-plugins: rank {os.environ.get('RANK', '?')} reaches the store at {where}, not by the Unix socket "
-            f"{path}: {why}",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"rdzv-plugins: rank {os.environ.get('RANK', '?')} {what}: {why}", file=sys.stderr, flush=True)

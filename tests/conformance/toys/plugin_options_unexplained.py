@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from right_state import backend
 
 from rdzv_plugins import hookimpl, option
-from rdzv_plugins.elastic.settings import DynamicSettings
+from rdzv_plugins.dynamic.options import DynamicSettings
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,16 @@ from rdzv_plugins import hookimpl
 
 
 class ForgetsLate(Session):
+    listed = frozenset()
+
+    def list(self, prefix, *, timeout):
+        held, revision = super().list(prefix, timeout=timeout)
+        if not prefix:  # as who begins to lead does
+            self.listed = frozenset(item.key for item in held)
+        return held, revision
+
     def watch(self, prefix, on_events, *, after=0, timeout):
-        known, rounds = set(), []
+        known, rounds = set(self.listed), []
 
         def told(event):
             if event.value is not None and not rounds:

@@ -1,7 +1,7 @@
 """Coordination by the native store, as ``parallel`` has it: right in everything. Toys put one fault into it."""
 
 from rdzv_plugins import Backend, Capability
-from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT, EndpointOptions, validate
+from rdzv_plugins.elastic.endpoint_options import EndpointOptions, validate
 
 
 class Session:
@@ -10,6 +10,10 @@ class Session:
     def __init__(self, inner):
         self.inner = inner
         self.ttl, self.local_addr, self.remote_addr = inner.ttl, inner.local_addr, inner.remote_addr
+
+    @property
+    def known_until(self):
+        return self.inner.known_until
 
     def create(self, key, value, *, ephemeral=False, timeout):
         return self.inner.create(key, value, ephemeral=ephemeral, timeout=timeout)
@@ -50,9 +54,9 @@ def backend(name, service=Service):
     """The descriptor of a backend whose ``create`` returns a ``service``."""
 
     def create(request):
-        from rdzv_plugins.kvstore.service import open_service
+        from rdzv_plugins.kvstore.coordination.service import open_service
 
-        return service(open_service(request, name, DEFAULT_PORT))
+        return service(open_service(request, name))
 
     return Backend(
         name=name,

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rdzv_plugins import Backend, Capability
-from rdzv_plugins.elastic.settings import DynamicSettings
-from rdzv_plugins.endpoints import parse_meeting_point
+from rdzv_plugins.dynamic.options import DynamicSettings
+from rdzv_plugins.endpoints import meeting_point
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.testing import Harness, ServerProcess, free_port
 
@@ -85,7 +85,7 @@ def backend(name, state=ServedState):
     """The descriptor of a backend whose ``create`` returns a ``state``."""
 
     def create(request):
-        where = parse_meeting_point(request.endpoint, None, request.max_nodes)
+        where = meeting_point(request, None)
         return state(where.host, where.port, request.run_id)
 
     return Backend(

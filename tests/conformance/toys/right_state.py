@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from rdzv_plugins import Backend, Capability
-from rdzv_plugins.elastic.settings import DynamicSettings
+from rdzv_plugins.dynamic.options import DynamicSettings
 from rdzv_plugins.errors import UsageError
 
 

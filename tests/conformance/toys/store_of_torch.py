@@ -1,7 +1,7 @@
 """Fault: torch's own dynamic rendezvous as it is: it hands the workers' store of the last round out again."""
 
 from rdzv_plugins import Backend, Capability, hookimpl
-from rdzv_plugins.elastic.settings import DynamicSettings
+from rdzv_plugins.dynamic.options import DynamicSettings
 from rdzv_plugins.endpoints import parse_endpoint
 
 

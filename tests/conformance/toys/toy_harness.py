@@ -1,5 +1,6 @@
 """The harnesses of the toys: their names come from the entry point. No test of the suite needs more."""
 
+import threading
 from types import MappingProxyType
 
 from rdzv_plugins.testing import Harness
@@ -26,6 +27,14 @@ class DirectoryHarness(Harness):
 
     def endpoint(self, directory):
         return str(directory)
+
+
+class HangingHarness(DirectoryHarness):
+    """Its first answer never comes: while a test is set up. It leaves a file ``hangs`` in the current directory."""
+
+    def endpoint(self, directory):
+        open("hangs", "w").close()
+        threading.Event().wait()
 
 
 class StateHarness(Harness):

@@ -19,7 +19,7 @@ from rdzv_plugins.endpoints import Endpoint
 def backend_of(options: dict[str, Any]) -> CoordinationBackend:
     endpoints = [Endpoint(*each) for each in options["endpoints"]]
     if options["kind"] == "native":
-        from rdzv_plugins.kvstore.sessions import NativeCoordination
+        from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 
         return NativeCoordination(endpoints[0], options["run"], name="parallel", who="the store")
     from rdzv_plugins.backends.etcd.coordination import EtcdCoordination

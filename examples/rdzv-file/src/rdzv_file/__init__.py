@@ -14,8 +14,8 @@ from typing import IO, Literal
 from urllib.parse import quote
 
 from rdzv_plugins import Backend, Capability, Request, hookimpl, option
-from rdzv_plugins.elastic.settings import DynamicSettings
-from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, UsageError
+from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RendezvousFailed, UsageError
+from rdzv_plugins.kit import DynamicSettings
 
 _THREADS = threading.Lock()
 
@@ -104,7 +104,12 @@ class RunFiles:
                 f"backend 'file' may not use {error.filename or self._path}",
                 remedy="Give every node a user that may write there.",
             ) from error
-        except (OSError, ValueError) as error:
+        except ValueError as error:
+            raise RendezvousFailed(
+                f"backend 'file' cannot read {self._path}, which is not its own: {error}",
+                remedy="Give another --rdzv-id, or remove what another program has written there.",
+            ) from error
+        except OSError as error:
             raise EndpointUnreachable(
                 f"backend 'file' cannot use {self._path}: {error}",
                 remedy="Every node has to see the directory, with room in it and with locks (man 2 fcntl).",

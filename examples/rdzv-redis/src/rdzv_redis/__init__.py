@@ -11,30 +11,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rdzv_plugins import Backend, Capability, Request, hookimpl, option
-from rdzv_plugins.elastic.elastic_options import ElasticOptions
-from rdzv_plugins.elastic.elastic_options import validate as validate_elastic
 from rdzv_plugins.errors import UsageError
+from rdzv_plugins.kit import Account, ElasticOptions, Security, TlsOptions, validate_elastic
 
-from rdzv_redis.security import Security, credentials, forget_password
 from rdzv_redis.target import Target, parse_target
 
 if TYPE_CHECKING:
     from rdzv_redis.coordination import RedisCoordination
 
-logger = logging.getLogger(f"rdzv_plugins.{__name__}")  # the launcher prints what is logged below that name
+logger = logging.getLogger(__name__)
+
+ACCOUNT = Account("redis", default_user="default")
+"""``default`` is Redis' own name for whoever gives a password alone (``requirepass``)."""
 
 
 @dataclass(frozen=True)
-class RedisOptions(ElasticOptions):
+class RedisOptions(TlsOptions, ElasticOptions):
     """Those of every elastic backend, and how to talk to Redis."""
 
     prefix: str = option("rdzv-plugins", help="The names of all keys in Redis begin with this.")
     db: int | None = option(None, help="Number of the database; 0 when unset.", minimum=0)
-    cacert: str | None = option(
-        None, help="File with the certificates of the authorities to trust; means TLS. Unset: the system's."
-    )
-    cert: str | None = option(None, help="File with this client's certificate; means TLS, and needs key.")
-    key: str | None = option(None, help="File with the private key of cert.")
     credentials: str | None = option(
         None, help="File with one line, user:password; unset: RDZV_REDIS_USER and RDZV_REDIS_PASSWORD, if set."
     )
@@ -43,18 +39,12 @@ class RedisOptions(ElasticOptions):
     )
 
 
-def validate(request: Request) -> None:
-    """Refuse what cannot work, before anything starts. Raises ``UsageError``."""
+def validate(request: Request) -> tuple[Target, Security]:
+    """Refuse what cannot work, before anything starts; returns where Redis is, and how to talk to it.
+
+    Raises ``UsageError``.
+    """
     validate_elastic(request)
-    if request.endpoint == "localhost:0":
-        raise UsageError(
-            "--standalone needs no Redis: a single node has nobody to meet",
-            remedy="Leave out --standalone, or --rdzv-backend=redis.",
-        )
-    _target(request)
-
-
-def _target(request: Request) -> tuple[Target, Security]:
     options: RedisOptions = request.options
     target = parse_target(request.endpoint, options.db)
     files = options.cacert or options.cert
@@ -63,7 +53,7 @@ def _target(request: Request) -> tuple[Target, Security]:
             "--rdzv-conf: cacert and cert are for TLS, but the endpoint says redis://",
             remedy="Write rediss://, or leave them out.",
         )
-    user, password = credentials(options.credentials)
+    user, password = ACCOUNT.read(options.credentials)
     tls = target.scheme == "rediss" or bool(files)
     return target, Security(tls, options.cacert, options.cert, options.key, user, password)
 
@@ -73,8 +63,8 @@ def create(request: Request) -> RedisCoordination:
     from rdzv_redis.coordination import RedisCoordination
 
     options: RedisOptions = request.options
-    target, security = _target(request)
-    forget_password()
+    target, security = request.target
+    ACCOUNT.forget()
     if security.password and not security.tls and not target.is_loopback:
         logger.warning(
             "the password of %s goes to %s in the clear, and can be read on the way: write rediss:// for TLS",
@@ -96,5 +86,6 @@ def rdzv_register_backends() -> Backend:
         capabilities=frozenset({Capability.ELASTIC, Capability.NODE_RANK, Capability.NODE_REPLACEMENT}),
         options=RedisOptions,
         validate=validate,
+        meets_at="service",
         install="pip install rdzv-redis",
     )

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rdzv_redis.loop import within
+from rdzv_plugins.kit import Closed, within
+
 from rdzv_redis.server import TROUBLE, Server
 from rdzv_redis.wire import Wire
 
@@ -16,10 +17,6 @@ _LONGEST_ATTEMPT_S = 10.0
 
 Arguments = Callable[[], list[Any]]
 """Makes the arguments of the script, once its turn has come."""
-
-
-class Closed(Exception):
-    """The session has ended meanwhile."""
 
 
 class Channel:

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import ssl
 
-from rdzv_redis.loop import within
-from rdzv_redis.refusals import NO_TLS, STRANGE, WANTS_TLS, Reason
+from rdzv_plugins.kit import Reason, within
+
+from rdzv_redis.refusals import NO_TLS, STRANGE, WANTS_TLS
 from rdzv_redis.target import Target
 
 _PING = b"PING\r\n"

@@ -15,13 +15,13 @@ from typing import Any
 
 from rdzv_plugins import Event
 from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.kit import StoppableCall
 
-from rdzv_redis.calls import StoppableCall
 from rdzv_redis.server import TROUBLE, Server
 from rdzv_redis.space import entry
 from rdzv_redis.wire import Wire
 
-logger = logging.getLogger(f"rdzv_plugins.{__name__}")  # the launcher prints what is logged below that name
+logger = logging.getLogger(__name__)
 
 _AT_ONCE = 1000
 """Entries in one answer."""

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import re
-import socket
-import ssl
-from collections.abc import Iterator
-from dataclasses import dataclass
 
-from rdzv_plugins.errors import AccessRefused, EndpointUnreachable
+from rdzv_plugins.kit import HANGS_UP, Reason, Security, network_reason
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -20,29 +15,8 @@ from redis.exceptions import (
     RedisError,
 )
 
-from rdzv_redis.security import PASSWORD, USER, Security
+from rdzv_redis import ACCOUNT
 
-_REFUSED = f"[Errno {errno.ECONNREFUSED}]"
-
-
-@dataclass(frozen=True)
-class Reason:
-    """``final``: it will not become right by waiting. ``access``: it answers, but not to this user."""
-
-    text: str
-    remedy: str = ""
-    final: bool = False
-    access: bool = False
-
-    def error(self, lead: str) -> EndpointUnreachable:
-        """As an exception; ``lead`` says what was tried."""
-        kind = AccessRefused if self.access else EndpointUnreachable
-        return kind(f"{lead}: {self.text}", remedy=self.remedy or DEFAULT_REMEDY)
-
-
-DEFAULT_REMEDY = "Check that Redis runs there, and the address, the route and the firewalls between."
-SILENT = Reason("it accepts connections, but does not answer (it stands still, or is something else)")
-NO_ANSWER = Reason("no answer (machine down, or a firewall drops the packets)")
 NO_TLS = Reason(
     "it does not speak TLS",
     "Leave out rediss://, cacert and cert, or switch TLS on in Redis (tls-port).",
@@ -104,24 +78,10 @@ _TEMPORARY = ("busy", "loading", "as many clients", "master", "replicas are ther
 
 def reason_of(error: BaseException, security: Security, prefix: str) -> Reason:
     """What ``error`` of redis-py, of a socket or of TLS means. ``prefix`` is where this run's keys lie."""
-    for each in _chain(error):
-        if isinstance(each, ssl.SSLError) and not isinstance(each, ssl.SSLEOFError):
-            return _of_tls(each, security)
-        if isinstance(each, socket.gaierror):
-            return Reason(f"the name does not resolve ({each.strerror})", "Check the name, or give an IP address.")
-        if isinstance(each, ConnectionRefusedError) or _REFUSED in str(each):
-            return Reason("connection refused (nobody listens there yet)", "Is Redis running there, on that port?")
-        if isinstance(each, InvalidResponse):
-            return STRANGE
-        if isinstance(each, OSError) and each.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
-            return Reason((each.strerror or str(each)).lower(), "Check the address and the route.")
-    return _of_answer(error, security, prefix)
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+    if isinstance(error, InvalidResponse) or isinstance(error.__cause__ or error.__context__, InvalidResponse):
+        return STRANGE
+    reason = network_reason(error, "Redis", security)
+    return reason if reason not in (None, HANGS_UP) else _of_answer(error, security, prefix)
 
 
 def _of_answer(error: BaseException, security: Security, prefix: str) -> Reason:
@@ -151,7 +111,7 @@ def _of_answer(error: BaseException, security: Security, prefix: str) -> Reason:
         if re.search(pattern, text):
             return Reason(words, remedy, final=not any(each in words for each in _TEMPORARY))
     if isinstance(error, (OSError, EOFError)) or "onnection" in text:
-        return Reason("it hangs up")
+        return HANGS_UP
     return Reason(f"it says: {text}", final=isinstance(error, RedisError))
 
 
@@ -159,7 +119,8 @@ def _of_login(text: str, security: Security) -> Reason:
     if not security.password:
         return Reason(
             "it wants a password, and this node has none",
-            f"Give --rdzv-conf credentials=FILE (one line, user:password), or set {USER} and {PASSWORD}.",
+            f"Give --rdzv-conf credentials=FILE (one line, user:password), or set {ACCOUNT.user_variable} and "
+            f"{ACCOUNT.password_variable}.",
             final=True,
             access=True,
         )
@@ -172,31 +133,7 @@ def _of_login(text: str, security: Security) -> Reason:
         )
     return Reason(
         f"it does not accept the password of {security.who}, or does not know that user",
-        f"Check the file of --rdzv-conf credentials, or {USER} and {PASSWORD}.",
+        f"Check the file of --rdzv-conf credentials, or {ACCOUNT.user_variable} and {ACCOUNT.password_variable}.",
         final=True,
         access=True,
     )
-
-
-def _of_tls(error: ssl.SSLError, security: Security) -> Reason:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        text = error.verify_message
-        if "mismatch" in text.lower():
-            remedy = "Its certificate needs this name or address as subject alternative name."
-        elif "expired" in text or "not yet valid" in text:
-            remedy = "Renew it, or set the clock of this machine."
-        else:
-            whose = security.cacert or "the system's authorities"
-            remedy = f"It was not signed by {whose}: --rdzv-conf cacert=FILE names the right authority."
-        return Reason(f"TLS: its certificate is refused: {text.rstrip('.').lower()}", remedy, final=True)
-    reason = (error.reason or str(error)).replace("_", " ").lower()
-    if "alert" in reason:
-        mine = f"this node's certificate {security.cert}" if security.cert else "this node has no certificate"
-        return Reason(
-            f"TLS: it refuses this node ({reason}); {mine}",
-            "Give a client certificate that it trusts: --rdzv-conf cert=FILE,key=FILE.",
-            final=True,
-        )
-    if "wrong version" in reason or "record layer" in reason:
-        return NO_TLS
-    return Reason(f"TLS: {reason}")

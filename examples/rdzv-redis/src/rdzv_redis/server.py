@@ -7,14 +7,13 @@ import random
 import time
 
 from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.kit import NO_ANSWER, SILENT, Reason, Security, Unusable, within
 from redis.exceptions import RedisError
 
 from rdzv_redis.diagnosis import diagnose
-from rdzv_redis.loop import within
-from rdzv_redis.refusals import DEFAULT_REMEDY, NO_ANSWER, SILENT, STRANGE, Reason, reason_of
-from rdzv_redis.security import Security
+from rdzv_redis.refusals import STRANGE, reason_of
 from rdzv_redis.target import Target
-from rdzv_redis.wire import Unusable, Wire
+from rdzv_redis.wire import Wire
 
 _ATTEMPT_S = 2.0
 """The first time; then longer."""
@@ -42,11 +41,6 @@ class Server:
         """For messages."""
         return f"Redis at {self.target}"
 
-    @property
-    def remedy(self) -> str:
-        """What to do about ``reason``."""
-        return self.reason.remedy or DEFAULT_REMEDY
-
     async def connect(self, deadline: float) -> Wire:
         """A connection, tried again and again until ``deadline``, in the monotonic clock's seconds.
 
@@ -73,11 +67,11 @@ class Server:
         """It is of no use now. Raises ``EndpointUnreachable`` if it never was, and waiting is of no use."""
         self.reason = reason
         if reason.final and not self.proven:
-            raise reason.error(f"{self.name} cannot be used")
+            raise self.problem(f"{self.name} cannot be used")
 
     def problem(self, lead: str) -> EndpointUnreachable:
         """``lead``, and what is wrong."""
-        return self.reason.error(lead)
+        return self.reason.error(lead, "Redis")
 
     def judge(self, error: BaseException) -> Reason:
         """What an error of an open connection means."""

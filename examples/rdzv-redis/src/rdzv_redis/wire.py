@@ -9,11 +9,11 @@ import socket
 from importlib import resources
 from typing import Any
 
+from rdzv_plugins.kit import Reason, Security, Unusable
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
 from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, ResponseError
 
-from rdzv_redis.refusals import CLUSTER, REPLICA, SENTINEL, Reason
-from rdzv_redis.security import Security
+from rdzv_redis.refusals import CLUSTER, REPLICA, SENTINEL
 from rdzv_redis.target import Target
 
 SCRIPT = resources.files("rdzv_redis").joinpath("run.lua").read_text()
@@ -21,14 +21,6 @@ _SHA = hashlib.sha1(SCRIPT.encode()).hexdigest()  # by which Redis knows it
 _FIRST_VERSION = (6, 2)
 _HAS_DRIVER_INFO = "driver_info" in inspect.signature(AbstractConnection.__init__).parameters
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-
-
-class Unusable(Exception):
-    """It answers, but cannot be used, for that ``reason``."""
-
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason.text)
-        self.reason = reason
 
 
 class Wire:

@@ -2,24 +2,25 @@
 
 Features: min:max nodes, restarts, late joiners; nodes may be plain torchrun of the same torch version.
 Endpoint: ``HOST[:PORT]``, port 29400 when left out, 0 for any (one node only). With ``store_type=file``
-it is the path of a file that all nodes share.
+it is the path of a file that all nodes share; one node alone may leave it out.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rdzv_plugins.elastic.settings import DynamicSettings
-from rdzv_plugins.endpoints import parse_meeting_point, require_meeting_point
+from rdzv_plugins.backends.c10d.look import DEFAULT_PORT, NAME, recognise, status
+from rdzv_plugins.dynamic.options import DynamicSettings
+from rdzv_plugins.endpoints import Endpoint, meeting_point
+from rdzv_plugins.errors import UsageError
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request
 from rdzv_plugins.options import option
 
 if TYPE_CHECKING:
     from rdzv_plugins.backends.c10d.backend import C10dBackend
-
-DEFAULT_PORT = 29400
 
 
 @dataclass(frozen=True)
@@ -32,30 +33,44 @@ class C10dOptions(DynamicSettings):
     store_type: Literal["tcp", "file"] = option("tcp", help="tcp, or a file on a file system that all nodes share.")
 
 
-def validate(request: Request) -> None:
-    """Refuse an endpoint that cannot work, before anything starts."""
+def validate(request: Request) -> Endpoint | None:
+    """Refuse an endpoint that cannot work, before anything starts; returns it, and None for a file."""
     if request.options.store_type == "file":
-        return
-    require_meeting_point(request.endpoint, request.max_nodes)
-    if request.endpoint:
-        parse_meeting_point(request.endpoint, DEFAULT_PORT, request.max_nodes)
+        if request.max_nodes > 1 and not request.endpoint:
+            raise UsageError(
+                f"store_type=file needs the path of a file that all {request.max_nodes} nodes share",
+                remedy="Give --rdzv-endpoint=PATH, the same on every node.",
+            )
+        return None
+    return meeting_point(request, DEFAULT_PORT)
 
 
 def create(request: Request) -> C10dBackend:
     """This node's view of the shared state. Blocks until the store is reached."""
     from rdzv_plugins.backends.c10d.backend import open_backend
 
-    return open_backend(request, DEFAULT_PORT)
+    return open_backend(request)
+
+
+def preflight(request: Request, held: ExitStack) -> str:
+    """What this node finds at the endpoint, or whether it can serve it."""
+    from rdzv_plugins.backends.c10d import backend
+
+    return backend.preflight(request, held)
 
 
 @hookimpl
 def rdzv_register_backends() -> Backend:
     """The hook through which it is found."""
     return Backend(
-        name="c10d",
+        name=NAME,
         summary="torch's dynamic rendezvous (min:max nodes) on a TCPStore served by the endpoint's node",
         create=create,
         capabilities=frozenset({Capability.ELASTIC, Capability.TORCHRUN_PEERS}),
         options=C10dOptions,
         validate=validate,
+        preflight=preflight,
+        meets_at="node",
+        recognise=recognise,
+        status=status,
     )

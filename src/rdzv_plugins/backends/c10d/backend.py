@@ -6,20 +6,33 @@ endpoint's address, not by comparing host names: second network cards and CNAMEs
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import logging
+import os
+import pathlib
+import socket
+import tempfile
 
 from torch.distributed import FileStore, Store
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
-from rdzv_plugins.elastic.torch_errors import as_torch
-from rdzv_plugins.endpoints import Endpoint, parse_endpoint
-from rdzv_plugins.errors import AddressInUse, RendezvousFailed
+from rdzv_plugins.backends.c10d.look import NAME, state_key
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.kvstore.reach import default_address, is_own_address, resolve
-from rdzv_plugins.kvstore.torch_store import connect, serve
-from rdzv_plugins.options import PortRange
+from rdzv_plugins.kvstore.sockets.listening import bind_if_here
+from rdzv_plugins.kvstore.sockets.reach import default_address, look, resolve
+from rdzv_plugins.kvstore.tcpstore.hello import hello_key, hello_of
+from rdzv_plugins.kvstore.tcpstore.torch_store import connect, greet_store, serve_at
+from rdzv_plugins.kvstore.tcpstore.whose import refuse_others, stranger_at, telling_whose
+from rdzv_plugins.rounds.settings_check import wanted
+from rdzv_plugins.rounds.torch_errors import as_torch
 
 logger = logging.getLogger(__name__)
+
+_WHO = "the node that hosts the rendezvous"
 
 
 class C10dBackend(C10dRendezvousBackend):  # type: ignore[misc]
@@ -32,47 +45,103 @@ class C10dBackend(C10dRendezvousBackend):  # type: ignore[misc]
         self.local_addr = local_addr
 
 
-def open_backend(request: Request, default_port: int) -> C10dBackend:
-    """Serve or reach the store at the request's endpoint. Raises ``EndpointUnreachable`` or ``AddressInUse``."""
+def preflight(request: Request, held: contextlib.ExitStack) -> str:
+    """See ``Backend.preflight``."""
     if request.options.store_type == "file":
-        address = "127.0.0.1" if request.max_nodes == 1 else default_address()
-        return C10dBackend(FileStore(request.endpoint), request.run_id, hosts_store=False, local_addr=address)
-    endpoint = parse_endpoint(request.endpoint or "localhost:0", default_port)
+        return _preflight_file(request)
+    endpoint: Endpoint = request.target
+    listener = _listen(request, endpoint)
+    if listener is not None:
+        held.enter_context(listener)
+        return f"this node is to serve {endpoint}, and can"
+    return f"{_WHO} answers at {endpoint}" if look(endpoint, _WHO, greet_store) else ""
+
+
+def open_backend(request: Request) -> C10dBackend:
+    """Serve or reach the store at the request's endpoint. Raises ``EndpointUnreachable`` or ``AddressInUse``."""
     try:
-        return _open_tcp(request, endpoint)
+        if request.options.store_type == "file":
+            return _open_file(request)
+        return _open_tcp(request, request.target)
     except RendezvousFailed as error:
         raise as_torch(error) from error.__cause__
 
 
+def _open_file(request: Request) -> C10dBackend:
+    path = request.endpoint
+    try:
+        if path:  # torch's store would try for minutes, and hear no signal
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
+        else:
+            descriptor, path = tempfile.mkstemp(prefix="rdzv-c10d-")
+            os.close(descriptor)
+            atexit.register(pathlib.Path(path).unlink, missing_ok=True)
+    except OSError as error:
+        raise _unopenable(request, error) from None
+    address = "127.0.0.1" if request.max_nodes == 1 else default_address()
+    return C10dBackend(FileStore(path), request.run_id, hosts_store=False, local_addr=address)
+
+
+def _preflight_file(request: Request) -> str:
+    path = request.endpoint
+    try:
+        if not path:
+            return "a temporary file, of this node alone"
+        if os.path.exists(path):
+            os.close(os.open(path, os.O_RDWR))
+            return f"{path} can be read and written"
+        with tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(path))):  # it has no name, or not for long
+            return f"{path} can be made"
+    except OSError as error:
+        raise _unopenable(request, error) from None
+
+
+def _unopenable(request: Request, error: OSError) -> EndpointUnreachable:
+    return EndpointUnreachable(
+        f"the file of run {request.run_id!r}, {request.endpoint or 'a temporary one'}, cannot be opened: "
+        f"{error.strerror}",
+        remedy="With store_type=file the endpoint is the path of a file that every node can read and write.",
+    )
+
+
+def _listen(request: Request, endpoint: Endpoint) -> socket.socket | None:
+    """A socket for the store if this node is to serve it; None if it is a client."""
+    if request.options.is_host:
+        _dialable(endpoint)
+    with telling_whose(request, endpoint):
+        return bind_if_here(endpoint, request.options.is_host, f"the rendezvous of run {request.run_id!r}")
+
+
 def _open_tcp(request: Request, endpoint: Endpoint) -> C10dBackend:
     options = request.options
-    serves = is_own_address(endpoint.host) if options.is_host is None else options.is_host
-    if serves:
-        try:
-            store = serve(
-                endpoint.host,
-                PortRange(endpoint.port, endpoint.port),
-                timeout=options.read_timeout,
-                what=f"the rendezvous of run {request.run_id!r}",
-            )
-            logger.debug("serving the rendezvous at %s", Endpoint(endpoint.host, store.port))
-            return C10dBackend(store, request.run_id, hosts_store=True, local_addr=_dialable(endpoint))
-        except AddressInUse:
-            if options.is_host:
-                raise
-            # another agent of this job may serve on this machine: then this one is its client
+    listener = _listen(request, endpoint)
+    if listener is not None:
+        address = _dialable(endpoint)
+        store = serve_at(listener, timeout=options.read_timeout)
+        store.set(hello_key(NAME), hello_of(request, wanted(request.min_nodes, request.max_nodes)).text)
+        logger.debug("serving the rendezvous at %s", Endpoint(endpoint.host, store.port))
+        return C10dBackend(store, request.run_id, hosts_store=True, local_addr=address)
     store, local = connect(
         endpoint,
         join_timeout=options.join_seconds,
         timeout=options.read_timeout,
-        who="the node that hosts the rendezvous",
+        who=_WHO,
+        stranger=functools.partial(stranger_at, request, endpoint),
     )
+    # it answers as a TCPStore does: so do those of other backends; plain torchrun writes only the second key
+    refuse_others(store, (hello_key(NAME), state_key(request.run_id)), request, endpoint)
     return C10dBackend(store, request.run_id, hosts_store=False, local_addr=local)
 
 
 def _dialable(endpoint: Endpoint) -> str:
     """The address under which peers reach this node: what the endpoint resolves to, if not its own loopback."""
-    address = str(resolve(endpoint.host, endpoint.port)[0][4][0])
+    try:
+        address = str(resolve(endpoint.host, endpoint.port)[0][4][0])
+    except socket.gaierror as error:
+        raise EndpointUnreachable(
+            f"this node is to serve {endpoint} (is_host=true), but the name does not resolve ({error.strerror})",
+            remedy="Check the name, or give an IP address.",
+        ) from None
     if Endpoint(address, 0).is_loopback and not endpoint.is_loopback:  # a host's own name in its /etc/hosts
         return default_address()
     return address

@@ -6,16 +6,17 @@ Endpoint: the members, ``HOST[:PORT],HOST[:PORT]``, port 2379 when left out. Nee
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rdzv_plugins.backends.etcd.members import parse_members
-from rdzv_plugins.backends.etcd.security import Security, credentials, forget_password
-from rdzv_plugins.elastic.elastic_options import ElasticOptions
-from rdzv_plugins.elastic.elastic_options import validate as validate_elastic
+from rdzv_plugins.backends.etcd.security import ACCOUNT, Security
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request
+from rdzv_plugins.kit import ElasticOptions, TlsOptions, validate_elastic
 from rdzv_plugins.options import option
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EtcdOptions(ElasticOptions):
+class EtcdOptions(TlsOptions, ElasticOptions):
     """Those of every elastic backend, and how to talk to etcd."""
 
     ttl: float = option(
@@ -33,35 +34,21 @@ class EtcdOptions(ElasticOptions):
     protocol: Literal["http", "https"] | None = option(
         None, help="https: TLS. Unset: as in the endpoint, and https where cacert or cert is given."
     )
-    cacert: str | None = option(
-        None, help="File with the certificates of the authorities to trust; unset: the system's."
-    )
-    cert: str | None = option(None, help="File with this client's certificate; needs key.")
-    key: str | None = option(None, help="File with the private key of cert.")
     credentials: str | None = option(
         None, help="File with one line, user:password; unset: RDZV_ETCD_USER and RDZV_ETCD_PASSWORD, if set."
     )
-    outage_timeout: float = option(
-        60, help="How long this node goes on while no member of etcd answers.", unit="s", minimum=1
-    )
 
 
-def validate(request: Request) -> None:
-    """Refuse what cannot work, before anything starts."""
+def validate(request: Request) -> tuple[tuple[Endpoint, ...], Security]:
+    """Refuse what cannot work, before anything starts; returns the members, and how to talk to them."""
     validate_elastic(request)
-    if request.endpoint == "localhost:0":
-        raise UsageError(
-            "--standalone needs no etcd: a single node has nobody to meet",
-            remedy="Leave out --standalone, or --rdzv-backend=etcd.",
-        )
-    parse_members(request.endpoint)
-    security_of(request)
+    members, scheme = parse_members(request.endpoint)
+    return members, _security(request, scheme)
 
 
-def security_of(request: Request) -> Security:
+def _security(request: Request, scheme: str) -> Security:
     """TLS and user as the request has them. Raises ``UsageError`` for contradictions, and files that cannot be read."""
     options: EtcdOptions = request.options
-    _, scheme = parse_members(request.endpoint)
     if scheme and options.protocol and scheme != options.protocol:
         raise UsageError(
             f"--rdzv-endpoint={request.endpoint} contradicts --rdzv-conf protocol={options.protocol}",
@@ -72,25 +59,48 @@ def security_of(request: Request) -> Security:
         raise UsageError(
             "--rdzv-conf: cacert and cert are for TLS, but http was asked for", remedy="Write https, or leave them out."
         )
-    user, password = credentials(options.credentials)
-    return Security(scheme == "https", options.cacert, options.cert, options.key, user, password)
+    user, password = ACCOUNT.read(options.credentials)
+    return Security(scheme == "https", options.cacert, options.cert, options.key, user, password, options.credentials)
 
 
 def create(request: Request) -> EtcdCoordination:
     """The cluster as this node sees it; nothing is sent yet. Takes user and password out of the environment."""
+    cluster = _cluster(request)
+    ACCOUNT.forget()
+    return cluster
+
+
+def _cluster(request: Request) -> EtcdCoordination:
     from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 
-    members, _ = parse_members(request.endpoint)
+    members, security = request.target
     options: EtcdOptions = request.options
-    security = security_of(request)
-    forget_password()
     return EtcdCoordination(
         members,
         request.run_id,
         security=security,
         prefix=options.prefix,
         outage_timeout=options.outage_timeout,
+        whose=request.whose,
     )
+
+
+def recognise(request: Request, timeout: float) -> str:
+    """As ``Backend.recognise``: of one of the members."""
+    from rdzv_plugins.backends.etcd.diagnosis import version_at
+
+    members, _ = parse_members(request.endpoint)
+    version = version_at(members[0], timeout)
+    return f"etcd {version}" if version else ""
+
+
+def preflight(request: Request, held: ExitStack) -> str:
+    """Logs in at a member that answers, and reads one key."""
+    from rdzv_plugins.elastic import keys
+    from rdzv_plugins.elastic.preflight import PATIENCE_S, with_job
+
+    job = _cluster(request).peek(keys.JOB, timeout=PATIENCE_S)
+    return f"etcd answers at {request.endpoint}, {with_job(request, 'etcd', job)}"
 
 
 @hookimpl
@@ -103,5 +113,8 @@ def rdzv_register_backends() -> Backend:
         capabilities=frozenset({Capability.ELASTIC, Capability.NODE_RANK, Capability.NODE_REPLACEMENT}),
         options=EtcdOptions,
         validate=validate,
+        preflight=preflight,
+        meets_at="service",
+        recognise=recognise,
         install="pip install 'rdzv-plugins[etcd]'",
     )

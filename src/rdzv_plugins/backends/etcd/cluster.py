@@ -11,13 +11,14 @@ from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc
 from rdzv_plugins.backends.etcd.connection import LATE_S, Connection, Dropped, Stream
-from rdzv_plugins.backends.etcd.diagnosis import Reason
-from rdzv_plugins.backends.etcd.loop import looked_at
-from rdzv_plugins.backends.etcd.opening import Unusable, open_connection
-from rdzv_plugins.backends.etcd.refusals import Verdict, denied, reason_of, refusal, verdict
+from rdzv_plugins.backends.etcd.opening import Whose, nobody_knows, open_connection
+from rdzv_plugins.backends.etcd.patience import Patience
+from rdzv_plugins.backends.etcd.refusals import Verdict, denied, is_wrong_password, reason_of, refusal, verdict
 from rdzv_plugins.backends.etcd.security import Security
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
+from rdzv_plugins.kit.loop import looked_at
+from rdzv_plugins.kit.reasons import Reason, Unusable, default_remedy
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,9 @@ _COMPARE_S = 0.5
 _LOGIN_S = 60.0
 _LOGINS = 3
 """In one request: users may be changed while it is made."""
-_BUSY_S = 0.2
+_BUSY_S = 0.5
+_LOOK_S = 0.5
+"""Between two looks at a file that is about to be written."""
 _CLOSED = "the session has been closed"
 _SHORT_S = 1.0
 _FIRST_PAUSE_S = 0.05
@@ -48,10 +51,24 @@ Ask = Callable[[Connection, float], Awaitable[Any]]
 
 
 class Cluster:
-    """One at a time of its members is in use; another one when that fails. ``path`` is for messages."""
+    """One at a time of its members is in use; another one when that fails. ``path`` is for messages.
 
-    def __init__(self, endpoints: Sequence[Endpoint], security: Security, path: str) -> None:
+    ``outage_timeout``: how long it is waited for while it answers, and takes no writes or no password. ``whose`` tells
+    what listens where no member answers, and is asked until one has been of use.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        security: Security,
+        path: str,
+        *,
+        outage_timeout: float,
+        whose: Whose = nobody_knows,
+    ) -> None:
+        self._whose = whose
         self._endpoints, self._security, self.path = tuple(endpoints), security, path
+        self._writing, self._logging_in = Patience(outage_timeout), Patience(outage_timeout)
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
         self._reasons: dict[Endpoint, Reason] = {}
@@ -97,7 +114,7 @@ class Cluster:
     def remedy(self) -> str:
         """What to do about it."""
         remedies = dict.fromkeys(reason.remedy for reason in self._reasons.values() if reason.remedy)
-        return " ".join(remedies) or "Check that etcd runs there, and the addresses, routes and firewalls between."
+        return " ".join(remedies) or default_remedy("etcd")
 
     def problem(self, lead: str) -> EndpointUnreachable:
         """``lead``, and what is wrong with each member."""
@@ -132,8 +149,8 @@ class Cluster:
             logger.debug("etcd at %s is left: %s", connection.endpoint, reason)
         await connection.drop(reason)
 
-    async def call(self, what: str, ask: Ask, deadline: float) -> Any:
-        """The answer to a request that may be repeated, at another member if need be.
+    async def call(self, what: str, ask: Ask, deadline: float, *, writes: bool = False) -> Any:
+        """The answer to a request that may be repeated, at another member if need be. ``writes``: it needs space.
 
         ``deadline`` is in the monotonic clock's seconds. Raises ``TimeoutError`` with the reasons, the errors of
         ``refusal``, and ``Dropped`` after ``close``.
@@ -154,6 +171,9 @@ class Cluster:
             try:
                 answer = await ask(connection, given)
                 if await self._is_ours(connection, answer):
+                    if writes:
+                        self._writing.rewarded()
+                        self._reasons.pop(connection.endpoint, None)
                     return answer
             except Dropped:
                 if self._closed:
@@ -163,7 +183,11 @@ class Cluster:
                 if decided is None or (decided is Verdict.LOG_IN and logins == _LOGINS):
                     raise refusal(error, what, self.path, self._security) from None
                 if decided is Verdict.LATER:
-                    await asyncio.sleep(_BUSY_S)
+                    refused = refusal(error, what, self.path, self._security)
+                    if self._writing.ended_by(refused):
+                        raise refused from None
+                    self._reasons[connection.endpoint] = Reason(str(refused), refused.remedy)
+                    await self._pause_before(deadline, _BUSY_S)
                 elif decided is Verdict.LOG_IN:
                     logins += 1
                     connection.forget_login(token)
@@ -175,18 +199,33 @@ class Cluster:
                     await self.leave(connection, reason_of(error))
         raise TimeoutError(f"{what}: etcd has not answered in time ({self.why()})")
 
+    async def _pause_before(self, deadline: float, seconds: float) -> None:
+        """Thousands of nodes are not to come back at once."""
+        await asyncio.sleep(min(seconds * random.uniform(0.5, 1.5), max(0.0, deadline - time.monotonic())))
+
     async def _log_in(self, connection: Connection, deadline: float) -> None:
-        """Raises ``TimeoutError``, ``Dropped`` and the errors of ``refusal``."""
-        try:
-            await connection.logged_in(deadline - time.monotonic())
-        except TimeoutError:
-            self._reasons[connection.endpoint] = Reason("it has not answered the login yet")
-            raise
-        except grpc.aio.AioRpcError as error:
-            if verdict(error, has_user=False) is None:
-                raise refusal(error, "the login", self.path, self._security) from None
-            await self.leave(connection, reason_of(error))
-            raise Dropped(connection.dropped) from None
+        """Raises ``TimeoutError``, ``Dropped`` and the errors of ``refusal``.
+
+        A password that was right once, and is not any more, was changed: the file that has it is about to be, too.
+        """
+        while True:
+            try:
+                await connection.logged_in(deadline - time.monotonic())
+                self._logging_in.rewarded()
+                return
+            except TimeoutError:
+                self._reasons[connection.endpoint] = Reason("it has not answered the login yet")
+                raise
+            except grpc.aio.AioRpcError as error:
+                if verdict(error, has_user=False) is not None:
+                    await self.leave(connection, reason_of(error))
+                    raise Dropped(connection.dropped) from None
+                refused = refusal(error, "the login", self.path, self._security)
+                hopeful = self.proven and self._security.may_change and is_wrong_password(error)
+                if not hopeful or self._logging_in.ended_by(refused):
+                    raise refused from None
+                self._reasons[connection.endpoint] = Reason(str(refused), refused.remedy)
+                await self._pause_before(deadline, _LOOK_S)
 
     async def _is_ours(self, connection: Connection, answer: Any) -> bool:
         """It comes from a member of the cluster that was used before."""
@@ -254,7 +293,7 @@ class Cluster:
 
     async def _try(self, endpoint: Endpoint, found: list[Connection]) -> None:
         try:
-            connection = await open_connection(endpoint, self._security)
+            connection = await open_connection(endpoint, self._security, nobody_knows if self.proven else self._whose)
         except Unusable as error:
             self._reasons[endpoint] = error.reason
             return

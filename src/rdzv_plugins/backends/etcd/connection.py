@@ -8,10 +8,10 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
-from rdzv_plugins.backends.etcd.loop import looked_at
-from rdzv_plugins.backends.etcd.refusals import is_about_users
+from rdzv_plugins.backends.etcd.refusals import is_about_users, is_wrong_password
 from rdzv_plugins.backends.etcd.security import Security
 from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kit.loop import in_thread, looked_at
 
 T = TypeVar("T")
 
@@ -20,13 +20,14 @@ DIAL_S = 3.0
 LATE_S = 0.3
 """Who hears of a time-out by so much too late may have had the answer in time: this process is busy, not the member."""
 _LOGIN_S = 60.0
+_LOGIN = "Auth/Authenticate"
 _UNARY = {
     "KV/Range": (rpc.RangeRequest, rpc.RangeResponse),
     "KV/Txn": (rpc.TxnRequest, rpc.TxnResponse),
     "Lease/LeaseGrant": (rpc.LeaseGrantRequest, rpc.LeaseGrantResponse),
     "Lease/LeaseRevoke": (rpc.LeaseRevokeRequest, rpc.LeaseRevokeResponse),
     "Lease/LeaseTimeToLive": (rpc.LeaseTimeToLiveRequest, rpc.LeaseTimeToLiveResponse),
-    "Auth/Authenticate": (rpc.AuthenticateRequest, rpc.AuthenticateResponse),
+    _LOGIN: (rpc.AuthenticateRequest, rpc.AuthenticateResponse),
     "Maintenance/Status": (rpc.StatusRequest, rpc.StatusResponse),
 }
 _STREAMS = {
@@ -90,11 +91,13 @@ class Connection:
         self._methods: dict[str, Any] = {}
         self._waiting: set[asyncio.Task[Any]] = set()
         self._login: asyncio.Task[None] | None = None
+        self._refused: tuple[tuple[str, str], Exception] | None = None
 
     async def unary(self, method: str, request: Any, timeout: float) -> Any:
         """The answer of a method such as "KV/Txn". Raises ``AioRpcError``, and ``Dropped`` when the connection is."""
         method_of = self._method(method, _UNARY[method])
-        return await self.answer(method_of(request, timeout=timeout, metadata=self._metadata))
+        metadata = (_REQUIRE_LEADER,) if method == _LOGIN else self._metadata  # an old token is not to be in its way
+        return await self.answer(method_of(request, timeout=timeout, metadata=metadata))
 
     def stream(self, method: str) -> Stream:
         """Of a method of streams: "Watch/Watch" or "Lease/LeaseKeepAlive". Raises ``Dropped``."""
@@ -150,12 +153,17 @@ class Connection:
             self._login = None
 
     async def _log_in(self) -> None:
-        request = rpc.AuthenticateRequest(name=self._security.user, password=self._security.password)
+        login = await in_thread(self._security.login)
+        if self._refused is not None and self._refused[0] == login:
+            raise self._refused[1]  # asked again it would cost etcd the same once more
+        request = rpc.AuthenticateRequest(name=login[0], password=login[1])
         try:
-            answer = await self.unary("Auth/Authenticate", request, _LOGIN_S)
+            answer = await self.unary(_LOGIN, request, _LOGIN_S)
         except grpc.aio.AioRpcError as error:
             if "authentication is not enabled" in (error.details() or ""):
                 return  # whoever may come without a password may come with one
+            if is_wrong_password(error):
+                self._refused = login, error
             raise
         self._metadata = (_REQUIRE_LEADER, ("token", answer.token))
 

@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 
+from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.backends.etcd.cluster import Cluster
-from rdzv_plugins.backends.etcd.loop import LoopThread, loop_thread
-from rdzv_plugins.backends.etcd.refusals import LeaseGone
+from rdzv_plugins.backends.etcd.opening import Whose, nobody_knows
+from rdzv_plugins.backends.etcd.requests import read
 from rdzv_plugins.backends.etcd.security import Security
 from rdzv_plugins.backends.etcd.session import EtcdSession
 from rdzv_plugins.backends.etcd.space import Space
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.kit.coordination import Coordination
+from rdzv_plugins.kit.loop import hold_for_good
+from rdzv_plugins.kit.session import KitSession
 
-logger = logging.getLogger(__name__)
-
-_REPORT_EVERY_S = 10.0
 _MORE_S = 2.0
-"""For what a session needs once a member answers, however late that is."""
+"""For what is asked once a member answers, however late that is."""
 
 
-class _Opening:
-    """What whoever opens a session and who opens it for them tell each other: either sees what the other wrote."""
-
-    wanted = True
-    session: EtcdSession | None = None
-
-
-class EtcdCoordination:
+class EtcdCoordination(Coordination):
     """Coordination of run ``run_id`` by the etcd cluster whose members are ``endpoints``. Thread-safe.
 
     ``prefix``: all its keys begin with it. ``outage_timeout``: seconds for which a session goes on while no
-    member answers; then it is lost.
+    member answers; then it is lost. ``whose``: as ``Request.whose``.
     """
 
     def __init__(
@@ -46,86 +38,42 @@ class EtcdCoordination:
         security: Security | None = None,
         prefix: str = "/rdzv-plugins",
         outage_timeout: float = 60.0,
+        whose: Whose = nobody_knows,
     ) -> None:
         self._endpoints, self._security = tuple(endpoints), security or Security()
-        self._space, self._outage = Space(prefix, run_id), outage_timeout
-        self._sessions: set[EtcdSession] = set()
-        self._closed = False
+        self._space, self._whose = Space(prefix, run_id), whose
+        super().__init__("etcd", lambda: EtcdSession(self._cluster(outage_timeout), self._space, outage_timeout))
 
-    @property
-    def name(self) -> str:
-        return "etcd"
+    def _cluster(self, outage_timeout: float) -> Cluster:
+        return Cluster(
+            self._endpoints, self._security, self._space.path, outage_timeout=outage_timeout, whose=self._whose
+        )
 
-    @property
-    def hosts_service(self) -> bool:
-        return False
+    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> KitSession:
+        """As ``Coordination.open_session``; etcd counts ``ttl`` in whole seconds, and may grant more.
 
-    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> EtcdSession:
-        """As ``CoordinationBackend.open_session``; etcd counts ``ttl`` in whole seconds, and may grant more.
-
-        Raises ``AccessRefused`` too, and ``EndpointUnreachable`` with one reason for each member, before the time-out
-        if waiting cannot help.
+        ``EndpointUnreachable`` has one reason for each member.
         """
-        loop = loop_thread()
-        opening = _Opening()
-        try:
-            return loop.run(self._open(loop, math.ceil(ttl), on_lost, timeout, opening), timeout + _MORE_S)
-        except BaseException:  # a signal, for example, just when it had been opened
-            opening.wanted = False
-            if opening.session is not None:
-                opening.session.close()
-            raise
+        hold_for_good()  # gRPC does not follow from one loop to another
+        return super().open_session(ttl, on_lost=on_lost, timeout=timeout)
 
-    async def _open(
-        self,
-        loop: LoopThread,
-        ttl: int,
-        on_lost: Callable[[ConnectionLost], None],
-        timeout: float,
-        opening: _Opening,
-    ) -> EtcdSession:
-        cluster = Cluster(self._endpoints, self._security, self._space.path)
+    def peek(self, key: str, *, timeout: float) -> bytes | None:
+        """What ``key`` of the run holds now, if a session of it lives: else it was left behind by a dead run.
+
+        Needs no session itself: nothing is written. Raises as ``open_session``.
+        """
+        return hold_for_good().run(self._peek(key, timeout), timeout + _MORE_S)
+
+    async def _peek(self, key: str, timeout: float) -> bytes | None:
+        cluster = self._cluster(timeout)
+        deadline = time.monotonic() + timeout
         try:
-            deadline = time.monotonic() + timeout + _MORE_S
-            await _reach(cluster, timeout)
-            while True:
-                session = EtcdSession(loop, cluster, self._space, on_lost, self._sessions.discard)
-                try:
-                    await session.open(ttl, self._outage, deadline)
-                    break
-                except LeaseGone:  # before it was of use: this process, or etcd, has stood still
-                    if time.monotonic() >= deadline:
-                        raise
+            await cluster.connection(timeout)
+            what = f"reading {key!r}"
+            alive = await read(cluster, what, self._space.anybody(), deadline)
+            answer = await read(cluster, what, rpc.RangeRequest(key=self._space.full(key)), deadline)
+            return answer.kvs[0].value if alive.count and answer.kvs else None
         except (TimeoutError, asyncio.TimeoutError):
-            await cluster.close()
             raise cluster.problem(f"etcd could not be reached within {timeout:g} s") from None
-        except BaseException:
+        finally:
             await cluster.close()
-            raise
-        self._sessions.add(session)
-        opening.session = session
-        if self._closed or not opening.wanted:  # by now
-            loop.start(session.end(revoke=True))
-            raise ConnectionLost("the backend was closed while a session was being opened")
-        return session
-
-    def close(self) -> None:
-        """End the sessions that are still open. May be repeated."""
-        self._closed = True
-        for session in list(self._sessions):
-            session.close()
-
-
-async def _reach(cluster: Cluster, timeout: float) -> None:
-    """Wait for a member that answers, saying every ten seconds what is waited for."""
-    start = time.monotonic()
-    while True:
-        waited = time.monotonic() - start
-        try:
-            await cluster.connection(min(_REPORT_EVERY_S, timeout - waited))
-            return
-        except TimeoutError:
-            waited = time.monotonic() - start
-            if waited >= timeout:
-                raise
-            logger.info("waiting for etcd: %s (%.0f s of %g s)", cluster.why(), waited, timeout)

@@ -9,25 +9,16 @@ import contextlib
 import json
 import socket
 import ssl
-from dataclasses import dataclass
 
 from rdzv_plugins.backends.etcd.security import Security
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.reach import dial
+from rdzv_plugins.kit.reasons import HANGS_UP, Reason, network_reason, no_tls
+from rdzv_plugins.kvstore.sockets.reach import dial
 
 _ENOUGH = 4096
 _FIRST_VERSION = 3
 _SETTINGS = b"\x04"
 """The type of the first frame of an HTTP/2 server; it comes behind three bytes of length."""
-
-
-@dataclass(frozen=True)
-class Reason:
-    """What is wrong with a member. ``final``: it will not become right by waiting."""
-
-    text: str
-    remedy: str = ""
-    final: bool = False
 
 
 SILENT = Reason("it accepts connections, but does not answer")
@@ -47,11 +38,11 @@ def diagnose(endpoint: Endpoint, security: Security, timeout: float) -> Reason |
                 except ssl.SSLEOFError:  # it has hung up: etcd without TLS does so
                     return _of_plain(endpoint, timeout)
                 except ssl.SSLError as error:
-                    return _of_handshake(error, endpoint, security)
+                    return _of_handshake(error, security)
             with connection:
                 answer = _ask_version(connection, endpoint)
     except ssl.SSLError as error:  # with TLS 1.3 the server's word on our certificate comes late
-        return _of_handshake(error, endpoint, security)
+        return _of_handshake(error, security)
     except TimeoutError:
         return SILENT
     except OSError:
@@ -63,6 +54,33 @@ def diagnose(endpoint: Endpoint, security: Security, timeout: float) -> Reason |
             True,
         )
     return _of_answer(answer)
+
+
+def version_at(endpoint: Endpoint, timeout: float) -> str:
+    """The version of the etcd that listens there, or "". Its certificate is not checked: it is told nothing."""
+    for tls in (False, True):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            connection: socket.socket = stack.enter_context(dial(endpoint.host, endpoint.port, timeout))
+            if tls:
+                connection = stack.enter_context(_anyone().wrap_socket(connection))
+            if version := _version(_ask_version(connection, endpoint)):
+                return version
+    return ""
+
+
+def _anyone() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _version(answer: bytes) -> str:
+    """From the answer to an HTTP request; empty if it is none of etcd's."""
+    body = answer.partition(b"\r\n\r\n")[2]
+    try:
+        return str(json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])["etcdserver"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _ask_version(connection: socket.socket, endpoint: Endpoint) -> bytes:
@@ -85,10 +103,8 @@ def _of_plain(endpoint: Endpoint, timeout: float) -> Reason:
 
 
 def _speaks_tls(endpoint: Endpoint, timeout: float) -> bool:
-    anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
     try:
-        with dial(endpoint.host, endpoint.port, timeout) as plain, anyone.wrap_socket(plain):
+        with dial(endpoint.host, endpoint.port, timeout) as plain, _anyone().wrap_socket(plain):
             return True
     except ssl.SSLError as error:
         return "ALERT" in (error.reason or "")  # it has answered in TLS, for example: where is your certificate?
@@ -96,33 +112,14 @@ def _speaks_tls(endpoint: Endpoint, timeout: float) -> bool:
         return False
 
 
-def _of_handshake(error: ssl.SSLError, endpoint: Endpoint, security: Security) -> Reason:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        text = error.verify_message
-        if "mismatch" in text.lower():
-            remedy = "Its certificate needs this name or address as subject alternative name."
-        elif "expired" in text or "not yet valid" in text:
-            remedy = "Renew it, or set the clock of this machine."
-        else:
-            whose = security.cacert or "the system's authorities"
-            remedy = f"It was not signed by {whose}: --rdzv-conf cacert=FILE names the right authority."
-        return Reason(f"TLS: its certificate is refused: {text.rstrip('.').lower()}", remedy, True)
-    reason = (error.reason or str(error)).replace("_", " ").lower()
-    if "alert" in reason:
-        mine = f"this node's certificate {security.cert}" if security.cert else "this node has no certificate"
-        return Reason(
-            f"TLS: it refuses this node ({reason}); {mine}",
-            "Give a client certificate that it trusts: --rdzv-conf cert=FILE,key=FILE.",
-            True,
-        )
-    if "wrong version" in reason or "record layer" in reason:
-        return _NO_TLS
-    return Reason(f"TLS: {reason}")
+def _of_handshake(error: ssl.SSLError, security: Security) -> Reason:
+    reason = network_reason(error, "etcd", security) or HANGS_UP
+    return _NO_TLS if reason == no_tls("etcd") else reason
 
 
 def _of_answer(answer: bytes) -> Reason | None:
     """What it says to an HTTP request: etcd tells its version."""
-    head, _, body = answer.partition(b"\r\n\r\n")
+    head = answer.partition(b"\r\n\r\n")[0]
     strange = Reason("something else than etcd listens there", "Check host and port: etcd's is 2379 by default.", True)
     if not answer or answer[3:4] == _SETTINGS:  # HTTP/2 alone, as etcd can be told to: it may be starting
         return None
@@ -130,10 +127,10 @@ def _of_answer(answer: bytes) -> Reason | None:
         return Reason(f"it answers HTTP {head[9:12].decode(errors='replace')}")
     if not head.startswith(b"HTTP/"):
         return strange
+    version = _version(answer)
     try:
-        version = str(json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])["etcdserver"])
         major = int(version.partition(".")[0])
-    except (ValueError, KeyError, TypeError):
+    except ValueError:
         return strange
     if major < _FIRST_VERSION:
         return Reason(

@@ -18,7 +18,9 @@ from rdzv_plugins.backends.etcd.cluster import Cluster
 from rdzv_plugins.backends.etcd.connection import LATE_S, TROUBLE, Connection, Dropped, Stream
 from rdzv_plugins.backends.etcd.refusals import Verdict, reason_of, verdict
 from rdzv_plugins.backends.etcd.space import RUN_LEASE_S
+from rdzv_plugins.clock import now
 from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.reporting import EVERY_S
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +31,8 @@ _LONGEST_PERIOD_S = 10.0
 """That the way to etcd is dead is found out by refreshing alone; the watches are deaf meanwhile."""
 _ANSWER_S = 5.0
 _LOGIN_PAUSE_S = 0.2
-_REPORT_EVERY_S = 10.0
 _CLOCK_S = 5.0
 """A wall clock that moves by more against the machine's own has been set."""
-
-
-def now() -> float:
-    """Seconds that do not jump, and that count on while the machine sleeps where it can tell."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def trouble(error: Exception) -> str:
@@ -59,7 +55,7 @@ async def grant(cluster: Cluster, lease: int, ttl: int, deadline: float) -> int:
                 return rpc.LeaseGrantResponse(ID=lease, TTL=ttl)
             raise
 
-    answer = await cluster.call("a lease", ask, deadline)
+    answer = await cluster.call("a lease", ask, deadline, writes=True)
     return int(answer.TTL)
 
 
@@ -82,17 +78,25 @@ async def _refreshed(stream: Stream, lease: int, timeout: float) -> int:
 class KeepAlive:
     """Refreshes a session's lease, and now and then its run's, at whichever member answers."""
 
-    def __init__(self, cluster: Cluster, lease: int, ttl: float, run_lease: int, outage: float) -> None:
+    def __init__(
+        self, cluster: Cluster, lease: int, ttl: float, run_lease: int, outage: float, *, granted: float
+    ) -> None:
+        """``granted``: when the lease was asked for (``now``)."""
         self._cluster, self._lease, self._ttl, self._run_lease = cluster, lease, ttl, run_lease
         self._patience = max(outage, ttl)
         self._period = min(ttl / _REFRESHES_PER_TTL, _LONGEST_PERIOD_S)
-        self._last = now()
+        self._last = granted
         self._run_last = -math.inf  # it may be about to end
-        self._stepped = self._last
+        self._stepped = now()
         self._stood = 0.0  # for so long this process has stood still since the last refresh
         self._late = False
         self._troubled = False  # since the last refresh
         self._clock = time.time() - now()
+
+    @property
+    def known_until(self) -> float:
+        """The lease lives until then, at least (``now``). Any thread may ask."""
+        return self._last + self._ttl
 
     async def run(self) -> ConnectionLost:
         """Until the lease is gone, or nobody has answered for too long: returns why the session has ended."""
@@ -146,7 +150,7 @@ class KeepAlive:
                     self._cluster.why(),
                     left - wait,
                 )
-                wait = _REPORT_EVERY_S
+                wait = EVERY_S
                 continue
             if told:
                 logger.warning("etcd answers again, at %s, after %.0f s", connection.endpoint, now() - self._last)

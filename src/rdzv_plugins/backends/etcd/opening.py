@@ -5,30 +5,34 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc
 from rdzv_plugins.backends.etcd.connection import DIAL_S, Connection
-from rdzv_plugins.backends.etcd.diagnosis import SILENT, Reason, diagnose
-from rdzv_plugins.backends.etcd.loop import in_thread
+from rdzv_plugins.backends.etcd.diagnosis import SILENT, diagnose
 from rdzv_plugins.backends.etcd.refusals import reason_of
 from rdzv_plugins.backends.etcd.security import Security
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kvstore.reach import resolve, try_connect
+from rdzv_plugins.kit.loop import in_thread
+from rdzv_plugins.kit.reasons import Reason, Unusable
+from rdzv_plugins.kvstore.sockets.reach import resolve, try_connect
+from rdzv_plugins.kvstore.tcpstore.whose import SAME_BACKEND
+
+Whose = Callable[[str], str]
+"""As ``Request.whose``."""
 
 
-class Unusable(Exception):
-    """A member cannot be used now."""
-
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason.text)
-        self.reason = reason
+def nobody_knows(endpoint: str) -> str:
+    """A ``Whose`` where nobody can be asked."""
+    return ""
 
 
-async def open_connection(endpoint: Endpoint, security: Security) -> Connection:
+async def open_connection(endpoint: Endpoint, security: Security, whose: Whose = nobody_knows) -> Connection:
     """A connection to a member that answers, and belongs to a cluster with a leader. Nobody has logged in yet.
 
-    Raises ``Unusable``. The socket also tells the address of this machine on the way there.
+    ``whose`` is asked what listens where none answers. Raises ``Unusable``. The socket also tells the address of this
+    machine on the way there.
     """
     try:
         local_addr, remote_addr, problem = await asyncio.wait_for(in_thread(_dial, endpoint), 2 * DIAL_S)
@@ -41,7 +45,7 @@ async def open_connection(endpoint: Endpoint, security: Security) -> Connection:
         await connection.check()
     except grpc.aio.AioRpcError as error:
         await connection.drop("not used")
-        raise Unusable(await _reason(error, endpoint, security)) from None
+        raise Unusable(await _reason(error, endpoint, security, whose)) from None
     except BaseException:
         await connection.drop("not used")
         raise
@@ -63,12 +67,13 @@ def _dial(endpoint: Endpoint) -> tuple[str, str, str]:
     return "", "", problem
 
 
-async def _reason(error: Any, endpoint: Endpoint, security: Security) -> Reason:
-    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return SILENT
-    if (error.details() or "").startswith("etcdserver: "):  # it is etcd, and says itself what is wrong
+async def _reason(error: Any, endpoint: Endpoint, security: Security, whose: Whose) -> Reason:
+    silent = error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    if not silent and (error.details() or "").startswith("etcdserver: "):  # it is etcd, and says itself what is wrong
         return Reason(reason_of(error))
-    found = await in_thread(diagnose, endpoint, security, DIAL_S)
+    found = SILENT if silent else await in_thread(diagnose, endpoint, security, DIAL_S)
+    if (found is None or found is SILENT) and (what := await in_thread(whose, str(endpoint))):
+        return Reason(f"it is {what}; this node was given --rdzv-backend=etcd", SAME_BACKEND, True)
     return found or Reason(reason_of(error))
 
 

@@ -14,7 +14,7 @@ class Verdict(enum.Enum):
     """What to do next."""
 
     ELSEWHERE = "this member cannot answer now"
-    LATER = "the cluster is too busy"
+    LATER = "the cluster is too busy, or has no space left"
     LOG_IN = "the token is no longer known"
 
 
@@ -44,12 +44,20 @@ _OLD_TOKEN = ("invalid auth token", "revision of auth store is old", "user name 
 """It has expired, or users were changed, or authentication was switched on since."""
 
 
+_FULL = "space exceeded"
+_FOR_NOW = ("too many requests", _FULL)
+"""Reads and what keeps leases alive are answered meanwhile."""
+
+
+_WRONG_PASSWORD = "authentication failed"
+
+
 def verdict(error: Any, *, has_user: bool) -> Verdict | None:
     """Of an ``AioRpcError``; None: asking again is of no use."""
     code, text = error.code(), error.details() or ""
     if has_user and (code == grpc.StatusCode.UNAUTHENTICATED or any(each in text for each in _OLD_TOKEN)):
         return Verdict.LOG_IN
-    if "too many requests" in text:
+    if any(each in text for each in _FOR_NOW):
         return Verdict.LATER
     return Verdict.ELSEWHERE if code in _ELSEWHERE else None
 
@@ -59,6 +67,11 @@ def is_about_users(error: Any) -> bool:
     code, text = error.code(), error.details() or ""
     denied = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
     return code in denied or any(each in text for each in _OLD_TOKEN)
+
+
+def is_wrong_password(error: Any) -> bool:
+    """Of a login: the user, or the password, is not known."""
+    return _WRONG_PASSWORD in (error.details() or "")
 
 
 def reason_of(error: Any) -> str:
@@ -97,17 +110,20 @@ def refusal(error: Any, what: str, path: str, security: Security) -> RendezvousF
             "etcd wants a user and a password, and this node has none",
             remedy=f"Give --rdzv-conf credentials=FILE (one line, user:password), or set {USER} and {PASSWORD}.",
         )
-    if "authentication failed" in text:
+    if _WRONG_PASSWORD in text:
         return AccessRefused(
             f"etcd does not accept the password of {_user(security)}, or does not know that user",
             remedy=f"Check the file of --rdzv-conf credentials, or {USER} and {PASSWORD}.",
         )
     if error.code() == grpc.StatusCode.PERMISSION_DENIED:
         return denied(path, security)
-    if "space exceeded" in text:
+    if _FULL in text:
         return EndpointUnreachable(
             f"etcd takes no more writes: {text}",
-            remedy="Compact and defragment it, then: etcdctl alarm disarm. --auto-compaction-retention avoids this.",
+            remedy="Make room there: etcdctl compact REVISION, etcdctl defrag, then etcdctl alarm disarm. "
+            "--auto-compaction-retention=1h avoids this.",
         )
+    if "too many requests" in text:
+        return EndpointUnreachable(f"etcd is too busy for {what}: {text}", remedy="It wants faster disks.")
     kind = RendezvousFailed if error.code() in _OF_THE_REQUEST else EndpointUnreachable
     return kind(f"etcd refuses {what}: {text}")

@@ -15,7 +15,7 @@ from rdzv_plugins.backends.etcd.refusals import LeaseGone
 from rdzv_plugins.backends.etcd.space import NEW, Space
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.errors import Compacted, RendezvousFailed
-from rdzv_plugins.kvstore.naming import named
+from rdzv_plugins.kvstore.coordination.naming import named
 
 
 class Requests:
@@ -142,18 +142,18 @@ class Requests:
             asked += 1
             return connection.unary("KV/Txn", request, timeout)
 
-        return await self._cluster.call(what, ask, deadline), asked > 1
+        return await self._cluster.call(what, ask, deadline, writes=True), asked > 1
 
     async def list(self, prefix: str, deadline: float) -> tuple[Sequence[KeyValue], int]:
         """The keys in the order of their last changes, and the revision of the answer."""
-        answer = await self._range(f"listing {prefix!r}", self._space.all(prefix), deadline)
+        answer = await read(self._cluster, f"listing {prefix!r}", self._space.all(prefix), deadline)
         return self._space.held(answer), answer.header.revision
 
     async def names(self, prefix: str, revision: int, deadline: float) -> set[str]:
         """The keys that began with ``prefix`` at ``revision``. Raises ``Compacted``."""
         what = f"watching {prefix!r}"
         try:
-            answer = await self._range(what, self._space.names(prefix, revision), deadline)
+            answer = await read(self._cluster, what, self._space.names(prefix, revision), deadline)
         except RendezvousFailed as error:
             if "compacted" in str(error):
                 raise Compacted(
@@ -175,8 +175,11 @@ class Requests:
             pass  # it was gone already
         await self._transaction("cleaning up", self._space.leave(), deadline)
 
-    async def _range(self, what: str, request: Any, deadline: float) -> Any:
-        def ask(connection: Connection, timeout: float) -> Any:
-            return connection.unary("KV/Range", request, timeout)
 
-        return await self._cluster.call(what, ask, deadline)
+async def read(cluster: Cluster, what: str, request: Any, deadline: float) -> Any:
+    """The answer to a range request. Raises what ``Cluster.call`` does."""
+
+    def ask(connection: Connection, timeout: float) -> Any:
+        return connection.unary("KV/Range", request, timeout)
+
+    return await cluster.call(what, ask, deadline)

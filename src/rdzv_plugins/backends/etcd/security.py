@@ -1,110 +1,47 @@
-"""TLS and passwords: from options, files and the environment, checked before anything starts."""
+"""TLS and passwords as gRPC and etcd want them: certificates in bytes, and a login that may change meanwhile."""
 
 from __future__ import annotations
 
-import os
+import contextlib
 import ssl
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 from rdzv_plugins.errors import UsageError
+from rdzv_plugins.kit.security import Account, read_file
+from rdzv_plugins.kit.security import Security as KitSecurity
 
-USER = "RDZV_ETCD_USER"
-PASSWORD = "RDZV_ETCD_PASSWORD"
+ACCOUNT = Account("etcd")
+USER, PASSWORD = ACCOUNT.user_variable, ACCOUNT.password_variable
 
 
 @dataclass(frozen=True)
-class Security:
-    """How to talk to the members, and as whom. Files are PEM. The password is in no text of it."""
+class Security(KitSecurity):
+    """How to talk to the members, and as whom."""
 
-    tls: bool = False
-    cacert: str | None = None
-    """Authorities to trust; None: the system's."""
-    cert: str | None = None
-    key: str | None = None
-    user: str = ""
-    password: str = field(default="", repr=False)
+    credentials: str | None = None
+    """The file that user and password are from, if they are from one."""
 
-    def __post_init__(self) -> None:
-        if (self.cert is None) != (self.key is None):
-            raise UsageError(
-                "--rdzv-conf: of cert and key only one is given", remedy="A client certificate needs both files."
-            )
-        for name in ("cacert", "cert", "key"):
-            path = getattr(self, name)
-            if path is not None:
-                _read(path, name)
-        if self.cacert is not None or self.cert is not None:
-            self.context()
+    @property
+    def may_change(self) -> bool:
+        """Its password: it is in a file, which may be written again while the job runs."""
+        return self.credentials is not None
+
+    def login(self) -> tuple[str, str]:
+        """User and password as the file has them now; those from the start if it does not. Reads the file."""
+        if self.credentials is not None:
+            with contextlib.suppress(UsageError):  # it is being written
+                return ACCOUNT.read(self.credentials)
+        return self.user, self.password
 
     @property
     def authorities(self) -> bytes | None:
         """The certificates to trust; None if the system has none where it says."""
         path = self.cacert or ssl.get_default_verify_paths().cafile
-        return _read(path, "cacert") if path else None
+        return read_file(path, "cacert") if path else None
 
     @property
     def certificate(self) -> tuple[bytes | None, bytes | None]:
         """(private key, certificate chain) of this client, if it has any."""
         if self.cert is None or self.key is None:
             return None, None
-        return _read(self.key, "key"), _read(self.cert, "cert")
-
-    def context(self) -> ssl.SSLContext:
-        """The same for Python's own TLS, which says better than gRPC's what is wrong. Raises ``UsageError``."""
-        try:
-            context = ssl.create_default_context(cafile=self.cacert)
-        except ssl.SSLError:
-            raise UsageError(
-                f"--rdzv-conf: cacert={self.cacert} holds no certificate",
-                remedy="It has to be PEM: text with BEGIN CERTIFICATE in it.",
-            ) from None
-        if self.cert is not None:
-            try:
-                context.load_cert_chain(self.cert, self.key, password="")  # else it would ask for one at the terminal
-            except ssl.SSLError as error:
-                raise UsageError(
-                    f"--rdzv-conf: cert={self.cert} and key={self.key} are not a certificate and its key: "
-                    f"{(error.reason or str(error)).replace('_', ' ').lower()}",
-                    remedy="Both have to be PEM, and the key without a password.",
-                ) from None
-        return context
-
-
-def forget_password() -> None:
-    """Workers inherit the environment, and print it: they are not to find the password there."""
-    os.environ.pop(PASSWORD, None)
-    os.environ.pop(USER, None)
-
-
-def credentials(path: str | None) -> tuple[str, str]:
-    """User and password, from the file at ``path``, else from the environment; empty if there are none.
-
-    Raises ``UsageError`` for a file that cannot be read or holds something else, and for half of a pair.
-    """
-    if path is not None:
-        lines = _read(path, "credentials").decode(errors="replace").strip().splitlines()
-        user, colon, password = lines[0].partition(":") if len(lines) == 1 else ("", "", "")
-        if not (user and colon and password):
-            raise UsageError(
-                f"--rdzv-conf: credentials={path} does not hold one line of the form user:password",
-                remedy="Write the name of etcd's user, a colon and the password into it, and nothing else.",
-            )
-        return user, password
-    user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
-    if bool(user) != bool(password):
-        raise UsageError(
-            f"of {USER} and {PASSWORD} only {USER if user else PASSWORD} is set",
-            remedy="Set both, or give a file by --rdzv-conf credentials=FILE.",
-        )
-    return user, password
-
-
-def _read(path: str, name: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"--rdzv-conf: {name}={path} cannot be read: {(error.strerror or str(error)).lower()}",
-            remedy="Give the path of a file that exists on this node and that this user may read.",
-        ) from None
+        return read_file(self.key, "key"), read_file(self.cert, "cert")

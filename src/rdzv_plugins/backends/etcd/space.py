@@ -131,6 +131,10 @@ class Space:
             compare=[current, *compare], success=[*change, _put(name, after, lease)], failure=[_get(name), *read]
         )
 
+    def anybody(self) -> Any:
+        """How many sessions live."""
+        return rpc.RangeRequest(key=self._sessions, range_end=_end(self._sessions), count_only=True)
+
     def leave(self) -> Any:
         """Delete the keys of the run, if no session lives."""
         return rpc.TxnRequest(compare=[self._nobody()], success=[_delete_all(self._keys)])

@@ -6,27 +6,49 @@ Endpoint: ``HOST[:PORT]``, port 29500 when left out. With one node it may be lef
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT, EndpointOptions, validate
+from rdzv_plugins.elastic.endpoint_options import EndpointOptions, validate
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request
 
 if TYPE_CHECKING:
-    from rdzv_plugins.kvstore.sessions import NativeCoordination
+    from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 
 
 @dataclass(frozen=True)
 class ParallelOptions(EndpointOptions):
-    """Those of every backend that meets at a native store."""
+    """The options of every backend that meets at a native store."""
 
 
 def create(request: Request) -> NativeCoordination:
     """The endpoint's service as this node sees it; serves it if this is the node to do so."""
-    from rdzv_plugins.kvstore.service import open_service
+    from rdzv_plugins.kvstore.coordination.service import open_service
 
-    return open_service(request, "parallel", DEFAULT_PORT)
+    return open_service(request, "parallel")
+
+
+def recognise(request: Request, timeout: float) -> str:
+    """As ``Backend.recognise``."""
+    from rdzv_plugins.elastic import native_endpoint
+
+    return native_endpoint.recognise(request, timeout)
+
+
+def check() -> None:
+    """Check that the native store, at which the nodes meet, was built. Raises ``MissingDependency``."""
+    from rdzv_plugins.kvstore.native.server import native_part
+
+    native_part()
+
+
+def preflight(request: Request, held: ExitStack) -> str:
+    """What this node finds at the endpoint, or whether it can serve it."""
+    from rdzv_plugins.elastic.preflight import at_native_store
+
+    return at_native_store(request, "parallel", held)
 
 
 @hookimpl
@@ -40,4 +62,8 @@ def rdzv_register_backends() -> Backend:
         capabilities=frozenset({Capability.ELASTIC, Capability.NODE_RANK, Capability.NODE_REPLACEMENT}),
         options=ParallelOptions,
         validate=validate,
+        check=check,
+        preflight=preflight,
+        meets_at="node",
+        recognise=recognise,
     )

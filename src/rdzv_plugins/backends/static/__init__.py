@@ -6,10 +6,12 @@ old place, a failure ends the job everywhere with its cause. Endpoint: ``HOST:PO
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rdzv_plugins.endpoints import parse_meeting_point
+from rdzv_plugins.backends.static.look import NAME, recognise, status
+from rdzv_plugins.endpoints import Endpoint, meeting_point
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request
@@ -27,7 +29,10 @@ class StaticOptions(WorkerStoreOptions):
     timeout: float = option(900, help="Time within which all nodes have to join a round.", unit="s", minimum=1)
     read_timeout: float = option(60, help="Limit of one read of the control store.", unit="s", minimum=1)
     linger: float = option(
-        5, help="At the end, how long node rank 0 waits for the others to leave.", unit="s", minimum=0
+        5,
+        help="When nobody works any more, how long a node that serves others waits for them to leave.",
+        unit="s",
+        minimum=0,
     )
 
 
@@ -53,12 +58,12 @@ def node_rank(request: Request) -> int:
     return rank
 
 
-def validate(request: Request) -> None:
-    """Refuse a contradictory request before anything starts."""
-    if not request.endpoint:
+def validate(request: Request) -> Endpoint:
+    """Refuse a contradictory request before anything starts; returns where node rank 0 serves."""
+    if request.max_nodes > 1 and not request.endpoint:
         raise UsageError("backend 'static' needs the address of node rank 0", remedy="Give --rdzv-endpoint=HOST:PORT.")
-    parse_meeting_point(request.endpoint, None, request.max_nodes)
     node_rank(request)
+    return meeting_point(request, None)
 
 
 def create(request: Request) -> StaticHandler:
@@ -68,14 +73,23 @@ def create(request: Request) -> StaticHandler:
     return StaticHandler(request, node_rank(request))
 
 
+def preflight(request: Request, held: ExitStack) -> str:
+    """What this node finds at the endpoint, or whether it can serve it."""
+    return create(request).preflight(held)
+
+
 @hookimpl
 def rdzv_register_backends() -> Backend:
     """The hook through which it is found."""
     return Backend(
-        name="static",
+        name=NAME,
         summary="a fixed number of nodes with given ranks; node rank 0 serves the control store",
         create=create,
         capabilities=frozenset({Capability.NODE_RANK, Capability.NODE_REPLACEMENT}),
         options=StaticOptions,
         validate=validate,
+        preflight=preflight,
+        meets_at="node",
+        recognise=recognise,
+        status=status,
     )

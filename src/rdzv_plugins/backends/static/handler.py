@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import functools
 import logging
 import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch.distributed import DistError, PrefixStore, TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 
 from rdzv_plugins import errors
-from rdzv_plugins.backends.static.rounds import Arrival, Go, Rounds, parse_go
-from rdzv_plugins.elastic.ended import ended_error
-from rdzv_plugins.elastic.torch_errors import as_torch
-from rdzv_plugins.endpoints import parse_endpoint
+from rdzv_plugins.backends.static.arrivals import Arrival, Go, parse_go
+from rdzv_plugins.backends.static.look import NAME, run_prefix
+from rdzv_plugins.backends.static.peers import Peers
+from rdzv_plugins.backends.static.rounds import Rounds
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import Failure, Outcome, Request
-from rdzv_plugins.kvstore.ends import parse_outcome
-from rdzv_plugins.kvstore.job_record import JobRecord
-from rdzv_plugins.kvstore.reach import is_own_address
-from rdzv_plugins.kvstore.torch_store import connect, serve
-from rdzv_plugins.kvstore.watch import AwaitedKey, Watch
-from rdzv_plugins.kvstore.worker_stores import WorkerStores
+from rdzv_plugins.kvstore.sockets.listening import bind
+from rdzv_plugins.kvstore.sockets.reach import is_own_address, look
+from rdzv_plugins.kvstore.tcpstore.hello import hello_key, hello_of, parse_hello
+from rdzv_plugins.kvstore.tcpstore.torch_store import connect, greet_store, serve_at
+from rdzv_plugins.kvstore.tcpstore.watch import AwaitedKey, Watch
+from rdzv_plugins.kvstore.tcpstore.whose import refuse_others, stranger_at, telling_whose
 from rdzv_plugins.options import PortRange
+from rdzv_plugins.reporting import Reporting
+from rdzv_plugins.rounds.ends import ended_error, parse_outcome
+from rdzv_plugins.rounds.job_record import JobRecord
+from rdzv_plugins.rounds.settings_check import torch_version, warn_of_other_torch
+from rdzv_plugins.rounds.staying import stay_while
+from rdzv_plugins.rounds.torch_errors import as_torch
+from rdzv_plugins.rounds.worker_stores import WorkerStores
 
 logger = logging.getLogger(__name__)
 
-_REPORT_EVERY_S = 10.0
 _HOST_SLICE_S = 1.0
-_HELLO = "rdzv_plugins.static.hello"
+_PREFLIGHT_S = 5.0
+_WHO = "node rank 0"
 
 
 class StaticHandler:
@@ -40,24 +49,25 @@ class StaticHandler:
     def __init__(self, request: Request, rank: int) -> None:
         self._request = request
         self._options = request.options
-        self._endpoint = parse_endpoint(request.endpoint, None)
+        self._endpoint: Endpoint = request.target
         self._rank = rank
         self._nodes = request.max_nodes
         self._me = Arrival(uuid.uuid4().hex, socket.gethostname(), os.getpid())
         self._round = 0
         self._members: tuple[str, ...] = ()
-        self._prefix = f"rdzv_plugins.static.{request.run_id}"
+        self._prefix = run_prefix(request.run_id)
         self._control: TCPStore | None = None
         self._workers = WorkerStores(request.options, timeout=request.options.read_timeout)
         self._rounds: Rounds | None = None
         self._record: JobRecord | None = None
+        self._peers: Peers | None = None
         self._watch: Watch | None = None
         self._end_watch: Watch | None = None
         self._restart = False
         self._problem: Exception | None = None
 
     def get_backend(self) -> str:
-        return "static"
+        return NAME
 
     @property
     def use_agent_store(self) -> bool:
@@ -91,8 +101,40 @@ class StaticHandler:
     def first_failure(self) -> Failure | None:
         return self._record.first_failure(self._round) if self._record is not None else None
 
+    def note_done(self) -> None:
+        """Does nothing: the exit barrier says it."""
+
+    def note_leaving(self, reason: str) -> None:
+        if self._record is not None:
+            self._record.note_going(self._me.incarnation, reason)
+
+    def peer_lost(self) -> bool:
+        return False  # it changes no membership: the others wait for an agent in its place, or fail
+
+    def working_peers(self) -> Sequence[str]:
+        return self._peers.working(self._agents_(), self._others()) if self._peers is not None else ()
+
+    def lost_peers(self) -> Sequence[str]:
+        try:
+            return self._peers.lost(self._others()) if self._peers is not None else ()
+        except (DistError, OSError) as error:  # node rank 0 is the one that is lost
+            raise self._problem or as_torch(self._lost(error)) from error
+
+    def stay(self) -> None:
+        """See ``PeerAware``: node rank 0 serves both stores."""
+        if self._rank != 0 or self._peers is None or self._record is None:
+            return
+        record = self._record
+        try:
+            others = [who.incarnation for who in self._others().values()]
+            stay_while(lambda: self._is_needed() and not record.has_left(*others), self.working_peers)
+        except DistError as error:
+            logger.debug("could not wait for the other nodes: %s", error)
+
     def shutdown(self) -> bool:
         self._stop_watches()
+        if self._peers is not None:
+            self._peers.close()
         self._workers.shutdown()
         return True
 
@@ -108,8 +150,9 @@ class StaticHandler:
             raise as_torch(error) from error.__cause__
         except (DistError, OSError) as error:
             raise self._problem or as_torch(self._lost(error)) from error
-        store = PrefixStore(f"agents/{self._round}", self._rounds_().store)
-        return RendezvousInfo(store, self._rank, self._nodes, RendezvousStoreInfo(go.master_addr, go.master_port))
+        return RendezvousInfo(
+            self._agents_(), self._rank, self._nodes, RendezvousStoreInfo(go.master_addr, go.master_port)
+        )
 
     def leave(self, outcome: Outcome) -> None:
         """Tell the others. Node rank 0 stays until they have left, at most ``linger`` seconds."""
@@ -170,32 +213,32 @@ class StaticHandler:
 
     def _lead(self, round_: int, deadline: float) -> Go:
         """Node rank 0: wait for all, serve the round's worker store, then publish it."""
-        rounds, next_report = self._rounds_(), time.monotonic() + _REPORT_EVERY_S
+        rounds, reporting = self._rounds_(), Reporting()
         while (arrivals := rounds.wait_arrivals(round_, self._nodes, _HOST_SLICE_S)) is None:
             if rounds.is_settled(round_):  # a failing node has ended the job
                 return rounds.settle(round_, Go())
-            next_report = self._report(round_, deadline, next_report)
+            self._report(round_, deadline, reporting)
         address = self._master_address()
         store = self._workers.open(address, "the workers' store")
         members = tuple(arrival.incarnation for arrival in arrivals)
         return rounds.settle(round_, Go(members, address, store.port))
 
     def _follow(self, round_: int, deadline: float) -> Go:
-        next_report = time.monotonic() + _REPORT_EVERY_S
+        reporting = Reporting()
         store = self._control_()
         awaited = AwaitedKey(store.host, store.port, f"{self._prefix}/go/{round_}")
         try:
-            while (go := awaited.wait(min(next_report, deadline) - time.monotonic())) is None:
-                next_report = self._report(round_, deadline, next_report)
+            while (go := awaited.wait(min(reporting.next_at, deadline) - time.monotonic())) is None:
+                self._report(round_, deadline, reporting)
         finally:
             awaited.stop()
         return parse_go(go)
 
-    def _report(self, round_: int, deadline: float, next_report: float) -> float:
-        """Say who is missing, or raise ``RendezvousTimeout`` saying it; returns when to report next."""
+    def _report(self, round_: int, deadline: float, reporting: Reporting) -> None:
+        """Say who is missing, if it is time, or raise ``RendezvousTimeout`` saying it."""
         now = time.monotonic()
-        if now < min(next_report, deadline):
-            return next_report
+        if not reporting.is_due() and now < deadline:
+            return
         missing = self._rounds_().missing(round_, self._nodes)
         who = f"missing: node rank {', '.join(map(str, missing))}" if missing else "node rank 0 has not started it"
         facts = f"{self._nodes - len(missing)} of {self._nodes} nodes are in round {round_} at {self._endpoint}; {who}"
@@ -205,50 +248,76 @@ class StaticHandler:
                 remedy="Look at the output of those nodes. --rdzv-conf timeout=SECONDS waits longer.",
             )
         logger.info("waiting: %s (%.0f s left)", facts, deadline - now)
-        return now + _REPORT_EVERY_S
 
     def _open_control_store(self) -> None:
         """Serve it on node rank 0, reach it from the others, and make sure that it is this job's."""
-        options, run = self._options, self._request.run_id
-        hello = json.dumps({"run_id": run, "nnodes": self._nodes, "host": self._me.host, "pid": self._me.pid})
+        options = self._options
         if self._rank == 0:
-            ports = PortRange(self._endpoint.port, self._endpoint.port)
-            what = f"node rank 0 of run {run!r}"
-            if not is_own_address(self._endpoint.host):
-                logger.warning(
-                    "this is node rank 0, but %s is not an address of this machine (%s)", self._endpoint, self._me.host
-                )
-            store = serve(self._endpoint.host, ports, timeout=options.read_timeout, what=what)
-            store.set(_HELLO, hello)
+            store = serve_at(self._listen(), timeout=options.read_timeout)
+            store.set(hello_key(NAME), hello_of(self._request, self._nodes, torch_version()).text)
         else:
             store, _ = connect(
-                self._endpoint, join_timeout=options.timeout, timeout=options.read_timeout, who="node rank 0"
+                self._endpoint,
+                join_timeout=options.timeout,
+                timeout=options.read_timeout,
+                who=_WHO,
+                stranger=functools.partial(stranger_at, self._request, self._endpoint),
             )
             self._compare(store)
         self._control = store
         prefixed = PrefixStore(self._prefix, store)
         self._record = JobRecord(prefixed)
         self._rounds = Rounds(prefixed)
+        if self._nodes > 1:
+            self._peers = Peers(store, self._prefix, self._record, self._me.incarnation)
+
+    def preflight(self, held: contextlib.ExitStack) -> str:
+        """See ``Backend.preflight``."""
+        if self._rank == 0:
+            held.enter_context(self._listen())
+            return f"this node is to serve {self._endpoint}, and can"
+        if not look(self._endpoint, _WHO, greet_store):
+            return ""
+        store, _ = connect(self._endpoint, join_timeout=_PREFLIGHT_S, timeout=_PREFLIGHT_S, who=_WHO)
+        self._compare(store)
+        return f"{_WHO} answers at {self._endpoint}, with the same settings"
+
+    def _listen(self) -> socket.socket:
+        if not is_own_address(self._endpoint.host):
+            logger.warning(
+                "this is node rank 0, but %s is not an address of this machine (%s)", self._endpoint, self._me.host
+            )
+        port = self._endpoint.port
+        with telling_whose(self._request, self._endpoint):
+            return bind(self._endpoint.host, PortRange(port, port), f"{_WHO} of run {self._request.run_id!r}")
 
     def _compare(self, store: TCPStore) -> None:
         try:
-            hello = json.loads(store.get(_HELLO))
-        except DistError as error:
+            hello = parse_hello(self._hello(store))
+        except (DistError, ValueError) as error:
             raise errors.EndpointUnreachable(
                 f"{self._endpoint} is a torch TCPStore, but not that of a 'static' node rank 0: {error}",
                 remedy="Start every node with rdzv-run and --rdzv-backend=static, or choose another port.",
             ) from error
-        host = f"node rank 0 on {hello['host']} (pid {hello['pid']})"
-        if hello["run_id"] != self._request.run_id:
+        host = f"node rank 0 on {hello}"
+        if hello.run_id != self._request.run_id:
             raise errors.RunIdMismatch(
-                f"{self._endpoint} serves run {hello['run_id']!r} ({host}), not {self._request.run_id!r}",
+                f"{self._endpoint} serves run {hello.run_id!r} ({host}), not {self._request.run_id!r}",
                 remedy="Give all nodes of a job the same --rdzv-id, and each job a port of its own.",
             )
-        if hello["nnodes"] != self._nodes:
+        if hello.nnodes != self._nodes:
             raise errors.SettingsDiffer(
-                f"this node was started with --nnodes={self._nodes}, {host} with --nnodes={hello['nnodes']}",
+                f"this node was started with --nnodes={self._nodes}, {host} with --nnodes={hello.nnodes}",
                 remedy="Start all nodes with the same --nnodes.",
             )
+        if hello.torch:
+            warn_of_other_torch(hello.torch, host)
+
+    def _hello(self, store: TCPStore) -> bytes:
+        """Wait for the hello, unless it is known that another backend's nodes meet there."""
+        key = hello_key(NAME)
+        refuse_others(store, [key], self._request, self._endpoint)
+        return bytes(store.get(key))
 
     def _master_address(self) -> str:
         if self._request.local_addr:
@@ -262,6 +331,23 @@ class StaticHandler:
     def _rounds_(self) -> Rounds:
         assert self._rounds is not None, "used before the first round"
         return self._rounds
+
+    def _is_needed(self) -> bool:
+        """While node rank 0 stays. Raises the reason if the job has failed."""
+        self.raise_if_ended()
+        if self._restart:  # its agent is about to end, and takes part in no other round
+            done = Outcome("lost", "node rank 0 was done, and does not run again")
+            self._rounds_().settle(self._rounds_().latest(), Go(ended=done))
+        return not self._restart
+
+    def _agents_(self) -> PrefixStore:
+        """The agents' store of the round."""
+        return PrefixStore(f"agents/{self._round}", self._rounds_().store)
+
+    def _others(self) -> dict[int, Arrival]:
+        """The other nodes of the last complete round, by rank."""
+        ranks = [rank for rank in range(len(self._members)) if rank != self._rank]
+        return self._rounds_().arrived(self._round, ranks)
 
     def _watch_key(self, key: str, on_value: Callable[[bytes], None]) -> Watch:
         store = self._control_()

@@ -17,38 +17,13 @@ A write carries its round in its key, so a late one changes nothing.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
 
 from torch.distributed import DistNetworkError, DistStoreError, Store
 
-from rdzv_plugins.interfaces import Outcome
-from rdzv_plugins.kvstore.ends import parse_outcome
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """One node's entry into a round."""
-
-    incarnation: str
-    """Unique to one agent process."""
-    host: str
-    pid: int
-
-    def __str__(self) -> str:
-        return f"{self.host} (pid {self.pid})"
-
-
-@dataclass(frozen=True)
-class Go:
-    """A complete round: who is in it, and where its workers' store is. Or the end of the job."""
-
-    members: tuple[str, ...] = ()
-    """Incarnations by node rank."""
-    master_addr: str = ""
-    master_port: int = 0
-    ended: Outcome | None = None
+from rdzv_plugins.backends.static.arrivals import Arrival, Go, parse_go
 
 
 class Rounds:
@@ -95,19 +70,17 @@ class Rounds:
         """Ranks that have not arrived. One request per node: for messages and the end only."""
         return [rank for rank in range(nodes) if not self.store.check([f"node/{round_}/{rank}"])]
 
+    def arrived(self, round_: int, ranks: Iterable[int]) -> dict[int, Arrival]:
+        """Who these ranks of a complete round are. For messages and the end only."""
+        each = list(ranks)
+        texts = self.store.multi_get([f"node/{round_}/{rank}" for rank in each]) if each else []
+        return {rank: Arrival(**json.loads(text)) for rank, text in zip(each, texts, strict=True)}
+
     def present(self, round_: int, nodes: int) -> dict[int, str]:
         """Incarnations of the ranks that have arrived. Requests for every node: for the end only."""
-        arrived = sorted(set(range(nodes)) - set(self.missing(round_, nodes)))
-        texts = self.store.multi_get([f"node/{round_}/{rank}" for rank in arrived])
-        return {rank: json.loads(text)["incarnation"] for rank, text in zip(arrived, texts, strict=True)}
+        there = set(range(nodes)) - set(self.missing(round_, nodes))
+        return {rank: who.incarnation for rank, who in self.arrived(round_, sorted(there)).items()}
 
     def settle(self, round_: int, go: Go) -> Go:
         """Write ``go`` unless there is one; returns the one that holds."""
         return parse_go(self.store.compare_set(f"go/{round_}", "", json.dumps(asdict(go))))
-
-
-def parse_go(text: bytes) -> Go:
-    """A ``Go`` from its JSON form."""
-    data: dict[str, Any] = json.loads(text)
-    ended = parse_outcome(json.dumps(data["ended"])) if data["ended"] else None
-    return Go(tuple(data["members"]), data["master_addr"], data["master_port"], ended)

@@ -1,0 +1,181 @@
+"""Who is compared: any installed backend by its name, a stranger's too, and torch's own beside them.
+
+The conformance suite's harness of a backend (entry-point group ``rdzv_plugins.harnesses``) starts its service and knows
+its endpoint; a backend without one is measured at the endpoint of a service that runs already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any
+
+from rdzv_plugins.assemble.create import NoOptions
+from rdzv_plugins.errors import RdzvError, UsageError
+from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.options import parse_conf, parse_options
+from rdzv_plugins.testing.find import GROUP, find_harness
+from rdzv_plugins.testing.harness import Harness
+from rdzv_plugins.testing.installed import entry
+
+TORCH_C10D, TORCH_STATIC = "torch-c10d", "torch-static"
+REFERENCES = (TORCH_C10D, TORCH_STATIC)
+"""torch's own rendezvous, as plain torchrun makes them: what ours are compared with."""
+_DISTRIBUTION = "rdzv-plugins"
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_TIMES = frozenset(
+    {"timeout", "join_timeout", "ttl", "outage_timeout", "keep_alive_interval", "keep_alive_max_attempt", "linger"}
+    | {"last_call_timeout"}
+)
+
+
+@dataclasses.dataclass
+class Candidate:
+    """One backend that is to be measured."""
+
+    entry: Entry
+    harness: Harness
+    """Not started yet; its ``conf`` is what the nodes get."""
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Options that the user has set."""
+
+    @property
+    def name(self) -> str:
+        return self.entry.backend.name
+
+    @property
+    def version(self) -> tuple[str, str]:
+        """Name and version of the distribution that it comes with."""
+        return self.entry.record.distribution, self.entry.record.version
+
+    @property
+    def traits(self) -> Harness:
+        """Knows what is true of the backend wherever its service runs: its own harness, where it is one of ours."""
+        return find_harness(self.name) if self.name in shipped() else self.harness
+
+
+@functools.cache
+def shipped() -> tuple[str, ...]:
+    """The names of the backends that come with rdzv-plugins, which are those of its harnesses. Loads none of them."""
+    ours = [each for each in entry_points(group=GROUP) if each.dist is not None and each.dist.name == _DISTRIBUTION]
+    return tuple(each.name for each in ours)
+
+
+def at_native_store() -> tuple[str, ...]:
+    """The names of those of them whose nodes meet at the native store, which ``rdzv serve`` can serve, too."""
+    return tuple(name for name in shipped() if find_harness(name).native)
+
+
+class Names:
+    """Names for a help text, which are looked up only when the text is asked for."""
+
+    def __init__(self, names: Callable[[], Sequence[str]], separator: str = " and ") -> None:
+        self._names, self._separator = names, separator
+
+    def __str__(self) -> str:
+        return self._separator.join(self._names())
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """``--backends``, ``--rdzv-endpoint`` and ``--rdzv-conf``."""
+    add = parser.add_argument
+    named = add("--backends", metavar="A,B", help="any that are installed, beside torch's own (default those of "
+        "%(shipped)s that are installed)")  # fmt: skip
+    vars(named)["shipped"] = Names(shipped, ",")
+    add("--rdzv-endpoint", "--rdzv_endpoint", action="append", default=[], metavar="BACKEND=WHERE", help="where a "
+        "backend's service runs already; without it, its own harness starts one. May be repeated")  # fmt: skip
+    add("--rdzv-conf", "--rdzv_conf", action="append", default=[], metavar="BACKEND=K=V,...", help="options of a "
+        "backend; may be repeated")  # fmt: skip
+
+
+def candidates(
+    args: argparse.Namespace, wanted: Mapping[str, str] = _NOTHING, *, own_times: bool = False
+) -> list[Candidate]:
+    """The backends that ``add_flags`` has read, or those that come with rdzv-plugins.
+
+    ``wanted``: options that the benchmark sets where a backend has them and the user has not. ``own_times``: time-outs
+    are the backend's own defaults, whatever its harness sets to make tests quick. Raises what the host raises for a
+    name, ``UsageError``, and ``OptionError`` for an option that a backend does not have.
+    """
+    if args.backends is not None and not all(args.backends.split(",")):
+        raise UsageError(f"--backends={args.backends}: a name is empty", remedy="Leave it out to measure the default.")
+    endpoints = _by_backend("--rdzv-endpoint", args.rdzv_endpoint)
+    confs = {name: parse_conf(text) for name, text in _by_backend("--rdzv-conf", args.rdzv_conf).items()}
+    found: list[Candidate] = []
+    for name in args.backends.split(",") if args.backends else shipped():
+        known = entry(name)
+        if any(known.backend.name == other.name for other in found):
+            continue  # named twice, perhaps by an alias
+        given = _of(known, confs) or _NOTHING
+        harness = find_harness(name, _of(known, endpoints), given)
+        options = known.backend.options or NoOptions
+        has = {field.name for field in dataclasses.fields(options)}
+        ours = {key: value for key, value in wanted.items() if key in has}
+        theirs = {key: value for key, value in harness.conf.items() if not (own_times and key in _TIMES)}
+        harness.conf = MappingProxyType({**theirs, **ours, **given})
+        parse_options(options, harness.conf, f"backend {known.backend.name!r}")
+        found.append(Candidate(known, harness, given))
+    names = {alias for each in found for alias in (each.name, *each.entry.backend.aliases)}
+    for flag, by_name in (("--rdzv-endpoint", endpoints), ("--rdzv-conf", confs)):
+        if strangers := set(by_name) - names:
+            raise UsageError(f"{flag}={min(strangers)}=...: it is not measured", remedy="Name it in --backends.")
+    return found
+
+
+def reference_names(names: str) -> list[str]:
+    """What ``--references`` names of ``REFERENCES``; ``none`` for none of them. Raises ``UsageError``."""
+    asked = [] if names == "none" else [*dict.fromkeys(names.split(","))]
+    for name in asked:
+        if name not in REFERENCES:
+            raise UsageError(f"--references: '{name}' is none of {', '.join(REFERENCES)}, and not 'none'")
+    return asked
+
+
+def start(found: list[Candidate], running: ExitStack, *, asked_for: bool) -> dict[str, str]:
+    """Start what the backends need, until ``running`` is closed; returns why some cannot be measured, by name.
+
+    These are taken out of ``found``. Where backends were ``asked_for`` by name, what the harness has raised is raised
+    instead, as an ``RdzvError``.
+    """
+    left_out = {}
+    for candidate in list(found):
+        try:
+            _start(candidate, running)
+        except RdzvError as error:
+            if asked_for:
+                raise
+            left_out[candidate.name] = str(error)
+            found.remove(candidate)
+    return left_out
+
+
+def _start(candidate: Candidate, running: ExitStack) -> None:
+    try:
+        running.enter_context(candidate.harness)
+    except RdzvError:
+        raise
+    except Exception as error:  # a stranger's harness may raise anything
+        raise RdzvError(
+            f"backend {candidate.name!r}: its harness cannot be started: {type(error).__name__}: {error}",
+            remedy="Start its service yourself, and say where by --rdzv-endpoint.",
+        ) from error
+
+
+def _by_backend(flag: str, given: list[str]) -> dict[str, str]:
+    pairs = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"{flag}={text}: write the backend's name, '=' and the value")
+        pairs[name] = value
+    return pairs
+
+
+def _of(known: Entry, by_name: Mapping[str, Any]) -> Any:
+    names = (known.backend.name, *known.backend.aliases)
+    return next((by_name[name] for name in names if name in by_name), None)

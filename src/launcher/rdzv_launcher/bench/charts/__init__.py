@@ -1,0 +1,1 @@
+"""Charts of a result: which there are, how they look, and their files."""

@@ -1,0 +1,119 @@
+"""What can happen to a job: the faults of ``rdzv bench faults``, and who is hit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rdzv_launcher.bench.faults.job import FaultyJob, JobsAlike, Round
+from rdzv_launcher.bench.jobs.launchers import Launcher
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that can happen to a job."""
+
+    name: str
+    """The word after ``--faults``."""
+    case: str
+    node_goes: bool = True
+    """A node does not take part any more; else only a worker is lost."""
+    host: bool = False
+    """It hits the node that serves the endpoint, or, where none does, that of rank 0; else one that is neither."""
+    number: signal.Signals = signal.SIGKILL
+    again: bool = False
+    """The benchmark starts an agent in the lost one's place at once; else the others go on without it."""
+    instead: str = ""
+    """The name of the same with an agent in the lost one's place, for jobs that cannot go on with fewer."""
+
+    def of(self, target: Launcher) -> Fault:
+        """What happens to this one: the same, or the same with an agent in the lost one's place."""
+        return FAULTS[self.instead] if self.instead and not target.elastic else self
+
+    def way(self, nodes: int) -> str:
+        """How a job of so many nodes goes on."""
+        if not self.node_goes:
+            return f"all {nodes} nodes go on"
+        if self.again:
+            return "another agent takes the place of the lost one"
+        return f"{nodes - 1} nodes go on without the lost one"
+
+
+FAULTS = {
+    fault.name: fault
+    for fault in (
+        Fault("worker", "a worker is killed", node_goes=False),
+        Fault("agent", "an agent is killed", instead="agent-again"),
+        Fault("agent-again", "an agent is killed and started again", again=True),
+        Fault("frozen", "an agent is frozen", number=signal.SIGSTOP, instead="frozen-again"),
+        Fault("frozen-again", "an agent is frozen and another started", number=signal.SIGSTOP, again=True),
+        Fault("host", "the store's host is killed", host=True, instead="host-again"),
+        Fault("host-again", "the store's host is killed and started again", host=True, again=True),
+    )
+}
+
+
+def cases(faults: Iterable[str], targets: Sequence[Launcher]) -> dict[Fault, list[Launcher]]:
+    """What happens, by its name, and to whom: all of one case go on in the same way, else they were not comparable."""
+    found: dict[Fault, list[Launcher]] = {}
+    for fault in (FAULTS[name] for name in faults):
+        for kind in (fault, FAULTS[fault.instead or fault.name]):
+            hit = [target for target in targets if fault.of(target) == kind or target in found.get(kind, ())]
+            if hit:
+                found[kind] = hit
+    return found
+
+
+@dataclass(frozen=True)
+class FaultSample:
+    """One fault and what came after it; seconds."""
+
+    recover: float
+    restarted: float
+    cpu: float
+    victim_rank: int
+    served: bool
+    """The victim served the endpoint."""
+    nodes_after: int
+    starts: int
+    """How often workers were started until that went well."""
+
+
+def inflict(how: JobsAlike, fault: Fault, target: Launcher) -> FaultSample:
+    """One job, one fault, which is ``of`` this target. Raises ``JobFailed`` where the job does not go on."""
+    goes_on = fault.node_goes and not fault.again
+    with FaultyJob(how, target, least=how.nodes - 1 if goes_on else how.nodes) as job:
+        before = job.start()
+        serving = job.serving()
+        victim = _victim(fault, before, serving)
+        remaining = {*range(how.nodes)} - ({victim} if fault.node_goes else set())
+        cpu = job.cpu(remaining)
+        worker = job.worker(victim)
+        at = time.monotonic()
+        if not fault.node_goes:
+            os.kill(worker, fault.number)
+        else:
+            job.signal_node(victim, fault.number)
+            if fault.again:
+                remaining |= {job.start_agent(victim)}
+        after = job.wait_collective(remaining, at)
+        return FaultSample(
+            recover=after.at - at,
+            restarted=after.started - at,
+            cpu=job.cpu(remaining) - cpu,
+            victim_rank=before.ranks[victim],
+            served=serving == victim,
+            nodes_after=after.world,
+            starts=after.starts,
+        )
+
+
+def _victim(fault: Fault, before: Round, serving: int | None) -> int:
+    """The highest rank that fits, of at least three nodes."""
+    rank_0 = next(node for node, rank in before.ranks.items() if rank == 0)
+    if fault.host:
+        return rank_0 if serving is None else serving
+    return max(before.ranks.keys() - {rank_0, serving}, key=lambda node: before.ranks[node])

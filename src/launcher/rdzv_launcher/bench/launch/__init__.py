@@ -1,0 +1,1 @@
+"""``rdzv bench launch``: how long until the workers speak, and what the agents cost."""

@@ -1,0 +1,60 @@
+"""What ``rdzv bench launch`` may be asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdzv_launcher.bench.backends import REFERENCES, reference_names
+from rdzv_launcher.bench.method.settings import setting
+from rdzv_plugins.errors import UsageError
+
+CASES = ("one-node", "nodes")
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """Which jobs are started, and how often."""
+
+    cases: tuple[str, ...] = setting(
+        CASES,
+        metavar="A,B",
+        choices=CASES,
+        help="some of one-node (the launchers without a flag of a rendezvous) and nodes (every backend) (default both)",
+    )
+    nodes: int = setting(2, metavar="N", minimum=1, help="agents of a job, all on this machine (default {default})")
+    workers: int = setting(1, metavar="N", minimum=1, help="workers of each of these nodes (default {default})")
+    references: str = setting(
+        ",".join(reversed(REFERENCES)),
+        metavar="A,B",
+        help="torchrun's own backends to measure beside, {default}, or none (default both)",
+    )
+    repeats: int = setting(
+        5,
+        quick=1,
+        metavar="N",
+        minimum=1,
+        help="runs of each target (default {default}), after one that does not count",
+    )
+    collectives: int = setting(
+        3,
+        quick=1,
+        metavar="N",
+        minimum=0,
+        help="further runs with workers that import torch, up to their first collective (default {default}; 0: none)",
+    )
+    limit_s: float = setting(
+        120.0,
+        metavar="SECONDS",
+        minimum=1,
+        maximum=3600,
+        help="of one start, and of one end; beyond is a result too (default {default})",
+    )
+    warm_up: bool = setting(True, quick=False)
+    """One run goes first that does not count."""
+
+    def __post_init__(self) -> None:
+        if self.nodes < 2:
+            raise UsageError(
+                "--nodes=1: at least 2 are needed", remedy="One node is the case one-node: --cases=one-node"
+            )
+        reference_names(self.references)

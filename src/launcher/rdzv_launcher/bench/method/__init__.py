@@ -1,0 +1,1 @@
+"""How a benchmark measures: settings, turns, readings, points with their ratios, manifest and results."""

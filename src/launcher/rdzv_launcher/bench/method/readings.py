@@ -1,0 +1,80 @@
+"""Readings of a process and of the machine that benchmarks share."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CPUCLOCK_SCHED = 2
+"""The kernel's number for the clock of user and system time together, as its scheduler counts it."""
+
+
+def peak_memory(pid: int) -> float | None:
+    """Largest resident memory of one process so far, in MiB, its children left out. None once it has ended.
+
+    ``ru_maxrss`` does not tell: it is the largest over the process and every child that it waited for.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return None  # a zombie has no memory
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of one process so far, user and system, its children left out; 0 once it has gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def exact_cpu_seconds(pid: int) -> float:
+    """CPU time of one process so far, to the nanosecond where ``cpu_seconds`` counts ticks; its children left out.
+
+    Threads that have ended are in it; one that runs on while it is looked at is counted up to its last interrupt by
+    the clock. Raises ``OSError`` once the process has gone.
+    """
+    return time.clock_gettime_ns(~pid << 3 | _CPUCLOCK_SCHED) / 1e9  # as clock_getcpuclockid(3) makes the number
+
+
+def resident_memory(pid: int) -> float:
+    """Resident memory of one process now, in MiB. Raises ``OSError`` once it has gone."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def forget_peak(pid: int) -> float:
+    """Let ``peak_memory`` begin anew; returns it, in MiB: what is resident now, where the kernel allows it (as root, or
+    for a process of one's own), else the old peak.
+    """
+    try:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+    except OSError:
+        pass  # no such file in some containers: the peak of the start stays
+    return peak_memory(pid) or 0.0
+
+
+def listen_losses() -> tuple[int, int]:
+    """Connections that full accept queues cost this machine so far: ``ListenOverflows`` and ``ListenDrops``."""
+    names, values = (
+        line.split() for line in Path("/proc/net/netstat").read_text().splitlines() if line.startswith("TcpExt:")
+    )
+    counters = dict(zip(names, values, strict=True))
+    return int(counters["ListenOverflows"]), int(counters["ListenDrops"])
+
+
+def private_mib(pid: int | None = None) -> float:
+    """Memory of a process (None: this one) that it shares with no other, in MiB; 0 where the kernel does not tell."""
+    try:
+        lines = Path(f"/proc/{'self' if pid is None else pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024

@@ -1,0 +1,167 @@
+"""What stands around the nodes of a benchmark, each in a process of its own: stores, a relay, proxies of nodes.
+
+``python -m rdzv_launcher.bench.processes.parts ROLE TASK`` is one of them. It prints one line of JSON when it is ready
+and one for each line that it reads, and ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+from contextlib import nullcontext
+from typing import Any
+
+from rdzv_launcher.bench.processes.child import Child, module_command
+from rdzv_launcher.bench.processes.hosts import Machine, inside
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.kvstore.native.limits import raise_file_limit
+from rdzv_plugins.options import PortRange
+
+_LOOPBACK = "127.0.0.1"
+_ANY = "0.0.0.0"
+_BACKLOG = 2**16
+"""The kernel caps it at somaxconn."""
+_ANSWER_LIMIT_S = 300.0
+
+
+class Part(Child):
+    """Such a process, as the benchmark sees it."""
+
+    def __init__(self, role: str, **task: Any) -> None:
+        """Returns at once; ``start`` is to be called next. ``machine``, of a task, is ``asdict`` of where it is."""
+        super().__init__(f"the process of '{role}'", module_command("processes.parts", role, json.dumps(task)))
+        self.ready: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Wait until it serves. Raises ``RdzvError`` with its last words if it does not."""
+        self.ready = self._understood(self.wait_ready(_ANSWER_LIMIT_S))
+
+    @property
+    def port(self) -> int:
+        """Where a store or a relay serves."""
+        return int(self.ready["port"])
+
+    def question(self, **what: Any) -> dict[str, Any]:
+        """Its answer. Raises ``RdzvError`` if it has none, or has ended."""
+        return self._understood(self.ask(json.dumps(what), _ANSWER_LIMIT_S))
+
+    def _understood(self, line: str) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise RdzvError(f"{self._what}: {answer['error']}{self._last_words()}")
+        return answer
+
+
+class _Store:
+    """The server that all keys are at."""
+
+    def __init__(self, machine: dict[str, str]) -> None:
+        from rdzv_plugins.kvstore.native.server import StoreServer
+
+        with inside(Machine(**machine)):
+            self._server = StoreServer(_ANY if machine["network"] else _LOOPBACK)
+        self.ready = {"port": self._server.port, "threads": self._server.threads}
+
+    def answer(self) -> dict[str, Any]:
+        """Its statistics."""
+        stats = self._server.stats()
+        for keyspace in stats["keyspaces"]:
+            keyspace.pop("waited", None)
+        return stats
+
+
+class _NodeStore:
+    """The store as a node's workers see it: a server, and the node's proxy in front of it."""
+
+    def __init__(self) -> None:
+        from rdzv_plugins.kvstore.native.proxy import StoreProxy
+        from rdzv_plugins.kvstore.native.server import StoreServer
+
+        path = f"@rdzv-bench-{os.getpid()}"
+        self._server = StoreServer(_LOOPBACK)
+        self._proxy = StoreProxy(Endpoint(_LOOPBACK, self._server.port))
+        self.ready = {"port": self._proxy.listen(), "path": path}
+        self._proxy.listen_unix(path)
+
+
+class _Relay:
+    """A way to a server that takes time."""
+
+    def __init__(self, machine: dict[str, str], host: str, port: int, delay_s: float, there: bool = True) -> None:
+        """``delay_s``: in each direction; ``there``: it dials from where it listens, else from outside."""
+        from rdzv_launcher.bench import _load
+
+        home = Machine(**machine)
+        with inside(home):
+            self._listener = socket.create_server((_ANY if home.network else _LOOPBACK, 0), backlog=_BACKLOG)
+        arguments = (self._listener.fileno(), host, port, delay_s)
+        with inside(home) if there else nullcontext():
+            threading.Thread(target=_load.serve_delayed, args=arguments, daemon=True).start()
+        self.ready = {"port": self._listener.getsockname()[1]}
+
+    def answer(self) -> dict[str, Any]:
+        """A relay has nothing to tell."""
+        return {}
+
+
+class _Proxies:
+    """The proxies of some nodes. Each has threads of its own, which are where its node is."""
+
+    def __init__(self) -> None:
+        self._proxies: list[Any] = []
+        self.ready: dict[str, Any] = {}
+
+    def answer(self, open: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+        """Open some more, or sum up what they have counted."""
+        return self._counted() if open is None else {"places": [self._open(**each) for each in open]}
+
+    def _open(self, machine: dict[str, str], name: str, host: str, port: int, unix: bool, parent: bool) -> str:
+        """Open a proxy; returns its address for workers and, if it has children, for them too."""
+        from rdzv_plugins.kvstore.native.proxy import StoreProxy
+
+        home = Machine(**machine)
+        with inside(home):
+            proxy = StoreProxy(Endpoint(host, port), name=name, leaf=not parent, timeout=60.0)
+            self._proxies.append(proxy)
+            if unix:
+                path = f"@rdzv-bench-{os.getpid()}-{name}"
+                proxy.listen_unix(path)
+                return f"unix:{path}"
+            return f"{_LOOPBACK}:{proxy.listen(_ANY if parent and home.network else _LOOPBACK, PortRange(0, 0))}"
+
+    def _counted(self) -> dict[str, Any]:
+        counts: dict[str, Any] = {"requests": 0, "upstream": {}, "saved": {}, "lost": [], "reconnects": 0}
+        for proxy in self._proxies:
+            stats = proxy.stats()
+            about = stats["proxy"]
+            counts["requests"] += sum(stats["requests"].values())
+            counts["reconnects"] += about["reconnects"]
+            counts["lost"] += [proxy.lost] if proxy.lost else []
+            for group in ("upstream", "saved"):
+                for name, count in about[group].items():
+                    counts[group][name] = counts[group].get(name, 0) + count
+        return counts
+
+
+_ROLES: dict[str, Any] = {"store": _Store, "node-store": _NodeStore, "relay": _Relay, "proxies": _Proxies}
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    raise_file_limit()
+    try:
+        part = _ROLES[sys.argv[1]](**json.loads(sys.argv[2]))
+        print(json.dumps(part.ready), flush=True)
+        for line in sys.stdin:
+            print(json.dumps(part.answer(**json.loads(line))), flush=True)
+    except (RdzvError, OSError) as error:
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+    os._exit(0)  # no tidying up of thousands of connections
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""What a node of ``rdzv bench rendezvous`` is: a handler that joins, and is told to join again.
+
+A node is used by a thread of its own, but for what says otherwise.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from rdzv_plugins.interfaces import Request
+
+_FIELDS = ("backend", "run_id", "endpoint", "min_nodes", "max_nodes", "nproc_per_node", "node_rank", "local_addr",
+           "role", "max_restarts", "entrypoint")  # fmt: skip
+"""The fields of a request that is not prepared yet, ``conf`` apart."""
+
+VIEW, POLLED, NOT_TOLD, FIXED = "view", "polled", "not told", "fixed"
+"""How a node learns that it is to join again: it waits on what its handler has been told; it asks its handler now and
+then; it does not, but for its failing workers; there is no further round."""
+
+
+class Node(Protocol):
+    """One node of a run."""
+
+    rank: int
+    """Its rank in the last round, -1 before the first."""
+    tells: str
+
+    def join(self) -> None:
+        """``next_rendezvous``."""
+        ...
+
+    def wait_over(self) -> None:
+        """Wait until this node is to join again, for ever if it was lost."""
+        ...
+
+    def again(self) -> None:
+        """It is to join again, where it is not told. Any thread."""
+        ...
+
+    def close(self) -> bool:
+        """It goes and says so to the service; False where that is nothing special. Any thread."""
+        ...
+
+    def watch(self, key: str) -> bool:
+        """From now on ``known_at`` tells when the service said that this key has gone. Any thread. False: it cannot."""
+        ...
+
+    @property
+    def known_at(self) -> float | None:
+        """When that was, by ``perf_counter``."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """``asked``: requests so far by name, None where nobody knows; ``leads``; ``key``, by which others know it."""
+        ...
+
+
+class BaseNode:
+    """What most nodes do: they are not told that they are to join again, and say nothing when they go."""
+
+    tells = NOT_TOLD
+
+    def __init__(self) -> None:
+        self.rank = -1
+        self.known_at: float | None = None
+        self._over = threading.Event()
+
+    def wait_over(self) -> None:
+        self._over.wait()
+        self._over.clear()
+
+    def again(self) -> None:
+        self._over.set()
+
+    def close(self) -> bool:
+        return False
+
+    def watch(self, key: str) -> bool:
+        return False
+
+
+def as_request(data: Mapping[str, Any]) -> Request:
+    """The request of which ``as_data`` has made data."""
+    return Request(**{**data, "conf": MappingProxyType(dict(data["conf"])), "entrypoint": tuple(data["entrypoint"])})
+
+
+def as_data(request: Request) -> dict[str, Any]:
+    """A request that was not prepared yet, as JSON can hold it."""
+    return {name: getattr(request, name) for name in _FIELDS} | {"conf": dict(request.conf)}

@@ -1,0 +1,106 @@
+"""What one run of ``rdzv bench rendezvous`` finds out, phase by phase, and what its nodes have said on the way."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rdzv_launcher.bench.rendezvous.service import Served
+from rdzv_plugins.testing.nodes.counts import LEAD
+
+
+@dataclass
+class RendezvousPhase:
+    """The figures from the first call, or the loss, to the last node's answer."""
+
+    seconds: float
+    known_s: float | None
+    """The time from the loss to when the service said so, where it can be asked."""
+    per_node: dict[str, float] | None
+    """Requests of a plain node, neither first nor leading: the median; None where nobody knows."""
+    asked: dict[str, float] | None
+    """Requests of all nodes together."""
+    served: dict[str, float] | None
+    """What the service has counted itself."""
+    nodes_cpu_s: float
+    """CPU time of the processes with nodes."""
+    service_cpu_s: float | None
+    """CPU time of serving, wherever that is."""
+    apart_cpu_s: float | None
+    """CPU time of a service that is in none of those processes; None where nobody tells."""
+    syncs: int
+    sync_s: float
+
+
+@dataclass
+class RendezvousSample:
+    """What came out of one run."""
+
+    join: RendezvousPhase | None = None
+    loss: RendezvousPhase | None = None
+    close: RendezvousPhase | None = None
+    """One node says that it goes, where the service did not hear of the loss at once."""
+    idle: dict[str, Any] | None = None
+    """``seconds``; ``asked`` and ``served`` in that time, and ``signs`` of life; or only that it was ``disturbed``."""
+    memory_mib: float = 0.0
+    """What the nodes' processes have for themselves after the join, and had not before the handlers were made."""
+    unfinished: str = ""
+
+
+@dataclass
+class NodesState:
+    """What is known at one moment."""
+
+    nodes: dict[int, dict[str, Any]]
+    joins: int
+    """How many joins there were so far."""
+    known_at: float | None
+    cpu_s: dict[int, tuple[float, float]]
+    """CPU time by process: before it said all this, and after."""
+    memory_mib: float
+    service: Served
+
+    def asked(self, numbers: Collection[int]) -> dict[str, float] | None:
+        """What these nodes have asked."""
+        if any(self.nodes[number]["asked"] is None for number in numbers):
+            return None
+        total: Counter[str] = Counter()
+        for number in numbers:
+            total.update(self.nodes[number]["asked"])
+        return dict(total)
+
+    def cpu_since(self, before: NodesState) -> float:
+        """CPU time since then of the processes that still live."""
+        return sum(now - before.cpu_s[pid][1] for pid, (now, _) in self.cpu_s.items())
+
+
+def is_plain(node: Mapping[str, Any]) -> bool:
+    """It neither serves nor decides; the node with number 0 may serve the endpoint."""
+    return node["number"] > 0 and node["rank"] > 0 and not node["leads"]
+
+
+def grown(now: Mapping[str, float] | None, before: Mapping[str, float] | None) -> dict[str, float] | None:
+    """What was added, by name; None where nobody counts."""
+    return None if now is None else new(now, before or {})
+
+
+def per_node(
+    nodes: Mapping[int, Mapping[str, Any]], before: Mapping[int, Mapping[str, Any]]
+) -> dict[str, float] | None:
+    """The median of each request over the plain nodes, or over all where none is plain."""
+    if any(node["asked"] is None for node in nodes.values()):
+        return None
+    plain = [number for number, node in nodes.items() if is_plain(node)] or [*nodes]
+    added = [new(nodes[number]["asked"], before[number]["asked"]) for number in plain]
+    names = sorted({name for each in added for name in each} - {LEAD})
+    medians = {name: float(statistics.median_low(each.get(name, 0) for each in added)) for name in names}
+    return {name: count for name, count in medians.items() if count}
+
+
+def new(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    """What was added, by name."""
+    added = {name: count - before.get(name, 0) for name, count in now.items()}
+    return {name: count for name, count in added.items() if count}

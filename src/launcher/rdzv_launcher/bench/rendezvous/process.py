@@ -1,0 +1,152 @@
+"""A process of ``rdzv bench rendezvous`` that holds some of the nodes, each with a thread of its own.
+
+It is a fork of the keeper, obeys lines of JSON on its socket, and is killed by the kernel when the keeper ends.
+Several nodes in one process share its interpreter lock, where each has a machine to itself in a cluster. Hence no gate
+that all threads wait at (thousands that want the lock at one time stand still), small stacks, and garbage that is
+collected between the rounds only: a collection goes through the objects of all nodes, again and again. The interval at
+which threads take turns (``sys.setswitchinterval``) is left alone: from 0.5 to 100 ms makes no difference.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rdzv_launcher.bench.backends import TORCH_C10D, TORCH_STATIC
+from rdzv_launcher.bench.method.readings import private_mib
+from rdzv_launcher.bench.processes.hosts import Machine, inside
+from rdzv_launcher.bench.rendezvous.hosted_node import HostedNode
+from rdzv_launcher.bench.rendezvous.nodes import NOT_TOLD, Node, as_request
+from rdzv_launcher.bench.rendezvous.torch_nodes import TorchDynamicNode, TorchStaticNode
+from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.host import PluginHost
+
+_STACK_BYTES = 256 * 1024
+
+
+class NodeProcess:
+    """The nodes of this process. The main thread obeys; the nodes' threads tell when the last of them has joined."""
+
+    def __init__(self, connection: socket.socket, host: PluginHost, task: Mapping[str, Any], mine: Mapping[str, Any]):
+        """``mine``: the numbers of its nodes, the endpoint of each but node 0, and where the process is to be."""
+        self._connection, self._host, self._task, self._mine = connection, host, task, mine
+        self._sending = threading.Lock()
+        self._nodes: dict[int, Node] = {}
+        self._wanted = 0
+        self._missing = itertools.count()
+        self._joins: Counter[int] = Counter()
+        self._began = 0.0
+        self._private_mib = 0.0
+
+    def run(self) -> None:
+        """Obey until the socket is closed."""
+        gc.disable()
+        threading.stack_size(_STACK_BYTES)
+        with inside(Machine(**self._mine["machine"])), self._connection.makefile("r", encoding="utf-8") as lines:
+            self._private_mib = private_mib()
+            for line in lines:
+                command = json.loads(line)
+                answer = getattr(self, f"_{command.pop('do')}")(**command)
+                if answer is not None:
+                    self._send(answer)
+
+    def _create(self) -> dict[str, Any] | None:
+        """The handlers, one after the other, before any clock starts."""
+        try:
+            for number in self._mine["numbers"]:
+                self._nodes[number] = self._node(number)
+        except Exception as error:
+            return _gave_up(error)
+        return {"created": len(self._nodes), "tells": next(iter(self._nodes.values())).tells}
+
+    def _node(self, number: int) -> Node:
+        request = as_request(self._task["request"])
+        request = replace(request, endpoint=self._mine["endpoint"] if number else self._task["request"]["endpoint"])
+        if self._task["ranks"]:
+            request = replace(request, node_rank=number)
+        if self._task["says_who_serves"]:
+            serves = self._task["first_serves"] and number == 0
+            request = replace(request, conf={**request.conf, "is_host": str(serves).lower()})
+        if self._task["addresses"]:
+            request = replace(request, local_addr=self._mine["machine"]["address"])
+        if self._task["target"] == TORCH_C10D:
+            return TorchDynamicNode(number, request, self._task["timeout_s"])
+        if self._task["target"] == TORCH_STATIC:
+            return TorchStaticNode(number, request, self._task["timeout_s"])
+        return HostedNode(self._host, request)
+
+    def _report(self, expect: int, begins: bool) -> dict[str, Any]:
+        """What is known of the nodes. If a phase ``begins``, so many of them are ``expect``ed to join in it."""
+        cpu_s = time.process_time()
+        nodes = [{"number": number, "rank": node.rank} | node.facts() for number, node in self._nodes.items()]
+        known = [node.known_at for node in self._nodes.values() if node.known_at is not None]
+        memory = private_mib() - self._private_mib
+        if begins:
+            self._wanted = expect
+            self._missing = itertools.count(expect - 1, -1)  # the next of it is atomic, and needs no lock
+            gc.collect()
+        return {
+            "nodes": nodes,
+            "joins": sum(self._joins.values()),
+            "known_at": min(known, default=None),
+            "cpu_s": cpu_s,
+            "memory_mib": max(0.0, memory),
+            "cpu_after_s": time.process_time(),
+        }
+
+    def _join(self) -> None:
+        """All nodes, one straight after the other."""
+        self._began = time.perf_counter()
+        for number, node in self._nodes.items():
+            threading.Thread(target=self._live, args=(number, node), name=f"node-{number}", daemon=True).start()
+
+    def _again(self) -> None:
+        """A node was lost: those that nobody tells join again, as when their workers have failed."""
+        for node in self._nodes.values():
+            if node.tells == NOT_TOLD:
+                node.again()
+
+    def _close(self, number: int) -> None:
+        self._nodes[number].close()
+
+    def _watch(self, number: int, key: str) -> dict[str, Any]:
+        return {"watching": self._nodes[number].watch(key)}
+
+    def _live(self, number: int, node: Node) -> None:
+        try:
+            while True:
+                node.join()
+                now = time.perf_counter()
+                self._joins[number] += 1
+                missing = next(self._missing)
+                if missing == 0:
+                    self._send({"joined": self._wanted, "began": self._began, "last": now})
+                node.wait_over()
+        except Exception as error:
+            self._send(_gave_up(error))
+
+    def _so_far(self) -> dict[str, Any]:
+        return {"so_far": self._wanted - 1 - next(self._missing)}
+
+    def _send(self, answer: Mapping[str, Any]) -> None:
+        data = json.dumps(answer).encode() + b"\n"
+        try:
+            with self._sending:
+                self._connection.sendall(data)
+        except OSError:  # the keeper has ended, and so does this process
+            os._exit(1)
+
+
+def _gave_up(error: Exception) -> dict[str, Any]:
+    """Whatever a backend raises is a result. Its type is told where it is not an error that speaks for itself."""
+    text = str(error).strip() or type(error).__name__
+    return {"gave_up": text if isinstance(error, RdzvError) else f"{type(error).__name__}: {text}"}

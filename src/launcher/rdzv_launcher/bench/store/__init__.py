@@ -1,0 +1,1 @@
+"""``rdzv bench store``: what a request costs a store server."""

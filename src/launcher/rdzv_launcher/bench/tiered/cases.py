@@ -1,0 +1,209 @@
+"""What ``rdzv bench tiered`` lets the ranks do, and what it reads around it."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+from rdzv_launcher.bench.processes.hosts import Network
+from rdzv_launcher.bench.processes.load import clients
+from rdzv_launcher.bench.tiered.parts import TieredParts
+
+if TYPE_CHECKING:
+    from rdzv_launcher.bench._load import Figures, Load
+
+ROUTES = ("direct", "tiered", "tiered-unix")
+STAGES = {
+    "connect": ("connect",),
+    "gloo init": ("enrol", "gloo"),
+    "NCCL init": ("enrol", "nccl"),
+    "barrier": ("store_barrier",),
+}
+"""What is told of a run: a stage is of phases, which are measured."""
+_TRUNK = ("attach", "forward", "follow", "unfollow", "arrive", "give_back", "recalled", "report")
+_NOT_ASKED = ("report",)
+"""What a proxy says of itself every few seconds, which no worker has asked for."""
+_WINDOW = 256
+_SOURCES = [f"127.0.0.{number}" for number in range(1, 17)]
+"""Addresses on loopback: finding a free port is slow for a kernel that has given most of one address away."""
+
+
+@dataclass(frozen=True)
+class TieredCase:
+    """Ranks on nodes, and what they do one after the other."""
+
+    nodes: int
+    per_node: int
+    phases: tuple[str, ...]
+    limit_s: float
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.per_node
+
+    @property
+    def name(self) -> str:
+        """The case in a few words."""
+        return f"{self.nodes} nodes x {self.per_node} ranks"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the ranks reach the root."""
+
+    route: str
+    delay_s: float = 0.0
+    """How much longer a round trip between a node and the root takes; there is no delay within a node."""
+    fanout: int = 0
+    """Proxies at the root, which those of the other nodes dial; 0: all dial the root."""
+
+    @property
+    def target(self) -> str:
+        """Its name among the ways with the same delay."""
+        return f"{self.route}, fanout={self.fanout}" if self.fanout else self.route
+
+    @property
+    def delay(self) -> str:
+        """The delay in words; empty for none."""
+        return f"{self.delay_s * 1000:g} ms" if self.delay_s else ""
+
+    @property
+    def name(self) -> str:
+        """Its name among all ways."""
+        return f"{self.target}, {self.delay}" if self.delay else self.target
+
+
+@dataclass
+class TieredPhase:
+    """The figures of one phase."""
+
+    wall_s: float
+    asked: int
+    """Requests of the ranks."""
+    p50_us: float
+    """The median of the ranks' round trips, without those waits that other ranks end."""
+    root: dict[str, int]
+    """Requests at the root, by name."""
+    root_received: int
+    root_sent: int
+    """Bytes."""
+    connections: int
+    """Connections at the root, afterwards."""
+    cpu_s: dict[str, float]
+    """CPU time of root, proxies, relay and clients."""
+
+    @property
+    def root_requests(self) -> int:
+        return sum(self.root.values())
+
+    @property
+    def root_bytes(self) -> int:
+        """Bytes received and sent."""
+        return self.root_received + self.root_sent
+
+    def __add__(self, later: TieredPhase) -> TieredPhase:
+        """The figures of both, one after the other."""
+        return TieredPhase(
+            wall_s=self.wall_s + later.wall_s,
+            asked=self.asked + later.asked,
+            p50_us=later.p50_us,
+            root={name: self.root.get(name, 0) + later.root.get(name, 0) for name in {**self.root, **later.root}},
+            root_received=self.root_received + later.root_received,
+            root_sent=self.root_sent + later.root_sent,
+            connections=later.connections,
+            cpu_s={who: seconds + later.cpu_s[who] for who, seconds in self.cpu_s.items()},
+        )
+
+
+@dataclass
+class TieredSample:
+    """One run of a case by one way."""
+
+    phases: dict[str, TieredPhase] = field(default_factory=dict)
+    proxies: dict[str, Any] = field(default_factory=dict)
+    """What the proxies have counted, in all phases together."""
+
+    @property
+    def wall_s(self) -> float:
+        """The time of all phases together."""
+        return sum(phase.wall_s for phase in self.phases.values())
+
+    def stage(self, name: str) -> TieredPhase | None:
+        """The phases of a stage together; None where it was not asked for."""
+        phases = [self.phases[phase] for phase in STAGES[name] if phase in self.phases]
+        return reduce(add, phases) if len(phases) == len(STAGES[name]) else None
+
+
+def measure(case: TieredCase, way: Way, network: Network) -> TieredSample:
+    """One run, with processes of its own.
+
+    Raises ``DidNotFinish``, and ``RdzvError`` for a wrong reply or a process that ends.
+    """
+    sample = TieredSample()
+    who = f"{way.name}, {case.ranks} ranks on {case.nodes} nodes"
+    with ExitStack() as running:
+        parts = running.enter_context(
+            TieredParts(network, network.nodes[: case.nodes], per_node=case.per_node, delay_s=way.delay_s)
+        )
+        load = running.enter_context(clients(who))
+        for name in ("connect", *case.phases):
+            sample.phases[name] = _phase(name, case, way, parts, load)
+        sample.proxies = parts.proxies_counted()
+    return sample
+
+
+def _phase(name: str, case: TieredCase, way: Way, parts: TieredParts, load: Load) -> TieredPhase:
+    before, cpu = parts.root.question(), parts.cpu_seconds()
+    if name == "connect":
+        if way.route != "direct":
+            parts.open_proxies(unix=way.route == "tiered-unix", fanout=way.fanout)
+            cpu = parts.cpu_seconds()  # that of starting their processes is not what a proxy costs
+        own = time.process_time()
+        figures = _connect(case, parts, load)
+    else:
+        own = time.process_time()
+        figures = load.run(name, prefix="", rounds=1, gets=case.ranks, limit_s=case.limit_s)
+    own = time.process_time() - own
+    now = parts.cpu_seconds()
+    after = parts.root.question()
+    return TieredPhase(
+        wall_s=figures.seconds,
+        asked=figures.requests,
+        p50_us=figures.p50_us,
+        root=new_requests(after["requests"], before["requests"]),
+        root_received=after["bytes"]["received"] - before["bytes"]["received"],
+        root_sent=after["bytes"]["sent"] - before["bytes"]["sent"],
+        connections=after["connections"]["open"],
+        cpu_s={who: now[who] - cpu[who] for who in now} | {"clients": own},
+    )
+
+
+def _connect(case: TieredCase, parts: TieredParts, load: Load) -> Figures:
+    with ExitStack() as opened:
+        places = []
+        for where, network in parts.places:
+            descriptor = -1
+            if network:
+                descriptor = os.open(network, os.O_RDONLY | os.O_CLOEXEC)
+                opened.callback(os.close, descriptor)
+            places.append((where, descriptor))
+        return load.connect(
+            case.ranks,
+            window=_WINDOW,
+            sources=_SOURCES if not parts.apart and not parts.places[0][0].startswith("unix:") else [],
+            storm=False,
+            limit_s=case.limit_s,
+            places=places,
+        )
+
+
+def new_requests(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    """What was asked since; of trunks alone where there are any: what they forward is counted again by its name."""
+    new = {name: count - before.get(name, 0) for name, count in now.items()}
+    names = _TRUNK if any(new.get(name) for name in _TRUNK) else [name for name in new if name != "framed"]
+    return {name: new[name] for name in names if new.get(name) and name not in _NOT_ASKED}

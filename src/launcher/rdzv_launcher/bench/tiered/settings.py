@@ -1,0 +1,100 @@
+"""What ``rdzv bench tiered`` may be asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdzv_launcher.bench.method.settings import setting
+from rdzv_launcher.bench.processes.hosts import KINDS
+from rdzv_launcher.bench.tiered.cases import ROUTES, Way
+from rdzv_plugins.errors import UsageError
+
+_MOST_RANKS = 18_000
+"""Connections that this process may have, with room for other files."""
+_MOST_MESH_RANKS = 4_096
+
+
+@dataclass(frozen=True)
+class TieredSettings:
+    """Which ranks go which ways, and how often."""
+
+    nodes: tuple[int, ...] = setting(
+        (4, 16, 32, 128),
+        quick=(8,),
+        metavar="M,M",
+        minimum=1,
+        none=(),
+        help="gloo's start on so many nodes, or none (default {default})",
+    )
+    per_node: int = setting(8, quick=4, metavar="N", minimum=1, help="ranks on each of these nodes (default {default})")
+    routes: tuple[str, ...] = setting(ROUTES, metavar="A,B", choices=ROUTES, help="some of {default} (default all)")
+    delay_ms: float = setting(
+        2.0,
+        metavar="MS",
+        minimum=0,
+        maximum=3_600_000,
+        help="of a round trip between a node and the root: all is measured with it and without (default {default}; "
+        "0: only without)",
+    )
+    many: tuple[int, int] | None = setting(
+        (1024, 16),
+        quick=(8, 8),
+        metavar="MxN",
+        minimum=1,
+        none=None,
+        help="NCCL's start and a barrier on M nodes, N ranks on each, or none (default 1024x16; more than 1000 nodes "
+        "are on loopback)",
+    )
+    fanout: int = setting(
+        32,
+        quick=2,
+        metavar="K",
+        minimum=0,
+        help="the same with a second tier: K proxies at the root (default {default}; 0: without)",
+    )
+    workers: tuple[int, int] | None = setting(
+        (2, 4),
+        quick=None,
+        metavar="MxN",
+        minimum=1,
+        none=None,
+        help="real workers of torch on M nodes, N on each, or none (default 2x4)",
+    )
+    hosts: str = setting(
+        "auto",
+        metavar="HOW",
+        choices=KINDS,
+        help="the nodes are network namespaces, which needs root and ip, or on loopback: namespaces, loopback, auto "
+        "(default auto: namespaces where that is allowed)",
+    )
+    repeats: int = setting(3, quick=1, metavar="N", minimum=1, help="runs of each way (default {default})")
+    limit_s: float = setting(
+        180.0,
+        metavar="SECONDS",
+        minimum=1,
+        maximum=3600,
+        help="of one phase of a run (default {default})",
+    )
+
+    def __post_init__(self) -> None:
+        if self.nodes and max(self.nodes) * self.per_node > _MOST_MESH_RANKS:
+            raise UsageError(
+                f"--nodes={max(self.nodes)} with --per-node={self.per_node}: at most {_MOST_MESH_RANKS} ranks"
+            )
+        if self.many is None:
+            return
+        nodes, each = self.many
+        if nodes * each > _MOST_RANKS:
+            raise UsageError(f"--many={nodes}x{each}: at most {_MOST_RANKS} ranks")
+        if self.fanout >= nodes:
+            raise UsageError(f"--fanout={self.fanout}: fewer than the {nodes} nodes are needed")
+
+    def ways(self) -> list[Way]:
+        """The ways of gloo's start, those without a delay first."""
+        delays = [0.0, self.delay_ms / 1000] if self.delay_ms else [0.0]
+        return [Way(route, delay) for delay in delays for route in self.routes]
+
+    def ways_of_many(self) -> list[Way]:
+        """The ways of NCCL's start: without a delay, and with a second tier."""
+        more = [Way("tiered", fanout=self.fanout)] if self.fanout and "tiered" in self.routes else []
+        return [*(Way(route) for route in self.routes), *more]

@@ -1,0 +1,122 @@
+"""What the commands show on the screen: log lines, errors, and how they bear a stderr that is gone or stuck."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+
+from rdzv_launcher.queued_stderr import queue_stderr
+from rdzv_plugins.errors import LimitTooLow, RdzvError
+from rdzv_plugins.plain_text import printable_lines
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_LOGGERS = ("rdzv_plugins", "rdzv_launcher")
+
+
+class _Format(logging.Formatter):
+    """A line of the log: ``12:00:01 rdzv-run warning: text``."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__()
+        self._program = program
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = "" if record.levelno == logging.INFO else f" {record.levelname.lower()}"
+        text = f"{self.formatTime(record, '%H:%M:%S')} {self._program}{level}: {record.getMessage()}"
+        return printable_lines(f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text)
+
+
+def setup_logging(program: str, *, verbose: bool) -> None:
+    """Our own log lines go to stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Format(program))
+    for ours in map(logging.getLogger, _LOGGERS):
+        ours.handlers[:] = [handler]
+        ours.setLevel(logging.DEBUG if verbose else logging.INFO)
+        ours.propagate = False
+
+
+@contextlib.contextmanager
+def logging_given_back() -> Iterator[None]:
+    """Undo at the end what ``setup_logging`` changes, for a command that is called within a process."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    before = [(list(each.handlers), each.level, each.propagate) for each in loggers]
+    try:
+        yield
+    finally:
+        for each, (handlers, level, propagate) in zip(loggers, before, strict=True):
+            each.handlers[:] = handlers
+            each.setLevel(level)
+            each.propagate = propagate
+
+
+@contextlib.contextmanager
+def warnings_collected() -> Iterator[list[str]]:
+    """Collect the warnings of our loggers in a list instead of printing them."""
+    collected: list[str] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        collected.append(record.getMessage())
+        return False
+
+    handlers = {handler for name in _LOGGERS for handler in logging.getLogger(name).handlers}
+    for handler in handlers:
+        handler.addFilter(keep)
+    try:
+        yield collected
+    finally:
+        for handler in handlers:
+            handler.removeFilter(keep)
+
+
+def say(program: str, text: str) -> None:
+    """A line for the user. Whoever read our stderr may be gone: the exit code must not depend on that."""
+    with contextlib.suppress(OSError, ValueError):
+        # one write: where stderr is not buffered (python -u), print() writes the line's end apart
+        sys.stderr.write(printable_lines(f"{program}: {text}") + "\n")
+        sys.stderr.flush()
+
+
+def report(program: str, error: BaseException, *, verbose: bool) -> int:
+    """Print an error as its message and remedy; returns the exit code."""
+    if verbose:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(printable_lines("".join(traceback.format_exception(error)).rstrip()) + "\n")
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        error = LimitTooLow(
+            f"{error.strerror}{f': {error.filename}' if error.filename else ''}",
+            remedy="Make room there, or choose another place: --log-dir=DIR for the workers' logs, TMPDIR=DIR for "
+            "temporary files.",
+        )
+    if isinstance(error, RdzvError):
+        say(program, f"error: {error}")
+        if error.remedy:
+            say(program, error.remedy)
+        return error.exit_code
+    say(program, f"internal error: {type(error).__name__}: {error}")
+    if not verbose:
+        say(program, "-v or RDZV_DEBUG=1 shows where. Please report it.")
+    return RdzvError.exit_code
+
+
+def open_standard_streams() -> None:
+    """Make standard streams that can be relied on.
+
+    The places of closed ones (``2>&-``) are filled: the next file or socket would take their number. Standard error
+    keeps nobody waiting.
+    """
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    queue_stderr()

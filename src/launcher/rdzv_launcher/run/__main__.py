@@ -1,0 +1,8 @@
+"""``python -m rdzv_launcher.run``: the command ``rdzv-run``, as ``python -m rdzv_launcher`` is."""
+
+import sys
+
+from rdzv_launcher.run.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""What ``rdzv-run --check`` looks at, in the order of a launch.
+
+A check is a function that says what it has found. It raises the ``RdzvError`` with which the launch would end, and what
+it logs as a warning is one. So each step of a launch is a check as it is; a further one goes into ``CHECKS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import logging
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rdzv_launcher.run import signals
+from rdzv_launcher.run.devices import accelerators
+from rdzv_launcher.run.preparation import Preparation
+from rdzv_launcher.version import version_line
+from rdzv_plugins.assemble.create import preflight
+from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.endpoints import is_only_local
+from rdzv_plugins.errors import AddressInUse, MissingDependency
+from rdzv_plugins.kvstore.native.server import native_part
+from rdzv_plugins.kvstore.sockets.listening import bind
+from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
+from rdzv_plugins.kvstore.sockets.reach import default_address, is_own_address
+from rdzv_plugins.options import WorkerStoreOptions
+
+logger = logging.getLogger(__name__)
+
+
+class Start(Preparation):
+    """A launch as far as it is made ready, and what is held open until all is checked."""
+
+    def __init__(self, args: argparse.Namespace, held: contextlib.ExitStack) -> None:
+        super().__init__(args)
+        self.held = held
+
+
+class NotKnown(Exception):
+    """Nothing can be said of it here; why."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Makes one line. It is left out if one of those called ``after``, which it builds on, has failed."""
+
+    name: str
+    find: Callable[[Start], str]
+    after: tuple[str, ...] = ()
+
+
+def _versions(start: Start) -> str:
+    try:
+        native_part()
+    except MissingDependency:
+        logger.warning("%s", version_line())
+    return version_line()
+
+
+def _flags(start: Start) -> str:
+    """About workers and their logs. What torch makes for these is made elsewhere, and goes again."""
+    with tempfile.TemporaryDirectory() as directory:
+        elsewhere = copy.copy(start)
+        elsewhere.args = argparse.Namespace(**vars(start.args) | {"log_dir": directory})
+        config, _, _ = elsewhere.torch_config(directory)
+    with signals.given_back(config.signals_to_handle):
+        signals.install(config.signals_to_handle)
+    return f"those about workers, logs and signals ({config.signals_to_handle}) can be read"
+
+
+def _plugins(start: Start) -> str:
+    start.host.report_problems()
+    return "no plug-in is broken"
+
+
+def _devices(start: Start) -> str:
+    workers = start.request.nproc_per_node
+    count, kind = accelerators()
+    if not count:
+        return f"torch sees no accelerator; workers: {workers}"
+    if workers > count:
+        logger.warning("%d workers share %d %s device(s), and mostly each needs its own", workers, count, kind)
+    return f"{count} {kind} device(s), workers: {workers}"
+
+
+def _address(start: Start) -> str:
+    request = start.request
+    if request.local_addr and not is_own_address(request.local_addr):
+        logger.warning(
+            "--local-addr=%s is not an address of this machine, which is right only behind address translation",
+            request.local_addr,
+        )
+    if request.max_nodes == 1:
+        return "there is no other node"
+    if is_only_local(request.endpoint):
+        logger.warning(
+            "nodes on other machines cannot reach --rdzv-endpoint=%s: give an address of this one, on all nodes",
+            request.endpoint,
+        )
+    return f"this node is {request.local_addr or default_address()} for others"
+
+
+def _endpoint(start: Start) -> str:
+    found = preflight(start.host, start.entry, start.request, start.held)
+    if found is None:
+        raise NotKnown(f"backend {start.entry.backend.name!r} does not say what it finds there")
+    return found
+
+
+def _worker_ports(start: Start) -> str:
+    """Find a port for the workers' store while the endpoint's is held: one port is not enough for both."""
+    request, options = start.request, start.request.options
+    if not isinstance(options, WorkerStoreOptions):
+        raise NotKnown(f"backend {start.entry.backend.name!r} has no option worker_ports")
+    ports = options.worker_ports
+    if ports.last == 0:
+        return "any free one is taken for the workers' store"
+    if request.node_rank:
+        raise NotKnown("node rank 0 serves the workers' store, and this is another")
+    host = "127.0.0.1" if is_only_local(request.endpoint) else ""
+    needed = 2 if isinstance(options, ElasticOptions) and options.fanout else 1  # the store, and for others a proxy
+    try:
+        for _ in range(needed):
+            start.held.enter_context(bind(host, PortTurns(ports), "the workers' store"))
+    except AddressInUse as error:
+        if request.max_nodes == 1 or request.node_rank == 0:
+            raise
+        logger.warning("%s; that ends the job if this node gets rank 0", error)
+    return f"worker_ports={ports}: enough are free"
+
+
+def _health(start: Start) -> str:
+    start.host.before_join(start.request)
+    return "no plug-in keeps this node out"
+
+
+CHECKS = (
+    Check("versions", _versions),
+    Check("plug-ins", Start.load_plugins),
+    Check("arguments", Start.read_arguments, ("plug-ins",)),
+    Check("backend", Start.find_backend, ("arguments",)),
+    Check("limits", Start.require_limits, ("arguments",)),
+    Check("options", Start.check_backend, ("backend",)),
+    Check("script", Start.check_script),
+    Check("directories", Start.check_directories),
+    Check("flags", _flags, ("options", "directories")),
+    Check("other plug-ins", _plugins, ("plug-ins",)),
+    Check("devices", _devices, ("arguments",)),
+    Check("address", _address, ("arguments",)),
+    Check("endpoint", _endpoint, ("options",)),
+    Check("worker ports", _worker_ports, ("options",)),
+    Check("health", _health, ("options",)),
+)
+"""The first that fails decides how the launch ends."""

@@ -1,0 +1,258 @@
+"""The fence around this node's workers: none acts for longer than the node's place in its round is known to hold.
+
+What the session says decides. While it lives, or nobody can tell that it has ended, workers run. When it has ended,
+others may have begun a new round: they are killed, before anybody has to ask. When this process has stood still for so
+long that it may have ended, they are paused first, and killed or continued when it is known. The guardian does what
+this process cannot: it kills them when the agent is no more, and pauses them while it stands still.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from rdzv_launcher.run.fence.guardian_process import GuardianProcess
+from rdzv_launcher.run.fence.marked import Marked, mark_children
+from rdzv_plugins.clock import now, now_ns
+from rdzv_plugins.interfaces import Holding
+from rdzv_plugins.round_page import (
+    BEAT,
+    ENDED,
+    IDLE,
+    NEVER,
+    PAUSE_AT,
+    PAUSED,
+    RUNNING,
+    START,
+    STATE,
+    STILL,
+    UNTIL,
+    RoundPage,
+)
+
+logger = logging.getLogger(__name__)
+
+_LOOKS_PER_TTL = 10
+_LONGEST_LOOK_S, _SHORTEST_LOOK_S = 0.5, 0.05
+_STILL = 0.5
+"""A fraction of the time to live, in which keep-alives are sent three times: a shorter standstill loses no session."""
+_ASK_S = 1.0
+_AGAIN_S = 0.05
+_DAEMONS_S = 1.0
+"""How long processes that have left their worker's session may take to end when the agent does."""
+_END_S = 5.0
+"""Seconds to wait for what was killed: longer than the kernel takes to end it."""
+
+
+class Fence:
+    """One per agent. ``on_kill`` is called before workers are killed: their ends are no failures.
+
+    The agent's main thread calls it; a thread of its own looks a few times in a session's time to live, and at once
+    when there is news. It sends nothing: sessions are kept alive by their own means.
+    """
+
+    def __init__(self, holding: Holding | None, directory: str, on_kill: Callable[[], None]) -> None:
+        """``holding`` None: nobody can say whether the round holds, so it does until the agent stops the workers.
+
+        ``directory`` is the agent's, for the guardian to remove.
+        """
+        self._holding, self._on_kill = holding, on_kill
+        mark = secrets.token_hex(16)
+        mark_children(mark)
+        self._marked = Marked(mark)
+        self._page = RoundPage()
+        self._guardian = GuardianProcess(mark, self._page.fd)
+        self._guardian.tell(f"remove {directory}")
+        self._ttl = math.inf if holding is None else holding.ttl
+        self._look_s = min(max(self._ttl / _LOOKS_PER_TTL, _SHORTEST_LOOK_S), _LONGEST_LOOK_S)
+        self._page[STILL] = NEVER if math.isinf(self._ttl) else int(self._ttl * _STILL * 1e9)
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        if holding is not None:
+            holding.on_news(self._hear)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables for the workers that are being started."""
+        return self._page.environment
+
+    def starting(self) -> None:
+        """Begin to watch: workers are about to be started."""
+        with self._lock:
+            self._guardian.watch_over()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="rdzv-fence", daemon=True)
+                self._thread.start()
+            self._page[UNTIL] = 0
+            self._page[START] += 1
+            self._publish()
+            self._page[STATE] = RUNNING
+
+    def started(self, pids: Iterable[int]) -> None:
+        """Note the pids of the workers that have been started."""
+        with self._lock:
+            for pid in pids:
+                self._marked.add_session(pid)
+                self._guardian.tell(f"worker {pid}")
+
+    def stopping(self) -> bool:
+        """The workers are about to be stopped: from now on their round does not hold.
+
+        Returns False if they may not act any more, not even to end: then they are killed when this returns.
+        """
+        self._page[UNTIL] = 0
+        with self._lock:
+            state = self._page[STATE]
+            if state == RUNNING and self._holding is not None and not self._holding.sure():
+                state = self._page[STATE] = ENDED
+            if state in (PAUSED, ENDED):
+                self._kill()
+                return False
+            return True
+
+    def stopped(self, death: signal.Signals, deadline: float) -> None:
+        """The workers have ended: so does what is left in their sessions, at ``deadline`` (monotonic) by SIGKILL."""
+        if self._marked.signal(death, sessions_only=True):
+            self._wait_gone(deadline, sessions_only=True)
+            self._marked.signal(signal.SIGKILL, sessions_only=True)
+            self._wait_gone(time.monotonic() + _END_S, sessions_only=True)
+        with self._lock:
+            self._page[STATE] = IDLE
+            self._marked.forget_sessions()
+            self._guardian.tell("stopped")
+
+    def kill(self) -> None:
+        """Whatever was started: it could not be started as a whole."""
+        with self._lock:
+            self._page[UNTIL] = 0
+            self._kill()
+
+    def kill_at_once(self) -> None:
+        """The workers alone, in the middle of whatever is being done: the rest follows by ``stopped`` or ``close``."""
+        self._marked.signal_sessions(signal.SIGKILL)
+
+    def close(self) -> list[int]:
+        """End all that this process has started; returns the pids of what does not end. May be called again."""
+        with self._lock:
+            if self._closing.is_set():
+                return []
+            self._closing.set()  # the thread does nothing from now on
+        if self._holding is not None:
+            self._holding.on_news(None)
+        self._page[UNTIL] = 0
+        # multiprocessing's own helper takes no notice of SIGTERM, and ends when this process does
+        tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
+        self._marked.spare(getattr(tracker, "_pid", None) or 0)
+        left: list[int] = []
+        if self._marked.signal(signal.SIGTERM):
+            self._marked.signal(signal.SIGCONT)
+            self._wait_gone(time.monotonic() + _DAEMONS_S)
+            left = self._end_all()
+        if not left:
+            self._guardian.dismiss()
+        self._page.close()
+        return left
+
+    def _end_all(self) -> list[int]:
+        deadline = time.monotonic() + _END_S
+        while (left := self._marked.signal(signal.SIGKILL)) and time.monotonic() < deadline:
+            time.sleep(_AGAIN_S)
+        return left
+
+    def _wait_gone(self, deadline: float, *, sessions_only: bool = False) -> None:
+        while self._marked.signal(0, sessions_only=sessions_only) and time.monotonic() < deadline:
+            time.sleep(_AGAIN_S)
+
+    def _ended(self) -> bool:
+        return self._holding is not None and self._holding.ended()
+
+    def _hear(self) -> None:
+        """Take note if the round is over. Called on a thread of the session, which must not be held up."""
+        if self._holding is not None and self._holding.until() == 0:
+            self._page[UNTIL] = 0
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            paused = self._page[STATE] == PAUSED
+            pause = _AGAIN_S if paused else self._look_s
+            if self._holding is None:
+                self._closing.wait(pause)
+            else:
+                self._holding.wait_for_news(pause)
+            try:
+                with self._lock:
+                    if not self._closing.is_set():
+                        self._look()
+            except Exception:  # it goes on looking
+                logger.exception("the fence around the workers met an error")
+
+    def _look(self) -> None:
+        """Look once whether the agent stood still or the session has ended. The caller holds the lock."""
+        page, present = self._page, now_ns()
+        stood = present - page[BEAT]
+        if page[STATE] == RUNNING and present >= page[PAUSE_AT] and stood >= page[STILL]:
+            self._pause(stood / 1e9)
+        self._page[BEAT] = now_ns()
+        self._guardian.check()
+        if page[STATE] in (RUNNING, PAUSED) and self._ended():
+            logger.warning("the session of this node has ended, so its round may be over: its workers are killed")
+            page[UNTIL] = 0
+            page[STATE] = ENDED
+        if page[STATE] == ENDED:
+            self._kill()
+        elif page[STATE] == RUNNING:
+            self._publish()
+        elif page[STATE] == PAUSED:
+            self._resume_if_alive()
+
+    def _pause(self, stood: float) -> None:
+        # first the state, then the beat: the guardian pauses them, too, and must know that it is not to continue them
+        self._page[STATE] = PAUSED
+        self._marked.signal_sessions(signal.SIGSTOP)
+        self._marked.signal(signal.SIGSTOP)
+        logger.warning(
+            "this process stood still for %.1f s; the workers of this node are paused until it is known whether its "
+            "session has ended meanwhile",
+            stood,
+        )
+
+    def _resume_if_alive(self) -> None:
+        assert self._holding is not None
+        until = self._holding.until()
+        if until == math.inf and not self._holding.confirm(_ASK_S):
+            return
+        if 0 < until <= now():
+            return  # the service has not answered yet
+        if until == 0:  # others may have begun another round while this process stood still
+            self._page[STATE] = ENDED
+            self._kill()
+            return
+        self._publish()
+        self._page[STATE] = RUNNING
+        self._marked.signal(signal.SIGCONT)
+        logger.warning("the session of this node lives: its workers go on")
+
+    def _kill(self) -> None:
+        self._on_kill()
+        self._marked.signal_sessions(signal.SIGKILL)
+        self._marked.signal(signal.SIGKILL)
+
+    def _publish(self) -> None:
+        """Publish how long the round holds. A session that cannot say is trusted for half its time to live."""
+        until = math.inf if self._holding is None else self._holding.until()
+        page = self._page
+        page[UNTIL] = NEVER if until == math.inf else int(until * 1e9)
+        page[BEAT] = now_ns()
+        if math.isinf(self._ttl):
+            page[PAUSE_AT] = NEVER
+        elif until == math.inf:
+            page[PAUSE_AT] = page[BEAT] + page[STILL]
+        elif until > 0:
+            page[PAUSE_AT] = page[UNTIL]

@@ -1,0 +1,81 @@
+"""How many files, processes and threads a node needs, and how many it may have: told before the start."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+from rdzv_plugins.errors import LimitTooLow
+
+_FILES_OF_AGENT = 36
+"""Beyond what is open before: its connections, stores, event loops and pipes, at the most of any built-in backend."""
+_FILES_OF_WORKER = 6
+"""Open files for each worker: its pipes, logs and process, and its connections to a store that this node serves."""
+
+
+def require_files(workers: int) -> str:
+    """Raise the soft limit if ``workers`` of this node need that; returns what was found.
+
+    Raises ``LimitTooLow`` if the hard one is too low.
+    """
+    needed = len(os.listdir("/proc/self/fd")) + _FILES_OF_AGENT + _FILES_OF_WORKER * workers
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = f"up to {needed} open files are needed, {'any number' if hard == resource.RLIM_INFINITY else hard} allowed"
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return found
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    except (OSError, ValueError):  # beyond the hard limit
+        raise LimitTooLow(
+            f"this node may open {soft} files at once, and needs up to {needed} for {workers} worker"
+            f"{'s' if workers > 1 else ''}",
+            remedy=f"Allow more: ulimit -n {max(1024, needed)}; for good, nofile in /etc/security/limits.conf or "
+            "LimitNOFILE= of a systemd unit.",
+        ) from None
+    return found
+
+
+_THREADS_OF_AGENT = 8
+"""Threads of an agent and its guardian, at the least of any built-in backend."""
+_THREADS_OF_WORKER = 4
+"""Threads of a worker with a process group of gloo. Each counts as a process does."""
+
+
+def require_processes(workers: int) -> str:
+    """Raise the soft limit if ``workers`` of this node need that; returns what was found.
+
+    Raises ``LimitTooLow`` if they cannot be started.
+    """
+    needed = _THREADS_OF_AGENT + _THREADS_OF_WORKER * workers
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    if os.getuid() == 0 or soft == resource.RLIM_INFINITY or soft - _threads() >= needed:  # it does not bind root
+        return f"at least {needed} processes and threads are needed"
+    used = _threads_of(os.getuid())
+    if soft - used < needed and hard != soft and (hard == resource.RLIM_INFINITY or hard - used >= needed):
+        soft = used + needed
+        resource.setrlimit(resource.RLIMIT_NPROC, (soft, hard))
+    if soft - used < needed:
+        raise LimitTooLow(
+            f"this user may have {soft} processes and threads at once and has {used}; the agent and {workers} worker"
+            f"{'s' if workers > 1 else ''} need at least {needed} more",
+            remedy=f"Allow more: ulimit -u {max(4096, used + needed)}; for good, nproc in /etc/security/limits.conf or "
+            "TasksMax= of a systemd unit.",
+        )
+    return f"{soft - used} more processes and threads are allowed, at least {needed} needed"
+
+
+def _threads() -> int:
+    """The number of threads of all users together, which costs nothing to read."""
+    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+
+
+def _threads_of(user: int) -> int:
+    found = 0
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            if os.stat(f"/proc/{pid}").st_uid == user:
+                found += len(os.listdir(f"/proc/{pid}/task"))
+        except OSError:  # it has just ended
+            continue
+    return found

@@ -1,0 +1,273 @@
+"""Turns parsed arguments into one frozen ``Request``; refuses contradictory ones before anything starts."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from rdzv_launcher.run.devices import local_world_size
+from rdzv_plugins.endpoints import ALONE, Endpoint, check_port, parse_endpoint, require_meeting_point
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.host.discovery import normalise
+from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
+from rdzv_plugins.options import parse_conf
+
+DEFAULT_MASTER_PORT = 29500
+TORCHS_DYNAMIC = "c10d"
+"""The backend of torchrun's --standalone."""
+_DEFAULT = "static"
+"""The backend that torchrun takes without --rdzv-backend."""
+_TIERED = "tiered"
+"""The backend of torch_npu_run's --enable-tiered-parallel-tcpstore, which agrees with the names below."""
+_SAYS_THE_SAME = ("parallel", "parallel-epoll", "tiered", "tiered-proxy")
+_LONGEST_ID = 200
+"""The most bytes in a run id, which becomes part of the name of a directory for the workers' logs."""
+_GIVEN = {
+    "nnodes": ("min_nodes", "max_nodes"),
+    "nproc_per_node": ("nproc_per_node",),
+    "rdzv_backend": ("backend",),
+    "enable_tiered_parallel_tcpstore": ("backend",),
+    "rdzv_id": ("run_id",),
+    "rdzv_endpoint": ("endpoint",),
+    "master_addr": ("endpoint",),
+    "rdzv_conf": ("conf",),
+    "node_rank": ("node_rank",),
+    "local_addr": ("local_addr",),
+    "role": ("role",),
+    "max_restarts": ("max_restarts",),
+}
+"""Argument to the ``Request`` field that it decides."""
+
+
+def build_request(
+    args: argparse.Namespace,
+    resolve: Callable[[Request], Request] = lambda request: request,
+    meets_at: Callable[[str], str] = lambda backend: "",
+) -> Request:
+    """The request of one node, after ``resolve`` (the plug-ins) filled in what was not given.
+
+    ``meets_at`` knows of a backend's name where its nodes meet (``Backend.meets_at``). Raises ``UsageError`` with what
+    contradicts what.
+    """
+    given = frozenset(field for arg, fields in _GIVEN.items() if arg in args.given for field in fields) | {"entrypoint"}
+    min_nodes, max_nodes = _node_range(args.nnodes)
+    conf = parse_conf(args.rdzv_conf)
+    if args.master_port is not None:
+        check_port(args.master_port, what="--master-port")
+    if args.max_restarts < 0:
+        raise UsageError(f"--max-restarts={args.max_restarts} is negative", remedy="0 means: never restart.")
+    if args.monitor_interval <= 0:
+        raise UsageError(f"--monitor-interval={args.monitor_interval:g} must be more than 0 seconds")
+    if args.exit_barrier_timeout <= 0:
+        raise UsageError(f"--exit-barrier-timeout={args.exit_barrier_timeout:g} must be more than 0 seconds")
+    _check_run_id(args.rdzv_id or DEFAULT_RUN_ID)
+    if args.no_python and args.module:
+        raise UsageError("--no-python and --module exclude each other", remedy="Keep one of them.")
+    if args.node_rank is not None and args.node_rank < 0:
+        raise UsageError(f"--node-rank={args.node_rank} is negative")
+    request = Request(
+        backend=_backend(args),
+        run_id=args.rdzv_id or DEFAULT_RUN_ID,
+        endpoint=_endpoint(args, meets_at(_backend(args))),
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
+        nproc_per_node=local_world_size(args.nproc_per_node),
+        node_rank=args.node_rank,
+        local_addr=args.local_addr,
+        role=args.role,
+        max_restarts=args.max_restarts,
+        conf=MappingProxyType(conf),
+        entrypoint=(args.training_script, *args.training_script_args),
+        given=given,
+    )
+    if args.standalone:
+        _refuse_company(args, meets_at(_backend(args)))
+    else:
+        request = resolve(request)
+    return _standalone(request, forced=args.standalone)
+
+
+def check_meeting_point(request: Request, arguments: Mapping[str, object], meets_at: str) -> None:
+    """Refuse several nodes without a place to meet. After plug-ins had their say: Slurm may know the place."""
+    if meets_at == "service":  # the backend says by itself what it needs
+        return
+    also = " (--master-port alone does not say on which machine)" if arguments.get("master_port") else ""
+    require_meeting_point(request.endpoint, request.max_nodes, also=also)
+
+
+def check_script(args: argparse.Namespace) -> None:
+    """Refuse a script that is not there: each of its workers would fail, again with each restart. ``UsageError``.
+
+    The same for the interpreter, which a variable of torch's may name.
+    """
+    script = str(args.training_script)
+    python = os.environ.get("PYTHON_EXEC", sys.executable)
+    if not args.no_python and not shutil.which(python):
+        raise UsageError(
+            f"the workers' Python, PYTHON_EXEC={python}, is not there, or may not be run",
+            remedy="Name another one, or unset the variable: it is then that of rdzv-run.",
+        )
+    if args.module or script == "-":
+        return  # only the workers' Python knows where it looks for modules
+    if args.no_python:
+        why = "" if shutil.which(script) else "there is no such program, or it may not be run"
+    elif os.path.isdir(script):
+        why = "" if os.path.exists(f"{script}/__main__.py") else "it is a directory without __main__.py"
+    elif os.access(script, os.R_OK):
+        why = ""
+    else:
+        why = "it may not be read" if os.path.exists(script) else "there is no such file"
+    if why:
+        raise UsageError(
+            f"the script {script} cannot be run: {why}",
+            remedy=f"Its path is looked up from {os.getcwd()}, on every node." if not os.path.isabs(script) else "",
+        )
+
+
+def _check_run_id(run_id: str) -> None:
+    if "/" in run_id:
+        raise UsageError(
+            f"--rdzv-id={run_id}: torch names the directories of the workers' logs by it: it cannot have a slash",
+            remedy="Use another character, for example a dot.",
+        )
+    try:
+        size = len(run_id.encode())
+    except UnicodeEncodeError:  # with surrogates in place of what this locale could not decode
+        raise UsageError(
+            f"--rdzv-id={run_id!a} cannot be read with the encoding of this environment",
+            remedy="Set LC_ALL=C.UTF-8 or PYTHONUTF8=1, the same on all nodes; or use ASCII.",
+        ) from None
+    if not run_id.isprintable():
+        raise UsageError(f"--rdzv-id={run_id!a} has control characters in it", remedy="Use letters, digits, . - _")
+    if size > _LONGEST_ID:
+        raise UsageError(
+            f"--rdzv-id={run_id[:40]}... has {size} bytes; torch names directories by it: it can have {_LONGEST_ID}",
+            remedy="Use a shorter one.",
+        )
+
+
+def _node_range(text: str) -> tuple[int, int]:
+    low, colon, high = text.partition(":")
+    try:
+        min_nodes, max_nodes = int(low), int(high if colon else low)
+    except ValueError:
+        raise UsageError(
+            f"--nnodes={text} is not N or MIN:MAX", remedy="For example --nnodes=4 or --nnodes=2:4."
+        ) from None
+    if min_nodes < 1:
+        raise UsageError(f"--nnodes={text}: at least one node is needed")
+    if min_nodes > max_nodes:
+        raise UsageError(
+            f"--nnodes={text}: the minimum {min_nodes} is above the maximum {max_nodes}",
+            remedy=f"Did you mean --nnodes={max_nodes}:{min_nodes}?",
+        )
+    return min_nodes, max_nodes
+
+
+def _backend(args: argparse.Namespace) -> str:
+    tiered = str(args.enable_tiered_parallel_tcpstore).strip().lower()
+    if tiered not in ("true", "false", "1", "0"):
+        raise UsageError(
+            f"--enable-tiered-parallel-tcpstore={args.enable_tiered_parallel_tcpstore} is neither true nor false"
+        )
+    # the name under which plain torchrun knows it: PET_RDZV_BACKEND may be set for both launchers
+    backend = (args.rdzv_backend or _DEFAULT).removeprefix("rdzv-plugins.")
+    if tiered in ("true", "1"):
+        if args.rdzv_backend and normalise(backend) not in _SAYS_THE_SAME:
+            raise UsageError(
+                f"--enable-tiered-parallel-tcpstore=true contradicts --rdzv-backend={args.rdzv_backend}",
+                remedy="Leave one of them out. With etcd, write --rdzv-conf store=tiered instead.",
+            )
+        return _TIERED
+    return backend
+
+
+def _endpoint(args: argparse.Namespace, meets_at: str) -> str:
+    """--rdzv-endpoint, or --master-addr and --master-port; both only if they say the same.
+
+    Where the endpoint is that of a service apart from the nodes, it says nothing of the master, which operators
+    name to every program (Kubeflow Trainer sets PET_MASTER_ADDR and PET_MASTER_PORT).
+    """
+    if meets_at == "service" or (args.rdzv_endpoint and meets_at != "node"):
+        return str(args.rdzv_endpoint)
+    if not args.master_addr:
+        if args.master_port is None:
+            return str(args.rdzv_endpoint)
+        if not args.rdzv_endpoint:
+            return str(Endpoint("127.0.0.1", args.master_port)) if _node_range(args.nnodes)[1] == 1 else ""
+        endpoint = parse_endpoint(args.rdzv_endpoint, args.master_port)
+        if endpoint.port != args.master_port:
+            raise UsageError(
+                f"--rdzv-endpoint={args.rdzv_endpoint} contradicts --master-port={args.master_port}",
+                remedy="Give only one of them.",
+            )
+        return str(endpoint)
+    port = DEFAULT_MASTER_PORT if args.master_port is None else args.master_port
+    # torchrun takes --master-addr with or without brackets: it never carries a port
+    master = parse_endpoint(_bracketed(args.master_addr), port, what="--master-addr")
+    if args.rdzv_endpoint:
+        endpoint = parse_endpoint(args.rdzv_endpoint, port)
+        if endpoint.host != master.host or (args.master_port is not None and endpoint.port != master.port):
+            raise UsageError(
+                f"--rdzv-endpoint={args.rdzv_endpoint} contradicts --master-addr={args.master_addr}"
+                + (f" --master-port={args.master_port}" if args.master_port is not None else ""),
+                remedy="Give only one of them.",
+            )
+        return str(args.rdzv_endpoint)
+    return str(master)
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if address.count(":") > 1 and not address.startswith("[") else address
+
+
+def _refuse_company(args: argparse.Namespace, meets_at: str) -> None:
+    """--standalone meets nobody. PET_MASTER_ADDR and node rank 0 are no contradiction: operators set them for all."""
+    named = args.master_addr if args.master_addr != os.environ.get("PET_MASTER_ADDR") else ""
+    given = {"--rdzv-endpoint": args.rdzv_endpoint, "--master-addr": named, "--node-rank": args.node_rank}
+    flags = " and ".join(f"{flag}={value}" for flag, value in given.items() if value)
+    if flags and meets_at != "service":  # those say by themselves what they do not need
+        raise UsageError(
+            f"--standalone is for one node that meets no other, which {flags} contradicts",
+            remedy="Leave out --standalone, or the rest.",
+        )
+
+
+def _standalone_backend(request: Request) -> str:
+    return request.backend if "backend" in request.given and request.backend != _DEFAULT else TORCHS_DYNAMIC
+
+
+def _standalone(request: Request, *, forced: bool) -> Request:
+    """One node without an address needs no endpoint and no id, only a free port.
+
+    --standalone means c10d, as in torchrun, unless another backend than static is asked for. Without it
+    torchrun turns static into c10d; here it stays static, which on one node starts sooner and gives the
+    workers the same.
+    """
+    alone = request.backend == _DEFAULT and request.max_nodes == 1 and not request.endpoint
+    if not forced and not alone:
+        return request
+    if not forced and request.node_rank:
+        raise UsageError(
+            f"--node-rank={request.node_rank} is out of range for 1 node(s)",
+            remedy="With one node it is 0, or left out.",
+        )
+    if forced and request.max_nodes > 1:
+        raise UsageError(
+            f"--standalone is for one node, --nnodes asks for {request.max_nodes}", remedy="Leave one of them out."
+        )
+    return dataclasses.replace(
+        request,
+        backend=_standalone_backend(request) if forced else _DEFAULT,
+        endpoint=str(ALONE),
+        standalone=True,
+        run_id=request.run_id if "run_id" in request.given and not forced else str(uuid.uuid4()),
+        node_rank=None,
+        given=request.given | {"backend", "endpoint", "run_id"},
+    )

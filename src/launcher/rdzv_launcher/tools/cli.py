@@ -1,0 +1,66 @@
+"""``rdzv``: the tools around the launcher. Each sub-command imports only what it needs, so lists are instant."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from rdzv_launcher.bench import arguments as bench
+from rdzv_launcher.console import logging_given_back, report, setup_logging
+from rdzv_launcher.tools import conformance, new_backend, serve
+from rdzv_launcher.tools.status import command as status
+from rdzv_launcher.version import ShowVersion
+from rdzv_plugins.errors import debug_wanted
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the ``rdzv`` command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="rdzv", description="Tools around rdzv-run.")
+    parser.add_argument(
+        "--version", action=ShowVersion, help="print the versions, and whether the native part is there"
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    backends = commands.add_parser("backends", help="list the installed rendezvous backends, and plug-ins that failed")
+    backends.add_argument("--json", action="store_true", help="print the list as JSON")
+    bench.configure(commands)
+    conformance.configure(commands)
+    new_backend.configure(commands)
+    serve.configure(commands)
+    status.configure(commands)
+    args = parser.parse_args(argv)
+    with contextlib.nullcontext() if argv is None else logging_given_back():
+        setup_logging("rdzv", verbose=debug_wanted())
+        try:
+            return _COMMANDS[args.command](args)
+        except BrokenPipeError:  # whoever read our output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except Exception as error:
+            return report("rdzv", error, verbose=debug_wanted())
+
+
+def _backends(args: argparse.Namespace) -> int:
+    from rdzv_plugins.host import PluginHost
+    from rdzv_plugins.host.report import as_data, as_text
+    from rdzv_plugins.plain_text import printable_data
+
+    data = as_data(PluginHost.load())
+    print(json.dumps(data, indent=2) if args.json else as_text(printable_data(data)), flush=True)
+    return 0
+
+
+_COMMANDS = {
+    "backends": _backends,
+    "bench": bench.run,
+    "conformance": conformance.run,
+    "new-backend": new_backend.run,
+    "serve": serve.run,
+    "status": status.run,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

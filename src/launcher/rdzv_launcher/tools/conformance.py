@@ -1,0 +1,134 @@
+"""``rdzv conformance BACKEND``: the conformance suite against an installed backend, without a file of one's own."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rdzv_plugins.errors import MissingDependency, RdzvError, UsageError
+from rdzv_plugins.options import parse_conf, parse_options
+from rdzv_plugins.testing.suite import THEMES
+
+_PATIENCE = "RDZV_CONFORMANCE_PATIENCE"
+_END_S = 10.0
+"""A thread that a backend has left behind would keep the process for ever."""
+
+
+def configure(commands: Any) -> None:
+    """Add the sub-command's parser."""
+    parser = commands.add_parser(
+        "conformance", help="test an installed backend: what it promises must hold (needs 'rdzv-plugins[testing]')"
+    )
+    add = parser.add_argument
+    add("backend", metavar="BACKEND", help="its name, as after --rdzv-backend")
+    add(
+        "--rdzv-endpoint",
+        "--rdzv_endpoint",
+        metavar="WHERE",
+        help="where its service runs already; without it, the backend's own harness starts what it needs",
+    )
+    add("--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="of every job; give short time-outs")
+    add("--theme", metavar="A,B", help=f"some of {', '.join(THEMES)} (default all)")
+    add("--json", metavar="FILE", help="write the report to FILE too, as JSON")
+    add("-x", dest="maxfail", action="store_const", const=1, help="end at the first failure")
+    add("--maxfail", type=int, metavar="N", help="end after N failures")
+    add("--timeout", type=float, metavar="SECONDS", help="a test that takes longer has failed (default 300)")
+    add("-k", dest="select", default="", metavar="EXPR", help="run only the tests with such names, as pytest does")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: all passed. 1: something failed. Raises ``UsageError``, ``MissingDependency`` and what the harness raises."""
+    conf = parse_conf(args.rdzv_conf)
+    _check_patience()
+    if args.timeout is not None and not 0 < args.timeout < float("inf"):
+        raise UsageError(f"--timeout={args.timeout:g} is no number of seconds", remedy="Give more than 0.")
+    if args.maxfail is not None and args.maxfail < 1:
+        raise UsageError(f"--maxfail={args.maxfail}: give 1 or more", remedy="Without it, all tests are run.")
+    themes = THEMES if args.theme is None else [name.strip() for name in args.theme.split(",")]
+    unknown = [name for name in themes if name not in THEMES]
+    if unknown:
+        raise UsageError(f"--theme: there is no theme {unknown[0]!r}", remedy=f"There are: {', '.join(THEMES)}.")
+    if importlib.util.find_spec("pytest") is None:
+        raise MissingDependency(
+            "the conformance suite needs module 'pytest', which is not installed",
+            remedy="Install it: pip install 'rdzv-plugins[testing]'",
+        )
+    import pytest
+
+    from rdzv_plugins.assemble.create import NoOptions
+    from rdzv_plugins.testing.find import find_harness
+    from rdzv_plugins.testing.installed import entry
+    from rdzv_plugins.testing.suite.guard import end_process_later
+
+    found = entry(args.backend)
+    every: Mapping[str, str] = conf
+    if args.rdzv_endpoint is None:
+        every = find_harness(args.backend, conf=conf).conf  # said here, in a line or two, if there is none
+    if conf:  # else its harness may still add to them
+        parse_options(found.backend.options or NoOptions, every, f"backend {found.backend.name!r}")
+    if args.json:
+        _check_writable(args.json)
+    code = _exit_code(int(pytest.main(_arguments(args, found.backend.name, themes))), args.select)
+    end_process_later(code, _END_S)
+    return code
+
+
+def _exit_code(code: int, select: str) -> int:
+    """Ours, from that of pytest. Raises ``UsageError`` if no test was selected."""
+    import pytest
+
+    if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+        raise UsageError(f"no test has a name like -k {select!r}", remedy="See the names in a run without -k.")
+    if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+        return RdzvError.exit_code
+    return 130 if code == pytest.ExitCode.INTERRUPTED else code
+
+
+def _check_patience() -> None:
+    """The suite reads it where it is imported, and could only fail there."""
+    given = os.environ.get(_PATIENCE, "1")
+    try:
+        right = 0 < float(given) < float("inf")
+    except ValueError:
+        right = False
+    if not right:
+        raise UsageError(f"{_PATIENCE}={given!r} is no number of seconds", remedy="Set it to 60, say, or unset it.")
+
+
+def _check_writable(file: str) -> None:
+    """Better told now than when all tests have run."""
+    try:
+        open(file, "a").close()
+    except OSError as error:
+        raise UsageError(
+            f"--json: cannot write {file}: {error.strerror}",
+            remedy="Name a file in a directory that is there and that you may write to.",
+        ) from None
+
+
+def _arguments(args: argparse.Namespace, backend: str, themes: Sequence[str]) -> list[str]:
+    """pytest's. Whatever project is in the current directory, its settings are not for this run."""
+    from rdzv_plugins import testing
+
+    directory = testing.__path__[0]
+    arguments = [
+        os.path.join(directory, "run_all.py"),
+        *("-c", os.devnull, f"--rootdir={directory}", f"--confcutdir={directory}", "--import-mode=importlib"),
+        *("-p", "no:cacheprovider", "-p", "rdzv_plugins.testing.plugin", "--tb=short", "-rN", "-q"),
+        *("-o", "console_output_style=classic"),
+        f"--conformance-backend={backend}",
+        f"--conformance-conf={args.rdzv_conf}",
+        f"--conformance-themes={','.join(themes)}",
+    ]
+    if args.rdzv_endpoint is not None:
+        arguments.append(f"--conformance-endpoint={args.rdzv_endpoint}")
+    if args.maxfail is not None:
+        arguments.append(f"--maxfail={args.maxfail}")
+    if args.timeout is not None:
+        arguments.append(f"--conformance-timeout={args.timeout}")
+    if args.json:
+        arguments.append(f"--conformance-json={os.path.abspath(args.json)}")
+    return [*arguments, "-k", args.select] if args.select else arguments

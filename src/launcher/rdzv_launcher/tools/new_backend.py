@@ -1,0 +1,143 @@
+"""``rdzv new-backend NAME``: a package for a backend of one's own, with its tests, to start from.
+
+The files are templates in ``skeleton/``: ``both`` and one folder for each kind. A template's name ends in ``.txt``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rdzv_plugins.errors import UsageError
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_SKELETON = Path(__file__).parent / "skeleton"
+_HIDDEN = {"gitignore": ".gitignore"}
+"""Files that tools would take for their own if a template had that name."""
+_DIRECTORY = "MODULE"
+_NEXT = {
+    "state": """\
+    rdzv conformance {name}
+    mkdir shared
+    rdzv-run --rdzv-backend={name} --rdzv-endpoint=$PWD/shared --nnodes=1 train.py
+
+It works as it is. Where your own system goes in, the sources say YOUR OWN.
+""",
+    "coordination": """\
+    rdzv conformance {name} --theme plugin,backend
+
+As yet the tests stop at the first method that is not written. Start with src/{module}/client.py.
+""",
+}
+
+
+def configure(commands: Any) -> None:
+    """Add the sub-command's parser."""
+    parser = commands.add_parser("new-backend", help="write a package for a backend of your own, with tests")
+    parser.add_argument("name", metavar="NAME", help="its name, as after --rdzv-backend; the package is rdzv-NAME")
+    parser.add_argument(
+        "--kind",
+        choices=tuple(_NEXT),
+        default="state",
+        help="state: one value with compare-and-swap, works as it is (default); coordination: sessions, keys and "
+        "watches; its requests are to be written",
+    )
+    parser.add_argument(
+        "--directory", metavar="DIR", help="where to put the package; must not exist (default: ./rdzv-NAME)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write it, and say what to do next. Raises ``UsageError`` for a name or a directory that is taken, or no name."""
+    name = _checked(args.name)
+    words = {
+        "NAME": name,
+        "PACKAGE": f"rdzv-{name}",
+        "MODULE": f"rdzv_{name.replace('-', '_')}",
+        "CLASS": "".join(part.capitalize() for part in name.split("-")),
+        "VERSIONS": _versions(),
+    }
+    directory = Path(args.directory or words["PACKAGE"])
+    files = _write(directory, args.kind, words)
+    print(f"A backend {name!r} of kind {args.kind} is in {directory}:\n")
+    print("".join(f"    {file}\n" for file in files))
+    print(f"Next:\n\n    cd {directory}\n    python -m pip install -e '.[test]'\n    rdzv backends")
+    print(_NEXT[args.kind].format(name=name, module=words["MODULE"]), end="", flush=True)
+    return 0
+
+
+def _checked(name: str) -> str:
+    """``name``, if a backend may have it."""
+    from rdzv_plugins.host import PluginHost
+    from rdzv_plugins.host.catalog import DROPPED
+    from rdzv_plugins.host.discovery import normalise
+
+    if name.startswith(("rdzv-", "rdzv_")):
+        raise UsageError(
+            f"{name!r} is the name of a package", remedy=f"Give that of the backend: rdzv new-backend {name[5:]}"
+        )
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a backend",
+            remedy="It takes small letters and digits, begins with a letter, and may have single hyphens inside: foo-2",
+        )
+    other = "Choose another name. See what is installed: rdzv backends"
+    host = PluginHost.load()
+    for record in host.records:
+        names = [record.name, *(each for backend in record.backends for each in (backend.name, *backend.aliases))]
+        if name in map(normalise, names):
+            raise UsageError(f"{record.distribution} {record.version} has a backend {name!r} already", remedy=other)
+    if name in DROPPED:
+        raise UsageError(f"rdzv-run tells everybody that there is no {name!r}: {DROPPED[name][0]}", remedy=other)
+    try:
+        there = version(f"rdzv-{name}")
+    except PackageNotFoundError:
+        return name
+    raise UsageError(f"a package rdzv-{name} {there} is installed already", remedy=other)
+
+
+def _versions() -> str:
+    """The versions covered by the compatibility policy: from this minor release to the next major one."""
+    major, minor = version("rdzv-plugins").split(".")[:2]
+    return f">={major}.{minor},<{int(major) + 1}"
+
+
+def _write(directory: Path, kind: str, words: Mapping[str, str]) -> list[str]:
+    """The files written, as paths inside ``directory``. Leaves nothing behind if it fails."""
+    try:
+        directory.mkdir()
+    except FileExistsError:
+        raise UsageError(
+            f"{directory} exists already", remedy="Give another --directory=DIR, one that does not exist yet."
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"cannot make {directory}: {error.strerror}", remedy="Give --directory=DIR in a folder where you may write."
+        ) from None
+    files = []
+    try:
+        for folder in (_SKELETON / "both", _SKELETON / kind):
+            for template in folder.rglob("*.txt"):
+                file = _target(template.relative_to(folder), words["MODULE"])
+                (directory / file).parent.mkdir(parents=True, exist_ok=True)
+                (directory / file).write_text(_filled(template.read_text("utf-8"), words), "utf-8")
+                files.append(file)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return sorted(map(str, files))
+
+
+def _target(template: Path, module: str) -> Path:
+    name = template.name.removesuffix(".txt")
+    folders = (module if part == _DIRECTORY else part for part in template.parent.parts)
+    return Path(*folders, _HIDDEN.get(name, name))
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    return re.sub(r"@([A-Z]+)@", lambda found: words[found[1]], text)

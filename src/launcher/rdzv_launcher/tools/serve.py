@@ -1,0 +1,80 @@
+"""``rdzv serve``: a store of its own, on a login node or in a container, until it is told to end."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from typing import Any
+
+from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
+from rdzv_plugins.options import parse_conf, parse_options
+
+logger = logging.getLogger(__name__)
+
+# "framed" has those of coordination, and validate asks for nothing.
+_COUNTED_ELSEWHERE = frozenset(("validate", "open_session", "put", "list", "watch", "unwatch", "delete", "keep_alive"))
+_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def configure(commands: Any) -> None:
+    """Add the sub-command's parser."""
+    parser = commands.add_parser(
+        "serve", help="serve a store for TCPStore clients, and the rendezvous of any number of jobs"
+    )
+    parser.add_argument(
+        "--rdzv-endpoint",
+        "--rdzv_endpoint",
+        required=True,
+        metavar="HOST:PORT",
+        help="where to listen; HOST is an address of this machine, or * for all of them; PORT 0: any free one",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=0, help="event loops, at most 64; 0: half of the processors, at most 8"
+    )
+    parser.add_argument(
+        "--rdzv-conf",
+        "--rdzv_conf",
+        default="",
+        metavar="K=V,...",
+        help="limits: " + ", ".join(StoreLimits.__dataclass_fields__),
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM, SIGINT or SIGHUP; returns the exit code."""
+    from rdzv_plugins.kvstore.native.server import MOST_THREADS, StoreServer
+
+    if not 0 <= args.threads <= MOST_THREADS:
+        raise UsageError(f"--threads={args.threads} is not from 0 to {MOST_THREADS}")
+    limits = parse_options(StoreLimits, parse_conf(args.rdzv_conf), "rdzv serve")
+    endpoint = _endpoint(args.rdzv_endpoint)
+    # Blocked before the server's threads start, and taken by the wait below: none is lost in between. One that was
+    # ignored at the start (nohup) stays ignored.
+    endings = {number for number in _END if signal.getsignal(number) is not signal.SIG_IGN}
+    signal.pthread_sigmask(signal.SIG_BLOCK, endings)
+    raise_file_limit()
+    with StoreServer(endpoint.host, endpoint.port, threads=args.threads, limits=limits) as server:
+        shown = Endpoint(endpoint.host or "*", server.port)
+        note = " (loopback: only this machine can reach it)" if endpoint.is_loopback else ""
+        try:
+            print(f"serving a store at {shown}{note}: pid {os.getpid()}, {server.threads} thread(s)", flush=True)
+        except OSError as error:  # whoever read it is gone, but not the clients
+            logger.warning("cannot say where the store is (%s): it is at %s", error.strerror, shown)
+        ended_by = signal.Signals(signal.sigwait(endings)).name
+        stats = server.stats()
+    requests = sum(count for name, count in stats["requests"].items() if name not in _COUNTED_ELSEWHERE)
+    accepted = stats["connections"]["accepted"]
+    print(f"{ended_by}: served {accepted} connection(s), {requests} request(s)", file=sys.stderr, flush=True)
+    return 0
+
+
+def _endpoint(text: str) -> Endpoint:
+    host, colon, port = text.rpartition(":")
+    if colon and host in ("*", ""):
+        return Endpoint("", check_port(port, what="--rdzv-endpoint"))
+    return parse_endpoint(text, None)

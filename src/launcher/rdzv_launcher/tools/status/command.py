@@ -1,0 +1,155 @@
+"""``rdzv status``: what a job does, and a native store: above all who waits for whom, or for which key, since when.
+
+Of a native store where jobs meet it shows the newest round of each, with the workers' store of that round; elsewhere
+it asks the job's backend.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rdzv_launcher.tools.status.figures import counts, duration, size
+from rdzv_launcher.tools.status.rounds import add_rounds, round_text
+from rdzv_launcher.tools.status.run import Whose, request_of, run_data, run_text
+from rdzv_launcher.tools.status.tree import names, only_ahead, proxy, tree
+from rdzv_plugins.assemble.looking import can_look
+from rdzv_plugins.endpoints import Endpoint, parse_endpoint
+from rdzv_plugins.errors import EndpointUnreachable, UsageError
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.plain_text import printable_data
+
+_CLIENTS_SHOWN = 3
+
+
+def configure(commands: Any) -> None:
+    """Add the sub-command's parser."""
+    parser = commands.add_parser("status", help="ask a job, or a native store, who is there and what is waited for")
+    parser.add_argument(
+        "--rdzv-endpoint",
+        "--rdzv_endpoint",
+        required=True,
+        metavar="HOST:PORT",
+        help="of a job, of rdzv serve, or of a workers' store (its first node says it; MASTER_ADDR:MASTER_PORT)",
+    )
+    parser.add_argument(
+        "--rdzv-backend", "--rdzv_backend", default="", metavar="NAME", help="of the job; unset: found by the endpoint"
+    )
+    parser.add_argument("--rdzv-id", "--rdzv_id", default="", metavar="ID", help="of the job, where others meet, too")
+    parser.add_argument(
+        "--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="the job's, to reach where its nodes meet"
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="for an answer (default 10)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask and print; returns the exit code. Raises ``EndpointUnreachable``, and what a backend says of its run."""
+    if not 0 < args.timeout < float("inf"):
+        raise UsageError(f"--timeout={args.timeout:g} is not a time", remedy="Give a number of seconds above 0.")
+    host = PluginHost.load()
+    request = request_of(args.rdzv_endpoint, args.rdzv_backend, args.rdzv_id, args.rdzv_conf)
+    entry = host.catalog.find(args.rdzv_backend) if args.rdzv_backend else None
+    if entry is not None and can_look(entry.backend):
+        text = _of_run(entry, request, args)
+    else:
+        whose = Whose(host, request)
+        try:
+            text = _of_native_store(parse_endpoint(args.rdzv_endpoint, None), args, whose)
+        except EndpointUnreachable:
+            if entry is not None or whose.found is None or not can_look(whose.found.entry.backend):
+                raise
+            print(f"{args.rdzv_endpoint} is {whose.found.what}", file=sys.stderr, flush=True)
+            text = _of_run(whose.found.entry, request, args)
+    print(text, flush=True)
+    return 0
+
+
+def _of_run(entry: Entry, request: Request, args: argparse.Namespace) -> str:
+    data = run_data(entry, request, args.timeout)
+    return json.dumps(data, indent=2) if args.json else run_text(printable_data(data), as_text)
+
+
+def _of_native_store(endpoint: Endpoint, args: argparse.Namespace, whose: Whose) -> str:
+    from rdzv_plugins.kvstore.native.framing import ask_statistics, not_statistics
+
+    stats = ask_statistics(endpoint, args.timeout, stranger=whose)
+    try:
+        add_rounds(endpoint, stats.get("runs", ()), args.timeout)
+        return json.dumps(stats, indent=2) if args.json else as_text(endpoint, printable_data(stats))
+    except KeyError as error:
+        raise not_statistics(endpoint, f"there is no {error}") from None
+    except (AttributeError, TypeError, ValueError) as error:  # of other types than ours
+        raise not_statistics(endpoint, str(error)) from None
+
+
+def _most(volume: Mapping[str, Any]) -> str:
+    limit = volume.get("stored_limit", 0)  # not in the first version, none in a proxy
+    return f" (a keyspace at most {size(limit)})" if limit else ""
+
+
+def as_text(endpoint: Endpoint, stats: Mapping[str, Any]) -> str:
+    """The statistics for people."""
+    server, connections, volume = stats["server"], stats["connections"], stats["bytes"]
+    lines = [
+        f"store at {endpoint}: rdzv-plugins {server['version']}, pid {server['pid']}, {server['threads']} thread(s), "
+        f"up {duration(server['uptime_s'])}",
+        f"connections: {connections['open']} open (peak {connections['peak']}, limit {connections['limit']}), "
+        f"{connections['accepted']} accepted, {connections['closed']} closed",
+        "requests: " + counts(stats["requests"]),
+        f"bytes: {size(volume['received'])} received, {size(volume['sent'])} sent, "
+        f"{size(volume['stored'])} stored{_most(volume)}, "
+        f"{size(volume['buffered'])} in half-sent requests and unread replies",
+        "closed as offenders: " + counts(stats["refused"]),
+        *proxy(stats),
+    ]
+    for keyspace in stats["keyspaces"]:
+        lines.append(
+            f"keyspace {keyspace['name']!r}, port {keyspace['port']}: {keyspace['keys']} keys, "
+            f"{keyspace['queues']} queues, {size(keyspace['bytes'])}"
+            + (", PAUSED: its process stood still, nobody is served" if keyspace.get("paused") else "")
+        )
+        lines += [*tree(keyspace), *_waited(keyspace)]
+    for run in stats.get("runs", ()):  # not in the first version
+        lines.append(
+            f"run {run['name']!r}: {run['sessions']} session(s), {run['keys']} keys, {run['watches']} watches, "
+            f"revision {run['revision']}, {size(run['bytes'])}"
+        )
+        if "round" in run:
+            lines += round_text(run["round"], as_text)
+    if stats.get("runs_forgotten"):
+        lines.append(f"runs that have ended since the start, and their keys with them: {stats['runs_forgotten']}")
+    return "\n".join(lines)
+
+
+def _waited(keyspace: Mapping[str, Any]) -> list[str]:
+    ahead = only_ahead(keyspace)
+    waited = [each for each in keyspace["waited"] if each["key"] not in ahead]
+    unlisted = keyspace["waited_keys"] - len(keyspace["waited"])
+    proxies = names(keyspace)
+    lines = ["  waiting, longest first:"] if waited or unlisted else ["  nobody waits"]
+    for each in waited:
+        clients = each["clients"]
+        who = ", ".join(_client(client, proxies) for client in clients[:_CLIENTS_SHOWN])
+        more = each["waiters"] - min(len(clients), _CLIENTS_SHOWN)
+        lines.append(
+            f"    for {each['key']}: {each['waiters']} client(s) since {duration(each['oldest_s'])}: "
+            f"{who}{f' and {more} more' if more else ''}"
+        )
+    if unlisted:
+        lines.append(f"    and for {unlisted} more keys")
+    if ahead:
+        lines.append(f"  proxies ask for {len(ahead)} key(s) ahead of their readers")
+    return lines
+
+
+def _client(client: Mapping[str, Any], proxies: Mapping[str, str]) -> str:
+    address = str(client["address"])
+    if address in proxies:
+        return f"the proxy of {proxies[address]}"
+    return f"{address} (pid {client['pid']})" if client["pid"] else address

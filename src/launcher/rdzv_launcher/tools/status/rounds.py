@@ -1,0 +1,116 @@
+"""What the runs at an endpoint are doing, read from their keys: the newest round, its nodes, its workers' store.
+
+The workers' store is another server on another port in every round (decision 0014): the keys say where.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+from rdzv_launcher.tools.status.figures import many
+from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
+from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.run_status import RunStatus
+
+_AT_A_TIME = 16
+NODES_SHOWN = 16
+"""Nodes that are named one by one."""
+
+
+def add_rounds(endpoint: Endpoint, runs: Iterable[dict[str, Any]], timeout: float) -> None:
+    """Put what is known of its round into each of the ``runs`` of a server's statistics, as ``round``.
+
+    ``timeout`` (seconds) holds for each step. What cannot be asked is said there, under ``problem``; raises nothing.
+    """
+
+    def add(run: dict[str, Any]) -> None:
+        try:
+            run["round"] = _read(endpoint, str(run["name"]), timeout)
+        except (RdzvError, TimeoutError, ValueError) as error:
+            run["round"] = {"problem": str(error)}
+
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:  # one that does not answer is not to hold up the others
+        list(pool.map(add, runs))
+
+
+def round_text(found: Mapping[str, Any], show: Callable[[Endpoint, Mapping[str, Any]], str]) -> list[str]:
+    """Lines for people about what ``add_rounds`` has found; ``show`` formats the workers' store's statistics."""
+    if found.get("problem"):
+        return [f"  its round is not known: {found['problem']}"]
+    nodes, state = found["nodes"], found["state"]
+    if state == "none":
+        return [f"  no round yet: {found['progress'] or 'no node has joined'}"]
+    if state == "waiting":
+        lines = [f"  round {found['number']} is not complete: {found['progress']}"]
+    else:
+        lines = [f"  round {found['number']} is {state}: {found['reason'] or _sizes(nodes)}"]
+    if state == "over" and found["progress"]:
+        lines.append(f"  {found['progress']}")
+    if state in ("complete", "waiting") and nodes:
+        lines.append("  nodes: " + _some(f"{node['rank']} on {node['host']} ({_of(node)})" for node in nodes))
+    gone = [f"{node['rank']} on {node['host']} (pid {node['pid']})" for node in nodes if not node["there"]]
+    if gone:
+        lines.append("  no longer there: " + _some(gone))
+    store = found["store"]
+    if store is not None and store["problem"]:
+        lines.append(f"  the workers' store at {store['endpoint']} cannot be asked: {store['problem']}")
+    elif store is not None:
+        try:
+            text = show(parse_endpoint(store["endpoint"], None), store["statistics"])
+        except (KeyError, AttributeError, TypeError, ValueError) as error:  # of another version
+            text = f"it answers with something else than statistics: {error!r}"
+        lines += ["  the workers' store:", textwrap.indent(text, "    ")]
+    return lines
+
+
+def _sizes(nodes: Sequence[Mapping[str, Any]]) -> str:
+    workers = [node["workers"] for node in nodes]
+    sizes = many(len(nodes), "node")
+    return sizes if None in workers else f"{sizes}, {many(sum(workers), 'worker')}"
+
+
+def _of(node: Mapping[str, Any]) -> str:
+    return f"pid {node['pid']}" if node["workers"] is None else many(node["workers"], "worker")
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    more = f" and {len(found) - NODES_SHOWN} more" if len(found) > NODES_SHOWN else ""
+    return ", ".join(found[:NODES_SHOWN]) + more
+
+
+def _read(endpoint: Endpoint, run: str, timeout: float) -> dict[str, Any]:
+    """The round of a run at a native store. Raises ``RdzvError``, ``TimeoutError`` or ``ValueError``."""
+    from rdzv_plugins.elastic.observing import observe
+    from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+
+    service = NativeCoordination(endpoint, run, name="status", who="the store")
+    return round_data(observe(service, timeout), timeout)
+
+
+def round_data(found: RunStatus, timeout: float) -> dict[str, Any]:
+    """A round as JSON has it, with what the workers' store says within ``timeout`` seconds for each step."""
+    data = asdict(found)
+    store, here, kind = (data.pop(name) for name in ("store", "store_is_here", "store_kind"))
+    data["store"] = _store(parse_endpoint(store, None), kind, here, timeout) if store else None
+    return data | {"problem": ""}
+
+
+def _store(endpoint: Endpoint, kind: str, own: bool, timeout: float) -> dict[str, Any]:
+    from rdzv_plugins.kvstore.native.framing import ask_statistics
+
+    found: dict[str, Any] = {"endpoint": str(endpoint), "statistics": None, "problem": ""}
+    if kind == "torch":
+        found["problem"] = "it is torch's own (store=torch), which has no statistics"
+    elif is_loopback_address(endpoint.host) and not own:
+        found["problem"] = "that is an address of the job's machine alone: ask there"
+    else:
+        try:
+            found["statistics"] = ask_statistics(endpoint, timeout)
+        except RdzvError as error:
+            found["problem"] = str(error)
+    return found

@@ -1,0 +1,38 @@
+"""``--version`` of both commands: in one line what a report of a fault has to say first. Imports no torch."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+from rdzv_plugins.errors import MissingDependency
+
+
+def version_line() -> str:
+    """Our version, torch's as it is installed, Python's, and whether the native part is there."""
+    from rdzv_plugins.kvstore.native.server import native_part, version
+
+    try:
+        torch = f"torch {importlib.metadata.version('torch')}"
+    except importlib.metadata.PackageNotFoundError:
+        torch = "torch is not installed"
+    try:
+        native_part()
+        native = "yes"
+    except MissingDependency as error:
+        native = f"no ({error})"
+    return f"rdzv-plugins {version()}, {torch}, Python {platform.python_version()}, native part: {native}"
+
+
+class ShowVersion(argparse.Action):
+    """Prints the version and ends with 0."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **options)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(version_line(), flush=True)
+        parser.exit()

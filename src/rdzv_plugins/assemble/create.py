@@ -1,0 +1,201 @@
+"""Gets from a name and a request to the handler that torch's agent is given."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+from rdzv_plugins.assemble.hosted_handler import HostedHandler
+from rdzv_plugins.assemble.local_endpoint import meets_locally, refuse_on_several_machines
+from rdzv_plugins.assemble.recognition import whose
+from rdzv_plugins.coordination import CoordinationBackend
+from rdzv_plugins.endpoints import require_name
+from rdzv_plugins.errors import BrokenPlugin, MissingDependency, RdzvError, UsageError, is_signal
+from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.host.discovery import install_hint
+from rdzv_plugins.host.manager import PluginHost
+from rdzv_plugins.interfaces import (
+    Backend,
+    Capability,
+    Created,
+    RendezvousBackend,
+    RendezvousHandler,
+    Request,
+)
+from rdzv_plugins.options import WorkerStoreOptions, parse_options
+
+logger = logging.getLogger(__name__)
+
+Settings = TypeVar("Settings", bound=WorkerStoreOptions)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoOptions:
+    """The options of a backend that declares none: every key is refused."""
+
+
+def prepare(entry: Entry, request: Request) -> Request:
+    """Check ``request`` against the backend and parse its options. Starts nothing.
+
+    Raises ``UsageError``, or a ``PluginError`` if this installation cannot use it.
+    """
+    if request.standalone and entry.backend.meets_at == "service":
+        raise UsageError(
+            f"--standalone needs no {entry.backend.name}: a single node has nobody to meet",
+            remedy=f"Leave out --standalone, or --rdzv-backend={request.backend}.",
+        )
+    request = with_options(entry, request)
+    if entry.backend.meets_at == "service":
+        require_name(request.endpoint, named=request.is_named)
+    if meets_locally(request, entry.backend.meets_at):
+        refuse_on_several_machines(request)
+    with blaming(entry, "in its check"):
+        if entry.backend.check is not None:
+            entry.backend.check()
+    if isinstance(request.options, WorkerStoreOptions) and request.options.is_native:
+        _require_native_store()
+    _warn_undeclared(entry.backend, request)
+    if Capability.ELASTIC not in entry.backend.capabilities:
+        request = dataclasses.replace(request, min_nodes=request.max_nodes)
+    return request
+
+
+def with_options(entry: Entry, request: Request) -> Request:
+    """The request with its options parsed, and checked by the backend alone. Raises ``UsageError``."""
+    options = entry.backend.options or NoOptions
+    with blaming(entry, "while checking the request"):
+        parsed: Any = parse_options(options, request.conf, f"backend {entry.backend.name!r}")
+        request = dataclasses.replace(request, options=parsed)
+        if entry.backend.validate is not None:
+            request = dataclasses.replace(request, target=entry.backend.validate(request))
+    return request
+
+
+def _require_native_store() -> None:
+    """Any node may have to serve it: better told now than when the others wait. Raises ``MissingDependency``."""
+    from rdzv_plugins.kvstore.native.server import native_part
+
+    try:
+        native_part()
+    except MissingDependency as error:
+        raise MissingDependency(
+            str(error), remedy=f"{error.remedy} Or do without it: --rdzv-conf store=torch."
+        ) from error
+
+
+def _warn_undeclared(backend: Backend, request: Request) -> None:
+    """Say what was asked for and will not be had."""
+    if request.node_rank is not None and Capability.NODE_RANK not in backend.capabilities:
+        logger.warning(
+            "--node-rank=%d is ignored: backend %r assigns the ranks itself", request.node_rank, backend.name
+        )
+    if request.min_nodes != request.max_nodes and Capability.ELASTIC not in backend.capabilities:
+        logger.warning(
+            "backend %r is not elastic: it waits for all %d nodes of --nnodes=%d:%d",
+            backend.name,
+            request.max_nodes,
+            request.min_nodes,
+            request.max_nodes,
+        )
+
+
+def create_handler(host: PluginHost, entry: Entry, request: Request) -> HostedHandler:
+    """Make the handler of a prepared request. May block until the endpoint is reached. Raises as ``created_by``."""
+    request = _with_neighbours(host, entry, request)
+    created = created_by(entry, request)
+    if isinstance(created, RendezvousHandler):
+        handler = created
+    elif isinstance(created, CoordinationBackend):
+        handler = _elastic(created, request, host)
+    elif isinstance(created, RendezvousBackend):
+        handler = _dynamic(created, request)
+    else:
+        raise BrokenPlugin(
+            f"{entry.record.label} created an object of type {type(created).__name__}",
+            remedy="create() returns a RendezvousHandler, a CoordinationBackend or a RendezvousBackend.",
+        )
+    return HostedHandler(handler, host, request, meets_locally(request, entry.backend.meets_at))
+
+
+def created_by(entry: Entry, request: Request) -> Created:
+    """What the backend's ``create`` returns. Raises as ``blaming``."""
+    with blaming(entry, "when it was created"):
+        return entry.backend.create(request)
+
+
+def preflight(host: PluginHost, entry: Entry, request: Request, held: ExitStack) -> str | None:
+    """What the backend of a prepared request finds where its nodes meet; None if it has nothing to say of that.
+
+    See ``Backend.preflight``. Raises as ``create_handler``.
+    """
+    if entry.backend.preflight is None:
+        return None
+    with blaming(entry, "in its preflight"):
+        return entry.backend.preflight(_with_neighbours(host, entry, request), held)
+
+
+def _with_neighbours(host: PluginHost, entry: Entry, request: Request) -> Request:
+    """The backend can ask the others whose endpoint it has met."""
+    return dataclasses.replace(request, whose=lambda endpoint: whose(host.catalog, request, entry.backend, endpoint))
+
+
+@contextmanager
+def blaming(entry: Entry, when: str) -> Iterator[None]:
+    """Surrounds a call of a plug-in's function; the errors that it raises on purpose stay as they are.
+
+    Raises ``MissingDependency`` if one of its imports is not installed, and ``BrokenPlugin`` for anything else.
+    """
+    try:
+        yield
+    except RdzvError:
+        raise
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if not missing or missing == entry.record.value.partition(".")[0]:
+            raise _blame(entry, when, error) from error
+        raise MissingDependency(
+            f"backend {entry.backend.name!r} needs module {missing!r}, which is not installed",
+            remedy=_install(entry.backend, missing),
+        ) from error
+    except Exception as error:
+        if is_signal(error):
+            raise
+        raise _blame(entry, when, error) from error
+
+
+def _dynamic(backend: RendezvousBackend, request: Request) -> RendezvousHandler:
+    from rdzv_plugins.dynamic.handler import dynamic_handler
+    from rdzv_plugins.dynamic.options import DynamicSettings
+
+    given = request.options
+    settings = given if isinstance(given, DynamicSettings) else _shared(DynamicSettings(), given)
+    return dynamic_handler(backend, request, settings)
+
+
+def _elastic(backend: CoordinationBackend, request: Request, host: PluginHost) -> RendezvousHandler:
+    from rdzv_plugins.elastic.handler import ElasticHandler
+    from rdzv_plugins.elastic.options import ElasticOptions
+
+    given = request.options
+    options = given if isinstance(given, ElasticOptions) else _shared(ElasticOptions(), given)
+    return ElasticHandler(backend, request, options, lambda nodes: host.assign_ranks(request, nodes))
+
+
+def _shared(settings: Settings, given: Any) -> Settings:
+    """``settings`` with what a backend's own options say of the workers' store."""
+    if not isinstance(given, WorkerStoreOptions):
+        return settings
+    shared = {field.name: getattr(given, field.name) for field in dataclasses.fields(WorkerStoreOptions)}
+    return dataclasses.replace(settings, **shared)
+
+
+def _install(backend: Backend, missing: str) -> str:
+    return f"Install it: {backend.install}" if backend.install else install_hint(missing, None)
+
+
+def _blame(entry: Entry, when: str, error: Exception) -> BrokenPlugin:
+    """The error of a plug-in that has raised something else than one on purpose."""
+    return BrokenPlugin(f"{entry.record.label} raised {type(error).__name__} {when}: {error}")

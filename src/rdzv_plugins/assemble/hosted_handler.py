@@ -1,0 +1,136 @@
+"""A backend's handler as the launcher has it: under the name that was asked for, with the hooks of plug-ins."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from rdzv_plugins.assemble.local_endpoint import warn_of_small_round
+from rdzv_plugins.host.manager import PluginHost
+from rdzv_plugins.interfaces import (
+    EnvironmentAware,
+    Failure,
+    Holding,
+    JobAware,
+    MembershipAware,
+    Outcome,
+    PeerAware,
+    RendezvousHandler,
+    RendezvousInfo,
+    Request,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class HostedHandler:
+    """A backend's handler under the name that was asked for, with the plug-ins' hooks around each round."""
+
+    def __init__(self, inner: RendezvousHandler, host: PluginHost, request: Request, local: bool = False) -> None:
+        """``local``: it may be that other machines are meant to take part, and cannot."""
+        self._inner = inner
+        self._host = host
+        self._request = request
+        self._local = local
+        self._left = False
+
+    def get_backend(self) -> str:
+        """The name asked for: torch refuses a handler that calls itself otherwise."""
+        return self._request.backend
+
+    @property
+    def use_agent_store(self) -> bool:
+        return self._inner.use_agent_store
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        request = self._request
+        level = logging.INFO if request.max_nodes > 1 else logging.DEBUG
+        self._host.before_join(request)
+        logger.log(level, "run %s: joining at %s by %s", request.run_id, request.endpoint, request.backend)
+        info = self._inner.next_rendezvous()
+        self._host.after_join(request, info)
+        where = info.bootstrap_store_info
+        logger.log(
+            level,
+            "run %s: this is node %d of %d%s",
+            request.run_id,
+            info.rank,
+            info.world_size,
+            f"; the workers' store is at {where.master_addr} port {where.master_port}" if where else "",
+        )
+        if self._local:
+            self._local = info.world_size < request.max_nodes  # else all are on this machine
+            if self._local and info.rank == 0:
+                warn_of_small_round(request, info.world_size)
+                self._local = False
+        return info
+
+    def is_closed(self) -> bool:
+        return self._inner.is_closed()
+
+    def set_closed(self) -> None:
+        self._inner.set_closed()
+
+    def num_nodes_waiting(self) -> int:
+        return self._inner.num_nodes_waiting()
+
+    def get_run_id(self) -> str:
+        return self._inner.get_run_id()
+
+    def note_failure(self, failure: Failure) -> None:
+        if isinstance(self._inner, JobAware):
+            self._inner.note_failure(failure)
+
+    def first_failure(self) -> Failure | None:
+        return self._inner.first_failure() if isinstance(self._inner, JobAware) else None
+
+    def must_rejoin(self) -> bool:
+        return self._inner.must_rejoin() if isinstance(self._inner, JobAware) else False
+
+    def raise_if_ended(self) -> None:
+        if isinstance(self._inner, JobAware):
+            self._inner.raise_if_ended()
+
+    def note_done(self) -> None:
+        if isinstance(self._inner, MembershipAware):
+            self._inner.note_done()
+
+    def note_leaving(self, reason: str) -> None:
+        if isinstance(self._inner, MembershipAware):
+            self._inner.note_leaving(reason)
+
+    def peer_lost(self) -> bool:
+        return self._inner.peer_lost() if isinstance(self._inner, MembershipAware) else False
+
+    @property
+    def holding(self) -> Holding | None:
+        """How long a round holds; None where nobody can say."""
+        return getattr(self._inner, "holding", None)
+
+    def working_peers(self) -> Sequence[str]:
+        return self._inner.working_peers() if isinstance(self._inner, PeerAware) else ()
+
+    def lost_peers(self) -> Sequence[str]:
+        return self._inner.lost_peers() if isinstance(self._inner, PeerAware) else ()
+
+    def stay(self) -> None:
+        if isinstance(self._inner, PeerAware):
+            self._inner.stay()
+
+    def leave(self, outcome: Outcome) -> None:
+        self._left = True
+        try:
+            if isinstance(self._inner, JobAware):
+                self._inner.leave(outcome)
+        finally:
+            self._host.shutdown(self._request, outcome)
+
+    def shutdown(self) -> bool:
+        if not self._left:
+            self.leave(Outcome("lost", "the launcher did not say how it ended"))
+        return self._inner.shutdown()
+
+    def worker_env(self, env: dict[str, str]) -> dict[str, str]:
+        """Variables that the handler and the plug-ins add to one worker's environment; a plug-in's go first."""
+        own = dict(self._inner.worker_env()) if isinstance(self._inner, EnvironmentAware) else {}
+        return own | self._host.worker_env(self._request, env | own)

@@ -1,0 +1,53 @@
+"""What a run does, asked of its backend from outside."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+
+from rdzv_plugins.assemble.create import blaming, created_by, with_options
+from rdzv_plugins.coordination import CoordinationBackend
+from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, UsageError
+from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.interfaces import Backend, Request
+from rdzv_plugins.run_status import RunStatus
+
+
+def can_look(backend: Backend) -> bool:
+    """Whether the backend can be asked what its runs do."""
+    return backend.status is not None or backend.meets_at == "service"
+
+
+def look(entry: Entry, request: Request, timeout: float) -> RunStatus:
+    """What the run of ``request`` does, if its backend ``can_look``; ``timeout`` (seconds) holds for each step.
+
+    Raises ``RdzvError``.
+    """
+    backend = entry.backend
+    if backend.meets_at == "service" and not request.is_named:
+        raise UsageError(
+            f"several jobs may meet at {request.endpoint}: which one is meant?", remedy="Give its --rdzv-id."
+        )
+    request = with_options(entry, request)
+    with blaming(entry, "when it was asked what a run does"):
+        try:
+            return backend.status(request, timeout) if backend.status else _observed(entry, request, timeout)
+        except TimeoutError as error:
+            raise EndpointUnreachable(
+                f"run {request.run_id!r} at {request.endpoint}: {error}", remedy="--timeout=SECONDS waits longer."
+            ) from error
+
+
+def _observed(entry: Entry, request: Request, timeout: float) -> RunStatus:
+    """What a run does, by the keys in its service, which every coordination backend has."""
+    from rdzv_plugins.elastic.observing import observe
+
+    created = created_by(entry, request)
+    if not isinstance(created, CoordinationBackend):
+        raise BrokenPlugin(
+            f"{entry.record.label} meets at a service, and its backend says nothing of its runs",
+            remedy="Its author can give Backend a function named status.",
+        )
+    found = observe(created, timeout)
+    # the service may be here, and the job's nodes are not
+    return dataclasses.replace(found, store_is_here=any(node.host == socket.gethostname() for node in found.nodes[:1]))

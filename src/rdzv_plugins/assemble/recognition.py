@@ -1,0 +1,65 @@
+"""What listens at an endpoint: every backend is asked whether it is one of its own (``Backend.recognise``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import queue
+import threading
+import time
+from typing import NamedTuple
+
+from rdzv_plugins.errors import is_signal
+from rdzv_plugins.host.catalog import Catalog, Entry
+from rdzv_plugins.interfaces import Backend, Request
+from rdzv_plugins.plain_text import printable
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_S = 2.0
+_LONGEST = 300
+
+
+class Found(NamedTuple):
+    """The backend that knows it, and what it says."""
+
+    entry: Entry
+    what: str
+
+
+def recognise(catalog: Catalog, request: Request, *, but: Backend | None = None) -> Found | None:
+    """The first answer of a backend, ``but`` not of that one, to what listens at the request's endpoint.
+
+    Takes two seconds at most. A backend that takes longer, or fails, harms nobody.
+    """
+    request = dataclasses.replace(request, options=None, target=None)
+    answers: queue.SimpleQueue[tuple[Entry, str]] = queue.SimpleQueue()
+    entries = [entry for entry in catalog.entries() if entry.backend.recognise and entry.backend is not but]
+    for entry in entries:
+        threading.Thread(target=_ask, args=(entry, request, answers), name="rdzv-whose", daemon=True).start()
+    deadline = time.monotonic() + _ANSWER_S
+    for _ in entries:
+        try:
+            entry, what = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            return None
+        if what:
+            return Found(entry, printable(what, _LONGEST))
+    return None
+
+
+def whose(catalog: Catalog, request: Request, mine: Backend, endpoint: str) -> str:
+    """What listens at ``endpoint``: the ``Request.whose`` of a node with backend ``mine``."""
+    found = recognise(catalog, dataclasses.replace(request, endpoint=endpoint), but=mine)
+    return found.what if found else ""
+
+
+def _ask(entry: Entry, request: Request, answers: queue.SimpleQueue[tuple[Entry, str]]) -> None:
+    assert entry.backend.recognise is not None
+    what = ""
+    try:
+        what = entry.backend.recognise(request, _ANSWER_S)
+    except Exception as error:
+        if not is_signal(error):
+            logger.debug("%s did not say what listens at %s: %r", entry.record.label, request.endpoint, error)
+    answers.put((entry, what))

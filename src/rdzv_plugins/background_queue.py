@@ -1,0 +1,96 @@
+"""A bounded queue with a thread that empties it: whoever puts something in never waits for what becomes of it."""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_LAST_WORDS_S = 5.0
+"""How long the end of the process waits for what is still to be delivered."""
+
+
+class BackgroundQueue(Generic[T]):
+    """Hands each item to ``deliver``, in order, on one thread. Thread-safe, also within a signal's handler.
+
+    What would make it hold more than ``limit`` (in whatever ``size`` counts) is dropped; ``on_dropped`` is called with
+    the number of items on that thread when it flows again. Both may block; what they raise is ignored. When the
+    process ends it waits a few seconds for what is left. A forked child delivers at once: it has no such thread.
+    """
+
+    def __init__(
+        self, name: str, deliver: Callable[[T], None], on_dropped: Callable[[int], None], *, limit: int
+    ) -> None:
+        self._name, self._deliver, self._on_dropped, self._limit = name, deliver, on_dropped, limit
+        self._changed = threading.Condition(threading.RLock())  # a signal's handler may come back to it
+        self._items: collections.deque[tuple[T, int]] = collections.deque()
+        self._held = self._dropped = 0
+        self._on_room: Callable[[], None] | None = None
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+        atexit.register(self.flush, _LAST_WORDS_S)
+
+    def put(self, item: T, size: int = 1) -> bool:
+        """False if it was dropped. Never blocks."""
+        if os.getpid() != self._process:
+            self._deliver(item)
+            return True
+        with self._changed:
+            if self._items and self._held + size > self._limit:
+                self._dropped += 1
+                return False
+            self._items.append((item, size))
+            self._held += size
+            self._start()
+            self._changed.notify_all()
+        return True
+
+    def has_room(self, otherwise: Callable[[], None]) -> bool:
+        """Less than half of it is in use. If not, ``otherwise`` is called once that is so, on the queue's thread.
+
+        For those who can wait with what they have, so that it is not dropped. Only the last ``otherwise`` is called.
+        """
+        with self._changed:
+            room = self._held < self._limit // 2 or os.getpid() != self._process
+            self._on_room = None if room else otherwise
+            return room
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all is delivered, at most ``timeout`` seconds; True if it is."""
+        if os.getpid() != self._process:
+            return True
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._items, timeout)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._items)
+                item, size = self._items[0]  # held until it is delivered
+            with contextlib.suppress(Exception):
+                self._deliver(item)
+            dropped, on_room = 0, None
+            with self._changed:
+                if self._held - size < self._limit // 2:
+                    dropped, self._dropped = self._dropped, 0
+                    on_room, self._on_room = self._on_room, None
+            with contextlib.suppress(Exception):
+                if dropped:
+                    self._on_dropped(dropped)
+            with self._changed:
+                self._items.popleft()
+                self._held -= size
+                self._changed.notify_all()
+            if on_room is not None:
+                on_room()

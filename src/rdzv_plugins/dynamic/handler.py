@@ -1,0 +1,317 @@
+"""torch's dynamic rendezvous on any state backend, with a fresh worker store every round and ends that are told.
+
+torch (2.13) creates the workers' store once and hands it out again after every restart, old keys
+included. ``FreshDynamicHandler`` makes it forget the store before each round, so that rank 0 serves a
+new one, published under the round's prefix, and whoever still speaks to the old one is cut off.
+What it touches of torch's insides is in this file, and tests/launcher/test_stale_keys.py fails if it
+stops working.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import DistError, PrefixStore, Store, TCPStore
+from torch.distributed.elastic.rendezvous import api
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
+
+from rdzv_plugins import errors
+from rdzv_plugins.dynamic.envelope import share_store
+from rdzv_plugins.dynamic.keys import SETTINGS, run_prefix
+from rdzv_plugins.dynamic.options import DynamicSettings
+from rdzv_plugins.dynamic.refusals import Refusals, note_refused
+from rdzv_plugins.dynamic.state_backend import TorchStateBackend
+from rdzv_plugins.dynamic.waiting import Waiting
+from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, Request
+from rdzv_plugins.kvstore.sockets.reach import default_address
+from rdzv_plugins.kvstore.tcpstore.watch import Watch
+from rdzv_plugins.rounds import exit_barrier
+from rdzv_plugins.rounds.ends import ended_error, parse_outcome
+from rdzv_plugins.rounds.job_record import JobRecord
+from rdzv_plugins.rounds.settings_check import compare, refusal, signed, wanted
+from rdzv_plugins.rounds.staying import stay_while
+from rdzv_plugins.rounds.torch_errors import as_torch
+from rdzv_plugins.rounds.worker_stores import WorkerStores
+
+logger = logging.getLogger(__name__)
+
+_UNREADABLE = (AttributeError, EOFError, ImportError, IndexError)
+"""The errors besides ``PickleError`` that torch lets through when the state is not one of its own."""
+_ALL_THERE = (
+    "As many nodes are there as this one was told of: one of them was started with another --nnodes, as a plain "
+    "torchrun node, which does not say so, may be. Start all nodes with the same --nnodes."
+)
+
+
+def dynamic_handler(backend: RendezvousBackend, request: Request, settings: DynamicSettings) -> FreshDynamicHandler:
+    """A handler for this node. Blocks until the control store is reached, at most the join time-out."""
+    store: Store | None = getattr(backend, "store", None)
+    hosts = bool(getattr(backend, "hosts_store", False))
+    address: str | None = getattr(backend, "local_addr", None)
+    state = TorchStateBackend(backend)
+    backend = state
+    if store is None:
+        backend, store, hosts, address = share_store(state, request, settings)
+    handler: FreshDynamicHandler = FreshDynamicHandler.from_backend(
+        run_id=request.run_id,
+        store=store,
+        backend=backend,
+        min_nodes=request.min_nodes,
+        max_nodes=request.max_nodes,
+        local_addr=request.local_addr or address or default_address(),
+        timeout=RendezvousTimeout(
+            join=timedelta(seconds=settings.join_seconds),
+            last_call=timedelta(seconds=settings.last_call_timeout),
+            close=timedelta(seconds=settings.close_timeout),
+            heartbeat=timedelta(seconds=settings.heartbeat_timeout),
+        ),
+        keep_alive_interval=settings.keep_alive_interval,
+        keep_alive_max_attempt=settings.keep_alive_max_attempt,
+    )
+    handler.prepare(request, settings, state, store, hosts)
+    return handler
+
+
+class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
+    """torch's handler with a fresh worker store every round; made by ``dynamic_handler``. Thread-safe like torch's."""
+
+    def prepare(
+        self, request: Request, settings: DynamicSettings, state: TorchStateBackend, store: Store, hosts_store: bool
+    ) -> None:
+        """Take what torch's class method cannot pass on. Called once."""
+        self._request = request
+        self._state_backend = state
+        self._options = settings
+        self._hosts_store = hosts_store
+        self._workers = WorkerStores(settings, timeout=settings.read_timeout)
+        self._prefix = run_prefix(request.run_id)
+        self._shared = PrefixStore(self._prefix, store)
+        self._record_ = JobRecord(self._shared)
+        # what a store holds that outlives the nodes, as a file does, may be that of nodes which are gone
+        self._control = store if isinstance(store, TCPStore) else None
+        self._agreed = self._control is None
+        self._watch: Watch | None = None
+        if request.max_nodes > 1 and self._control is not None:
+            self._watch = Watch(store.host, store.port, f"{self._prefix}/end", self._on_end, self._on_lost)
+        if settings.is_native and not self.use_agent_store:
+            logger.warning(
+                "store=parallel is not used: TORCH_DISABLE_SHARE_RDZV_TCP_STORE lets the first worker serve its own"
+            )
+        self._problem: Exception | None = None
+        self._members: list[Any] = []
+        self._seen = 0  # participants, as long as this node was one
+        self._left = False
+
+    @property
+    def use_agent_store(self) -> bool:
+        # torch's opt-out (TORCH_DISABLE_SHARE_RDZV_TCP_STORE) has its fresh store by other means
+        return bool(super().use_agent_store)
+
+    def next_rendezvous(self) -> api.RendezvousInfo:
+        self.raise_if_ended()
+        self._shared_tcp_store_server = None  # last round's
+        self._workers.close()  # if it was ours
+        self._bootstrap_store_info = None
+        self._agree()
+        refusals = Refusals(self._control if self._request.max_nodes > 1 else None, self._prefix)
+        with Waiting(self._facts_of_a_member) as waiting, refusals:
+            try:
+                info = super().next_rendezvous()
+            except _UNREADABLE as error:
+                raise self._explain(api.RendezvousStateError(f"its state cannot be read: {error}")) from error
+            except (api.RendezvousError, DistError) as error:
+                facts = waiting.last or self._facts()
+                raise self._explain(error, f"{facts}; {refusals.last}" if refusals.last else facts) from error
+        ranks = self._state_holder.state.participants
+        self._members = sorted(ranks, key=ranks.__getitem__)
+        return info
+
+    def _agree(self) -> None:
+        """Compare this node's settings with those of the job's first node. Raises ``SettingsDiffer``.
+
+        Nodes of plain torchrun write none and read none: torch's state has only what each node makes of its own.
+        """
+        if self._agreed:
+            return
+        try:
+            mine = signed({"nnodes": wanted(self._request.min_nodes, self._request.max_nodes)}, socket.gethostname())
+            text = json.dumps(mine)
+            held = self._shared.compare_set(SETTINGS, "", text)
+            if held != text.encode():
+                try:
+                    compare(mine, held, self._request.endpoint)
+                except errors.SettingsDiffer as error:
+                    note_refused(self._shared, refusal(mine, error))
+                    raise as_torch(error) from None
+        except DistError as error:
+            raise self._problem or as_torch(self._lost(error)) from error
+        self._agreed = True
+
+    def num_nodes_waiting(self) -> int:
+        self.raise_if_ended()
+        try:
+            return int(super().num_nodes_waiting())
+        except api.RendezvousError as error:
+            raise self._explain(error) from error
+
+    def note_failure(self, failure: Failure) -> None:
+        self._record_.note_failure(self._state_holder.state.round, failure)
+
+    def first_failure(self) -> Failure | None:
+        return self._record_.first_failure(self._state_holder.state.round)
+
+    def must_rejoin(self) -> bool:
+        return False  # as in torch: a node that is done does not run again
+
+    def raise_if_ended(self) -> None:
+        if self._problem is not None:
+            raise self._problem
+
+    def working_peers(self) -> Sequence[str]:
+        """The other nodes that still work, by torch's own heartbeats and the exit barrier of the round."""
+        try:
+            with self._heartbeat_lock:
+                self._state_holder.sync()
+            if self._get_store().check([exit_barrier.LAST]):
+                return ()
+            alive = self._state_holder.state.participants
+            return [f"{node.addr} (pid {node.pid})" for node in self._others() if node in alive]
+        except (api.RendezvousError, DistError) as error:
+            logger.debug("could not ask for the other nodes: %s", error)
+            return ()
+
+    def lost_peers(self) -> Sequence[str]:
+        return ()  # heartbeats are too slow for a failure that waits for the answer
+
+    def stay(self) -> None:
+        """See ``PeerAware``. Rank 0 serves the workers' store, and one node the control store."""
+        if len(self._members) < 2 or not (self._hosts_store or self._members[0] == self._this_node):
+            return
+        try:
+            stay_while(self._is_needed, self.working_peers)
+        except (DistError, errors.EndpointLost) as error:  # it is gone with the agent that served it, which is done
+            logger.debug("could not wait for the other nodes: %s", error)
+
+    def leave(self, outcome: Outcome) -> None:
+        """Tell the others. A ``lost`` node only says so if it takes the control store with it."""
+        self._left = True
+        if self._watch is not None:
+            self._watch.stop()
+        try:
+            if outcome.end != "lost" or self._hosts_store:
+                self._record_.end(outcome)
+            if outcome.end == "lost":
+                self._stop_heartbeats()
+            else:
+                super().shutdown()
+            self._record_.mark_left(str(self._this_node))
+            if self._hosts_store:
+                self._record_.wait_left(map(str, self._others()), self._options.linger)
+        except DistError as error:
+            logger.debug("could not tell the other nodes how this one ended: %s", error)
+
+    def shutdown(self) -> bool:
+        if self._watch is not None:
+            self._watch.stop()
+        self._shared_tcp_store_server = None
+        self._workers.shutdown()
+        return True if self._left else bool(super().shutdown())
+
+    def _create_tcp_store_server(self, master_addr: str, master_port: int) -> Any:  # torch uses its .port alone
+        try:
+            return self._workers.open(master_addr, f"the workers' store of node {self._this_node.addr}")
+        except errors.RendezvousFailed as error:
+            raise as_torch(error) from None
+
+    def _on_end(self, value: bytes) -> None:
+        outcome = parse_outcome(value)
+        if outcome.end == "done":
+            return  # torch's exit barrier waits for the nodes that still work
+        self._problem = as_torch(ended_error(outcome, self._request))
+
+    def _on_lost(self, error: Exception) -> None:
+        self._problem = self._problem or as_torch(self._lost(error))
+        self._state_backend.lost = self._problem  # a node that waits asks for the state only, which may be elsewhere
+
+    def _lost(self, error: BaseException) -> errors.EndpointLost:
+        where = self._request.endpoint or "the shared control store"
+        return errors.EndpointLost(
+            f"lost the rendezvous of run {self._request.run_id!r} at {where}: {_first_line(error)}",
+            remedy="The agent that hosts it has ended, or its machine cannot be reached. Its own output says why.",
+        )
+
+    def _others(self) -> list[Any]:
+        """The other nodes of this node's last round."""
+        return [node for node in self._members if node != self._this_node]
+
+    def _is_needed(self) -> bool:
+        self.raise_if_ended()
+        return not self._record_.has_left(*map(str, self._others()))
+
+    def _facts(self) -> str:
+        """The nodes that are there, as far as this one knows."""
+        state, request = self._state_holder.state, self._request
+        there = ", ".join(sorted(f"{node.addr} (pid {node.pid})" for node in state.participants)) or "nobody"
+        wanted = f"{request.min_nodes}" + (f":{request.max_nodes}" if request.max_nodes != request.min_nodes else "")
+        late = f", {len(state.wait_list)} waiting for the next round" if state.wait_list else ""
+        return (
+            f"{len(state.participants)} of {wanted} nodes are in round {state.round} at {request.endpoint} "
+            f"({there}){late}"
+        )
+
+    def _facts_of_a_member(self) -> str:
+        """What this node sees as a member; nothing when it is none: not yet, or no longer because its time is up."""
+        state = self._state_holder.state
+        there = (state.participants, state.wait_list, state.redundancy_list)
+        if not any(self._this_node in nodes for nodes in there):
+            return ""
+        self._seen = len(state.participants)
+        return self._facts()
+
+    def _explain(self, error: Exception, facts: str = "") -> Exception:
+        """torch's error, with what it leaves out: who is there, who ended the job, which key nobody wrote."""
+        if self._problem is not None:  # heard from the node that it happened to
+            return self._problem
+        if isinstance(error, errors.RdzvError):
+            return error
+        run = self._request.run_id
+        if isinstance(error, api.RendezvousTimeoutError):
+            return as_torch(
+                errors.RendezvousTimeout(
+                    f"run {run!r}: {facts}, after {self._options.join_seconds:g} s",
+                    remedy=_ALL_THERE
+                    if self._seen >= self._request.max_nodes
+                    else "Start the missing nodes with the same --rdzv-endpoint, --rdzv-id and --nnodes.",
+                )
+            )
+        if isinstance(error, api.RendezvousClosedError):
+            outcome = self._record_.ended()
+            return as_torch(ended_error(outcome or Outcome("done", "it was closed by a node"), self._request))
+        if isinstance(error, api.RendezvousStateError):
+            return as_torch(
+                errors.RendezvousFailed(
+                    f"run {run!r}: {_first_line(error)}",
+                    remedy="Another program, or another version of torch, has written it. Use another --rdzv-id.",
+                )
+            )
+        if isinstance(error, api.RendezvousConnectionError):
+            return as_torch(self._lost(error.__cause__ or error))
+        if isinstance(error, DistError):
+            return as_torch(
+                errors.RendezvousFailed(
+                    f"run {run!r}: rank 0 published no worker store within {self._options.read_timeout:g} s "
+                    f"({_first_line(error)}); {facts}",
+                    remedy="If rank 0 is a plain torchrun node: it publishes only once, so a mixed job cannot be "
+                    "restarted. Start every node with rdzv-run, or see docs/how-to/coming-from-torchrun.md.",
+                )
+            )
+        return error
+
+
+def _first_line(error: BaseException) -> Any:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

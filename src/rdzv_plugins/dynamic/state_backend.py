@@ -1,0 +1,54 @@
+"""A plug-in's state backend as torch's dynamic rendezvous needs it: a service that does not answer is torch's error.
+
+torch keeps a node's place from a thread of its own, which goes on after torch's errors and ends for good with others:
+then the other nodes would count this one as lost though the service has come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch.distributed.elastic.rendezvous import api
+
+from rdzv_plugins.errors import RendezvousFailed
+from rdzv_plugins.interfaces import RendezvousBackend, Token
+from rdzv_plugins.rounds.torch_errors import as_torch
+
+T = TypeVar("T")
+
+
+class TorchStateBackend:
+    """Passes everything on to ``inner``, and is as thread-safe.
+
+    Our own errors, and those of files and sockets, become torch's rendezvous errors; others are faults of the plug-in.
+    """
+
+    def __init__(self, inner: RendezvousBackend) -> None:
+        self._inner = inner
+        self.lost: Exception | None = None
+        """Why the rendezvous is of no use. Once it is set nothing is asked any more, though the state can be read."""
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        return self._asked("get_state", self._inner.get_state)
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        return self._asked("set_state", lambda: self._inner.set_state(state, token))
+
+    def _asked(self, method: str, ask: Callable[[], T]) -> T:
+        if self.lost is not None:
+            raise self.lost
+        try:
+            return ask()
+        except api.RendezvousError:
+            raise
+        except RendezvousFailed as error:
+            raise as_torch(error) from error.__cause__
+        except OSError as error:  # a time-out and a broken connection are among them
+            raise api.RendezvousConnectionError(
+                f"{method} of backend {self._inner.name!r} has failed: {type(error).__name__}: {error}"
+            ) from error

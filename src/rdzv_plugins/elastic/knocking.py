@@ -1,0 +1,89 @@
+"""A node that wants to enter a round which works without it dials its workers' store first.
+
+Only when it has reached it is the round ended for its sake: a node behind a firewall, or one that stands still, costs
+those who work nothing. It tries again by itself, with growing pauses, and says so only when something has changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+
+from rdzv_plugins.elastic.keys import Assignment, Round
+from rdzv_plugins.elastic.myself import Myself
+from rdzv_plugins.endpoints import Endpoint, is_loopback_address
+from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.kvstore.sockets.reach import try_connect
+from rdzv_plugins.kvstore.tcpstore.torch_store import greet_store
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPT_S = 1.0
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 30.0
+
+
+class Knocking:
+    """One thread. ``patience``: seconds after which it is said that the store cannot be reached."""
+
+    def __init__(self, request: Request, myself: Myself, patience: float) -> None:
+        self._request, self._self, self._patience = request, myself, patience
+        self._round = 0
+        self._give_up_at = self._pause = self._next = 0.0
+        self.retry_at = math.inf
+        """When ``knock`` is to be called again, in the monotonic clock's seconds; infinite if it is not."""
+
+    def is_outside(self, declared: Round, place: Assignment | None, last: int) -> bool:
+        """Round ``declared`` works without this node, whose last one was ``last``, and there is room in it."""
+        self.retry_at = math.inf
+        if declared.state != "complete" or declared.number <= last or declared.world >= self._request.max_nodes:
+            return False
+        if place is not None and place.is_place and place.round >= declared.number:
+            return False
+        me = self._self.me
+        return me.reached < declared.number or bool(me.unreachable)
+
+    def knock(self, declared: Round) -> None:
+        """Dial the store once, and tell the others what has come of it. Blocks for about a second at most."""
+        now = time.monotonic()
+        if declared.number != self._round:
+            self._round, self._give_up_at, self._pause = declared.number, now + self._patience, _FIRST_PAUSE_S
+            self._next = now
+        if now < self._next:
+            self.retry_at = self._next
+            return
+        reason = self._dial(declared)
+        me = self._self.me
+        if not reason:
+            self._self.say(reached=declared.number, outside=True, unreachable="")
+            return
+        if time.monotonic() >= self._give_up_at and me.reached < declared.number:
+            logger.warning(
+                "this node cannot enter round %d: the workers' store at %s port %d cannot be reached: %s; it goes on "
+                "trying",
+                declared.number,
+                declared.master_addr,
+                declared.master_port,
+                reason,
+            )
+            self._self.say(reached=declared.number, outside=True, unreachable=f"{reason}, for {self._patience:g} s")
+        if time.monotonic() >= self._give_up_at:
+            self._pause = min(2 * max(1.0, self._pause), _LONGEST_PAUSE_S)
+        self._next = self.retry_at = time.monotonic() + self._pause
+
+    def _dial(self, declared: Round) -> str:
+        """Why that was not possible, or ""."""
+        address = self._self.me.address
+        if not declared.master_addr or (is_loopback_address(declared.master_addr) and not is_loopback_address(address)):
+            return ""  # all its nodes are on one machine: with one from elsewhere the next has another address
+        try:
+            connection, reason = try_connect(
+                Endpoint(declared.master_addr, declared.master_port), _ATTEMPT_S, greet_store
+            )
+        except EndpointUnreachable as error:  # something else than a store answers
+            return str(error)
+        if connection is not None:
+            connection.close()
+        return reason

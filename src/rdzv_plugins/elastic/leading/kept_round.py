@@ -1,0 +1,144 @@
+"""The service has lost its memory: is the round whole of which its nodes still say that they keep it?
+
+A service that was started again knows nothing. Those who are back say which place they have kept (``Member.keeps``), or
+at least of which round they have heard (``Member.known``). The newest of these rounds goes on if each of its nodes is
+back with its own place. It is over in all other cases: one of them has left it, has gone, does not come in time, or
+contradicts another. No clock, no sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from rdzv_plugins.elastic.keys import Assignment, Member
+
+Verdict = Literal["none", "wait", "whole", "over"]
+"""Nobody keeps a round; its nodes may still come; they are all there; it does not go on (see ``reason``)."""
+
+
+class KeptRound:
+    """What a leader has heard while no round is declared. Not thread-safe. Times are the leader's own."""
+
+    def __init__(self, window: float, begun: Mapping[str, Assignment]) -> None:
+        """``window``: how long those who are back wait for the rest. ``begun``: the places that were given already."""
+        self._window = window
+        self._begun = dict(begun)
+        self._kept: dict[str, Assignment] = {}
+        self._until: float | None = None
+        self._waits = self._late = False
+        self._left = 0
+        self._anew = self._server = self._gone = ""
+        self.number = 0
+        """The newest round that any member has heard of."""
+        self.reason = ""
+
+    @property
+    def places(self) -> dict[str, Assignment]:
+        """The places of the newest round, by node, of those that are back; empty if others were given its number."""
+        if any(place.round == self.number for place in self._of_others()):
+            return {}
+        return {node: place for node, place in self._kept.items() if place.round == self.number}
+
+    @property
+    def until(self) -> float | None:
+        """When ``verdict`` is to be asked at the latest."""
+        return self._until if self._waits else None
+
+    def take(self, member: Member, now: float) -> None:
+        """A member has come, or says something new of itself."""
+        node, kept = member.node_id, member.kept
+        if kept is not None and kept.node_id == node and kept.is_place:
+            if not self._kept:
+                self._until, self._late = now + self._window, False
+            if self._kept.setdefault(node, kept) != kept:
+                self._anew = member.name
+            self.number = max(self.number, kept.round)
+        elif node in self._kept:
+            self._anew = member.name
+        elif member.serves:
+            self._server = member.name
+        self.number = max(self.number, member.known, member.after)
+        self._left = max(self._left, member.after)
+        if self.number and self._until is None:
+            self._until = now + self._window
+
+    def gone(self, member: Member, *, done: bool) -> None:
+        """Note that a member is lost or leaves; ``done``: because its workers have succeeded."""
+        place = self._kept.get(member.node_id)
+        if place is not None and not (done and member.done == place.round):
+            self._gone = member.name
+
+    def begin(self, places: Mapping[str, Assignment]) -> None:
+        """A round was begun: nobody here has kept one, as far as is known."""
+        self._begun.update(places)
+
+    def verdict(self, now: float) -> Verdict:
+        """Decide what becomes of the newest round."""
+        self._late = self._late or (self._until is not None and now >= self._until)
+        in_time = self._until is not None and not self._late
+        self._waits = False
+        places = list(self.places.values())
+        if not self._kept:
+            self._waits = in_time and self.number > self._left
+            return "wait" if self._waits else "none"
+        self.reason = self._why_over(places)
+        if self.reason:
+            return "over"
+        if places and len(places) == places[0].world:
+            return "whole"
+        self._waits = in_time
+        self.reason = f"{self._how_many()} nodes came back within {self._window:g} s"
+        return "wait" if in_time else "over"
+
+    def facts(self) -> str:
+        """What people are told while nodes are waited for."""
+        back = ", ".join(sorted(each.name for each in self.places.values()))
+        return (
+            f"the rendezvous has lost its memory: {self._how_many()} nodes of round {self.number} are back"
+            f"{f' ({back})' if back else ''}"
+        )
+
+    def _of_others(self) -> list[Assignment]:
+        """Places that were given by who did not know of this round."""
+        kept = [place for place in self._kept.values() if place.round == self.number]
+        ranks = {place.rank for place in kept}
+
+        def belongs(node: str, place: Assignment) -> bool:  # a leader of before has told it again
+            if node in self._kept:
+                return self._kept[node] == place
+            return place.rank not in ranks and any(_same(place, each) for each in kept)
+
+        return [place for node, place in self._begun.items() if not belongs(node, place)]
+
+    def _how_many(self) -> str:
+        places = list(self.places.values())
+        return f"{len(places)} of {places[0].world}" if places else "none of the"
+
+    def _why_over(self, places: list[Assignment]) -> str:
+        if self._anew:
+            return f"{self._anew} has left it"
+        if self._left >= self.number:
+            return "one of its nodes has left it"
+        if self._gone:
+            return f"{self._gone} was lost"
+        if self._server:
+            return f"the node that served it was lost, and {self._server} has come"
+        if any(place.round >= self.number for place in self._of_others()):
+            return "another one was begun"
+        if not all(_same(each, places[0]) for each in places):
+            return "its nodes do not agree on it"
+        ranks = {each.rank for each in places}
+        if len(ranks) < len(places) or not ranks <= set(range(places[0].world if places else 0)):
+            return "two of its nodes claim one rank"
+        return ""
+
+
+def _same(one: Assignment, other: Assignment) -> bool:
+    """Places in one and the same round."""
+    return (one.round, one.world, one.master_addr, one.master_port) == (
+        other.round,
+        other.world,
+        other.master_addr,
+        other.master_port,
+    )

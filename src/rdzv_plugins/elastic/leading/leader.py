@@ -1,0 +1,248 @@
+"""The node that decides: it watches the members, runs the state machine, and publishes what comes out.
+
+Every write is guarded by the leader's own key: a leader that was stopped, and has been replaced
+meanwhile, changes nothing. Its successor starts from the keys alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from rdzv_plugins.coordination import Event, KeyValue, Session, Watch
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.insisting import insist, patience
+from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Notice, Probe, Round, encode, readable
+from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
+from rdzv_plugins.elastic.leading.neighbours import Neighbours
+from rdzv_plugins.elastic.leading.probing import Probing
+from rdzv_plugins.elastic.leading.ranks import Order
+from rdzv_plugins.elastic.leading.watchdog import LeaderWatchdog
+from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
+from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.rounds.ends import to_json
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_STOP_S = 5.0
+_PROGRESS_S = 1.0
+_NODES_PER_PROGRESS_S = 500
+"""Progress goes to every node: the more there are, the more seldom."""
+
+
+class Leader:
+    """A thread that leads until ``stop``, or until the session or the leadership is lost.
+
+    One that does not turn its loop for the session's time to live gives the leadership up: others go on.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        key: KeyValue,
+        rules: Rules,
+        order: Order,
+        neighbours: Neighbours,
+        on_free: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``on_free`` is called, on the thread, when one that was ``stuck`` is not so any more."""
+        self._session, self._key = session, key
+        self._rules, self._order, self._neighbours = rules, order, neighbours
+        self._inbox: queue.SimpleQueue[Sequence[Event] | None] = queue.SimpleQueue()
+        self._progress = ""
+        self._progress_at: float | None = None
+        self._on_free = on_free
+        self._watchdog = LeaderWatchdog(session.ttl, self._step_down)
+        self._thread = threading.Thread(target=self._run, name="rdzv-leader", daemon=True)
+        self._thread.start()
+
+    def leads(self, session: Session, key: KeyValue) -> bool:
+        """Whether this node leads by that key of that session: another server may give the same revision again."""
+        return self._session is session and self._key == key
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it was found stuck and still is: it leads no longer, and must not again before it goes on."""
+        return self._watchdog.stuck and self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Lead no longer. The key goes with the session. Waits a few seconds: the thread may be stuck."""
+        self._inbox.put(None)
+        self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        try:
+            self._lead()
+        except (ConnectionLost, _Replaced) as error:
+            logger.debug("leading no longer: %r", error)
+        except RdzvError as error:  # a plug-in's hook. The next leader would meet it too: better an end with a reason
+            self._end_job(str(error))
+        except Exception as error:
+            logger.exception("this node leads the rendezvous, and cannot go on")
+            self._end_job(f"{type(error).__name__}: {error}")
+        finally:
+            self._watchdog.end()
+            if self._watchdog.stuck:
+                # it lives for a moment more: who is called looks after that
+                threading.Thread(target=self._tell_free, name="rdzv-leader-free", daemon=True).start()
+
+    def _tell_free(self) -> None:
+        self._thread.join()
+        self._on_free()
+
+    def _step_down(self, where: str) -> None:
+        """Give up leading. Called on the watchdog's thread; guarded, as the key may be another leader's by then."""
+        logger.error(
+            "this node leads the rendezvous, and has not got on for %g s: %s; another node is to lead",
+            self._session.ttl,
+            where,
+        )
+        try:
+            insist(lambda: self._session.delete([keys.LEADER], guard=self._key, timeout=patience(self._session)))
+        except ConnectionLost as error:
+            logger.debug("the key of the leader goes with the session: %s", error)
+
+    def _end_job(self, reason: str) -> None:
+        if self._watchdog.stuck:
+            logger.warning("this node was stuck when it led the rendezvous, and another leads now: %s", reason)
+            return
+        outcome = Outcome("failed", f"the leader of the rendezvous cannot go on: {reason}")
+        try:
+            insist(lambda: self._session.create(keys.END, to_json(outcome).encode(), timeout=patience(self._session)))
+        except ConnectionLost as error:
+            logger.debug("could not tell the other nodes: %s", error)
+
+    def _lead(self) -> None:
+        session, timeout = self._session, patience(self._session)
+        while True:
+            held, revision = insist(lambda: session.list("", timeout=timeout))
+            try:
+                watch = insist(functools.partial(self._watch_members, revision))
+                break
+            except Compacted:  # what has happened since the list was made is forgotten already
+                continue
+        try:
+            with self._watchdog.turn():
+                membership, probing = self._take_over(held)
+                told = readable(Finishing, (kv for kv in held if kv.key == keys.FINISHING))
+                finishing = any(each.round == membership.round.number for each in told)
+                if membership.round.number:  # else nobody has led before
+                    over = finishing or any(kv.key == keys.END for kv in held)
+                    # whose job ends leaves: each that is left leads for a moment, which helps nobody to know
+                    level = logging.DEBUG if over else logging.INFO
+                    logger.log(level, "this node leads the rendezvous from round %d on", membership.round.number)
+                known = [Event(kv.key, kv.value, kv.revision) for kv in held]
+                self._feed(membership, probing, known, finishing=finishing)
+            while (events := self._wait(membership)) is not None:
+                with self._watchdog.turn():
+                    self._feed(membership, probing, events)
+        finally:
+            watch.cancel()
+
+    def _watch_members(self, after: int) -> Watch:
+        return self._session.watch(keys.MEMBERS, self._inbox.put, after=after, timeout=patience(self._session))
+
+    def _take_over(self, held: Sequence[KeyValue]) -> tuple[Membership, Probing]:
+        declared = next(readable(Round, (kv for kv in held if kv.key == keys.ROUND)), None)
+        probe = next(readable(Probe, (kv for kv in held if kv.key == keys.PROBE)), None)
+        assignments = {
+            kv.key.removeprefix(keys.NODES): each
+            for kv in held
+            if kv.key.startswith(keys.NODES)
+            for each in readable(Assignment, [kv])
+        }
+        return Membership(self._rules, self._order, declared, assignments), Probing(probe)
+
+    def _wait(self, membership: Membership) -> list[Event] | None:
+        """Wait for events, and return all that have come: none when only time has passed, None to stop."""
+        now = time.monotonic()
+        deadlines = [at for at in (membership.deadline(), self._progress_at) if at is not None]
+        try:
+            first = self._inbox.get(timeout=max(0.0, min(deadlines) - now) if deadlines else None)
+        except queue.Empty:
+            return []
+        batches = [first]
+        while not self._inbox.empty():
+            batches.append(self._inbox.get())
+        return None if None in batches else [event for batch in batches for event in batch or ()]
+
+    def _feed(
+        self, membership: Membership, probing: Probing, events: Sequence[Event], finishing: bool | None = None
+    ) -> None:
+        """Feed in what has happened; with ``finishing`` it is all that a leader that takes over can know."""
+        now = time.monotonic()
+        members: list[Member] = []
+        probe: Probe | None = None
+        for event in events:
+            if not event.key.startswith(keys.MEMBERS):
+                continue
+            node = event.key.removeprefix(keys.MEMBERS)
+            if event.value is None:
+                membership.gone(node, now)
+                probe = probing.gone(node) or probe
+                continue
+            member = next(readable(Member, [KeyValue(event.key, event.value, event.revision)]), None)
+            if member is None or member.node_id != node:
+                continue
+            membership.changed(member, now)
+            members.append(member)
+        for member in members:  # now that all who answer are known
+            probe = probing.changed(member, membership.working, membership.round.number) or probe
+        if finishing is None:
+            membership.tick(now)
+        else:
+            membership.all_known(now, finishing=finishing)
+        self._publish(membership.decide(), probe, self._new_progress(membership, now))
+
+    def _new_progress(self, membership: Membership, now: float) -> str:
+        """Who is there, when it is time to say it and there is something new; not while all is well."""
+        if membership.settled:
+            self._progress_at = None
+            return ""
+        due = self._progress_at is not None and now >= self._progress_at
+        if self._progress_at is None or due:
+            self._progress_at = now + max(_PROGRESS_S, len(membership.members) / _NODES_PER_PROGRESS_S)
+        text = membership.facts() if due else ""
+        if text == self._progress:
+            return ""
+        self._progress = text or self._progress
+        return text
+
+    def _publish(self, decisions: Decisions, probe: Probe | None, progress: str) -> None:
+        items: dict[str, bytes] = {}
+        if decisions.round is not None and decisions.round.state == "over":
+            items[keys.ROUND] = encode(decisions.round)  # before the places in the round that comes after it
+        items |= {keys.NODES + node: encode(each) for node, each in decisions.assignments.items()}
+        if decisions.round is not None and decisions.round.state != "over":
+            items[keys.ROUND] = encode(decisions.round)
+        if probe is not None:
+            items[keys.PROBE] = encode(probe)
+        if progress:
+            items[keys.PROGRESS] = progress.encode()
+        if decisions.notices:
+            items[keys.NOTICE] = encode(Notice("; ".join(decisions.notices)))
+        self._neighbours.check(decisions.assignments)
+        if items:
+            self._write(items)
+        if decisions.forget:
+            forgotten = [keys.NODES + node for node in decisions.forget]
+            self._insist(lambda: self._session.delete(forgotten, guard=self._key, timeout=patience(self._session)))
+
+    def _insist(self, request: Callable[[], T]) -> T:
+        with self._watchdog.asking():
+            return insist(request)
+
+    def _write(self, items: Mapping[str, bytes]) -> None:
+        if self._insist(lambda: self._session.put(items, guard=self._key, timeout=patience(self._session))) is None:
+            raise _Replaced
+
+
+class _Replaced(Exception):
+    """Another node leads."""

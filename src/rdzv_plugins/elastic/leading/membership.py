@@ -1,0 +1,454 @@
+"""Who is in which round: the state machine of the leader. No sockets, no threads, no clock of its own.
+
+Events go in by ``changed`` (a member's key was written) and ``gone`` (it went), and after each batch of
+them ``tick`` (time has passed), each with the leader's own monotonic time in seconds; decisions come out of
+``decide``. A round goes through three steps:
+
+1. *serve*: the members are chosen; the one with rank 0 is asked to serve the workers' store;
+2. *reach*: every member learns its place and the store's address, and dials it;
+3. *complete*: all have reached it. The workers start.
+
+If a member is lost during 1 or 2, or the leader, the round is given up and a new one with a higher number
+takes its place. A round is *over* when a member is lost, asks for a new round, or a newcomer finds room and has
+dialled the store; then all that live join again.
+
+Who cannot take part does not stop the others while they are enough: a node that cannot dial the store, that does not
+join again or does not answer in time, or that spoils one round after the other, is left out for a while (``left_out``).
+Only a first round that is too small without those who cannot dial its store fails, with who cannot reach whom.
+
+While no round is declared, members may still keep places in one that the service has forgotten (``kept_round``): that
+one goes on if it is whole, before anything else is begun.
+
+The invariants I1 to I7 that it keeps are in docs/explanation/elastic-rendezvous.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rdzv_plugins.elastic.keys import Assignment, Member, Round
+from rdzv_plugins.elastic.leading import facts
+from rdzv_plugins.elastic.leading.kept_round import KeptRound
+from rdzv_plugins.elastic.leading.ranks import Former, Order, choose, other_address, plan
+from rdzv_plugins.elastic.leading.roster import Roster
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the job asks for. Times in seconds."""
+
+    min_nodes: int
+    max_nodes: int
+    last_call: float = 30.0
+    """Further wait for more nodes once the minimum has joined a first round."""
+    duplicate: float = 11.0
+    """How long two nodes may claim the same given rank: one of them may be lost, and not yet known to be."""
+    rejoin: float = 60.0
+    """How long the others wait for a node that lives, and does not join again or act on its place."""
+    back: float = 11.0
+    """How long the nodes of a round that the service has forgotten wait for each other. A lost one is known by then."""
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What the leader is to publish: ``assignments`` by node, then ``round``; one that is over comes first."""
+
+    assignments: Mapping[str, Assignment] = field(default_factory=dict)
+    round: Round | None = None
+    forget: tuple[str, ...] = ()
+    """Nodes whose assignments are of no more use."""
+    notices: tuple[str, ...] = ()
+    """What people should know of nodes that were left out or refused."""
+
+    def __bool__(self) -> bool:
+        return bool(self.assignments or self.round or self.forget or self.notices)
+
+
+Step = Literal["join", "serve", "reach", "complete"]
+
+
+class Membership:
+    """One leader's view. Not thread-safe.
+
+    It starts from the keys: ``declared`` is the newest round, ``assignments`` all that were made, by node. A round
+    that was begun and never declared complete is given up.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        order: Order,
+        declared: Round | None = None,
+        assignments: Mapping[str, Assignment] | None = None,
+    ) -> None:
+        held = assignments or {}
+        self._rules = rules
+        self._order = order
+        self._roster = Roster(rules.max_nodes, rules.duplicate, held)
+        self._declared = declared or Round()
+        self._number = max([self._declared.number, *(each.round for each in held.values())])
+        self._step: Step = "complete" if self._declared.state == "complete" else "join"
+        self._places = {n: a for n, a in held.items() if a.round == self._declared.number and a.is_place}
+        """The places of the newest round that was complete, those of lost nodes included."""
+        # who had no place there has one of a round that was begun after it, if that rank was nobody else's
+        taken = {place.rank for place in self._places.values()}
+        begun = {n: a for n, a in held.items() if a.is_place and a.rank not in taken}
+        self._former = Former(begun | self._places)
+        self._stale = {n for n in held if n not in self._places}
+        self._plan: dict[str, Assignment] = {}
+        self._to_reach: set[str] = set()
+        self._came = ""  # the node for whose sake the last round is over
+        self._act_by: float | None = None
+        """The time until which a node may take to join again, or to act on its place."""
+        self._last_call_at: float | None = None
+        self._finishing = False  # a node of the round was done and has left
+        self._all_known = self._step != "complete"  # nobody is welcome before all are known who have a place
+        self._kept = KeptRound(rules.back, {n: a for n, a in held.items() if a.is_place}) if declared is None else None
+        self._out_assignments: dict[str, Assignment] = {}
+        self._out_round: Round | None = None
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """The members that live, in the order of their arrival."""
+        return self._roster.members
+
+    @property
+    def round(self) -> Round:
+        """The newest round that was declared."""
+        return self._declared
+
+    @property
+    def settled(self) -> bool:
+        """True when nothing is waited for: the nodes of a round work, or the job has failed."""
+        return self._step == "complete" or self._declared.state == "failed"
+
+    def working(self) -> list[Member]:
+        """The living members of the round that is complete; empty while there is none."""
+        here = self._places if self._step == "complete" else ()
+        return [self.members[node] for node in here if node in self.members]
+
+    def changed(self, member: Member, now: float) -> None:
+        """A member has come, or says something new of itself."""
+        if member.leaving:
+            self.gone(member.node_id, now, member.leaving, member.reason)
+            return
+        node = member.node_id
+        if not self._roster.take(member, now, self._number):
+            return
+        if self._kept is not None:
+            self._kept.take(member, now)
+        if member.kept is not None:
+            return  # it works, or has not heard yet that it is not to
+        if node not in self._places or member.after >= self._declared.number:
+            self._join(member, now)
+        if self._step == "serve" and node in self._plan and member.store and member.store[0] == self._number:
+            self._place(member.store, now)
+        elif self._step == "reach" and node in self._to_reach and member.reached == self._number:
+            self._has_reached(member, now)
+
+    def gone(self, node: str, now: float, how: str = "lost", reason: str = "") -> None:
+        """A member's key has gone, or the member leaves. Once it has left, its key's end is no news."""
+        member = self._roster.remove(node)
+        if member is None:
+            return
+        if self._kept is not None:
+            self._kept.gone(member, done=how == "done" or (how == "lost" and not reason))
+        if self._step in ("serve", "reach") and node in self._plan:
+            self._roster.left_out.failed(member, now)
+            self._give_up()
+        elif self._step == "join" and node == self._came:
+            self._roster.left_out.failed(member, now)
+        elif self._step == "complete" and node in self._places:
+            done = how == "done" or (how == "lost" and not reason and member.done == self._declared.number)
+            if done:
+                self._finishing = True
+            else:
+                what = "has failed" if how == "failed" else "was lost"
+                self._roster.left_out.failed(member, now)
+                self._over("lost", f"{member.name} {what}{f': {reason}' if reason else ''}", now)
+        if node not in self._places:
+            self._stale.add(node)
+
+    def all_known(self, now: float, *, finishing: bool) -> None:
+        """All members that live have been named by ``changed``: to a leader that takes over, who is missing is lost.
+
+        ``finishing``: a node has left because it was done; then those that are missing are taken to have done so too.
+        """
+        self._finishing = finishing
+        self._all_known = True
+        lost = [each for node, each in self._places.items() if node not in self.members]
+        if self._step == "complete" and lost and not finishing:
+            self._over("lost", f"{lost[0].name} was lost, and with it the leader of the rendezvous", now)
+        if self._declared.state == "over":
+            self._act_by = now + self._rules.rejoin
+        self._welcome_spares(now)
+        self.tick(now)
+
+    def tick(self, now: float) -> None:
+        """Time has passed, and what there is to say of the members has been said. Begins a round if it can."""
+        self._roster.refuse_duplicates(now, self._places, self._number)
+        for member in self._roster.let_in(now):
+            self._join(member, now)
+        waits = self._look_for_kept(now)
+        self._press_on(now)
+        if self._step == "join" and self._declared.state != "failed" and not waits and self._all_here(now):
+            self._last_call_at = None
+            self._begin(now)
+
+    def deadline(self) -> float | None:
+        """When ``tick`` is to be called at the latest."""
+        pressing = self._act_by if self._is_late() else None
+        roster = self._roster
+        back = self._kept.until if self._kept is not None else None
+        last_call = self._last_call_at if back is None else None
+        deadlines = (last_call, roster.claims.deadline(), roster.left_out.deadline(), pressing, back)
+        return min((at for at in deadlines if at is not None), default=None)
+
+    def decide(self) -> Decisions:
+        """What has been decided since the last call."""
+        words, notices = self._roster.words()
+        out = Decisions(self._out_assignments | words, self._out_round, tuple(self._forgotten()), notices)
+        self._out_assignments, self._out_round = {}, None
+        return out
+
+    def facts(self) -> str:
+        """Who has joined, and who is missing, as far as anybody can know."""
+        if self._kept is not None and self._kept.until is not None:
+            return self._kept.facts()
+        if self._step == "reach":
+            return facts.to_reach([self.members[node] for node in self._to_reach], len(self._plan))
+        roster = self._roster
+        return facts.joined(
+            [member for node, member in roster.members.items() if node in roster.waiting],
+            late=[member for node, member in roster.members.items() if roster.is_awaited(node)],
+            left_out=[member for node, member in roster.members.items() if node in roster.left_out],
+            lost=[place for node, place in self._places.items() if node not in roster.members],
+            claims=roster.claims,
+            needed=(self._rules.min_nodes, self._rules.max_nodes),
+        )
+
+    def _over(self, cause: Literal["lost", "asked", "came"], why: str, now: float) -> None:
+        """The round is over: its members are to join again."""
+        self._declare(Round(self._declared.number, "over", self._declared.world, why, cause))
+        self._step, self._act_by = "join", now + self._rules.rejoin
+
+    def _look_for_kept(self, now: float) -> bool:
+        """The service has forgotten the round in which members work: does that go on? True: it is too soon to say."""
+        kept = self._kept
+        verdict = kept.verdict(now) if kept is not None else "none"
+        if kept is None or verdict == "none":
+            return False
+        if self._step != "join":
+            self._give_up()
+        if verdict == "wait":
+            return True
+        self._number = max(self._number, kept.number)
+        self._plan = kept.places
+        self._out_assignments = dict(self._plan)
+        first = next(iter(self._plan.values()), Assignment(kept.number))
+        if verdict == "whole":
+            self._complete(first, now)
+            self._finishing = any(node not in self.members for node in self._places)
+        else:
+            self._places, self._former, self._plan = self._plan, Former(self._plan), {}
+            self._declared = Round(first.round, world=first.world)
+            self._over("lost", f"the rendezvous has lost its memory, and {kept.reason}", now)
+        return False
+
+    def _give_up(self) -> None:
+        """The round that was being formed has lost a member: those who live are still waiting for one."""
+        self._step, self._plan, self._to_reach, self._out_assignments = "join", {}, set(), {}
+
+    def _join(self, member: Member, now: float) -> None:
+        """Take in a node that waits for a round: one in the complete round wants another, or one wants to come in."""
+        node = member.node_id
+        self._roster.wait(member)
+        if self._step != "complete":
+            return
+        if node not in self._places:
+            if self._all_known:
+                self._welcome(member, now)
+            return
+        cut_off = member.cut_off == self._declared.number
+        self._over("lost" if cut_off else "asked", f"{member.name} {member.reason or 'asked for a new round'}", now)
+        if cut_off:
+            self._roster.left_out.failed(member, now)
+            if self._roster.left_out.is_due_later(member, now):
+                self._roster.leave_out(node, "it has lost the workers' store again and again", self._number)
+
+    def _welcome(self, member: Member, now: float) -> None:
+        """A newcomer ends the round if there is room. Not if a node was done already: the others are about to be.
+
+        It has to show first that it can dial the workers' store, so that one that cannot, or that stands still, costs
+        those who work nothing.
+        """
+        here = [node for node in self._places if node in self.members]
+        finishing = self._finishing or any(self.members[node].done == self._declared.number for node in here)
+        taken = self._roster.claims.doubled(member.node_rank)
+        if not here or len(here) >= self._rules.max_nodes or finishing or taken:
+            return
+        has_dialled = member.reached == self._declared.number
+        ahead = min(member.after, member.known) >= self._declared.number  # which the service has forgotten
+        if has_dialled and member.unreachable:
+            store = f"{self._declared.master_addr} port {self._declared.master_port}"
+            self._roster.notice(
+                f"{member.name} is left out: it cannot reach the workers' store at {store}: {member.unreachable}"
+            )
+        elif has_dialled or ahead:  # it does not knock at a round before its own
+            self._came = member.node_id
+            self._over("came", f"{member.name} has come", now)
+
+    def _welcome_spares(self, now: float) -> None:
+        for node in list(self._roster.waiting):
+            if self._step == "complete" and node in self.members:
+                self._welcome(self.members[node], now)
+
+    def _all_here(self, now: float) -> bool:
+        """Everybody has joined who is to be waited for."""
+        if not self._enough():
+            self._last_call_at = None
+            return False
+        if self._declared.number > 0:  # a later round: those who live, and no waiting for strangers
+            return self._roster.all_wait
+        if self._roster.count() >= self._rules.max_nodes:
+            return True
+        if self._last_call_at is None:
+            self._last_call_at = now + self._rules.last_call
+        return now >= self._last_call_at
+
+    def _enough(self, without: int = 0) -> bool:
+        return self._roster.count(without) >= self._rules.min_nodes
+
+    def _is_late(self) -> bool:
+        """Somebody lives and does not do its part, and the others can do without: ``_act_by`` counts."""
+        if self._step == "join":
+            return self._declared.number > 0 and not self._roster.all_wait and self._enough()
+        return self._step != "complete"
+
+    def _press_on(self, now: float) -> None:
+        """Go on without those who live, but do not do their part."""
+        if not self._is_late() or self._act_by is None or now < self._act_by:
+            return
+        joining = self._step == "join"
+        after = self._declared.number if joining else 0
+        why = f"it has not joined again after round {after}" if joining else "it does not answer"
+        if joining:
+            late = [node for node in self.members if self._roster.is_awaited(node)]
+        else:
+            late = [next(iter(self._plan))] if self._step == "serve" else list(self._to_reach)
+        for node in late:
+            self._leave_out(node, f"{why} for {self._rules.rejoin:g} s", now, late=True, after=after)
+        if not joining:
+            self._give_up()
+            self._last_call_at = now  # of a first round: it was over when this one began
+
+    def _leave_out(self, node: str, why: str, now: float, *, late: bool = False, after: int = 0) -> None:
+        """Leave out a node that lives, and is in the way."""
+        self._roster.left_out.failed(self.members[node], now, lives=True)
+        self._roster.leave_out(node, why, self._number, late=late, after=after)
+
+    def _begin(self, now: float) -> None:
+        # who could not dial the last store will hardly reach the next one: not if there are enough others
+        without = self._roster.cannot if self._enough(len(self._roster.cannot)) else ()
+        willing = self._roster.waiting.difference(without)
+        waiting = (member for node, member in self.members.items() if node in willing)
+        chosen = choose(waiting, self._former, self._rules.max_nodes)
+        # a service that has lost its memory numbers on from what its members were in, also if they have not left it yet
+        heard = self._kept.number if self._kept is not None else 0
+        self._number = max(self._number, heard, *(_newest(member) for member in chosen)) + 1
+        self._plan = plan(self._number, chosen, self._former, self._order)
+        self._step, self._act_by = "serve", now + self._rules.rejoin
+        if self._kept is not None:
+            self._kept.begin(self._plan)
+        first = next(iter(self._plan.values()))
+        publish = other_address(self.members[first.node_id], chosen, self.members.values())
+        self._out_assignments[first.node_id] = _with(first, publish=publish)
+
+    def _place(self, store: tuple[int, str, int], now: float) -> None:
+        """Rank 0 serves the store: everybody learns its place."""
+        _, address, port = store
+        self._plan = {n: _with(a, master_addr=address, master_port=port) for n, a in self._plan.items()}
+        if self._kept is not None:
+            self._kept.begin(self._plan)
+        self._step, self._to_reach, self._act_by = "reach", set(self._plan), now + self._rules.rejoin
+        self._out_assignments.update(self._plan)
+
+    def _has_reached(self, member: Member, now: float) -> None:
+        """Note that a node tried to dial the store. Once all have, the round is complete or a node is in the way."""
+        self._to_reach.discard(member.node_id)
+        if self._to_reach:
+            return
+        cannot = [node for node in self._plan if self.members[node].unreachable]
+        if cannot:
+            self._do_without(cannot, now)
+            return
+        self._complete(next(iter(self._plan.values())), now)
+
+    def _complete(self, first: Assignment, now: float) -> None:
+        """Declare the round complete: the nodes of the plan work."""
+        self._stale |= self._places.keys() - self._plan.keys()
+        self._places, self._former = self._plan, Former(self._plan)
+        self._plan = {}
+        self._roster.waiting -= self._places.keys()
+        self._roster.cannot &= self._roster.waiting
+        self._step, self._act_by, self._came = "complete", None, ""
+        self._stale -= self._places.keys()
+        self._finishing = False
+        self._roster.left_out.entered(self._places, now)
+        # one that has come back meanwhile may have belonged to the round before, and not know that it is over
+        self._roster.waiting |= {node for node in self.members if self._roster.is_awaited(node)} - self._places.keys()
+        self._declare(
+            Round(
+                first.round,
+                "complete",
+                len(self._places),
+                master_addr=first.master_addr,
+                master_port=first.master_port,
+            )
+        )
+        self._welcome_spares(now)  # who came while the round was formed, and for whom there is room
+
+    def _do_without(self, cannot: list[str], now: float) -> None:
+        """Some could not dial the store: they, or the node that serves it, are in the way of the others."""
+        first = next(iter(self._plan.values()))
+        where = f"the workers' store of {first.host} (node 0) at {first.master_addr} port {first.master_port}"
+        others = len(self._plan) - 1
+        example = self.members[cannot[0]]
+        if len(cannot) > 1 and 2 * len(cannot) > others:
+            why = (
+                f"{len(cannot)} of {others} other nodes cannot reach {where}, as {example.name}: {example.unreachable}"
+            )
+            reasons = {first.node_id: why}
+        else:
+            reasons = {node: f"it cannot reach {where}: {self.members[node].unreachable}" for node in cannot}
+        if self._declared.number == 0 and not self._enough(len(reasons)):
+            why = f"{example.name} cannot reach {where}: {example.unreachable}"
+            self._declare(Round(self._number, "failed", len(self._plan), why))
+            self._give_up()
+            return
+        for node, why in reasons.items():
+            self._leave_out(node, why, now)
+        self._give_up()
+        self._last_call_at = now  # of a first round: it was over when this one began
+
+    def _declare(self, round_: Round) -> None:
+        self._declared = self._out_round = round_
+        self._kept = None  # from now on the service knows
+
+    def _forgotten(self) -> list[str]:
+        if self._number > self._declared.number:
+            return []  # nothing else remembers that this number was given: it must not be given twice
+        gone = [node for node in self._stale if node not in self.members]
+        self._stale -= set(gone)
+        return gone
+
+
+def _newest(member: Member) -> int:
+    """The newest round in which it has done anything."""
+    return max(member.after, member.reached, member.store[0] if member.store else 0)
+
+
+def _with(assignment: Assignment, **changes: object) -> Assignment:
+    return Assignment(**{**vars(assignment), **changes})

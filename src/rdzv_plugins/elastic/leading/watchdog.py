@@ -1,0 +1,81 @@
+"""Takes the lead from a node that cannot act: alive by its session, but stuck in a plug-in's hook, or in a lock."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+
+logger = logging.getLogger(__name__)
+
+
+class LeaderWatchdog:
+    """Watches the thread that enters ``turn``; calls ``on_stuck`` once, if a turn takes longer than ``limit`` seconds.
+
+    Waiting for the service does not count (``asking``): a session that gets no answer ends by itself. ``on_stuck`` is
+    called on the watchdog's thread with a sentence where the other one stands, and may block. Thread-safe.
+    """
+
+    def __init__(self, limit: float, on_stuck: Callable[[str], None]) -> None:
+        self._limit, self._on_stuck = limit, on_stuck
+        self._changed = threading.Condition()
+        self._busy_since: float | None = None
+        self._watched = 0
+        self._ended = False
+        self.stuck = False
+        """True once the leader was found stuck: it does not lead any more, whatever it does when it goes on."""
+        threading.Thread(target=self._run, name="rdzv-leader-watchdog", daemon=True).start()
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """One turn of the loop: takes at most ``limit`` seconds."""
+        self._watched = threading.get_ident()
+        self._set_busy(True)
+        try:
+            yield
+        finally:
+            self._set_busy(False)
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """Within a turn: waiting for an answer of the service."""
+        self._set_busy(False)
+        try:
+            yield
+        finally:
+            self._set_busy(True)
+
+    def end(self) -> None:
+        """There is nothing to watch any more."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _set_busy(self, busy: bool) -> None:
+        with self._changed:
+            self._busy_since = time.monotonic() if busy else None
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._ended:
+                since = self._busy_since
+                left = None if since is None else since + self._limit - time.monotonic()
+                if left is not None and left <= 0:
+                    self.stuck = True
+                    break
+                self._changed.wait(left)
+            else:
+                return
+        self._on_stuck(self._where())
+
+    def _where(self) -> str:
+        frame = sys._current_frames().get(self._watched)
+        if frame is None:
+            return "it has just gone on"
+        last = traceback.extract_stack(frame)[-1]
+        return f"it stands in {last.name} ({last.filename}, line {last.lineno})"

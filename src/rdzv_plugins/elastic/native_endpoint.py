@@ -1,0 +1,50 @@
+"""A native store as an endpoint, seen from outside: what the backends that meet at one say of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT
+from rdzv_plugins.elastic.keys import JOB
+from rdzv_plugins.endpoints import parse_endpoint
+from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+from rdzv_plugins.kvstore.native.framing import ask_statistics
+
+_TTL_S = 10.0
+_NAMED = 3
+
+
+def recognise(request: Request, timeout: float) -> str:
+    """As ``Backend.recognise``: the same for all backends that meet at a native store."""
+    endpoint = parse_endpoint(request.endpoint, DEFAULT_PORT)
+    stats = ask_statistics(endpoint, timeout)
+    runs = [str(run["name"]) for run in stats.get("runs", ())]
+    store = f"a native store of rdzv-plugins (pid {stats['server']['pid']})"
+    if not runs:
+        return f"{store}, at which no job meets now"
+    if len(runs) > 1:
+        return f"{store}, at which runs {', '.join(map(repr, sorted(runs)[:_NAMED]))} meet"
+    (run,) = runs
+    job: dict[str, Any] = {}
+    with contextlib.suppress(RdzvError, TimeoutError, ValueError):
+        service = NativeCoordination(endpoint, run, name="", who="the store")
+        job = json.loads(job_of(service, _TTL_S, timeout) or b"{}")
+    backend, by = job.get("settings", {}).get("backend"), job.get("by")
+    if not backend:
+        return f"{store}, at which run {run!r} meets"
+    return f"the rendezvous of run {run!r} by {backend}, whose first node is {by}"
+
+
+def job_of(service: NativeCoordination, ttl: float, timeout: float) -> bytes | None:
+    """What the first node of the service's run wrote, or None if there was none. Closes the service.
+
+    Opens a session, in which nothing is written: a run that nobody else has is gone with it.
+    """
+    with contextlib.closing(service):
+        session = service.open_session(ttl, on_lost=lambda _: None, timeout=timeout)
+        held, _ = session.list(JOB, timeout=timeout)
+    return next((kv.value for kv in held if kv.key == JOB), None)

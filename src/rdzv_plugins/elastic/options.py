@@ -1,0 +1,119 @@
+"""Options of every backend that runs on the elastic rendezvous; importable without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.options import WorkerStoreOptions, option
+
+_OF_TIERED = ("worker_transport", "trunk_grace", "fanout")
+
+
+@dataclass(frozen=True)
+class ElasticOptions(WorkerStoreOptions):
+    """How long to wait for whom, and who serves what."""
+
+    store: Literal["torch", "parallel", "tiered"] = option(  # type: ignore[assignment]  # one more choice
+        "parallel",
+        help="Server of the workers' store: parallel, the native one; tiered, the same with a proxy on each node; "
+        "or torch's own.",
+    )
+    worker_transport: Literal["loopback", "unix", "direct"] = option(
+        "loopback",
+        help="store=tiered: workers reach their node's proxy by loopback or a Unix socket; direct: they need none.",
+    )
+    trunk_grace: float = option(
+        5,
+        help="store=tiered: time within which a proxy makes a broken connection to the store again.",
+        unit="s",
+        minimum=0.5,
+        maximum=60,
+    )
+    fanout: int = option(
+        0,
+        help="store=tiered: so many proxies connect to the store, the others to these, on worker_ports; 0: all to it.",
+        minimum=0,
+    )
+    timeout: float | None = option(
+        None, help="Time within which a round has to complete; 600 when unset.", unit="s", minimum=1
+    )
+    join_timeout: float | None = option(
+        None, help="The same as timeout, by the name that c10d uses.", unit="s", minimum=1
+    )
+    last_call_timeout: float = option(
+        30, help="In a first round, further wait for more nodes once the minimum has joined.", unit="s", minimum=0
+    )
+    ttl: float = option(
+        10, help="A node that is not heard of for this long is lost.", unit="s", minimum=0.5, maximum=3600
+    )
+    reach_timeout: float = option(
+        15, help="Time within which a node has to reach the workers' store; at least ttl + 1.", unit="s", minimum=0.1
+    )
+    rejoin_timeout: float = option(
+        60,
+        help="After a round is over, how long the others wait for a node that lives and does not join again.",
+        unit="s",
+        minimum=1,
+    )
+    outage_timeout: float = option(
+        60,
+        help="How long this node goes on while the rendezvous does not answer, or takes no writes.",
+        unit="s",
+        minimum=1,
+    )
+    read_timeout: float = option(60, help="Limit of one read of the agents' store.", unit="s", minimum=1)
+    linger: float = option(
+        5,
+        help="When nobody works any more, how long a node that serves others waits for them to leave.",
+        unit="s",
+        minimum=0,
+    )
+    same_command: Literal["arguments", "script", "no"] = option(
+        "arguments",
+        help="What the commands of all nodes must share: script and arguments, the script alone, or nothing.",
+    )
+    allow_same_host: bool = option(False, help="Two agents on one machine are meant to be two nodes: no warning.")
+
+    @property
+    def join_seconds(self) -> float:
+        """The time-out of a round in force, in seconds."""
+        return self.join_timeout or self.timeout or 600.0
+
+
+def validate(request: Request) -> None:
+    """Refuse what no elastic backend accepts, before anything starts. Raises ``UsageError``."""
+    if isinstance(request.options, ElasticOptions):
+        _validate_tiers(request.options)
+    if request.node_rank is not None and not 0 <= request.node_rank < request.max_nodes:
+        raise UsageError(
+            f"--node-rank={request.node_rank} is out of range for {request.max_nodes} node(s)",
+            remedy=f"Node ranks go from 0 to {request.max_nodes - 1}.",
+        )
+
+
+def _validate_tiers(options: ElasticOptions) -> None:
+    if options.store != "tiered":
+        for each in dataclasses.fields(ElasticOptions):
+            if each.name in _OF_TIERED and getattr(options, each.name) != each.default:
+                raise UsageError(
+                    f"--rdzv-conf: {each.name}={getattr(options, each.name)} is for store=tiered, but store is "
+                    f"{options.store}",
+                    remedy="Write --rdzv-conf store=tiered, or leave it out.",
+                )
+    if not options.fanout:
+        return
+    if options.worker_transport == "direct":
+        raise UsageError(
+            f"--rdzv-conf: fanout={options.fanout} contradicts worker_transport=direct: there are no proxies then",
+            remedy="Keep one of them.",
+        )
+    if options.worker_ports.first == options.worker_ports.last != 0:
+        raise UsageError(
+            f"--rdzv-conf: fanout={options.fanout} needs more ports than worker_ports={options.worker_ports}: rank 0's "
+            "node serves the store and other proxies",
+            remedy="Give a range, for example worker_ports=29501-29510.",
+        )

@@ -1,0 +1,40 @@
+"""What a node of an elastic backend can know before its start: who answers, and would the job take it?"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+from rdzv_plugins.elastic.native_endpoint import job_of
+from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.settings import settings_of
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.kvstore.coordination.service import WHO, client_of, listen_for
+from rdzv_plugins.kvstore.sockets.reach import look
+from rdzv_plugins.rounds.settings_check import compare
+
+PATIENCE_S = 5.0
+"""Seconds to wait for a service that answers late."""
+
+
+def at_native_store(request: Request, name: str, held: contextlib.ExitStack) -> str:
+    """See ``Backend.preflight``; for the backend called ``name``."""
+    endpoint: Endpoint = request.target
+    listener = listen_for(request, endpoint)
+    if listener is not None:
+        held.enter_context(listener)
+        return f"this node is to serve {endpoint}, and can"
+    if not look(endpoint, WHO):
+        return ""
+    job = job_of(client_of(endpoint, request, name), request.options.ttl, PATIENCE_S)
+    return f"a native store answers at {endpoint}, {with_job(request, name, job)}"
+
+
+def with_job(request: Request, name: str, job: bytes | None) -> str:
+    """What is known of the run, whose first node wrote ``job``. Raises ``SettingsDiffer``, as a launch would."""
+    if job is None:
+        return f"and run {request.run_id!r} has no node yet"
+    options = request.options if isinstance(request.options, ElasticOptions) else ElasticOptions()
+    compare(settings_of(request, name, options, socket.gethostname()), job, request.endpoint)
+    return f"and run {request.run_id!r} is there, with the same settings"

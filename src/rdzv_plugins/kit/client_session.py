@@ -1,0 +1,293 @@
+"""An ``AsyncSession`` on a ``ServiceClient``: what failed is asked again, by deadlines, and watches miss nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from rdzv_plugins.clock import now
+from rdzv_plugins.coordination import Event, KeyValue
+from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError
+from rdzv_plugins.kit.client import ServiceClient, SessionEnded
+from rdzv_plugins.kit.coordination import Coordination
+from rdzv_plugins.kit.keeping import PER_TTL, Keeper
+from rdzv_plugins.kit.loop import looked_at, within
+from rdzv_plugins.kit.reasons import NO_ANSWER, SILENT, Reason, Unusable, network_reason
+from rdzv_plugins.kit.session import AsyncSession, Closed
+from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_Asked = list[asyncio.Future[None]]
+_TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # one class from Python 3.11 on
+
+WAIT_S = 20.0
+"""How long the service lets a watch wait for a change: within this, and a little, a dead connection is found out."""
+_LEAST_ATTEMPT_S = 0.5
+_MOST_ATTEMPT_S = 3.0
+"""An answer that has not come by then counts as lost, the first time; then after twice as long, and so on."""
+_LONGEST_ATTEMPT_S = 10.0
+_HANG_UP_S = 1.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+
+
+def coordination_backend(name: str, new_client: Callable[[], ServiceClient], *, outage_timeout: float) -> Coordination:
+    """A ``CoordinationBackend`` called ``name``; each of its sessions has a client of its own, made by ``new_client``.
+
+    A session goes on for ``outage_timeout`` seconds while the service does not answer (``ttl``, if that is more).
+    """
+    return Coordination(name, lambda: ClientSession(new_client(), outage_timeout))
+
+
+class _Watched:
+    """One watch, and the task that follows it."""
+
+    def __init__(self, prefix: str, call: StoppableCall) -> None:
+        self.prefix, self.call = prefix, call
+        self.task: asyncio.Task[None] | None = None
+
+    def end(self) -> None:
+        """It asks for nothing any more."""
+        if self.task is not None:
+            self.task.cancel()
+
+
+class _Left(Exception):
+    """Somebody else has found out that the connection is of no use."""
+
+
+class ClientSession(AsyncSession):
+    """A session by one client. ``outage``: seconds without an answer to put up with."""
+
+    def __init__(self, client: ServiceClient, outage: float) -> None:
+        self._client, self._outage = client, outage
+        self.name = f"{client.service} at {client.address}"
+        self.reason = Reason("no answer yet")
+        self._attempt = _MOST_ATTEMPT_S
+        self._keeper: Keeper | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._watches: set[_Watched] = set()
+        self._connecting, self._writing = asyncio.Lock(), asyncio.Lock()
+        self._number = 0
+        self._connection: asyncio.Future[None] | None = None  # done when it is left
+        self._proven = False  # it has been of use: what was right then is expected to become right again
+        self._closed = False
+
+    @property
+    def known_until(self) -> float:  # type: ignore[override]
+        return self._keeper.known_until if self._keeper is not None else 0.0
+
+    def why(self) -> str:
+        return self.reason.text
+
+    def problem(self, lead: str) -> EndpointUnreachable:
+        return self.reason.error(lead, self._client.service)
+
+    async def reach(self, deadline: float) -> None:
+        async def nothing() -> None: ...
+
+        await self._ask(nothing, deadline)
+
+    async def open(self, ttl: float, deadline: float) -> None:
+        self._attempt = min(max(ttl / PER_TTL, _LEAST_ATTEMPT_S), _MOST_ATTEMPT_S)
+        asked = now()
+        self.ttl = await self._ask(lambda: self._client.open(ttl), deadline)
+        self.local_addr, self.remote_addr = self._client.local_addr, self._client.remote_addr
+        self._proven = True
+        client = self._client
+        self._keeper = Keeper(
+            self.name, client.service, self._renew, lambda: self.reason, self.ttl, self._outage, opened=asked
+        )
+        self._keeping = asyncio.get_running_loop().create_task(self._keep(self._keeper))
+
+    async def _keep(self, keeper: Keeper) -> None:
+        self.lose(await keeper.run())
+
+    async def _renew(self, deadline: float) -> None:
+        await self._ask(self._client.keep_alive, deadline)
+
+    async def create(self, key: str, value: bytes, deadline: float, *, ephemeral: bool) -> tuple[bool, KeyValue]:
+        return await self._write(lambda n: self._client.create(n, key, value, ephemeral=ephemeral), deadline)
+
+    async def put(
+        self, items: Mapping[str, bytes], guard: KeyValue | None, deadline: float, *, ephemeral: bool
+    ) -> int | None:
+        return await self._write(lambda n: self._client.put(n, items, ephemeral=ephemeral, guard=guard), deadline)
+
+    async def delete(self, keys: Sequence[str], guard: KeyValue | None, deadline: float) -> bool:
+        return await self._write(lambda n: self._client.delete(n, keys, guard=guard), deadline)
+
+    async def list(self, prefix: str, deadline: float) -> tuple[Sequence[KeyValue], int]:
+        return await self._ask(lambda: self._client.list(prefix), deadline)
+
+    async def watch(self, prefix: str, call: StoppableCall, after: int, deadline: float) -> _Watched:
+        watched = _Watched(prefix, call)
+        if after:
+            events, revision = await self._ask(lambda: self._client.changes(prefix, after, 0), deadline)
+        else:
+            held, revision = await self.list(prefix, deadline)
+            events = [Event(each.key, each.value, each.revision) for each in held]
+        self._watches.add(watched)
+        watched.task = asyncio.get_running_loop().create_task(self._follow(watched, events, revision))
+        return watched
+
+    def unwatch(self, watched: _Watched) -> None:
+        watched.end()
+        self._watches.discard(watched)
+
+    async def end(self, deadline: float) -> None:
+        self._stop()
+        await self._ask(self._client.end, deadline)
+
+    async def drop(self) -> None:
+        self._closed = True
+        self._stop()
+        if self._connection is not None:
+            await self._leave(self._connection)
+
+    def _stop(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+        for watched in self._watches:
+            watched.end()
+        self._watches.clear()
+
+    async def _follow(self, watched: _Watched, events: Sequence[Event], revision: int) -> None:
+        """Tell ``events``, which is all up to ``revision``, and then what comes."""
+        try:
+            while True:
+                if events:
+                    watched.call(events)
+                since, limit = revision, WAIT_S + _LONGEST_ATTEMPT_S
+                events, revision = await self._ask(
+                    lambda since=since: self._client.changes(watched.prefix, since, WAIT_S),  # type: ignore[misc]
+                    math.inf,
+                    limit=limit,
+                )
+        except Closed:
+            pass
+        except RdzvError as error:
+            self.lose(error if isinstance(error, ConnectionLost) else ConnectionLost(str(error), remedy=error.remedy))
+        except Exception as error:
+            logger.exception("a watch's call-back has failed")
+            self.lose(ConnectionLost(f"the session with {self.name} ends: it may have missed an event: {error!r}"))
+
+    async def _write(self, ask: Callable[[int], Awaitable[T]], deadline: float) -> T:
+        """One after the other: of numbers, the service knows the last one."""
+        try:
+            await within(deadline - time.monotonic(), self._writing.acquire(), undo=self._writing.release)
+        except TimeoutError:
+            raise self._late() from None
+        try:
+            self._number += 1
+            number = self._number
+            return await self._ask(lambda: ask(number), deadline, again=self._client.repeats_writes)
+        finally:
+            self._writing.release()
+
+    async def _ask(
+        self, ask: Callable[[], Awaitable[T]], deadline: float, *, limit: float = 0.0, again: bool = True
+    ) -> T:
+        """The answer. ``limit``: seconds of the first attempt. ``again``: also when it may have been done."""
+        limit, pause = limit or self._attempt, _FIRST_PAUSE_S
+        while (left := deadline - time.monotonic()) > 0:
+            if self._closed:
+                raise Closed
+            asked: _Asked = []
+            try:
+                return await within(min(left, limit), self._once(ask, asked))
+            except SessionEnded:
+                raise self._over() from None
+            except (Closed, RdzvError, NotImplementedError):
+                raise
+            except _Left:
+                pass
+            except Unusable as error:  # it has answered
+                self._note(error)
+                asked = []
+            except Exception as error:
+                self._note(error)
+                if asked and (left > limit or not isinstance(error, _TIMEOUTS)):  # else it was we who had no time left
+                    await self._leave(asked[0])
+            if asked and not again:
+                raise self._late()
+            left = deadline - time.monotonic()
+            await asyncio.sleep(max(0.0, min(left, pause * random.uniform(0.5, 1.0))))
+            pause, limit = min(pause * 1.5, _LONGEST_PAUSE_S), max(limit, min(limit * 2, _LONGEST_ATTEMPT_S))
+        if self._closed:
+            raise Closed
+        raise self._late()
+
+    async def _once(self, ask: Callable[[], Awaitable[T]], asked: _Asked) -> T:
+        """The connection by which it was asked goes into ``asked``."""
+        async with self._connecting:
+            if self._connection is None:
+                self._client.local_addr = self._client.remote_addr = ""
+                try:
+                    await self._client.connect()
+                    if self._closed:
+                        raise Closed
+                except BaseException:
+                    await self._disconnect()
+                    raise
+                self._connection = asyncio.get_running_loop().create_future()
+            connection = self._connection
+        asked.append(connection)
+        answer = asyncio.ensure_future(ask())
+        either: set[asyncio.Future[Any]] = {answer, connection}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            raise _Left
+        finally:
+            if not answer.done():
+                answer.cancel()
+                await asyncio.wait({answer})
+                looked_at(answer)
+
+    def _note(self, error: Exception) -> None:
+        """It is of no use now. Raises ``EndpointUnreachable`` if it never was, and waiting is of no use."""
+        logger.debug("%s: %r", self.name, error)
+        client = self._client
+        if isinstance(error, Unusable):
+            self.reason = error.reason
+        elif isinstance(error, _TIMEOUTS):
+            self.reason = SILENT if client.remote_addr else NO_ANSWER
+        else:
+            strange = Reason(
+                f"it answers what makes no sense here ({type(error).__name__}: {error})",
+                f"Check host and port: is {client.service} there?",
+                final=True,
+            )
+            self.reason = network_reason(error, client.service, client.security) or strange
+        if self.reason.final and not self._proven:
+            raise self.problem(f"{self.name} cannot be used")
+
+    async def _leave(self, connection: asyncio.Future[None]) -> None:
+        """Use that connection no longer. Others that wait on it might wait in vain, without a sign of it."""
+        if not connection.done():
+            connection.set_result(None)
+        if connection is self._connection:
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        self._connection = None
+        with contextlib.suppress(Exception):  # it is broken
+            await within(_HANG_UP_S, self._client.disconnect())
+
+    def _over(self) -> ConnectionLost:
+        if self._keeper is None:
+            return ConnectionLost(f"the session with {self.name} has ended before it was open")
+        return self._keeper.over()
+
+    def _late(self) -> TimeoutError:
+        return TimeoutError(f"{self.name} has not answered in time: {self.reason.text}")

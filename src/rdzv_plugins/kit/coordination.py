@@ -1,0 +1,99 @@
+"""``Coordination``: a ``CoordinationBackend`` whose sessions are ``AsyncSession``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.kit.loop import hold, let_go
+from rdzv_plugins.kit.session import AsyncSession, KitSession
+from rdzv_plugins.reporting import EVERY_S
+
+logger = logging.getLogger(__name__)
+
+_MORE_S = 2.0
+"""For what a session needs once the service answers, however late that is."""
+
+
+class _Opening:
+    """What whoever opens a session and who opens it for them tell each other: either sees what the other wrote."""
+
+    wanted = True
+    session: KitSession | None = None
+
+
+class Coordination:
+    """A ``CoordinationBackend`` called ``name``. ``new_session`` makes a session that is not open yet. Thread-safe."""
+
+    def __init__(self, name: str, new_session: Callable[[], AsyncSession]) -> None:
+        self._name, self._new_session = name, new_session
+        self._sessions: set[KitSession] = set()
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def hosts_service(self) -> bool:
+        return False
+
+    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> KitSession:
+        """As ``CoordinationBackend.open_session``.
+
+        Raises ``EndpointUnreachable``, and ``AccessRefused`` which is one, before the time-out if waiting cannot help.
+        """
+        loop, opening = hold(), _Opening()
+        try:
+            return loop.run(self._open(ttl, on_lost, timeout, opening), timeout + 2 * _MORE_S)
+        except BaseException:  # a signal, for example, just when it had been opened
+            opening.wanted = False
+            if opening.session is not None:
+                opening.session.close()
+            raise
+        finally:
+            let_go(loop)
+
+    async def _open(
+        self, ttl: float, on_lost: Callable[[ConnectionLost], None], timeout: float, opening: _Opening
+    ) -> KitSession:
+        work, start = self._new_session(), time.monotonic()
+        session = KitSession(work, on_lost, self._sessions.discard)
+        work.lose = session._lose
+        try:
+            await _reach(work, start, timeout)
+            await work.open(ttl, start + timeout + _MORE_S)
+        except BaseException as error:
+            session.abandon()
+            if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+                raise work.problem(f"{work.name} could not be reached within {timeout:g} s") from None
+            raise
+        self._sessions.add(session)
+        opening.session = session
+        if self._closed or not opening.wanted:  # by now
+            session.close()
+            raise ConnectionLost("the backend was closed while a session was being opened")
+        return session
+
+    def close(self) -> None:
+        """End the sessions that are still open. May be repeated."""
+        self._closed = True
+        for session in list(self._sessions):
+            session.close()
+
+
+async def _reach(work: AsyncSession, start: float, timeout: float) -> None:
+    """Wait for the service, saying every ten seconds what is waited for."""
+    end = start + timeout
+    while True:
+        try:
+            await work.reach(min(end, time.monotonic() + EVERY_S))
+            return
+        except (TimeoutError, asyncio.TimeoutError):
+            if time.monotonic() >= end:
+                raise
+            waited = time.monotonic() - start
+            logger.info("waiting for %s: %s (%.0f s of %g s)", work.name, work.why(), waited, timeout)

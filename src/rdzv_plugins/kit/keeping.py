@@ -1,0 +1,145 @@
+"""Keeping a session alive, and saying how it has ended. On the loop's thread only.
+
+Only the service knows whether a session lives: while it does not answer, this node does not know, and goes on for as
+long as the user allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+from rdzv_plugins.clock import now
+from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.kit.loop import within
+from rdzv_plugins.kit.reasons import Reason, default_remedy
+from rdzv_plugins.reporting import EVERY_S
+
+logger = logging.getLogger(__name__)
+
+PER_TTL = 4
+"""So often within its time to live a session says that it lives."""
+_LONGEST_PERIOD_S = 10.0
+"""That the way to the service is dead may be found out by this alone."""
+_QUIET_S = 1.0
+"""Another connection takes less, and is not worth a line."""
+
+
+class Keeper:
+    """Renews a session until the service has not answered for ``outage`` seconds (``ttl``, if that is more).
+
+    ``renew`` asks the service, by a deadline in the monotonic clock's seconds: it raises ``TimeoutError`` and the
+    ``ConnectionLost`` with which the session ends. ``why`` says what is wrong while there is no answer. ``name`` is of
+    the service, with its address; ``service`` without.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        service: str,
+        renew: Callable[[float], Awaitable[object]],
+        why: Callable[[], Reason],
+        ttl: float,
+        outage: float,
+        opened: float,
+    ) -> None:
+        """``opened``: when the session was asked for, as ``rdzv_plugins.clock.now`` had it."""
+        self._name, self._service, self._ask, self._why = name, service, renew, why
+        self._ttl, self._patience = ttl, max(outage, ttl)
+        self.period = ttl / PER_TTL
+        """Seconds between two renewals; never more than ten."""
+        self._sooner = asyncio.Event()
+        self._last = opened
+        self._stood = 0.0  # for so long this process has stood still since
+        self._troubled = False
+
+    @property
+    def known_until(self) -> float:
+        """The session lives until then, at least (``rdzv_plugins.clock.now``). Any thread may ask."""
+        return self._last + self._ttl
+
+    def more_often(self, period: float) -> None:
+        """Renew every ``period`` seconds, from now on."""
+        if period < self.period:
+            self.period = period
+            self._sooner.set()
+
+    async def run(self) -> ConnectionLost:
+        """Until the session has ended, or nobody has answered for too long: returns why."""
+        try:
+            while await self._renew():
+                self._sooner.clear()
+                pause = max(0.0, self._last + min(self.period, _LONGEST_PERIOD_S) - now())
+                with contextlib.suppress(TimeoutError), self._taking(pause):
+                    await within(pause, self._sooner.wait())
+            text = f"{self._name} has not answered for {now() - self._last:.0f} s: {self._why().text}"
+            error = ConnectionLost(text, remedy=self._why().remedy or default_remedy(self._service))
+            error.silent = True
+            return error
+        except ConnectionLost as error:
+            return error
+        except Exception as error:  # it must not end in silence
+            logger.exception("keeping the session alive has failed")
+            return ConnectionLost(f"keeping the session with {self._name} alive has failed: {error!r}")
+
+    async def _renew(self) -> bool:
+        """False when it has taken too long."""
+        wait, told = _QUIET_S, False
+        while (left := self._last + self._patience - now()) > 0:
+            sent = now()
+            try:
+                with self._taking(min(wait, left)):
+                    await self._ask(time.monotonic() + min(wait, left))
+            except (TimeoutError, asyncio.TimeoutError):
+                self._troubled = True
+                if wait >= left:
+                    return False
+                told = True
+                logger.warning(
+                    "%s has not answered for %.0f s (%s); this node goes on without it for another %.0f s at most",
+                    self._name,
+                    now() - self._last,
+                    self._why().text,
+                    max(0.0, self._last + self._patience - now()),
+                )
+                wait = EVERY_S
+                continue
+            if told:
+                logger.warning("%s answers again, after %.0f s", self._name, now() - self._last)
+            self._last, self._troubled, self._stood = sent, False, 0.0
+            return True
+        return False
+
+    @contextlib.contextmanager
+    def _taking(self, longest: float) -> Iterator[None]:
+        """What is done takes ``longest`` seconds at most, unless this process stands still."""
+        began = now()
+        try:
+            yield
+        finally:
+            late = now() - began - longest
+            if late > self._ttl / 2:
+                self._stood = max(self._stood, late)
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the newest renewal that was answered had been sent."""
+        return now() - self._last
+
+    def over(self) -> ConnectionLost:
+        """Why the session is over, as far as this node can tell, when the service says that it is."""
+        lead, silence = f"the session with {self._name} has ended: ", self.silence
+        if silence < (self._ttl / 2 if self._stood else self._ttl):
+            return ConnectionLost(
+                f"{lead}though it was renewed {silence:.1f} s ago: somebody has ended it by hand, or {self._service} "
+                "has lost data"
+            )
+        if self._troubled and not self._stood:
+            return ConnectionLost(f"{lead}it was not answered for {silence:.1f} s, and others were ({self._ttl:g} s)")
+        return ConnectionLost(
+            f"{lead}this process stood still for {max(self._stood, silence):.1f} s (it was stopped, or the machine "
+            f"slept or was overloaded); after {self._ttl:g} s it counts as lost"
+        )

@@ -1,0 +1,212 @@
+"""The thread of this process on which every session of the kit lives: one for all, while there are any.
+
+So a node whose main thread is busy, or waits for its workers, stays alive and hears of changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+NAME = "rdzv-kit"
+_SLACK_S = 2.0
+"""What is asked keeps its deadline by itself; this is for a loop that stands still."""
+_END_S = 10.0
+_TURNS = 3
+"""Of the loop: sockets are closed, and whoever waits for a task is told, some turns after the task's end."""
+_ENDED = "the session has ended"
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Looks names up on daemon threads: asyncio's own threads would hold up the end of the process."""
+
+    async def getaddrinfo(self, host: Any, port: Any, **rest: Any) -> Any:
+        return await in_thread(lambda: socket.getaddrinfo(host, port, **rest))
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """What ``function`` returns, on a daemon thread of its own: it may block for as long as it likes."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def tell(value: T | None, error: BaseException | None) -> None:
+        if not result.done():  # nobody waits any more
+            result.set_exception(error) if error is not None else result.set_result(value)  # type: ignore[arg-type]
+
+    def work() -> None:
+        try:
+            outcome: tuple[T | None, BaseException | None] = function(*arguments), None
+        except Exception as error:
+            outcome = None, error
+        try:
+            loop.call_soon_threadsafe(tell, *outcome)
+        except RuntimeError:  # the loop has ended
+            pass
+
+    threading.Thread(target=work, name=f"{NAME}-call", daemon=True).start()
+    return await result
+
+
+class LoopThread:
+    """An asyncio loop on a daemon thread, which ends when nobody holds it any more. See ``hold``."""
+
+    def __init__(self) -> None:
+        self._loop = _Loop()
+        self._running: set[concurrent.futures.Future[Any]] = set()
+        self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
+        self.holders = 0
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._finish())
+        finally:
+            self._loop.close()
+
+    async def _finish(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+
+    def is_current(self) -> bool:
+        """True on the loop's own thread: whoever waits for it there waits for ever."""
+        return threading.get_ident() == self._thread.ident
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
+        """What ``work`` returns or raises; ``work`` ends within ``timeout`` seconds. From any other thread.
+
+        Raises ``TimeoutError``, also when the loop has ended.
+        """
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise TimeoutError(_ENDED) from None
+        try:
+            return future.result(timeout + _SLACK_S)
+        except (TimeoutError, asyncio.TimeoutError, concurrent.futures.TimeoutError) as error:
+            future.cancel()
+            raise TimeoutError(str(error) or f"no answer within {timeout:g} s") from None
+        except concurrent.futures.CancelledError:
+            raise TimeoutError(_ENDED) from None
+        except BaseException:  # a signal's exception, on the main thread
+            future.cancel()
+            raise
+
+    def start(self, work: Coroutine[Any, Any, object]) -> None:
+        """Let ``work`` run by itself. From any thread."""
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the loop has ended
+            work.close()
+            return
+        self._running.add(future)  # asyncio itself would let go of it
+        future.add_done_callback(self._ended)
+
+    def soon(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call ``function`` on the loop's thread, unless that has ended."""
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            pass
+
+    def _ended(self, future: concurrent.futures.Future[Any]) -> None:
+        self._running.discard(future)
+        if not future.cancelled() and (error := future.exception()) is not None:
+            logger.error("a task of a session has failed", exc_info=error)
+
+    def stop(self) -> None:
+        """End the thread; waits for it, unless it is this one."""
+        self.soon(self._loop.stop)
+        if not self.is_current():
+            self._thread.join(_END_S)
+
+
+async def within(timeout: float, work: Awaitable[T], undo: Callable[[], object] = lambda: None) -> T:
+    """What ``work`` returns. Raises ``TimeoutError`` after ``timeout`` seconds; ``work`` has ended then.
+
+    ``asyncio.wait_for`` may lose a cancellation that comes just when the work is done. Here the work is undone then.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=max(0.0, timeout))
+    except asyncio.CancelledError:
+        if await _ended(task):
+            undo()
+        raise
+    if not task.done() and not await _ended(task):
+        raise TimeoutError
+    return task.result()
+
+
+def looked_at(task: asyncio.Future[Any]) -> None:
+    """Its error is for whoever waits for it, if anybody does: asyncio is not to report it."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def _ended(task: asyncio.Future[Any]) -> bool:
+    """Cancel it. True if it was done all the same."""
+    task.cancel()
+    await asyncio.wait({task})
+    return not task.cancelled() and task.exception() is None
+
+
+_current: LoopThread | None = None
+_for_good: LoopThread | None = None
+_lock = threading.RLock()  # a signal handler may close a session
+
+
+def hold() -> LoopThread:
+    """The loop of this process, started if need be. Each ``hold`` needs one ``let_go``."""
+    global _current
+    with _lock:
+        if _current is None:
+            _current = LoopThread()
+        _current.holders += 1
+        return _current
+
+
+def let_go(loop: LoopThread) -> None:
+    """The last one ends the thread."""
+    global _current
+    with _lock:
+        loop.holders -= 1
+        last = loop.holders == 0
+        if last and _current is loop:
+            _current = None
+    if last:
+        loop.stop()
+
+
+def hold_for_good() -> LoopThread:
+    """The loop of this process, which then never ends: for a library that does not follow from one to another."""
+    global _for_good
+    with _lock:
+        if _for_good is None:
+            _for_good = hold()
+        return _for_good
+
+
+def _after_fork() -> None:
+    """The thread has stayed in the parent, and with it its connections."""
+    global _current, _for_good, _lock
+    _current, _for_good, _lock = None, None, threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

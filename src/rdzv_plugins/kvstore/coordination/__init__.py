@@ -1,0 +1,1 @@
+"""Coordination on the native store: sessions, the connections below them, and who serves."""

@@ -1,0 +1,278 @@
+"""A connection in our own framing that many threads use: requests with their replies, pushes, signs of life.
+
+The reactor's thread receives; whoever asks sends by itself, without ever blocking: what the kernel does not take
+at once waits here. Only the reactor closes the socket, so that no thread meets its number in other hands.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from rdzv_plugins.clock import now
+from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
+from rdzv_plugins.kvstore.native.framing import HEAD, LENGTH, frame
+
+_CHUNK = 65536
+_KEEP_ALIVES = 3  # in the time to live: two may be late
+_MOST_NUMBER = 2**32 - 1
+_REMEDY = "See the output of the process that serves it, and the network on the way there."
+
+
+class _Waiter:
+    """One request that waits for its reply; ``status`` stays None when there will be none."""
+
+    __slots__ = ("answered", "payload", "status")
+
+    def __init__(self) -> None:
+        self.answered = threading.Lock()  # an Event costs four times as much
+        self.answered.acquire()
+        self.status: int | None = None
+        self.payload = b""
+
+
+class FramedConnection:
+    """A greeted connection to ``peer``, from ``start`` until it breaks, falls silent or is closed. Thread-safe.
+
+    ``keep_alive`` is the operation sent when nothing else was for a third of ``ttl`` seconds. When nothing was heard
+    for all of them, it is silent, and ``on_silent`` is called; when nothing was heard for ``outage`` seconds, the
+    connection is lost. ``on_push(status, payload)`` gets the frames that answer nothing; ``on_end(error)`` is called
+    once, unless a fork has ended it. All of them on the reactor's thread.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        peer: str,
+        ttl: float,
+        keep_alive: int,
+        on_push: Callable[[int, bytes], None],
+        on_end: Callable[[ConnectionLost], None],
+        outage: float = 0.0,
+        on_silent: Callable[[], object] = lambda: None,
+    ) -> None:
+        close_in_children(connection)
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+        self._peer, self._ttl, self._keep_alive = peer, ttl, keep_alive
+        self._outage, self._on_silent = max(outage, ttl), on_silent
+        self._on_push, self._on_end = on_push, on_end
+        self._reactor = reactor()
+        self._lock = threading.RLock()  # sending, the waiters, the end; a signal handler may close
+        self._waiters: dict[int, _Waiter] = {}
+        self._number = 1  # the greeting may have used it
+        self._unsent = bytearray()
+        self._partial = bytearray()  # of a frame
+        self._needed = 0  # bytes until it is whole, as far as that is known
+        self._sent_at = self._heard_at = time.monotonic()
+        self._asked: dict[int, float] = {}  # when what was not answered yet was sent
+        self._served_at = -math.inf  # when the newest request that was answered was sent
+        self._why: str | None = None  # it has ended, or is about to
+        self._silent = False  # it has ended because nothing was heard
+        self._told_silent = False  # since it was heard last
+        self._over = False  # the socket is closed
+        self.forked = False
+
+    def start(self) -> None:
+        """Hear and be heard from now on."""
+        self._reactor.add(self, self._sent_at + self._ttl / _KEEP_ALIVES)
+
+    def request(self, operation: int, payload: bytes, timeout: float) -> tuple[int, bytes]:
+        """Status and payload of the reply, waited for at most ``timeout`` seconds.
+
+        Raises ``TimeoutError``, after which the request may still be served, or ``ConnectionLost``.
+        """
+        if self._reactor.is_current():
+            raise RuntimeError("a call-back may not make a request: its answer would come on the thread that waits")
+        waiter = _Waiter()
+        number = self._begin(operation, payload, waiter)
+        try:
+            answered = waiter.answered.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX))
+        finally:  # a signal may end the wait
+            self._waiters.pop(number, None)
+        if waiter.status is not None:
+            return waiter.status, waiter.payload
+        if answered:
+            raise self.lost()
+        raise TimeoutError(f"no answer from {self._peer} within {timeout:g} s")
+
+    def tell(self, operation: int, payload: bytes) -> None:
+        """Send a request and do without its answer. Does nothing after the end."""
+        try:
+            self._begin(operation, payload, None)
+        except ConnectionLost:
+            pass
+
+    def give_up(self, why: str) -> None:
+        """End it: what waits fails with ``why``, and ``on_end`` is called. May be called more than once."""
+        with self._lock:
+            self._break(why)
+
+    def lost(self) -> ConnectionLost:
+        """Why it has ended, as a fresh error: each thread raises its own."""
+        error = ConnectionLost(self._why or "the connection has not ended", remedy=_REMEDY)
+        error.silent = self._silent
+        return error
+
+    @property
+    def served_at(self) -> float:
+        """When the newest request that was answered had been sent, in seconds of ``clock.now``."""
+        return self._served_at
+
+    @property
+    def is_open(self) -> bool:
+        """True until the connection has ended."""
+        return self._why is None
+
+    @property
+    def is_silent(self) -> bool:
+        """True if nothing was heard for all of the time to live, and the connection has not ended."""
+        return self._why is None and time.monotonic() - self._heard_at >= self._ttl
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def readable(self) -> None:
+        try:
+            data = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(self._broken(error))
+            return
+        if not data:
+            self._end(f"the connection to {self._peer} was closed by the other side")
+            return
+        self._heard_at = time.monotonic()
+        self._told_silent = False
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._needed:
+                return
+            data = bytes(self._partial)
+        rest = self._take_frames(data)
+        if rest or self._partial:
+            self._partial = bytearray(rest)
+
+    def writable(self) -> None:
+        with self._lock:
+            if self._why is None:
+                del self._unsent[: self._send_some(self._unsent)]
+                if not self._unsent:
+                    self._reactor.watch_room(self, False)
+
+    def tick(self, now: float) -> float | None:
+        if self._why is None and now - self._heard_at >= self._ttl:
+            self.readable()  # what lies there was said in time, if only this process was late
+            if now - self._heard_at >= self._outage:
+                self._silent = True
+                self._end(f"no answer from {self._peer} for {self._outage:g} s")
+            elif now - self._heard_at >= self._ttl and not self._told_silent:
+                self._told_silent = True
+                self._on_silent()
+        if self._why is not None:
+            return None
+        pause = self._ttl / _KEEP_ALIVES
+        if now - self._sent_at >= pause:
+            self.tell(self._keep_alive, b"")
+        return min(self._sent_at + pause, self._heard_at + (self._outage if self._told_silent else self._ttl))
+
+    def failed(self, error: Exception) -> None:
+        self._end(f"the session with {self._peer} was given up after an error of this process: {error!r}")
+
+    def forget(self) -> None:
+        self._lock = threading.RLock()
+        self._waiters.clear()
+        self._why = f"the session with {self._peer} belongs to the process that this one was forked from"
+        self._over = self.forked = True
+
+    def _begin(self, operation: int, payload: bytes, waiter: _Waiter | None) -> int:
+        with self._lock:
+            if self._why is not None:
+                raise self.lost()
+            self._number = number = self._number % _MOST_NUMBER + 1
+            if waiter is not None:
+                self._waiters[number] = waiter
+            self._asked[number] = now()
+            self._send(frame(number, operation, payload))
+            return number
+
+    def _send(self, data: bytes) -> None:
+        """Send ``data``, or keep what does not go out yet. The caller holds the lock."""
+        self._sent_at = time.monotonic()
+        if self._unsent:
+            self._unsent += data
+            return
+        sent = self._send_some(data)
+        if sent < len(data) and self._why is None:
+            self._unsent += memoryview(data)[sent:]
+            self._reactor.watch_room(self, True)
+
+    def _send_some(self, data: bytes | bytearray) -> int:
+        try:
+            return self._socket.send(data, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            self._break(self._broken(error))
+            return 0
+
+    def _broken(self, error: OSError) -> str:
+        if isinstance(error, BrokenPipeError):  # sent to before it was heard that the other side has gone
+            return f"the connection to {self._peer} was closed by the other side"
+        if isinstance(error, ConnectionResetError):
+            return f"the connection to {self._peer} was reset by the other side"
+        return f"the connection to {self._peer} broke: {(error.strerror or str(error)).lower()}"
+
+    def _break(self, why: str) -> None:
+        """Shut the connection down; the reactor notices, and does the rest. The caller holds the lock."""
+        if self._why is None:
+            self._why = why
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it is down already
+
+    def _end(self, why: str) -> None:
+        """Close the connection, and end all that wait for it. Called on the reactor's thread."""
+        with self._lock:
+            if self._over:
+                return
+            self._over = True
+            self._why = self._why or why
+            self._reactor.remove(self)
+            self._socket.close()
+            waiters = list(self._waiters.values())
+        for waiter in waiters:
+            waiter.answered.release()
+        self._on_end(self.lost())
+
+    def _take_frames(self, data: bytes) -> bytes:
+        """Deliver the frames that are whole, and return the rest."""
+        at = 0
+        self._needed = LENGTH.size
+        while len(data) - at >= LENGTH.size:
+            (size,) = LENGTH.unpack_from(data, at)
+            if size < HEAD.size:
+                raise ValueError(f"{self._peer} sent a frame of {size} bytes")
+            end = at + LENGTH.size + size
+            if end > len(data):
+                self._needed = end - at
+                break
+            number, status = HEAD.unpack_from(data, at + LENGTH.size)
+            payload = data[at + LENGTH.size + HEAD.size : end]
+            at = end
+            if number:
+                self._served_at = max(self._served_at, self._asked.pop(number, -math.inf))
+                waiter = self._waiters.pop(number, None)
+                if waiter is not None:  # else nobody waits any longer
+                    waiter.status, waiter.payload = status, payload
+                    waiter.answered.release()
+            else:
+                self._on_push(status, payload)
+        return data[at:]

@@ -1,0 +1,169 @@
+"""Requests, replies and pushes of a coordination session, as bytes: operations 3 to 9 of native/PROTOCOL.md.
+
+Decoding raises ``ValueError`` when the bytes are not what they should be.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from rdzv_plugins.coordination import Event, KeyValue
+
+OPEN, PUT, LIST, WATCH, UNWATCH, DELETE, KEEP_ALIVE = range(3, 10)
+PUSH, OTHER_RUN, COMPACTED = 2, 3, 4
+"""Statuses beside done and refused. A push has number 0: it answers nothing."""
+
+MOST_PAYLOAD = 16 * 2**20 - 5
+"""The most bytes that the server takes behind the head of one frame."""
+
+_EPHEMERAL, _GUARDED = 1, 2
+_GONE = 1
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_OPENED = struct.Struct("<QQI")
+_CHANGED = struct.Struct("<BQ")
+_LISTED = struct.Struct("<QI")
+_ITEM = struct.Struct("<QI")
+_PUSHED = struct.Struct("<II")
+_EVENT = struct.Struct("<BQI")
+
+Result = TypeVar("Result")
+
+
+class Opened(NamedTuple):
+    """A session: its number, the revision at its start, and this machine's address as the server sees it."""
+
+    session: int
+    revision: int
+    seen_as: str
+    any_run: bool
+    """The server is for the runs of all who come, and not for this one alone."""
+
+
+class Changed(NamedTuple):
+    """What became of a put or a delete; if it was not done, ``revision`` and ``value`` are the guard's now."""
+
+    done: bool
+    revision: int
+    value: bytes
+
+
+def open_(ttl_ms: int, run: str) -> bytes:
+    """A session of run ``run``, answered by ``opened``."""
+    return _U32.pack(ttl_ms) + _text(run.encode())
+
+
+def put(items: Mapping[str, bytes], *, ephemeral: bool, guard: tuple[str, int] | None) -> bytes:
+    """``guard`` is a key and its revision; 0: it must be absent."""
+    parts = [_condition(_EPHEMERAL if ephemeral else 0, guard), _U32.pack(len(items))]
+    for key, value in items.items():
+        name = key.encode()
+        parts += (_U32.pack(len(name)), name, _U32.pack(len(value)), value)
+    return b"".join(parts)
+
+
+def delete(keys: Iterable[str], *, guard: tuple[str, int] | None) -> bytes:
+    """``guard`` as in ``put``; both are answered by ``changed``."""
+    names = [_text(key.encode()) for key in keys]
+    return b"".join((_condition(0, guard), _U32.pack(len(names)), *names))
+
+
+def list_(prefix: str) -> bytes:
+    """The request for all keys with a prefix, answered by ``listed``."""
+    return _text(prefix.encode())
+
+
+def watch(number: int, prefix: str, after: int) -> bytes:
+    """The client chooses ``number``; pushes carry it."""
+    return _U32.pack(number) + _text(prefix.encode()) + _U64.pack(after)
+
+
+def unwatch(number: int) -> bytes:
+    """No push of watch ``number`` comes behind the answer."""
+    return _U32.pack(number)
+
+
+def decoded(read: Callable[[bytes], Result], payload: bytes) -> Result:
+    """``read(payload)``, with one kind of error for whatever is wrong. Raises ``ValueError``."""
+    try:
+        return read(payload)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ValueError(f"{read.__name__}: {error}") from None
+
+
+def opened(payload: bytes) -> Opened:
+    """The answer to ``open_``."""
+    session, revision, size = _OPENED.unpack_from(payload)
+    seen_as = _cut(payload, _OPENED.size, size).decode()
+    return Opened(session, revision, seen_as, any_run=_cut(payload, _OPENED.size + size, 1) != b"\0")
+
+
+def changed(payload: bytes) -> Changed:
+    """The answer to a put or a delete; how many keys a delete has met is not looked at."""
+    done, revision = _CHANGED.unpack_from(payload)
+    if done:
+        return Changed(True, revision, b"")
+    (size,) = _U32.unpack_from(payload, _CHANGED.size)
+    return Changed(False, revision, _cut(payload, _CHANGED.size + _U32.size, size))
+
+
+def listed(payload: bytes) -> tuple[list[KeyValue], int]:
+    """The keys, and the revision of the answer."""
+    revision, count = _LISTED.unpack_from(payload)
+    at = _LISTED.size
+    found = []
+    for _ in range(count):
+        (size,) = _U32.unpack_from(payload, at)
+        at += _U32.size
+        key = _cut(payload, at, size).decode()
+        at += size
+        changed_at, size = _ITEM.unpack_from(payload, at)
+        at += _ITEM.size
+        found.append(KeyValue(key, _cut(payload, at, size), changed_at))
+        at += size
+    return found, revision
+
+
+def pushed_to(payload: bytes) -> int:
+    """The number of the watch that a push is for."""
+    (number,) = _U32.unpack_from(payload)
+    return int(number)
+
+
+def pushed(payload: bytes) -> list[Event]:
+    """The events of a push, in order of their revisions."""
+    _, count = _PUSHED.unpack_from(payload)
+    at = _PUSHED.size
+    events = []
+    for _ in range(count):
+        kind, revision, size = _EVENT.unpack_from(payload, at)
+        at += _EVENT.size
+        key = _cut(payload, at, size).decode()
+        at += size
+        (size,) = _U32.unpack_from(payload, at)
+        at += _U32.size
+        value = _cut(payload, at, size)
+        at += size
+        events.append(Event(key, None if kind == _GONE else value, revision))
+    return events
+
+
+def _text(data: bytes) -> bytes:
+    return _U32.pack(len(data)) + data
+
+
+def _condition(flags: int, guard: tuple[str, int] | None) -> bytes:
+    if guard is None:
+        return bytes((flags,))
+    key, revision = guard
+    return bytes((flags | _GUARDED,)) + _text(key.encode()) + _U64.pack(revision)
+
+
+def _cut(payload: bytes, at: int, size: int) -> bytes:
+    part = payload[at : at + size]
+    if len(part) != size:
+        raise ValueError(f"{size} bytes announced, {len(part)} there")
+    return part

@@ -1,0 +1,106 @@
+"""Opening a session on a fresh connection: who is it that listens there, and whose run does it serve?"""
+
+from __future__ import annotations
+
+import functools
+import socket
+
+from rdzv_plugins.clock import now
+from rdzv_plugins.endpoints import Endpoint, require_name
+from rdzv_plugins.errors import EndpointUnreachable, RunIdMismatch
+from rdzv_plugins.kvstore.coordination import frames
+from rdzv_plugins.kvstore.coordination.reactor import close_in_children
+from rdzv_plugins.kvstore.native.framing import DONE, VERSION, NotNative, OtherVersion, frame, hello, receive_reply
+from rdzv_plugins.kvstore.tcpstore.whose import Stranger, is_torch_store, look_if_silent, unknown
+
+_LEAST_TTL, _MOST_TTL = 0.1, 3600.0
+_OUR_NUMBER = 1
+_SAME_VERSION = "Install the same version of rdzv-plugins on every node."
+
+
+class Opening:
+    """A session of ``ttl`` seconds for run ``run_id``; the attributes are there when ``greet`` has returned "".
+
+    ``named``: the run id is not a default one. ``stranger`` is asked when something listens that does not answer as a
+    native store. Raises ``ValueError`` for an impossible ``ttl``.
+    """
+
+    opened: frames.Opened
+    local_addr: str
+    remote_addr: str
+    asked_at: float
+
+    def __init__(
+        self, endpoint: Endpoint, run_id: str, ttl: float, *, named: bool = True, stranger: Stranger = unknown
+    ) -> None:
+        if not _LEAST_TTL <= ttl <= _MOST_TTL:
+            raise ValueError(f"ttl={ttl} is not from {_LEAST_TTL} to {_MOST_TTL:g} seconds")
+        self._endpoint, self._run_id, self._named, self._stranger = endpoint, run_id, named, stranger
+        self._request = frame(_OUR_NUMBER, frames.OPEN, frames.open_(round(ttl * 1000), run_id))
+
+    def greet(self, connection: socket.socket) -> str:
+        """A ``Greeting``. Raises ``EndpointUnreachable``, ``RunIdMismatch`` or ``RunIdMissing``."""
+        close_in_children(connection)
+        silent = functools.partial(self._silent, connection)
+        # here, where an error of a connection that has just ended leads to another attempt
+        self.local_addr = _without_mapping(connection.getsockname()[0])
+        self.remote_addr = _without_mapping(connection.getpeername()[0])
+        self.asked_at = now()
+        try:
+            hello(connection, ahead=self._request, on_sent=lambda: look_if_silent(connection, silent))
+            status, payload = receive_reply(connection)
+        except NotNative as error:
+            raise self._stranger() or self._not_native(f"it answers {error.args[0]!r}") from None
+        except OtherVersion as error:
+            raise EndpointUnreachable(
+                f"the native store at {self._endpoint} speaks version {error.args[0]} of the framing, this node "
+                f"version {VERSION}",
+                remedy=_SAME_VERSION,
+            ) from None
+        except TimeoutError:
+            return "something accepts connections there, but does not answer as a native store of rdzv-plugins"
+        except ConnectionError:  # a native store that is just ending, or has no descriptors left, does that too
+            return (
+                "something accepts connections there and hangs up: is it a native store of rdzv-plugins, or torch's "
+                "TCPStore or another program?"
+            )
+        return self._read(status, payload)
+
+    def _silent(self, connection: socket.socket) -> EndpointUnreachable | None:
+        """The error that says who keeps silent there, if that is known before all time is up."""
+        known = self._stranger()
+        if known is None and is_torch_store(connection):
+            return self._not_native("it answers as torch's TCPStore does")
+        return known
+
+    def _read(self, status: int, payload: bytes) -> str:
+        if status == frames.OTHER_RUN:
+            served = payload.decode(errors="backslashreplace")
+            raise RunIdMismatch(
+                f"{self._endpoint} serves run {served!r}, and this node belongs to run {self._run_id!r}",
+                remedy="Give all nodes of a job the same --rdzv-id, and two jobs two endpoints.",
+            )
+        if status != DONE:
+            raise EndpointUnreachable(
+                f"the native store at {self._endpoint} opens no session: {payload.decode(errors='backslashreplace')}",
+                remedy=_SAME_VERSION,
+            )
+        try:
+            self.opened = frames.decoded(frames.opened, payload)
+        except ValueError as error:
+            raise self._not_native(f"its answer is none: {error}") from None
+        if self.opened.any_run:
+            require_name(str(self._endpoint), named=self._named)
+        return ""
+
+    def _not_native(self, why: str) -> EndpointUnreachable:
+        return EndpointUnreachable(
+            f"{self._endpoint} is not a native store of rdzv-plugins: it is torch's TCPStore or another program "
+            f"({why})",
+            remedy="Do all nodes use the same --rdzv-backend? Else another program has that port: choose another one, "
+            "the same on every node.",
+        )
+
+
+def _without_mapping(address: str) -> str:
+    return address.removeprefix("::ffff:") if "." in address else address

@@ -1,0 +1,181 @@
+"""One thread for all connections of this process: what they hear, and what is due.
+
+Sessions are served by a thread of their own kind so that a node whose main thread is busy, or waits for its
+workers, keeps its session and hears of changes. One thread, whatever the number of sessions: it starts with
+the first and stays, asleep while nothing happens.
+
+A forked child has the descriptors of its parent, but not the thread. There every connection is closed without
+a word to the other side (the parent goes on with it), and the reactor forgotten: the child's next session
+starts another.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import math
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+_EVENTS = 256  # of one look at the descriptors: who comes after them has to wait for these only
+
+
+class Handler(Protocol):
+    """Something with a socket. An exception of a method that the reactor's thread calls ends the handler."""
+
+    def fileno(self) -> int: ...
+
+    def readable(self) -> None:
+        """There are bytes, or the connection has ended."""
+        ...
+
+    def writable(self) -> None:
+        """There is room for more to be sent. Called after ``watch_room``; ``readable`` may have ended it just now."""
+        ...
+
+    def tick(self, now: float) -> float | None:
+        """The time that it asked for has come. Returns the next one (``time.monotonic``), or None: no more."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """One of its methods has raised this."""
+        ...
+
+    def forget(self) -> None:
+        """This is a forked child: the socket is closed, and threads that held locks are no more."""
+        ...
+
+
+class Reactor:
+    """The thread and its descriptors. ``add`` and ``watch_room`` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._handlers: dict[int, Handler] = {}
+        self._lock = threading.Lock()  # of the timers
+        self._timers: list[tuple[float, int, Handler]] = []
+        self._order = itertools.count()  # handlers cannot be compared
+        self._wakes_at = math.inf
+        self._thread = threading.Thread(target=self._run, name="rdzv-sessions", daemon=True)
+        self._thread.start()
+
+    def is_current(self) -> bool:
+        """True on the reactor's own thread: whoever waits for it there waits for ever."""
+        return threading.get_ident() == self._thread.ident
+
+    def add(self, handler: Handler, due: float) -> None:
+        """Serve ``handler`` from now on, and call its ``tick`` at ``due`` (``time.monotonic``)."""
+        fd = handler.fileno()
+        self._handlers[fd] = handler
+        self._epoll.register(fd, select.EPOLLIN)
+        with self._lock:
+            heapq.heappush(self._timers, (due, next(self._order), handler))
+            sooner = due < self._wakes_at
+        if sooner:
+            os.eventfd_write(self._wake, 1)
+
+    def watch_room(self, handler: Handler, wanted: bool) -> None:
+        """Call ``writable`` or no longer. The handler makes sure that its socket is not closed meanwhile."""
+        self._epoll.modify(handler.fileno(), select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+
+    def remove(self, handler: Handler) -> None:
+        """Serve it no longer. On the reactor's thread, before its socket is closed: the number may come again."""
+        self._epoll.unregister(handler.fileno())
+        del self._handlers[handler.fileno()]
+
+    def _run(self) -> None:
+        while True:
+            for fd, mask in self._epoll.poll(self._pause(), _EVENTS):
+                handler = self._handlers.get(fd)
+                if handler is None:
+                    if fd == self._wake:
+                        os.eventfd_read(fd)
+                    continue
+                try:
+                    if mask & ~select.EPOLLOUT:
+                        handler.readable()
+                    if mask & select.EPOLLOUT:
+                        handler.writable()
+                except Exception as error:
+                    _fail(handler, error)
+            self._tick()
+
+    def _pause(self) -> float | None:
+        with self._lock:
+            self._wakes_at = self._timers[0][0] if self._timers else math.inf
+        return None if self._wakes_at == math.inf else max(0.0, self._wakes_at - time.monotonic())
+
+    def _tick(self) -> None:
+        while True:
+            now = time.monotonic()
+            with self._lock:
+                if not self._timers or self._timers[0][0] > now:
+                    return
+                _, order, handler = heapq.heappop(self._timers)
+            try:
+                due = handler.tick(now)
+            except Exception as error:
+                _fail(handler, error)
+                continue
+            if due is not None:
+                with self._lock:
+                    heapq.heappush(self._timers, (due, order, handler))
+
+    def abandon(self) -> None:
+        """Let go in a forked child: the parent's epoll is shared, so nothing may be taken out of it here."""
+        os.close(self._wake)
+        self._epoll.close()
+        for handler in list(self._handlers.values()):
+            handler.forget()
+
+
+def _fail(handler: Handler, error: Exception) -> None:
+    logger.error("a session ends, because serving it failed", exc_info=error)
+    try:
+        handler.failed(error)
+    except Exception:
+        logger.exception("a session could not be ended")
+
+
+_reactor: Reactor | None = None
+_starting = threading.Lock()
+_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def reactor() -> Reactor:
+    """The reactor of this process, started if need be."""
+    global _reactor
+    with _starting:
+        if _reactor is None:
+            _reactor = Reactor()
+        return _reactor
+
+
+def close_in_children(connection: socket.socket) -> None:
+    """A fork that kept it open would keep a session alive whose process is gone."""
+    _sockets.add(connection)
+
+
+def _after_fork() -> None:
+    global _reactor, _starting
+    _starting = threading.Lock()
+    for connection in list(_sockets):
+        connection.close()
+    _sockets.clear()
+    abandoned, _reactor = _reactor, None
+    if abandoned is not None:
+        abandoned.abandon()
+
+
+if hasattr(os, "register_at_fork"):  # no fork, no need
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,70 @@
+"""A server that has fallen silent is asked on a second connection: is it the server, or only the first one?
+
+A server that stands still answers nobody, and goes on with all sessions when it continues. But one that answers here,
+and still not on the session's own connection, has most likely ended that session, or the way of its packets was cut:
+TCP would find that out only when it sends again, and it doubles its pauses.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
+from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion, hello
+from rdzv_plugins.kvstore.sockets.reach import try_connect
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPT_S = 5.0
+_PAUSE_S = 0.5
+_SECOND_WORD_S = 2.0
+"""A server that continues reads all connections in one turn, but may have much to read."""
+
+
+class SecondLook:
+    """A thread that asks until ``first`` is heard again or has ended.
+
+    Calls ``on_answer`` if the server answers on another connection, and still not on the first.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, first: FramedConnection, silent_for: float, on_answer: Callable[[], None]
+    ) -> None:
+        self._endpoint, self._first, self._on_answer = endpoint, first, on_answer
+        self._since = time.monotonic() - silent_for
+        self._pause = threading.Event()  # never set: it waits
+        threading.Thread(target=self._run, name="rdzv-second-look", daemon=True).start()
+
+    def _run(self) -> None:
+        logger.warning("%s does not answer; whoever works goes on", self._endpoint)
+        while self._first.is_silent:
+            if self._answers():
+                self._pause.wait(_SECOND_WORD_S)
+                if self._first.is_silent:
+                    self._on_answer()
+                break
+            self._pause.wait(_PAUSE_S)
+        if self._first.is_open:
+            logger.warning("%s answers again, after %.0f s", self._endpoint, time.monotonic() - self._since)
+
+    def _answers(self) -> bool:
+        try:
+            connection, reason = try_connect(self._endpoint, _ATTEMPT_S, _greet)
+        except (NotNative, OtherVersion) as error:  # another program has its port now
+            logger.debug("at %s: %r", self._endpoint, error)
+            return False
+        if connection is None:
+            logger.debug("%s: %s", self._endpoint, reason)
+            return False
+        connection.close()
+        return True
+
+
+def _greet(connection: socket.socket) -> str:
+    hello(connection)
+    return ""

@@ -1,0 +1,58 @@
+"""Who serves the endpoint: the node on which its address can be bound, and there the agent that binds it first."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import socket
+
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+from rdzv_plugins.kvstore.native.limits import raise_file_limit
+from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.sockets.listening import bind_if_here
+from rdzv_plugins.kvstore.tcpstore.whose import stranger_at, telling_whose
+
+logger = logging.getLogger(__name__)
+
+WHO = "the node that serves the rendezvous"
+"""What messages call the node that serves."""
+
+
+def open_service(request: Request, name: str) -> NativeCoordination:
+    """Serve the request's target, an ``Endpoint``, or be a client of it, for the backend called ``name``.
+
+    Raises ``AddressInUse`` where ``is_host=true`` cannot be had.
+    """
+    endpoint: Endpoint = request.target
+    server = None
+    listener = listen_for(request, endpoint)
+    if listener is not None:
+        raise_file_limit()
+        server = StoreServer(
+            threads=request.options.store_threads, listen_fd=listener.detach(), name="rendezvous", run=request.run_id
+        )
+        endpoint = Endpoint(endpoint.host, server.port)
+        logger.debug("serving the rendezvous of run %s at %s", request.run_id, endpoint)
+    return client_of(endpoint, request, name, server)
+
+
+def listen_for(request: Request, endpoint: Endpoint) -> socket.socket | None:
+    """The socket at which this node is to serve ``endpoint``; None if it is a client. Raises ``AddressInUse``."""
+    with telling_whose(request, endpoint):
+        return bind_if_here(endpoint, request.options.is_host, f"the rendezvous of run {request.run_id!r}")
+
+
+def client_of(endpoint: Endpoint, request: Request, name: str, server: StoreServer | None = None) -> NativeCoordination:
+    """The service at ``endpoint`` as this node sees it; ``server``: it is this process's own. Nothing is sent yet."""
+    return NativeCoordination(
+        endpoint,
+        request.run_id,
+        name=name,
+        server=server,
+        who=WHO,
+        outage_timeout=request.options.outage_timeout,
+        named=request.is_named,
+        stranger=functools.partial(stranger_at, request, endpoint),
+    )

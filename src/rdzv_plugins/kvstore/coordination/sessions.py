@@ -1,0 +1,261 @@
+"""Coordination with the native store: ``NativeCoordination`` is the ``CoordinationBackend`` of ``parallel``.
+
+One connection per session, in our own framing; one thread per process for all of them (``reactor``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from rdzv_plugins.coordination import Event, KeyValue, OnEvents
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
+from rdzv_plugins.kvstore.coordination import frames
+from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
+from rdzv_plugins.kvstore.coordination.naming import named
+from rdzv_plugins.kvstore.coordination.opening import Opening
+from rdzv_plugins.kvstore.coordination.second_look import SecondLook
+from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
+from rdzv_plugins.kvstore.native.framing import DONE
+from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.sockets.reach import reach
+from rdzv_plugins.kvstore.tcpstore.whose import Stranger, unknown
+
+__all__ = ["NativeCoordination", "NativeSession"]
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class _Watch:
+    def __init__(self, session: NativeSession, number: int, call: StoppableCall) -> None:
+        self._session, self._number, self._call = session, number, call
+
+    def cancel(self) -> None:
+        """As ``Watch.cancel``; waits for a call that runs, so hold no lock that it takes."""
+        self._session._unwatch(self._number, self._call)
+
+
+class NativeSession:
+    """A session with the native store. Opened by ``NativeCoordination``."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        endpoint: Endpoint,
+        opening: Opening,
+        ttl: float,
+        on_lost: Callable[[ConnectionLost], None],
+        on_over: Callable[[NativeSession], object],
+        outage: float,
+    ) -> None:
+        self._endpoint, self._ttl, self._on_over = endpoint, ttl, on_over
+        self._local_addr = opening.local_addr
+        self._remote_addr = opening.remote_addr
+        self._opened_at = opening.asked_at
+        self._seen_as = opening.opened.seen_as
+        self._on_lost = StoppableCall(on_lost)
+        self._lock = threading.RLock()  # of the watches; a signal handler may close
+        self._watches: dict[int, StoppableCall] = {}
+        self._last_watch = 0
+        self._connection = FramedConnection(
+            connection,
+            str(endpoint),
+            ttl,
+            frames.KEEP_ALIVE,
+            on_push=self._pushed,
+            on_end=self._ended,
+            outage=outage,
+            on_silent=self._fell_silent,
+        )
+
+    def start(self) -> None:
+        """Begin to keep the session alive; called by the one who opened it. From now on it may be lost."""
+        self._connection.start()
+
+    @property
+    def ttl(self) -> float:
+        return self._ttl
+
+    @property
+    def known_until(self) -> float:
+        return max(self._opened_at, self._connection.served_at) + self._ttl
+
+    @property
+    def local_addr(self) -> str:
+        return self._local_addr
+
+    @property
+    def remote_addr(self) -> str:
+        return self._remote_addr
+
+    @property
+    def seen_as(self) -> str:
+        """The address of this machine as the server sees it: another than ``local_addr`` behind address translation."""
+        return self._seen_as
+
+    def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:
+        payload = frames.put({key: value}, ephemeral=ephemeral, guard=(key, 0))
+        changed = self._ask(frames.PUT, payload, frames.changed, timeout, f"creating {key!r}")
+        return changed.done, KeyValue(key, value if changed.done else changed.value, changed.revision)
+
+    def put(
+        self, items: Mapping[str, bytes], *, ephemeral: bool = False, guard: KeyValue | None = None, timeout: float
+    ) -> int | None:
+        """As ``Session.put``, in one transaction. Raises ``ValueError`` for more than 16 MiB."""
+        payload = frames.put(items, ephemeral=ephemeral, guard=_condition(guard))
+        changed = self._ask(frames.PUT, payload, frames.changed, timeout, f"writing {named(items)}")
+        return changed.revision if changed.done else None
+
+    def delete(self, keys: Iterable[str], *, guard: KeyValue | None = None, timeout: float) -> bool:
+        """As ``Session.delete``, in one transaction. Raises ``ValueError`` for more than 16 MiB of names."""
+        keys = tuple(keys)
+        payload = frames.delete(keys, guard=_condition(guard))
+        return self._ask(frames.DELETE, payload, frames.changed, timeout, f"deleting {named(keys)}").done
+
+    def list(self, prefix: str, *, timeout: float) -> tuple[Sequence[KeyValue], int]:
+        return self._ask(frames.LIST, frames.list_(prefix), frames.listed, timeout, f"listing {prefix!r}")
+
+    def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> _Watch:
+        """As ``Session.watch``. An error of ``on_events`` ends the session: it has missed an event."""
+        if self._connection.forked:  # the lock may be held for ever
+            raise self._connection.lost()
+        call = StoppableCall(on_events)
+        with self._lock:
+            self._last_watch = number = self._last_watch + 1
+            self._watches[number] = call  # before the request: pushes come right behind its answer
+        try:
+            self._ask(
+                frames.WATCH, frames.watch(number, prefix, after), lambda _: None, timeout, f"watching {prefix!r}"
+            )
+        except BaseException:
+            self._unwatch(number, call)  # after a time-out it may come to be yet
+            raise
+        return _Watch(self, number, call)
+
+    def close(self) -> None:
+        """As ``Session.close``; waits for a call-back that runs, so hold no lock that it takes. None begins after."""
+        self._connection.give_up(f"the session with {self._endpoint} has been closed")
+        if self._connection.forked:  # no call can run here, but its lock may be held for ever
+            return
+        with self._lock:
+            calls = [self._on_lost, *self._watches.values()]
+            self._watches.clear()
+        for call in calls:
+            call.stop()
+
+    def _unwatch(self, number: int, call: StoppableCall) -> None:
+        if self._connection.forked:
+            return
+        with self._lock:
+            known = self._watches.pop(number, None)
+        if known is not None:
+            self._connection.tell(frames.UNWATCH, frames.unwatch(number))
+        call.stop()
+
+    def _ask(
+        self, operation: int, payload: bytes, decode: Callable[[bytes], Result], timeout: float, what: str
+    ) -> Result:
+        if len(payload) > frames.MOST_PAYLOAD:
+            raise ValueError(f"{what}: {len(payload)} bytes are too much for one request ({frames.MOST_PAYLOAD} bytes)")
+        try:
+            status, answer = self._connection.request(operation, payload, timeout)
+        except TimeoutError as error:
+            raise TimeoutError(f"{what}: {error}") from None
+        if status == DONE:
+            try:
+                return frames.decoded(decode, answer)
+            except ValueError as error:
+                self._connection.give_up(f"{self._endpoint} gave an answer that is none: {error}")
+                raise self._connection.lost() from None
+        text = answer.decode(errors="backslashreplace")
+        if status == frames.COMPACTED:
+            raise Compacted(f"{what}: {text}", remedy="List the keys, and watch after the revision of that answer.")
+        raise RdzvError(f"{self._endpoint} refuses {what}: {text}")
+
+    def _pushed(self, status: int, payload: bytes) -> None:
+        if status == frames.PUSH:
+            call = self._watches.get(frames.decoded(frames.pushed_to, payload))
+            if call is not None:  # else it was cancelled
+                events: Sequence[Event] = frames.decoded(frames.pushed, payload)
+                if events:
+                    call(events)
+
+    def _fell_silent(self) -> None:
+        why = f"{self._endpoint} answers others, but said nothing in this session for {self._ttl:g} s"
+        SecondLook(self._endpoint, self._connection, self._ttl, lambda: self._connection.give_up(why))
+
+    def _ended(self, error: ConnectionLost) -> None:
+        self._on_over(self)
+        logger.debug("session %s ended: %s", self._local_addr, error)
+        self._on_lost(error)
+
+
+class NativeCoordination:
+    """Coordination of run ``run_id`` by the native store at ``endpoint``. Thread-safe.
+
+    ``server`` is given by the process that serves it: closed with the backend. ``name`` is the backend's;
+    ``who`` says in messages who should be listening there, for example "the agent of rank 0". A session goes on for
+    ``outage_timeout`` seconds while the server does not answer, and at least for its time to live: a server that has
+    only stood still knows its sessions. Not ``named``: the run id is the default, with which a server of many runs is
+    not used. ``stranger``: see ``Opening``.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        run_id: str,
+        *,
+        name: str,
+        server: StoreServer | None = None,
+        who: str,
+        outage_timeout: float = 0.0,
+        named: bool = True,
+        stranger: Stranger = unknown,
+    ) -> None:
+        self._endpoint, self._run_id, self._name, self._server, self._who = endpoint, run_id, name, server, who
+        self._outage, self._named, self._stranger = outage_timeout, named, stranger
+        self._sessions: set[NativeSession] = set()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def hosts_service(self) -> bool:
+        return self._server is not None
+
+    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> NativeSession:
+        """As ``CoordinationBackend.open_session``; ``ttl`` from 0.1 s to an hour, else ``ValueError``.
+
+        A session that is lost at once may call ``on_lost`` before this returns.
+        """
+        opening = Opening(self._endpoint, self._run_id, ttl, named=self._named, stranger=self._stranger)
+        connection = reach(self._endpoint, timeout, self._who, opening.greet)
+        with contextlib.ExitStack() as undo:
+            undo.callback(connection.close)
+            session = NativeSession(
+                connection, self._endpoint, opening, ttl, on_lost, self._sessions.discard, self._outage
+            )
+            undo.callback(self._sessions.discard, session)
+            self._sessions.add(session)
+            session.start()
+            undo.pop_all()
+        return session
+
+    def close(self) -> None:
+        """End the sessions that are still open, and the server if this process has it. May be repeated."""
+        for session in list(self._sessions):
+            session.close()
+        if self._server is not None:
+            self._server.close()
+
+
+def _condition(guard: KeyValue | None) -> tuple[str, int] | None:
+    return None if guard is None else (guard.key, guard.revision)

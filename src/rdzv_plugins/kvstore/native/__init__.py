@@ -1,0 +1,1 @@
+"""The native store server and the store proxy, as Python sees them, and what they may use."""

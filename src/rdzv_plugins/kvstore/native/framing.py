@@ -1,0 +1,125 @@
+"""Our own framing of the native store, as a client: greeting, frames, statistics. See native/PROTOCOL.md."""
+
+from __future__ import annotations
+
+import functools
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import EndpointUnreachable, RdzvError
+from rdzv_plugins.kvstore.native.statistics import parse_statistics
+from rdzv_plugins.kvstore.sockets.reach import dial
+from rdzv_plugins.kvstore.tcpstore.whose import Stranger, is_torch_store, look_if_silent, unknown
+from rdzv_plugins.kvstore.tcpstore.wire import receive
+
+VERSION = 1
+DONE, REFUSED = 0, 1
+"""Statuses of a reply; of a refusal, the payload is text for people."""
+
+LENGTH = struct.Struct("<I")
+HEAD = struct.Struct("<IB")
+"""What follows the length: the number of the request, and its operation or the status of the reply."""
+
+_MAGIC = b"RDZV"
+_STATISTICS = 1
+
+
+class NotNative(ConnectionError):
+    """What answers does not speak our framing; ``args[0]`` is what it said."""
+
+
+class OtherVersion(ConnectionError):
+    """What answers speaks another version of our framing: ``args[0]``."""
+
+
+def hello(connection: socket.socket, ahead: bytes = b"", on_sent: Callable[[], None] = lambda: None) -> None:
+    """Greet, and send ``ahead`` with it: frames that need not wait for the answer, before which ``on_sent`` is called.
+
+    Raises ``NotNative``, ``OtherVersion``, ``ConnectionError`` or ``TimeoutError`` (of the socket).
+    """
+    connection.sendall(b"\xf7" + _MAGIC + LENGTH.pack(VERSION) + ahead)
+    on_sent()
+    answer = receive(connection, len(_MAGIC) + LENGTH.size)
+    if not answer.startswith(_MAGIC):
+        raise NotNative(answer)
+    (version,) = LENGTH.unpack_from(answer, len(_MAGIC))
+    if version != VERSION:
+        raise OtherVersion(version)
+
+
+def frame(number: int, operation: int, payload: bytes = b"") -> bytes:
+    """One request, whole. ``number`` comes back with its reply."""
+    return LENGTH.pack(HEAD.size + len(payload)) + HEAD.pack(number, operation) + payload
+
+
+def receive_reply(connection: socket.socket) -> tuple[int, bytes]:
+    """Status and payload of the next reply. Raises ``ConnectionError`` or ``TimeoutError`` (of the socket)."""
+    (size,) = LENGTH.unpack(receive(connection, LENGTH.size))
+    if size < HEAD.size:
+        raise ConnectionError(f"a frame of {size} bytes")
+    _, status = HEAD.unpack(receive(connection, HEAD.size))
+    return status, receive(connection, size - HEAD.size)
+
+
+def ask_statistics(endpoint: Endpoint, timeout: float, *, stranger: Stranger = unknown) -> dict[str, Any]:
+    """Ask for what ``StoreServer.stats()`` says at ``endpoint``. ``timeout`` (seconds) holds for each step.
+
+    ``stranger`` is asked when something listens that does not answer as a native store.
+    Raises ``EndpointUnreachable``, also when something else than a native store answers.
+    """
+    try:
+        connection = dial(endpoint.host, endpoint.port, timeout)
+    except socket.gaierror as error:
+        raise EndpointUnreachable(
+            f"{endpoint} does not resolve: {error.strerror}", remedy="Check the name, or give an IP address."
+        ) from None
+    except OSError as error:
+        why = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
+        raise EndpointUnreachable(
+            f"{endpoint} cannot be reached: {why}", remedy="Check address and port, and that the job still runs."
+        ) from None
+    with connection:
+        try:
+            silent = functools.partial(_silent, endpoint, connection, stranger)
+            hello(connection, on_sent=lambda: look_if_silent(connection, silent))
+            return _request(connection, _STATISTICS)
+        except ValueError as error:  # not JSON
+            raise not_statistics(endpoint, str(error)) from None
+        except OSError as error:
+            what = "does not answer" if isinstance(error, TimeoutError) else "hangs up"
+            raise EndpointUnreachable(
+                f"something listens at {endpoint}, but {what} when it is asked as a native store",
+                remedy="torch's own TCPStore has no statistics: start the job with --rdzv-conf store=parallel, or the "
+                "store with rdzv serve.",
+            ) from None
+
+
+def _silent(endpoint: Endpoint, connection: socket.socket, stranger: Stranger) -> EndpointUnreachable | None:
+    if known := stranger():
+        return known
+    if not is_torch_store(connection):
+        return None
+    return EndpointUnreachable(
+        f"{endpoint} is a TCPStore of torch, which has no statistics",
+        remedy="Of a rendezvous there more is known by --rdzv-backend and --rdzv-id. A workers' store has statistics "
+        "with --rdzv-conf store=parallel.",
+    )
+
+
+def not_statistics(endpoint: Endpoint, why: str) -> EndpointUnreachable:
+    """The error to raise when an answer lacks what it has to have."""
+    return EndpointUnreachable(
+        f"the store at {endpoint} answers with something else than statistics: {why}",
+        remedy="Is it of another version of rdzv-plugins? Ask it with the rdzv of that version.",
+    )
+
+
+def _request(connection: socket.socket, operation: int) -> dict[str, Any]:
+    connection.sendall(frame(1, operation))
+    status, payload = receive_reply(connection)
+    if status != DONE:
+        raise RdzvError(f"the store refuses: {payload.decode(errors='backslashreplace')}")
+    return parse_statistics(payload)

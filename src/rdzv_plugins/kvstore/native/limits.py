@@ -1,0 +1,101 @@
+"""What clients may ask of the native store server, and how many files a process may open."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rdzv_plugins.options import option
+
+logger = logging.getLogger(__name__)
+
+_MOST = 2**31 - 1  # bytes, keys, connections
+_MOST_STORED = 2**62
+_MOST_SECONDS = 1e6
+_SHARE = 4
+"""The rest is for the workers, whose work the machine is there for, and for what clients are sent."""
+_LEAST_SHARE = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class StoreLimits:
+    """A client that goes beyond is closed, with the reason in the server's statistics and its log."""
+
+    key_bytes: int = option(8192, help="Length of a key, its leading slash included.", unit="bytes", minimum=1)
+    value_bytes: int = option(8 * 2**20, help="Length of a value in a request.", unit="bytes", minimum=1)
+    keys_per_request: int = option(131072, help="Keys of one request, and keys that one client waits for.", minimum=1)
+    request_bytes: int = option(256 * 2**20, help="Length of one whole request.", unit="bytes", minimum=1024)
+    output_bytes: int = option(256 * 2**20, help="Replies that one client has not read.", unit="bytes", minimum=1024)
+    buffered_bytes: int = option(
+        2**30, help="Half-sent requests and unread replies of all clients together.", unit="bytes", minimum=1024
+    )
+    stored_bytes: int = option(
+        0,
+        help="Keys and values of one keyspace or run, with what it costs to know them; 0: a quarter of the memory "
+        "that this process may use. A run has at most 64 MiB.",
+        unit="bytes",
+        minimum=0,
+    )
+    connections: int = option(0, help="Open connections; 0: what the limit of open files leaves.", minimum=0)
+    handshake_seconds: float = option(
+        30.0, help="Time in which a new connection has to send a valid first request.", unit="s", minimum=0.01
+    )
+    stall_seconds: float = option(
+        60.0, help="Time for which a half-sent request or an unread reply may stand still.", unit="s", minimum=0.01
+    )
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            most = _MOST_SECONDS if name.endswith("_seconds") else _MOST_STORED if name == "stored_bytes" else _MOST
+            if not 0 <= value <= most or (value == 0 and name not in ("connections", "stored_bytes")):
+                raise ValueError(f"{name}={value} is not a limit (at most {most:g})")
+
+    @property
+    def most_stored(self) -> int:
+        """``stored_bytes``, or the share of memory that 0 stands for. In bytes."""
+        return self.stored_bytes or max(_LEAST_SHARE, usable_memory() // _SHARE)
+
+
+def usable_memory() -> int:
+    """Bytes of memory that this process may use: the machine's, or its control group's if that is allowed fewer."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "memory"):
+                limits += _group_limits(path, "memory.max" if not controllers else "memory.limit_in_bytes")
+    return min(limits)
+
+
+def _group_limits(path: str, name: str) -> list[int]:
+    """The limits of the group and of those that it is in, as far as they have one and can be seen from here."""
+    root = Path("/sys/fs/cgroup") if name == "memory.max" else Path("/sys/fs/cgroup/memory")
+    group = root / path.lstrip("/")
+    limits = []
+    for each in (group, *group.parents):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
+            limits.append(int((each / name).read_text()))
+        if each == root:
+            break
+    return limits
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as the system allows it: every client of a server is one.
+
+    The processes that it starts inherit that.
+    """
+    try:
+        import resource
+    except ImportError:  # not a Unix system
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            logger.debug("open files: limit raised from %d to %d", soft, hard)
+        except (OSError, ValueError) as error:  # some systems refuse their own hard limit
+            logger.debug("open files: limit stays at %d: %s", soft, error)

@@ -1,0 +1,174 @@
+"""The store proxy of a node: its workers' requests go to the root over one connection, and fewer of them.
+
+What it saves, and why no worker can see anything that the root's own clients could not, is in
+docs/explanation/tiered.md; the wire of the trunk in native/PROTOCOL.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import AddressInUse
+from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion, hello
+from rdzv_plugins.kvstore.native.limits import StoreLimits
+from rdzv_plugins.kvstore.native.server import native_part, version
+from rdzv_plugins.kvstore.native.statistics import parse_statistics
+from rdzv_plugins.kvstore.sockets.interruption import Interruption
+from rdzv_plugins.kvstore.sockets.listening import Ports, bind_exactly
+from rdzv_plugins.kvstore.sockets.reach import reach
+from rdzv_plugins.options import PortRange
+
+__all__ = ["StoreProxy"]
+
+logger = logging.getLogger(__name__)
+
+_LOST = "lost: "
+"""Begins the line of the native part that is not for the log, but for ``on_lost``."""
+
+
+class StoreProxy:
+    """A proxy in this process, from construction until ``close()`` or the end of a ``with`` block.
+
+    ``root`` is a native ``StoreServer``, or another proxy that is not a ``leaf``; ``name`` is how it calls itself
+    there. A connection to the root that breaks is made again within ``grace`` seconds, and no request is lost or
+    done twice. After that, and at once where the root refuses, the root is lost: all connections of workers are
+    closed, and ``on_lost`` is called once, with a sentence why, by a thread of this object's own. ``timeout``
+    (seconds) is for the first connection; it ends at once when ``interruption`` comes. ``leaf=False``: other proxies
+    may connect to it as to a root.
+
+    Thread-safe; blocking calls release the GIL, and the proxy's thread never runs Python. Raises
+    ``EndpointUnreachable`` where the root cannot be reached, ``MissingDependency`` where the native part is not built.
+    """
+
+    def __init__(
+        self,
+        root: Endpoint,
+        *,
+        name: str = "",
+        leaf: bool = True,
+        grace: float = 5.0,
+        limits: StoreLimits | None = None,
+        timeout: float = 15.0,
+        on_lost: Callable[[str], None] | None = None,
+        interruption: Interruption | None = None,
+    ) -> None:
+        native = native_part()
+        connection = reach(root, timeout, "the store's root", _greet, interruption=interruption)
+        connection.settimeout(None)
+        reading, writing = os.pipe()
+        try:
+            self._native = native.Proxy(
+                version=version(),
+                log_fd=writing,
+                limits=limits or StoreLimits(),
+                trunk=connection.detach(),
+                name=name or socket.gethostname(),
+                leaf=leaf,
+                grace_ms=int(grace * 1000),
+            )
+        except BaseException:
+            os.close(reading)
+            raise
+        self._root = root
+        self._lost = ""
+        self._paths: list[str] = []
+        self._stop = weakref.finalize(self, _close, self._native, self._paths, os.getpid())
+        # a thread of Python's own, so that the proxy's need not run Python; it ends when the proxy does
+        told = weakref.WeakMethod(self._told)
+        threading.Thread(target=_log, args=(reading, told, on_lost), name="rdzv-proxy-log", daemon=True).start()
+
+    @property
+    def lost(self) -> str:
+        """Why the root is lost; empty while it is not."""
+        return self._lost
+
+    def listen(self, host: str = "127.0.0.1", ports: Ports = PortRange(0, 0)) -> int:
+        """Listen on ``host``, on the first free of ``ports``; returns that port. Raises ``AddressInUse``."""
+        return int(self._native.listen(bind_exactly(host, ports, "the store proxy").detach()))
+
+    def listen_unix(self, path: str) -> None:
+        """Listen on a Unix socket, for processes of this user (and root) alone.
+
+        ``@name`` is an abstract one; else a file is made, with mode 0600, and removed by ``close()``.
+        Raises ``AddressInUse``.
+        """
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            if path.startswith("@"):
+                listener.bind("\0" + path[1:])
+            else:
+                os.fchmod(listener.fileno(), 0o600)  # what the file will have: no moment at which others may connect
+                listener.bind(path)
+                self._paths.append(path)
+        except OSError as error:
+            listener.close()
+            raise AddressInUse(
+                f"the store proxy cannot listen on {path}: {(error.strerror or str(error)).lower()}",
+                remedy="Choose another path (at most 107 bytes), in a directory that this user may write to.",
+            ) from None
+        self._native.listen(listener.detach())
+
+    def stats(self) -> dict[str, Any]:
+        """What the proxy does and has done; docs/reference/store-statistics.md names every figure."""
+        data = parse_statistics(self._native.statistics())
+        data["proxy"]["lost"] = self._lost
+        return data
+
+    def close(self) -> None:
+        """Close all connections of workers, and the one to the root. May be called more than once."""
+        self._stop()
+
+    def __enter__(self) -> StoreProxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _told(self, reason: str) -> None:
+        self._lost = reason
+
+
+def _greet(connection: socket.socket) -> str:
+    try:
+        hello(connection)
+    except NotNative:
+        return "what accepts connections there is not a native store (torch's own cannot serve proxies)"
+    except TimeoutError:
+        return "it accepts connections, but does not answer as a native store (torch's own cannot serve proxies)"
+    except OtherVersion as error:
+        return f"it accepts, but speaks version {error.args[0]} of the framing"
+    return ""
+
+
+def _close(native: Any, paths: list[str], process: int) -> None:
+    native.stop()
+    for path in paths if os.getpid() == process else ():  # a forked child has no proxy
+        with contextlib.suppress(OSError):
+            Path(path).unlink()
+
+
+def _log(reading: int, told: Any, on_lost: Callable[[str], None] | None) -> None:
+    with open(reading, encoding="utf-8", errors="backslashreplace") as lines:
+        for line in lines:
+            text = line.rstrip("\n")
+            if not text.startswith(_LOST):
+                logger.warning("%s", text)
+                continue
+            reason = text.removeprefix(_LOST)
+            if (tell := told()) is not None:
+                tell(reason)
+            logger.debug("the store's root is lost: %s", reason)
+            if on_lost is not None:
+                on_lost(reason)

@@ -1,0 +1,259 @@
+"""The native store server: what torch's own TCPStore clients use unchanged, on several threads.
+
+The wire is in native/PROTOCOL.md, who owns what in native/THREADS.md. Linux only; where the native part
+was not built, ``StoreServer`` raises ``MissingDependency`` with the remedy.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from rdzv_plugins.errors import MissingDependency, RdzvError
+from rdzv_plugins.kvstore.native.limits import StoreLimits
+from rdzv_plugins.kvstore.native.statistics import parse_statistics
+from rdzv_plugins.kvstore.sockets.listening import bind_exactly
+from rdzv_plugins.options import PortRange
+
+__all__ = ["Keyspace", "StoreLimits", "StoreServer", "native_part"]
+
+logger = logging.getLogger(__name__)
+
+MOST_THREADS = 64
+LEAST_PAUSE = 0.1  # seconds
+
+
+class Keyspace:
+    """One store of a server: keys of its own, on a port of its own. Thread-safe."""
+
+    def __init__(self, native: Any, name: str, id_: int, port: int) -> None:
+        self._native = native
+        self._id = id_
+        self.name = name
+        self.port = port
+
+    def wipe(self) -> None:
+        """Forget all keys and queues. Connections stay, and so does who waits. Raises ``ValueError`` when closed.
+
+        Proxies are told to forget what they hold, which takes a moment.
+        """
+        try:
+            self._native.wipe_keyspace(self._id)
+        except IndexError:
+            raise ValueError(f"keyspace {self.name!r} is closed") from None
+
+    def pause_after(self, seconds: float, on_pause: Callable[[int], None]) -> None:
+        """Serve nobody any more once this process has stood still for ``seconds``, until ``resume`` or ``close``.
+
+        For stores whose clients others may have given up meanwhile: a process that was stopped, or whose machine was
+        suspended or swapped, would else answer them before anything else is asked. While it pauses, nothing is read,
+        answered or accepted, no wait is released, and all connections stay open. Every event loop decides that before
+        it serves anybody; one slow request is no reason. Others of the server's keyspaces go on.
+
+        ``on_pause`` is called with the number of the pause (1, 2, ...), by a thread of the keyspace's own, which may
+        block; again, with a higher number, when the process stands still another time, paused or not. What it raises
+        is logged, and the keyspace stays paused. Choose ``seconds`` (from 0.1) so that nobody can have been given up in
+        them: a pause without need lasts only until ``resume``. Not covered is what was being sent at the very moment
+        of the stop. Once for each keyspace. Raises ``ValueError`` when it is closed, or pauses already.
+        """
+        if not seconds >= LEAST_PAUSE:
+            raise ValueError(f"keyspace {self.name!r}: a pause after {seconds} s (at least {LEAST_PAUSE} s)")
+        try:
+            event = self._native.pause_after(self._id, int(seconds * 1000))
+        except IndexError:
+            raise ValueError(f"keyspace {self.name!r} is closed") from None
+        watching = threading.Thread(
+            target=_watch_pauses, args=(self, event, on_pause), name="rdzv-store-pause", daemon=True
+        )
+        watching.start()
+
+    def resume(self, pause: int) -> bool:
+        """Serve again after the pause of that number. Thread-safe.
+
+        False: it does not, because the process has stood still again since (``on_pause`` says so) or it is closed.
+        """
+        try:
+            return bool(self._native.resume(self._id, pause))
+        except IndexError:
+            return False
+
+    @property
+    def paused(self) -> bool:
+        """Whether it serves nobody at the moment; not when it is closed."""
+        try:
+            return bool(self._native.paused(self._id))
+        except IndexError:
+            return False
+
+    def close(self) -> None:
+        """Close its connections, forget its keys and free its port; the other keyspaces notice nothing.
+
+        Blocks (without the GIL) until that is done. Once it is closed, closing it again does nothing.
+        """
+        try:
+            self._native.close_keyspace(self._id)
+        except IndexError:  # closed already
+            pass
+
+
+class StoreServer:
+    """A store server in this process, from construction until ``close()`` or the end of a ``with`` block.
+
+    ``host`` is a name or an address of this machine to listen on; ``""`` all interfaces, IPv4 and IPv6,
+    ``"0.0.0.0"`` those of IPv4, ``"::"`` those of IPv6. ``port`` 0 is any free one. With ``listen_fd``, a bound TCP
+    socket's descriptor, both are ignored and the descriptor is owned from here on. ``threads`` event loops;
+    0: half of the processors, at most 8; more than 64 are refused. ``name`` is that of the first keyspace.
+    ``run`` is the only run that sessions may be opened for, by its id; ``""``: any, kept apart.
+
+    Thread-safe; blocking calls release the GIL, and no loop thread runs Python. Clients that were closed for
+    going beyond ``limits`` are logged as warnings, at most ten a second. A forked child has no server: the
+    threads stay in the parent.
+
+    Raises ``AddressInUse``, or ``MissingDependency`` where the native part is not built.
+    """
+
+    def __init__(
+        self,
+        host: str = "",
+        port: int = 0,
+        *,
+        threads: int = 0,
+        limits: StoreLimits | None = None,
+        listen_fd: int | None = None,
+        name: str = "default",
+        run: str = "",
+    ) -> None:
+        if not 0 <= threads <= MOST_THREADS:
+            raise ValueError(f"StoreServer: threads={threads} is not from 0 to {MOST_THREADS}")
+        native = native_part()
+        listener = _listen(host, port, listen_fd, name)
+        reading, writing = os.pipe()
+        try:
+            self._native = native.Server(
+                threads=threads, version=version(), log_fd=writing, limits=limits or StoreLimits(), run=run
+            )
+        except BaseException:
+            os.close(reading)
+            listener.close()
+            raise
+        # a thread of Python's own, so that loop threads need not run Python; it ends when the server does
+        threading.Thread(target=_log, args=(reading,), name="rdzv-store-log", daemon=True).start()
+        self._stop = weakref.finalize(self, self._native.stop)
+        self._host = host
+        self._first = self._open(name, listener)
+
+    @property
+    def port(self) -> int:
+        """The first keyspace's port."""
+        return self._first.port
+
+    @property
+    def threads(self) -> int:
+        """How many event loops there are."""
+        return int(self._native.threads)
+
+    @property
+    def first(self) -> Keyspace:
+        """The keyspace that the server was made with."""
+        return self._first
+
+    def open_keyspace(
+        self, name: str, host: str | None = None, port: int = 0, *, listen_fd: int | None = None
+    ) -> Keyspace:
+        """Another store with its own keys and port. ``host`` None: that of the server.
+
+        Raises ``AddressInUse``, or ``ValueError`` when there is one of that name or the server is closed.
+        """
+        return self._open(name, _listen(self._host if host is None else host, port, listen_fd, name))
+
+    def stats(self) -> dict[str, Any]:
+        """What the server does and has done; docs/reference/store-statistics.md names every figure.
+
+        Times are seconds, sizes bytes, counts since the start. Takes one lock after the other, each
+        for a short time, so the figures are not of one instant.
+        """
+        return parse_statistics(self._native.statistics())
+
+    def close(self) -> None:
+        """Close all keyspaces and connections and end the threads. May be called more than once."""
+        self._stop()
+
+    def __enter__(self) -> StoreServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self, name: str, listener: socket.socket) -> Keyspace:
+        id_, port = self._native.open_keyspace(name, listener.detach())
+        return Keyspace(self._native, name, id_, port)
+
+
+def _watch_pauses(keyspace: Keyspace, event: int, on_pause: Callable[[int], None]) -> None:
+    """Report the pauses until the keyspace is closed. ``event`` is owned."""
+    told = 0
+    try:
+        while True:
+            os.read(event, 8)
+            try:
+                number = int(keyspace._native.pauses(keyspace._id))
+            except IndexError:  # closed
+                return
+            if number > told:
+                told = number
+                _tell(keyspace, number, on_pause)
+    finally:
+        os.close(event)
+
+
+def _tell(keyspace: Keyspace, number: int, on_pause: Callable[[int], None]) -> None:
+    try:
+        on_pause(number)
+    except Exception:
+        logger.exception("keyspace %r stays paused: what was to be done about it has failed", keyspace.name)
+
+
+def native_part() -> Any:
+    """The extension module. Raises ``MissingDependency`` with the reason why it is not there."""
+    try:
+        from rdzv_plugins.kvstore import _native
+    except ImportError as error:
+        raise MissingDependency(
+            f"the native store is not part of this installation of rdzv-plugins: {error}",
+            remedy="It needs Linux, and a C++20 compiler when rdzv-plugins is installed: apt-get install g++ (or the "
+            "like), then RDZV_REQUIRE_NATIVE=1 pip install --force-reinstall --no-deps --no-cache-dir "
+            "--no-binary rdzv-plugins rdzv-plugins. What can be used without it: rdzv backends.",
+        ) from error
+    return _native
+
+
+def _listen(host: str, port: int, listen_fd: int | None, name: str) -> socket.socket:
+    if listen_fd is None:
+        return bind_exactly(host, PortRange(port, port), "a store" if name == "default" else f"keyspace {name!r}")
+    try:
+        return socket.socket(fileno=listen_fd)
+    except OSError as error:
+        raise RdzvError(f"listen_fd={listen_fd} is not a socket: {error.strerror}") from None
+
+
+def version() -> str:
+    """The version of this installation."""
+    try:
+        return importlib.metadata.version("rdzv-plugins")
+    except importlib.metadata.PackageNotFoundError:  # a checkout that is not installed
+        return "unknown"
+
+
+def _log(reading: int) -> None:
+    with open(reading, encoding="utf-8", errors="backslashreplace") as lines:
+        for line in lines:
+            logger.warning("%s", line.rstrip("\n"))

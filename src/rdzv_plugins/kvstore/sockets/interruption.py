@@ -1,0 +1,75 @@
+"""Ending waits on sockets from another thread: what they wait for cannot come any more.
+
+A socket that is shut down wakes whoever is blocked in it, also where the machine at the other end went silently and
+TCP would go on for minutes. Every wait of an agent in the store of a round is under one of these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+
+class Interrupted(ConnectionError):
+    """The wait was ended; ``str()`` says why."""
+
+
+class Interruption:
+    """Comes at most once, and stays. Thread-safe; ``interrupt`` never blocks, so any thread may call it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # held for system calls that return at once
+        self._sockets: set[socket.socket] = set()
+        self._came = threading.Event()
+        self._reason = ""
+
+    @property
+    def reason(self) -> str:
+        """Why it came; "" while it has not."""
+        return self._reason
+
+    def interrupt(self, reason: str) -> None:
+        """End all waits under it, now and later, for ``reason``. The first reason counts."""
+        with self._lock:
+            self._reason = self._reason or reason
+            for each in self._sockets:
+                _shut_down(each)
+        self._came.set()
+
+    def attach(self, connection: socket.socket) -> None:
+        """Shut this connection down when the interruption comes, or at once if it has come."""
+        with self._lock:
+            self._sockets.add(connection)
+            if self._reason:
+                _shut_down(connection)
+
+    def detach(self, connection: socket.socket) -> None:
+        """Let go of a connection before it is closed: its descriptor may soon be another file's. May be repeated."""
+        with self._lock:
+            self._sockets.discard(connection)
+
+    @contextlib.contextmanager
+    def over(self, connection: socket.socket) -> Iterator[None]:
+        """Attached within the block. Raises ``Interrupted`` if the interruption came before or meanwhile."""
+        self.attach(connection)
+        try:
+            yield
+        finally:
+            self.detach(connection)
+            self.check()
+
+    def check(self) -> None:
+        """Raise ``Interrupted`` if the interruption has come."""
+        if self._reason:
+            raise Interrupted(self._reason)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for ``seconds``, or less if the interruption comes."""
+        self._came.wait(seconds)
+
+
+def _shut_down(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it is gone already
+        connection.shutdown(socket.SHUT_RDWR)

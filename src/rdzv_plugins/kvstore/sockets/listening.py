@@ -1,0 +1,140 @@
+"""Listening on a port before anybody is told of it, and saying who holds a port that is taken."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import AddressInUse
+from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
+from rdzv_plugins.kvstore.sockets.reach import is_own_address, resolve
+from rdzv_plugins.options import PortRange
+
+_ANY = [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]
+
+
+Ports = PortRange | PortTurns
+"""Ports to try, in the order in which they come."""
+
+
+def bind(host: str, ports: Ports, what: str) -> socket.socket:
+    """A TCP socket that listens on the first free port of ``ports``, for peers that dial ``host``.
+
+    On ``host`` itself if that is a loopback address, else on all interfaces, as torch's server does.
+    Raises ``AddressInUse``, naming the process that holds the port where /proc tells.
+    """
+    if not Endpoint(host, 0).is_loopback:
+        return _listen(_ANY, ports, what, dual=True)
+    if host == "localhost":
+        return _listen([(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")], ports, what)
+    return _listen([(socket.AF_INET6 if ":" in host else socket.AF_INET, host)], ports, what)
+
+
+def bind_exactly(host: str, ports: Ports, what: str) -> socket.socket:
+    """A socket as ``bind`` makes it, but on ``host`` alone: a name or an address of this machine.
+
+    ``""`` is all interfaces, of IPv4 and IPv6; ``0.0.0.0`` those of IPv4 and ``::`` those of IPv6.
+    """
+    if not host:
+        return _listen(_ANY, ports, what, dual=True)
+    try:
+        found = resolve(host, 0)
+    except socket.gaierror as error:
+        raise AddressInUse(
+            f"{what} cannot listen on {host!r}: the name does not resolve ({error.strerror})",
+            remedy="Give an address of this machine, or none to listen on all of them.",
+        ) from None
+    return _listen([(family, str(address[0])) for family, _, _, _, address in found], ports, what, where=f"{host} ")
+
+
+def bind_if_here(endpoint: Endpoint, is_host: bool | None, what: str) -> socket.socket | None:
+    """A socket as ``bind`` makes it, if this node is to serve ``endpoint``; None if it is a client of another process.
+
+    ``is_host`` None: it serves if the address is one of this machine, and nobody else does so already. Raises
+    ``AddressInUse`` where ``is_host`` True cannot be had.
+    """
+    if not (is_own_address(endpoint.host) if is_host is None else is_host):
+        return None
+    try:
+        return bind(endpoint.host, PortRange(endpoint.port, endpoint.port), what)
+    except AddressInUse:
+        if is_host:
+            raise
+        return None  # another agent of this machine serves, or rdzv serve: whose it is comes out when it is greeted
+
+
+def _listen(
+    candidates: list[tuple[socket.AddressFamily, str]],
+    ports: Ports,
+    what: str,
+    *,
+    dual: bool = False,
+    where: str = "",
+) -> socket.socket:
+    failure: OSError | None = None
+    for port in ports:
+        for family, address in candidates:
+            try:
+                listener = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:  # a machine without IPv6
+                failure = failure or error
+                continue
+            try:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
+                listener.bind((address, port))
+                listener.listen()  # a second binder is refused from here on, not only from accept on
+                return listener
+            except OSError as error:
+                listener.close()
+                failure = failure if failure and failure.errno == errno.EADDRINUSE else error
+                if error.errno == errno.EADDRINUSE:
+                    break  # the other family would only hide it
+    held = failure is not None and failure.errno == errno.EADDRINUSE
+    holder = port_holder(ports.first) if held else ""
+    remedy = "Stop that process, or choose another port." if held else "Choose another address or port."
+    if holder.startswith(f"pid {os.getpid()} "):
+        holder += ", which is this very process: it serves something else there"
+        remedy = "Choose another port: the endpoint and --rdzv-conf worker_ports each need ports of their own."
+    why = f"in use by {holder}" if held else failure and (failure.strerror or str(failure)).lower()
+    raise AddressInUse(
+        f"{what} cannot listen on {where}port {ports} of this machine ({socket.gethostname()}): {why}", remedy=remedy
+    )
+
+
+def port_holder(port: int) -> str:
+    """Who listens on a TCP port of this machine, as well as /proc tells: ``pid 812 (python train.py)``."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table) as lines:
+                rows = [line.split() for line in lines][1:]
+        except OSError:
+            continue
+        inodes |= {row[9] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port}
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for pid in filter(str.isdecimal, os.listdir("/proc") if wanted else []):
+        if wanted & _links(f"/proc/{pid}/fd"):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as cmdline:
+                    command = cmdline.read().replace(b"\0", b" ").decode(errors="replace").strip()
+            except OSError:  # it has just ended
+                continue
+            return f"pid {pid} ({command[:120]})"
+    return "another process"
+
+
+def _links(directory: str) -> set[str]:
+    """The targets of the links in ``directory``, as far as they are ours to read and still there."""
+    links = set()
+    try:
+        for name in os.listdir(directory):
+            with contextlib.suppress(OSError):
+                links.add(os.readlink(f"{directory}/{name}"))
+    except OSError:
+        pass
+    return links

@@ -1,0 +1,57 @@
+"""The ports of a range, in turn: the store of a new round is not to be found where that of an old one was."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from rdzv_plugins.options import PortRange
+
+_LISTENING, _TIME_WAIT = "0A", "06"
+_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+class PortTurns:
+    """Iterates over all ports of ``ports``, each time from behind the one at which the last iteration stopped.
+
+    Those at which nobody was of late come first, and last those that still have living connections: a late worker of
+    an old round may be at the other end. The first turn begins anywhere, so that another process of this machine, or
+    the same one started again, hardly begins at the same port. One thread at a time.
+    """
+
+    def __init__(self, ports: PortRange) -> None:
+        self._ports = ports
+        self._next = random.SystemRandom().randrange(ports.last - ports.first + 1)
+
+    def __iter__(self) -> Iterator[int]:
+        ports = list(self._ports)
+        ports = ports[self._next :] + ports[: self._next]
+        used = _connected_ports() if len(ports) > 1 else {}
+        for port in sorted(ports, key=lambda port: used.get(port, 0)):  # those alike stay in turn
+            self._next = (port - self._ports.first + 1) % len(ports)
+            yield port
+
+    @property
+    def first(self) -> int:
+        """The lowest of the ports."""
+        return self._ports.first
+
+    def __str__(self) -> str:
+        return str(self._ports)
+
+
+def _connected_ports() -> dict[int, int]:
+    """The local ports of this machine's TCP connections, where /proc tells: 1 if both ends have closed, 2 if not."""
+    ports: dict[int, int] = {}
+    for table in _TABLES:
+        try:
+            with open(table) as lines:
+                next(lines, None)  # the heading
+                for line in lines:
+                    _, local, _, state, _ = line.split(maxsplit=4)
+                    if state != _LISTENING:
+                        port = int(local.rpartition(":")[2], 16)
+                        ports[port] = max(ports.get(port, 0), 1 if state == _TIME_WAIT else 2)
+        except OSError:
+            continue
+    return ports

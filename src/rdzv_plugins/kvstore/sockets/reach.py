@@ -1,0 +1,186 @@
+"""Reaching an endpoint with plain sockets, so that a failure can be told apart and named.
+
+torch's client reports one text for every cause; here a name that does not resolve, a refusal, a
+time-out and a missing route are different sentences. No reverse look-up is ever made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.kvstore.sockets.interruption import Interrupted, Interruption
+from rdzv_plugins.reporting import Reporting
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPT_S = 10.0
+_LOOK_S = 5.0
+_REFUSED = "connection refused (nobody listens there yet)"
+
+
+Greeting = Callable[[socket.socket], str]
+"""Speaks to a fresh connection. Returns "" when the right program answered, else what is wrong;
+raises ``EndpointUnreachable`` when trying again is of no use."""
+
+
+def wait_reachable(endpoint: Endpoint, timeout: float, who: str, greet: Greeting | None = None) -> str:
+    """Do as ``reach`` does, and hang up. Returns this machine's address on the connection: peers can dial that one."""
+    with reach(endpoint, timeout, who, greet) as connection:
+        return str(connection.getsockname()[0])
+
+
+def reach(
+    endpoint: Endpoint,
+    timeout: float,
+    who: str,
+    greet: Greeting | None = None,
+    *,
+    interruption: Interruption | None = None,
+) -> socket.socket:
+    """Connect to ``endpoint`` and greet, again and again for up to ``timeout`` seconds. Returns the connection.
+
+    ``who`` says in messages who should be listening. Raises ``EndpointUnreachable``, at once when ``interruption``
+    comes.
+    """
+    interruption = interruption or Interruption()
+    start = time.monotonic()
+    deadline = start + timeout
+    reporting = Reporting()
+    delay = 0.05
+    while True:
+        limit = min(_ATTEMPT_S, max(0.1, deadline - time.monotonic()))
+        connection, reason = try_connect(endpoint, limit, greet, interruption=interruption)
+        if connection is not None:
+            return connection
+        if interruption.reason:
+            raise EndpointUnreachable(f"{who} at {endpoint} was not waited for any longer: {reason}")
+        now = time.monotonic()
+        if now >= deadline:
+            raise EndpointUnreachable(
+                f"{who} at {endpoint} could not be reached within {timeout:g} s: {reason}", remedy=_remedy(reason)
+            )
+        if reporting.is_due():
+            logger.info("waiting for %s at %s: %s (%.0f s of %g s)", who, endpoint, reason, now - start, timeout)
+        interruption.sleep(min(delay * random.uniform(0.5, 1.0), max(0.0, deadline - now)))
+        delay = min(delay * 1.5, 1.0)
+
+
+def look(endpoint: Endpoint, who: str, greet: Greeting | None = None) -> bool:
+    """Whether ``who`` answers at ``endpoint`` now; logs a warning if nobody listens there yet, as before a start.
+
+    One attempt of some seconds. Raises ``EndpointUnreachable`` if it cannot be reached for another reason.
+    """
+    connection, reason = try_connect(endpoint, _LOOK_S, greet)
+    if connection is not None:
+        connection.close()
+        return True
+    if reason != _REFUSED:
+        raise EndpointUnreachable(f"{who} at {endpoint} cannot be reached: {reason}", remedy=_remedy(reason))
+    logger.warning("nobody listens at %s yet: this node would wait there for %s", endpoint, who)
+    return False
+
+
+Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+
+
+def resolve(host: str, port: int) -> Sequence[Address]:
+    """The addresses of ``host``, as from ``socket.getaddrinfo``. Raises ``socket.gaierror``."""
+    # bytes: for text, Python loads its tables for international names (256 KiB), which hosts here are not
+    name = host.encode() if host.isascii() else host
+    return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+
+
+def try_connect(
+    endpoint: Endpoint, timeout: float, greet: Greeting | None, *, interruption: Interruption | None = None
+) -> tuple[socket.socket | None, str]:
+    """(connection, "") on success, else (None, why not): at once, and with its reason, when ``interruption`` comes.
+
+    The look-up of a name takes as long as this machine's resolver lets it.
+    """
+    interruption = interruption or Interruption()
+    try:
+        found = resolve(endpoint.host, endpoint.port)
+    except socket.gaierror as error:
+        return None, f"the name does not resolve ({error.strerror})"
+    reason = "the name has no address"
+    for family, kind, protocol, _, address in found:
+        with contextlib.ExitStack() as unless_kept:
+            try:
+                connection = unless_kept.enter_context(socket.socket(family, kind, protocol))
+                connection.settimeout(timeout)
+                with interruption.over(connection):
+                    connection.connect(address)
+                    reason = greet(connection) if greet else ""
+                if not reason:
+                    unless_kept.pop_all()
+                    return connection, ""
+            except Interrupted as error:
+                return None, str(error)
+            except ConnectionRefusedError:
+                reason = _REFUSED
+            except TimeoutError:
+                reason = "no answer (machine down, or a firewall drops the packets)"
+            except OSError as error:
+                reason = (error.strerror or str(error)).lower()
+    return None, reason
+
+
+def dial(host: str, port: int, timeout: float) -> socket.socket:
+    """A connection to the first address of ``host`` that takes it within ``timeout`` seconds. Raises ``OSError``."""
+    failure: OSError = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in resolve(host, port):
+        connection = socket.socket(family, kind, protocol)
+        connection.settimeout(timeout)
+        try:
+            connection.connect(address)
+            return connection
+        except OSError as error:
+            connection.close()
+            failure = error
+    raise failure
+
+
+def _remedy(reason: str) -> str:
+    if "resolve" in reason:
+        return "Check the name, or give an IP address."
+    if "accepts" in reason:
+        return "Another program may use that port: check what listens there."
+    if "refused" in reason:
+        return "Is that node's agent running, with the same endpoint? Its own output says why not."
+    return "Check the address, the route and the firewall between the nodes."
+
+
+def is_own_address(host: str) -> bool:
+    """True when ``host`` is an address of this machine: decided by binding to it, never by names."""
+    try:
+        found = resolve(host, 0)
+    except socket.gaierror:
+        return False
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.bind(address)
+                return True
+            except OSError:
+                continue
+    return False
+
+
+def default_address() -> str:
+    """The address of the interface with the default route; loopback when there is none. Sends nothing."""
+    for family, target in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((target, 9))  # documentation addresses: a route look-up, no packet
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return "127.0.0.1"

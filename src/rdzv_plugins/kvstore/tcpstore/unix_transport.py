@@ -1,0 +1,132 @@
+"""Moving torch's own client of a TCPStore to a Unix socket of the same store.
+
+torch's client connects by TCP only, but once it has greeted it does nothing but send, receive and poll on one
+descriptor. So a greeted connection over the Unix socket is put in the place of that descriptor: what torch's client is,
+does and raises stays torch's, for callers in C++ too. docs/decisions/0018-worker-transport.md says why it is not a
+``Store`` in Python. Linux only, as it reads /proc/self/fd.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from typing import Any
+
+from rdzv_plugins.kvstore.tcpstore.wire import NotAStore, greet
+
+_GREETING_S = 5.0
+"""The store listens on this machine: it answers at once, or it is in trouble."""
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+_CREDENTIALS = "=iII"  # struct ucred: pid, uid, gid
+
+
+class NotMoved(OSError):
+    """The client goes on by TCP; ``str()`` says why."""
+
+
+def open_sockets() -> frozenset[str]:
+    """What /proc calls the sockets that this process has open. Raises ``OSError`` where there is no /proc."""
+    return frozenset(_sockets())
+
+
+def move(store: Any, path: str, before: frozenset[str]) -> None:
+    """Let ``store``, a ``TCPStore`` that is a client only, speak to the same store over the Unix socket ``path``.
+
+    ``@name`` is an abstract socket. ``before`` is what ``open_sockets`` gave before ``store`` was made, and nobody has
+    used it since. Clones of ``store`` connect by TCP. Raises ``NotMoved``; ``store`` is as it was then.
+    """
+    try:
+        with _connect(path) as connection:
+            descriptor = _client(store.port, before)
+            os.set_blocking(connection.fileno(), os.get_blocking(descriptor))
+            os.dup2(connection.fileno(), descriptor, inheritable=os.get_inheritable(descriptor))
+    except NotMoved:
+        raise
+    except OSError as error:
+        raise NotMoved(error.strerror or str(error)) from None
+
+
+def _connect(path: str) -> socket.socket:
+    """A greeted connection. Raises ``OSError``."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_GREETING_S)
+        connection.connect("\0" + path[1:] if path.startswith("@") else path)
+        owner, user = _owner(connection), os.geteuid()
+        if owner not in (0, user) and user != 0:  # abstract names are free for all to take
+            raise NotMoved(f"user {owner} listens there, not this one ({user})")
+        try:
+            greet(connection)
+        except TimeoutError:
+            raise NotMoved(f"no answer within {_GREETING_S:g} s") from None
+        except NotAStore:
+            raise NotMoved("what answers is no store") from None
+        return connection
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _owner(connection: socket.socket) -> int:
+    """The user whose process listens at the other end."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_CREDENTIALS))
+    return int(struct.unpack(_CREDENTIALS, credentials)[1])
+
+
+def _client(port: int, before: frozenset[str]) -> int:
+    """The descriptor of the client's TCP connection to ``port``. Raises ``NotMoved`` if that is not certain."""
+    found = [
+        descriptor for name, descriptor in _sockets().items() if name not in before and _leads_to(descriptor, port)
+    ]
+    if len(found) != 1:
+        raise NotMoved(f"{len(found)} new connections of this process lead to port {port}, not one")
+    if _has_input(found[0]):
+        raise NotMoved("torch's connection is in use")
+    return found[0]
+
+
+def _sockets() -> dict[str, int]:
+    """The open sockets by the names that /proc has for them, which no two share."""
+    sockets = {}
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            name = os.readlink(f"/proc/self/fd/{entry}")
+        except OSError:  # closed meanwhile
+            continue
+        if name.startswith("socket:"):
+            sockets[name] = int(entry)
+    return sockets
+
+
+def _leads_to(descriptor: int, port: int) -> bool:
+    borrowed = _borrow(descriptor)
+    if borrowed is None:
+        return False
+    try:
+        return borrowed.family in _INTERNET and bool(borrowed.getpeername()[1] == port)
+    except OSError:  # it listens, or is not connected yet
+        return False
+    finally:
+        borrowed.detach()
+
+
+def _has_input(descriptor: int) -> bool:
+    borrowed = _borrow(descriptor)
+    if borrowed is None:
+        return True
+    try:
+        borrowed.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    finally:
+        borrowed.detach()
+    return True
+
+
+def _borrow(descriptor: int) -> socket.socket | None:
+    """A socket object that must be detached; None if that descriptor is no longer a socket."""
+    try:
+        return socket.socket(fileno=descriptor)
+    except OSError:
+        return None

@@ -1,0 +1,104 @@
+"""Waiting for a key on a connection of our own: told by the server, stopped at once.
+
+torch's client would do for the waiting, but a thread inside it cannot be stopped, and one that is still
+there when the process ends takes it down (SIGABRT) if the server ends first.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+from rdzv_plugins.kvstore.sockets.reach import dial
+from rdzv_plugins.kvstore.tcpstore import wire
+
+_CONNECT_S = 30.0
+_KEEPALIVE_S = 10
+_KEEPALIVE_PROBES = 3
+
+
+class Watch:
+    """A thread that waits for one key and then calls back, once.
+
+    ``on_value`` gets the value; ``on_lost`` the error when the server goes away, or when its machine
+    has not answered for about 40 s (TCP keep-alive). Both run on the thread.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        key: str,
+        on_value: Callable[[bytes], None],
+        on_lost: Callable[[Exception], None],
+    ) -> None:
+        self._key, self._on_value, self._on_lost = key, on_value, on_lost
+        self._stopped = threading.Event()
+        self._connection = dial(host, port, _CONNECT_S)
+        try:
+            wire.greet(self._connection)
+        except OSError:
+            self._connection.close()
+            raise
+        self._connection.settimeout(None)
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (
+            ("TCP_KEEPIDLE", _KEEPALIVE_S),
+            ("TCP_KEEPINTVL", _KEEPALIVE_S),
+            ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
+        ):
+            if hasattr(socket, name):  # Linux; elsewhere the system's own times hold
+                self._connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self._thread = threading.Thread(target=self._run, name=f"rdzv-watch-{key}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No call-back begins after this returns. May be called more than once, and from a call-back."""
+        self._stopped.set()
+        try:
+            self._connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is gone already
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        with self._connection:
+            try:
+                value = wire.wait_and_get(self._connection, self._key)
+            except OSError as error:
+                if not self._stopped.is_set():
+                    self._on_lost(error)
+                return
+        if not self._stopped.is_set():
+            self._on_value(value)
+
+
+class AwaitedKey:
+    """Waiting for one key from the main thread: unlike a wait inside torch, a signal interrupts it."""
+
+    def __init__(self, host: str, port: int, key: str) -> None:
+        self._done = threading.Event()
+        self._value: bytes | None = None
+        self._error: Exception | None = None
+        self._watch = Watch(host, port, key, self._found, self._lost)
+
+    def wait(self, timeout: float) -> bytes | None:
+        """The value, or None after ``timeout`` seconds. Raises ``OSError`` when the server is lost."""
+        self._done.wait(max(0.0, timeout))
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def stop(self) -> None:
+        """Stop waiting."""
+        self._watch.stop()
+
+    def _found(self, value: bytes) -> None:
+        self._value = value
+        self._done.set()
+
+    def _lost(self, error: Exception) -> None:
+        self._error = error
+        self._done.set()

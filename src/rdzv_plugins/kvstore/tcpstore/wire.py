@@ -1,0 +1,75 @@
+"""The little of torch's TCPStore wire format that we speak ourselves: a greeting, reading a key, and waiting for one.
+
+Verified against torch 2.13; ``QueryType`` in torch/csrc/distributed/c10d/TCPStoreBackend.hpp names the
+requests. Integers are in host byte order, a string is its length (u64) and its bytes, and a key is
+sent with a leading slash. There are no error replies: a server that objects hangs up.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Callable
+
+_VALIDATE, _GET, _CHECK, _WAIT, _PING = 0, 3, 5, 6, 13
+_MAGIC = 0x3C85F7CE
+_READY = b"\0"
+_MOST_BYTES = 1 << 24
+"""The most bytes of one value: torch's state of a rendezvous has some hundred for each node."""
+
+
+class NotAStore(ConnectionError):
+    """What answers is not a TCPStore; ``args[0]`` is what it said."""
+
+
+def greet(connection: socket.socket, on_sent: Callable[[], None] = lambda: None) -> None:
+    """The first two requests of every client: VALIDATE, then PING, which the server echoes.
+
+    ``on_sent`` is called before the answer is waited for.
+    Raises ``NotAStore``, ``TimeoutError`` (of the socket) or ``ConnectionError``.
+    """
+    nonce = struct.pack("=I", os.getpid())
+    connection.sendall(struct.pack("=BI", _VALIDATE, _MAGIC) + struct.pack("=B", _PING) + nonce)
+    on_sent()
+    answer = receive(connection, 4)
+    if answer != nonce:
+        raise NotAStore(answer)
+
+
+def wait_and_get(connection: socket.socket, key: str) -> bytes:
+    """Block until ``key`` is set, and return its value. The server answers; nothing is polled."""
+    connection.sendall(struct.pack("=BQ", _WAIT, 1) + _name(key))
+    receive(connection, 1)
+    return get(connection, key)
+
+
+def check(connection: socket.socket, key: str) -> bool:
+    """Whether ``key`` is set."""
+    connection.sendall(struct.pack("=BQ", _CHECK, 1) + _name(key))
+    return receive(connection, 1) == _READY
+
+
+def get(connection: socket.socket, key: str) -> bytes:
+    """The value of a key that is set. Raises ``ConnectionError`` for one that is longer than any of ours."""
+    connection.sendall(struct.pack("=B", _GET) + _name(key))
+    (length,) = struct.unpack("=Q", receive(connection, 8))
+    if length > _MOST_BYTES:
+        raise ConnectionError(f"the value of {key} has {length} bytes")
+    return receive(connection, length)
+
+
+def _name(key: str) -> bytes:
+    text = f"/{key}".encode()
+    return struct.pack("=Q", len(text)) + text
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    """Exactly ``size`` bytes. Raises ``ConnectionError`` when the other side hangs up before."""
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionError("the other side closed the connection")
+        data += part
+    return data

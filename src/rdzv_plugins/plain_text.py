@@ -1,0 +1,42 @@
+"""Foreign text on its way to people: what others have written must not steer a terminal, nor pass for our own lines.
+
+Host names, reasons, keys, run ids and names of proxies come from whoever reaches a port. Where such a text becomes part
+of a message it goes through ``printable``; all that the commands print goes through ``printable_lines``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_LONGEST = 1000
+_LONGEST_LINE = 8000
+
+
+def printable(text: str, most: int = _LONGEST) -> str:
+    """``text`` as one line of at most about ``most`` characters; what is not printable is written as an escape.
+
+    Colours, which the last lines of a worker may have, are left out. Raises nothing.
+    """
+    if not text.isprintable():
+        text = "".join(
+            each if each.isprintable() else each.encode("unicode_escape").decode() for each in _COLOURS.sub("", text)
+        )
+    return text if len(text) <= most else f"{text[:most]}... ({len(text) - most} more)"
+
+
+def printable_lines(text: str) -> str:
+    """Several lines made printable; those after the first are indented, so that none looks like a new message."""
+    first, *others = text.split("\n")
+    lines = [each if not each or each.startswith(" ") else f"  {each}" for each in others]
+    return "\n".join(printable(line.replace("\t", "    "), _LONGEST_LINE) for line in (first, *lines))
+
+
+def printable_data(data: Any) -> Any:
+    """A copy of what JSON has given, with all its texts ``printable``. Raises nothing."""
+    if isinstance(data, str):
+        return printable(data)
+    if isinstance(data, dict):
+        return {printable_data(key): printable_data(value) for key, value in data.items()}
+    return [printable_data(each) for each in data] if isinstance(data, list | tuple) else data

@@ -1,0 +1,78 @@
+"""Hands what this package logs to the user's handlers on a thread of its own.
+
+A log call on a thread that keeps a session alive, leads or serves must not wait for whoever reads the log: a full pipe
+would make this node stand still while others take it for alive.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+
+from rdzv_plugins.background_queue import BackgroundQueue
+
+_TOP = "rdzv_plugins"
+_MOST = 10_000
+"""The most records that are held."""
+
+
+def queue_logging() -> None:
+    """Hand records of ``rdzv_plugins`` to the configured handlers in the background, from now on.
+
+    They are the handlers of the logger itself as they are now, and of the loggers above it as they are then. For a
+    process in which others have set up logging. Calling it again changes nothing.
+    """
+    logger = logging.getLogger(_TOP)
+    if not any(isinstance(each, _Queueing) for each in logger.handlers):
+        logger.handlers[:] = [_Queueing(logger)]
+        logger.propagate = False
+
+
+def unqueue_logging() -> None:
+    """Undo ``queue_logging``; what was logged before has been handed on when this returns, or is dropped."""
+    logger = logging.getLogger(_TOP)
+    for each in logger.handlers:
+        if isinstance(each, _Queueing):
+            each.restore(logger)
+            return
+
+
+def adopt_logger(name: str) -> None:
+    """What a plug-in logs below ``name``, its own, goes the same way as what this package logs, at the same levels."""
+    if name != _TOP and not name.startswith(f"{_TOP}."):
+        logging.getLogger(name).parent = logging.getLogger(_TOP)
+
+
+class _Queueing(logging.Handler):
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__()
+        self._own, self._propagate = list(logger.handlers), logger.propagate
+        self._above = logger.parent if logger.propagate else None
+        self._queue: BackgroundQueue[logging.LogRecord] = BackgroundQueue(
+            "rdzv-log", self._hand_on, self._say_dropped, limit=_MOST
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record with its text, made now: its arguments may change until it is written."""
+        record = copy.copy(record)
+        try:
+            record.msg, record.args = record.getMessage(), None
+        except Exception:
+            self.handleError(record)
+            return
+        self._queue.put(record)
+
+    def restore(self, logger: logging.Logger) -> None:
+        self._queue.flush(1)
+        logger.handlers[:], logger.propagate = self._own, self._propagate
+
+    def _hand_on(self, record: logging.LogRecord) -> None:
+        for each in self._own:
+            if record.levelno >= each.level:
+                each.handle(record)
+        if self._above is not None and (self._above.hasHandlers() or not self._own):
+            self._above.callHandlers(record)  # by Python's last resort where there are no handlers at all
+
+    def _say_dropped(self, count: int) -> None:
+        text = f"{count} messages were dropped: the log did not take them"
+        self._hand_on(logging.LogRecord(_TOP, logging.WARNING, __file__, 0, text, None, None))

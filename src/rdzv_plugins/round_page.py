@@ -1,0 +1,66 @@
+"""A few numbers that an agent shares with its workers and its guardian: for how long the round holds.
+
+They lie in memory that both sides have mapped, so whoever wants to know looks, and asks nobody. The memory has no name
+in any file system: workers open it as ``/proc/AGENT/fd/N``, and nothing of it is left when the agent has gone.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+
+VARIABLE = "RDZV_ROUND_HOLDS"
+"""The variable in a worker's environment: the path of the page, a comma, and the number of its start."""
+
+START, UNTIL, BEAT, STATE, PAUSE_AT, STILL = range(6)
+"""Places in the page. START: how often workers have been started; UNTIL: the round holds until then, 0 when it is
+over; BEAT: when the agent last looked; STATE: see below; PAUSE_AT: from then on, workers of an agent that has stood
+still for STILL are paused. Times in nanoseconds of ``clock.now_ns``."""
+IDLE, RUNNING, PAUSED, ENDED = range(4)
+"""There are no workers; they run; they are paused, until it is known whether the session lives; it has ended."""
+NEVER = 2**63 - 1
+SIZE = 64
+_WIDTH = 8
+
+
+class RoundPage:
+    """The page as the agent sees it: ``page[UNTIL] = ...``. Numbers are written and read as a whole. Thread-safe."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "memfd_create") and os.path.exists("/proc/self/fd"):
+            self.fd = os.memfd_create("rdzv-round")
+            self.path = f"/proc/{os.getpid()}/fd/{self.fd}"
+            self._named = False
+        else:
+            import tempfile  # slow, and elsewhere not needed
+
+            self.fd, self.path = tempfile.mkstemp(prefix="rdzv-round-")
+            self._named = True
+        os.ftruncate(self.fd, SIZE)
+        self._numbers = memoryview(mmap.mmap(self.fd, SIZE)).cast("q")
+        self[PAUSE_AT] = NEVER
+
+    def __getitem__(self, place: int) -> int:
+        return int(self._numbers[place])
+
+    def __setitem__(self, place: int, value: int) -> None:
+        self._numbers[place] = value
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables for the workers of the present start."""
+        return {VARIABLE: f"{self.path},{self[START]}"}
+
+    def close(self) -> None:
+        """Let go of it: no round holds any more."""
+        self[UNTIL] = self[STATE] = 0
+        os.close(self.fd)
+        if self._named:
+            os.unlink(self.path)
+
+
+def read(fd: int) -> list[int]:
+    """All numbers of a page, by a process that has only its descriptor."""
+    data = os.pread(fd, SIZE, 0)
+    return [int.from_bytes(data[at : at + _WIDTH], sys.byteorder, signed=True) for at in range(0, SIZE, _WIDTH)]

@@ -1,0 +1,1 @@
+"""What all engines of a rendezvous share: ends, failures, errors, settings, and the workers' stores."""

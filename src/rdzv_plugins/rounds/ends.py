@@ -1,0 +1,67 @@
+"""Failures and outcomes as JSON, as nodes tell them to each other, and the error of a node that hears of an end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from rdzv_plugins import errors
+from rdzv_plugins.interfaces import Failure, Outcome, Request
+from rdzv_plugins.plain_text import printable
+
+_MOST_LINES = 100
+"""The most lines that are read of a worker's last words; fewer are written."""
+
+
+def to_json(end: Outcome | Failure) -> str:
+    """The JSON form of an end."""
+    return json.dumps(asdict(end))
+
+
+def parse_outcome(text: bytes | str) -> Outcome:
+    """An ``Outcome`` from its JSON form. Raises ``ValueError`` for anything else."""
+    try:
+        data = json.loads(text)
+        failure, end = data.get("failure"), data["end"]
+        if end not in ("done", "failed", "lost"):
+            raise TypeError(f"its end is {end!r}")
+        return Outcome(end, printable(str(data["reason"])), _failure(failure) if failure else None)
+    except (TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise ValueError(f"not an outcome: {error}") from None
+
+
+def parse_failure(text: bytes | str) -> Failure:
+    """A ``Failure`` from its JSON form. Raises ``ValueError`` for anything else."""
+    try:
+        return _failure(json.loads(text))
+    except (TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise ValueError(f"not a failure: {error}") from None
+
+
+def _failure(data: dict[str, Any]) -> Failure:
+    """A failure from its JSON form. Raises ``TypeError`` or ``KeyError``."""
+    numbers = {name: data[name] for name in ("node_rank", "global_rank", "local_rank", "pid", "exit_code")}
+    for name, number in numbers.items():
+        least, most = (-127, 255) if name == "exit_code" else (-1, 2**31 - 1)
+        if type(number) is not int or not least <= number <= most:
+            raise TypeError(f"its {name} is {number!r}")
+    lines = data["stderr"]
+    if not isinstance(lines, list):
+        raise TypeError("its stderr is no list of lines")
+    stderr = tuple(printable(str(line)) for line in lines[-_MOST_LINES:])
+    return Failure(host=printable(str(data["host"])), stderr=stderr, **numbers)
+
+
+def ended_error(outcome: Outcome, request: Request) -> errors.RendezvousFailed:
+    """The error of a node that hears how the job ended elsewhere."""
+    if outcome.failure is not None:
+        failed = outcome.failure
+        return errors.PeerFailed(
+            f"run {request.run_id!r} failed on node {failed.node_rank} ({failed.host}): {outcome.reason}",
+            failed,
+        )
+    return errors.RendezvousClosed(
+        f"run {request.run_id!r} at {request.endpoint} has ended: {outcome.reason or outcome.end}",
+        remedy="" if outcome.end == "lost" else "To start it again, use another --rdzv-id.",
+    )

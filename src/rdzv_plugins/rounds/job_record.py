@@ -1,0 +1,74 @@
+"""What the nodes of a job tell each other through their control store: failures, ends, who has left.
+
+Keys, all under the prefix of the run: ``failure/<round>`` the first failure of a round (JSON),
+``end`` how the job ended (JSON), ``going/<agent>`` why an agent stops its workers, ``left/<agent>`` an agent
+that has left. JSON, never pickle: whoever can write to a store must not be able to run code on its readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from torch.distributed import DistNetworkError, Store
+
+from rdzv_plugins.interfaces import Failure, Outcome
+from rdzv_plugins.rounds.ends import parse_failure, parse_outcome, to_json
+
+
+class JobRecord:
+    """The record of one run. Thread-safe as far as the store is: torch's stores serialise their calls."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def note_failure(self, round_: int, failure: Failure) -> None:
+        """Keep ``failure`` if it is the first of ``round_`` over all nodes."""
+        self._store.compare_set(f"failure/{round_}", "", to_json(failure))
+
+    def first_failure(self, round_: int) -> Failure | None:
+        """The first failure of ``round_``, if there was one."""
+        text = self._read(f"failure/{round_}")
+        return parse_failure(text) if text else None
+
+    def end(self, outcome: Outcome) -> None:
+        """Say how the job ended. The first to say so is believed."""
+        self._store.compare_set("end", "", to_json(outcome))
+
+    def ended(self) -> Outcome | None:
+        """How the job ended, None while it has not."""
+        text = self._read("end")
+        return parse_outcome(text) if text else None
+
+    def note_going(self, who: str, why: str) -> None:
+        """This agent process is about to stop its workers, those of its peers will fail with them."""
+        self._store.set(f"going/{who}", why)
+
+    def going(self, who: str) -> str | None:
+        """Why that agent has stopped its workers, None if it has not."""
+        key = f"going/{who}"
+        return str(self._store.get(key).decode(errors="replace")) if self._store.check([key]) else None
+
+    def has_left(self, *agents: str) -> bool:
+        """True once all these have said that they need the store no longer. One request."""
+        return bool(self._store.check([f"left/{who}" for who in agents]))
+
+    def mark_left(self, who: str) -> None:
+        """This agent process, known as ``who``, needs the store no longer."""
+        self._store.set(f"left/{who}", "")
+
+    def wait_left(self, others: Iterable[str], linger: float) -> None:
+        """Wait until ``others`` have left, at most ``linger`` seconds. For the node that serves the store."""
+        keys = [f"left/{who}" for who in others]
+        if not keys or linger <= 0:
+            return
+        try:
+            self._store.wait(keys, timedelta(seconds=linger))
+        except DistNetworkError:
+            raise
+        except RuntimeError:  # the time is over
+            pass
+
+    def _read(self, key: str) -> bytes:
+        # check first: get() of a missing key would block
+        return self._store.get(key) if self._store.check([key]) else b""

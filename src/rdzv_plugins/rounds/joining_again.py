@@ -1,0 +1,21 @@
+"""Whether what has failed in a round failed because the round is over."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class KnowsRound(Protocol):
+    """What is asked of a handler; see ``JobAware`` and ``MembershipAware``."""
+
+    def must_rejoin(self) -> bool: ...
+
+    def peer_lost(self) -> bool: ...
+
+
+def must_join_again(handler: KnowsRound) -> bool:
+    """Something of the round has failed here: True if this node has to join another round. May wait for the answer.
+
+    While it is found out whether a node was lost, another one may ask for a new round: that is no loss, and it is over.
+    """
+    return handler.must_rejoin() or handler.peer_lost() or handler.must_rejoin()

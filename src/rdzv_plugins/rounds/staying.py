@@ -1,0 +1,42 @@
+"""A node that is done and serves others stays while they work: the waiting, and what it says meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from rdzv_plugins.reporting import Reporting
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+_ASK_S = 10.0
+
+
+class Stay:
+    """Says now and then for whom it stays, at growing intervals. One thread."""
+
+    def __init__(self) -> None:
+        self._reporting = Reporting(first=LOOK_S, grows=True)
+
+    def report(self, names: Sequence[str]) -> None:
+        """Log now and then for whom this node stays."""
+        if self._reporting.is_due():
+            logger.info("this node is done, and serves others: it stays while they work (%s)", ", ".join(names))
+
+
+def stay_while(goes_on: Callable[[], bool], working: Callable[[], Sequence[str]]) -> None:
+    """Wait until ``goes_on``, asked every second, is false, or ``working``, asked every ten, names nobody.
+
+    A signal ends it, and so does what the two raise.
+    """
+    report, next_ask = Stay(), time.monotonic()
+    while goes_on():
+        if time.monotonic() >= next_ask:
+            names = working()
+            if not names:
+                return
+            report.report(names)
+            next_ask = time.monotonic() + _ASK_S
+        time.sleep(LOOK_S)

@@ -1,0 +1,78 @@
+"""The workers' stores of a job: a fresh one in every round, served by torch or by the native server."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
+from rdzv_plugins.kvstore.sockets.listening import bind
+from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
+from rdzv_plugins.options import WorkerStoreOptions
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerStores:
+    """Serves at most one at a time. One thread at a time."""
+
+    def __init__(self, options: WorkerStoreOptions, *, timeout: float, ports: PortTurns | None = None) -> None:
+        """``timeout`` (seconds) is that of the object which ``store=torch`` needs for its server.
+
+        ``ports`` are those of ``options`` where others take their turns at them, too.
+        """
+        self._options = options
+        self._ports = ports or PortTurns(options.worker_ports)
+        self._timeout = timeout
+        self._server: Any = None
+        self._current: Any = None
+        self._served = 0
+
+    def open(self, host: str, what: str) -> Any:
+        """Serve a new, empty store until ``close()``; returns an object whose ``.port`` is its port.
+
+        It is listening when this returns, so its address can be published. ``host`` is the address that the
+        workers will dial: a loopback address is served on loopback only, any other on all interfaces.
+        Raises ``AddressInUse``, or ``MissingDependency`` when the native store is not installed.
+        """
+        self.close()
+        self._served += 1
+        self._current = self._native(host, what) if self._options.is_native else self._torch(host, what)
+        return self._current
+
+    def close(self) -> None:
+        """Cut off the workers of the last store and free its port."""
+        current, self._current = self._current, None
+        if self._server is not None and current is not None:
+            current.close()
+
+    def shutdown(self) -> None:
+        """``close()``, and end the server's threads."""
+        self.close()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    def _torch(self, host: str, what: str) -> Any:
+        from rdzv_plugins.kvstore.tcpstore.torch_store import serve
+
+        return serve(host, self._ports, timeout=self._timeout, what=what)
+
+    def _native(self, host: str, what: str) -> Any:
+        from rdzv_plugins.kvstore.native.server import StoreServer, native_part
+
+        native_part()  # before a port is taken
+        listener = bind(host, self._ports, what)
+        name = f"workers-{self._served}"
+        if self._server is None:
+            raise_file_limit()
+            threads = self._options.store_threads
+            limits = StoreLimits(stored_bytes=self._options.stored_bytes)
+            self._server = StoreServer(threads=threads, limits=limits, listen_fd=listener.detach(), name=name)
+            keyspace = self._server.first
+        else:
+            keyspace = self._server.open_keyspace(name, listen_fd=listener.detach())
+        where = Endpoint(host, keyspace.port)
+        logger.info("the workers' store is at %s (who waits for what: rdzv status --rdzv-endpoint=%s)", where, where)
+        return keyspace

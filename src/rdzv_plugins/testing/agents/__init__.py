@@ -1,0 +1,1 @@
+"""Real commands as real processes: ``rdzv-run`` and torchrun as users start them."""

@@ -1,0 +1,72 @@
+"""What each process that a test starts needs: a clean environment, signals as a terminal gives them, a mark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+MARK = "RDZV_TEST_MARK"
+"""The variable by which the processes of a test are found."""
+
+
+def clean_environment() -> dict[str, str]:
+    """The variables of this process, but for those that concern the launcher."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "RDZV_", "TORCHELASTIC_"))}
+    return clean | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def default_signals() -> None:
+    """Signals as a terminal gives them: CI, nohup and background jobs start us with some ignored."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def wait_until(condition: Callable[[], Any], timeout: float, what: Callable[[], str]) -> Any:
+    """Poll for a state of the outside world that nobody can notify us of; returns what ``condition`` did.
+
+    Raises ``AssertionError`` with ``what()`` after ``timeout`` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {timeout} s: {what()}")
+        time.sleep(0.05)
+    return value
+
+
+def marked(mark: str, also: Iterable[int] = (), *, parts: bool = False) -> dict[int, str]:
+    """The processes that live and were started with ``mark``, and those of ``also``: pid to command line.
+
+    ``parts``: also those whose mark is that of a part of it, ``MARK-1`` for example.
+    """
+    found = {}
+    pids = {str(pid) for pid in also}
+    whole = f"{MARK}={mark}".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            ours = any(each == whole or (parts and each.startswith(whole + b"-")) for each in variables)
+            if (ours or entry.name in pids) and (entry / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:  # it has just ended, or is another user's
+            continue
+    return found
+
+
+def kill(pid: int) -> None:
+    """Kill a process with SIGKILL, if it is still there."""
+    send(pid, signal.SIGKILL)
+
+
+def send(pid: int, number: int) -> None:
+    """A signal to a process that may end by itself at any time: nothing happens if it has."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass

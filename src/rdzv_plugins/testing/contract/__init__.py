@@ -1,0 +1,1 @@
+"""What ``create`` returns, held against the contract of its kind: parts of theme ``backend``."""

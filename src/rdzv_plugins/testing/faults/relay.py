@@ -1,0 +1,136 @@
+"""A way to a service that tests cut, hold up and slow down. TCP on loopback, both ways."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+_CONNECT_S = 30.0
+_BLOCK = 1 << 16
+
+
+class Relay:
+    """``with Relay(host, port) as relay``: what comes to ``relay.port`` of 127.0.0.1 goes there, and back. Thread-safe.
+
+    Nothing of it is left when the block ends.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = host, port
+        self._changed = threading.Condition()
+        self._held = self._refused = False
+        self._delay = 0.0
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port: int = self._listener.getsockname()[1]
+        self._start(self._accept, self._listener)
+
+    def cut(self) -> None:
+        """All connections break, with what is on its way; new ones come through."""
+        with self._changed:
+            for pair in self._pairs:
+                _shut(*pair)
+
+    def refuse(self) -> None:
+        """``cut``, and new connections are refused until ``accept``."""
+        with self._changed:
+            self._refused = True  # also for one that was just taken
+        _shut(self._listener)  # ends its thread, which closes it
+        self.cut()
+
+    def accept(self) -> None:
+        """Take new connections again, at the same port, after ``refuse``."""
+        with self._changed:
+            self._refused = False
+        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+        self._start(self._accept, self._listener)
+
+    def hold(self) -> None:
+        """Nothing comes through, and nothing breaks: a network that is parted. New connections are taken, and held."""
+        with self._changed:
+            self._held = True
+
+    def let_go(self) -> None:
+        """Whatever was held comes through, in its order, and so does all that follows."""
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
+
+    def slow(self, seconds: float) -> None:
+        """Delay everything by ``seconds``, each way, from now on."""
+        with self._changed:
+            self._delay = seconds
+            self._changed.notify_all()
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.slow(0)
+        _shut(self._listener)
+        self._threads[0].join()
+        self.let_go()
+        while True:
+            self.cut()
+            threads = [thread for thread in self._threads if thread.is_alive()]
+            if not threads:
+                return
+            threads[0].join(0.1)  # one that was just connecting is cut the next time
+
+    def _start(self, function: object, *arguments: object) -> None:
+        thread = threading.Thread(target=function, args=arguments, name="conformance-relay", daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with listener:
+            while True:
+                try:
+                    caller, _ = listener.accept()
+                except OSError:  # refused from now on
+                    return
+                try:
+                    called = socket.create_connection(self._target, _CONNECT_S)
+                except OSError:
+                    caller.close()
+                    continue
+                called.settimeout(None)
+                self._start(self._serve, caller, called)
+
+    def _serve(self, caller: socket.socket, called: socket.socket) -> None:
+        with caller, called:
+            for each in (caller, called):
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._changed:
+                self._pairs.append((caller, called))
+                if self._refused:
+                    _shut(caller, called)
+            answers = threading.Thread(target=self._pass_on, args=(called, caller), name="conformance-relay")
+            answers.start()
+            self._pass_on(caller, called)
+            answers.join()
+            with self._changed:
+                self._pairs.remove((caller, called))
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(_BLOCK):
+                self._wait()
+                target.sendall(data)
+        self._wait()  # an end is held, too: a parted network does not say that anybody has gone
+        _shut(source, target)
+
+    def _wait(self) -> None:
+        with self._changed:
+            due = time.monotonic() + self._delay
+            while self._held or (self._delay and time.monotonic() < due):
+                self._changed.wait(None if self._held else due - time.monotonic())
+
+
+def _shut(*sockets: socket.socket) -> None:
+    for each in sockets:
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,162 @@
+"""The processes of nodes: a program that imports torch and the plug-in host once, and forks a process for each node.
+
+Run as a program this is the first; ``warm.Warm`` is how the tests speak to it. It dies when its control socket is
+closed, which the kernel does when the process of the tests ends, however it ends; and the nodes die with it.
+
+Each node's process makes its handler as the launcher does and obeys the lines of JSON on its own socket:
+``{"id": 7, "do": "join", "lane": "agent", ...}``. The answer has the same id, and ``value`` or ``error``. Commands of
+one lane are done one after the other; the lanes do not wait for each other:
+
+* ``agent``, the main thread: all that torch's agent would call;
+* ``worker``: a stock torch client of the round's store, as a worker has one;
+* ``side``: figures of the process, and notes that may come from any thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import logging
+import os
+import queue
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.testing.nodes import messages as node_messages
+
+LANES = ("agent", "worker", "side")
+_NEEDED = ("rdzv_plugins.dynamic.handler", "rdzv_plugins.elastic.handler", "rdzv_plugins.testing.nodes.commands")
+_PR_SET_PDEATHSIG = 1
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that every program in Python ignores."""
+
+
+class NodeProcess:
+    """The commands of one node, in its process."""
+
+    def __init__(self, connection: socket.socket, job: Mapping[str, Any]) -> None:
+        from rdzv_plugins.testing.nodes.commands import Commands
+
+        self._connection = connection
+        self._send_lock = threading.Lock()
+        self._commands = Commands(job)
+        self._lanes: dict[str, queue.SimpleQueue[Mapping[str, Any] | None]] = {}
+
+    def run(self) -> int:
+        """Obey until told to exit. The main thread is the agent's."""
+        self._lanes = {lane: queue.SimpleQueue() for lane in LANES}
+        for lane in LANES[1:]:
+            threading.Thread(target=self._work, args=(lane,), name=f"node-{lane}", daemon=True).start()
+        threading.Thread(target=self._read, name="node-commands", daemon=True).start()
+        self._work("agent")
+        return 0
+
+    def _read(self) -> None:
+        with self._connection.makefile("r", encoding="utf-8") as lines:
+            for line in lines:
+                command = json.loads(line)
+                self._lanes[command["lane"]].put(command)
+        os._exit(1)  # nobody is there who could ask for anything
+
+    def _work(self, lane: str) -> None:
+        while (command := self._lanes[lane].get()) is not None:
+            answer: dict[str, Any] = {"id": command["id"]}
+            if command["do"] == "exit":
+                self._answer(answer | {"value": None})
+                return
+            try:
+                method: Callable[..., Any] = getattr(self._commands, command["do"])
+                answer["value"] = node_messages.encode(method(*node_messages.decode(command["args"])))
+            except Exception as error:
+                logging.getLogger(__name__).debug("%s: %s", command["do"], traceback.format_exc())
+                answer["error"] = node_messages.error_as_data(error)
+            self._answer(answer)
+
+    def _answer(self, answer: Mapping[str, Any]) -> None:
+        with self._send_lock:
+            self._connection.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def serve(control: socket.socket) -> int:
+    """The program. In it, this never returns; in a node's process it returns the exit code.
+
+    Each request is one datagram; with that of a new node come its socket and the file for its output. The answer
+    is a pid, or the exit code of the pid that was waited for (None: it has not ended in time).
+    """
+    _import_all()
+    control.send(b"{}")
+    while True:
+        data, fds, _, _ = socket.recv_fds(control, 1 << 20, 2)
+        if not data:
+            os._exit(0)
+        request = json.loads(data)
+        if "wait" in request:
+            control.send(json.dumps(_reap(request["wait"], request["timeout"])).encode())
+            continue
+        parent, pid = os.getpid(), os.fork()
+        if pid == 0:
+            control.close()
+            return _become(parent, request, *fds).run()
+        for fd in fds:
+            os.close(fd)
+        control.send(json.dumps(pid).encode())
+
+
+def _import_all() -> None:
+    """Import what every node needs, once. None of it starts a thread that a fork would miss."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # as the launcher does
+    gc.disable()  # it would look through all that torch makes, again and again
+    for name in _NEEDED:
+        importlib.import_module(name)
+    PluginHost.load()  # for the modules of the plug-ins
+    gc.freeze()
+    gc.enable()
+
+
+def _reap(pid: int, timeout: float) -> int | None:
+    """The exit code (negative for a signal) of a child, or None if it has not ended within ``timeout`` seconds."""
+    fd = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        if not poll.poll(timeout * 1000):
+            return None
+    finally:
+        os.close(fd)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _become(parent: int, job: Mapping[str, Any], connection: int, output: int) -> NodeProcess:
+    """Make this process that of a node: it ends with its parent, and has its own output, directory and variables."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        as_at_start = signal.SIG_IGN if number in _IGNORED else signal.SIG_DFL
+        if signal.getsignal(number) is not as_at_start:
+            signal.signal(number, as_at_start)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for fd, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(fd, target)
+    os.close(nothing)
+    os.close(output)
+    os.chdir(job["directory"])
+    os.environ.clear()
+    os.environ.update(job["environment"])
+    sys.path[:] = job["path"]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s: %(message)s", force=True)
+    logging.getLogger("rdzv_plugins").setLevel(logging.DEBUG)
+    return NodeProcess(socket.socket(fileno=connection), job)
+
+
+if __name__ == "__main__":
+    sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))

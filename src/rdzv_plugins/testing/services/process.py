@@ -1,0 +1,164 @@
+"""A server as a child of the tests: what a harness needs for a service that the nodes only dial.
+
+``start``, ``kill`` and ``start_again`` as the suite wants them, and the certainty that the server is gone with the
+tests: if they are killed themselves, the kernel ends it. (It ends the process of the command. Should that be a script
+which starts the server, let it end with ``exec``.)
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rdzv_plugins.errors import RdzvError
+
+_START_S = 60.0
+_END_S = 30.0
+_POLL_S = 0.02
+_LAST_LINES = 12
+
+# Linux' PR_SET_PDEATHSIG is 1. It outlives exec: nothing has to run between fork and exec in the tests' process.
+_ENDS_WITH_PARENT = (
+    "import ctypes, os, signal, sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
+    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
+    "os.execvp(sys.argv[2], sys.argv[2:])\n"
+)
+
+
+class ServerProcess:
+    """A server on loopback, with all processes of its session; a ``Service``. For one thread that outlives it.
+
+    ``start`` starts it, ``kill`` ends it for good unless ``start_again`` follows.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        port: int,
+        *,
+        log: Path,
+        keeps_data: bool,
+        environment: Mapping[str, str] | None = None,
+        ready: Callable[[], bool] | None = None,
+    ) -> None:
+        """``command`` runs in the foreground and serves ``port`` of 127.0.0.1; its output goes to the end of ``log``.
+
+        ``environment``: all its variables, this process's if left out. ``ready`` says whether it answers; without it,
+        it is ready when it accepts a connection.
+        """
+        self.port = port
+        self._command = list(command)
+        self._log = log
+        self._keeps_data = keeps_data
+        self._environment = environment
+        self._ready = ready or self._accepts
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The pids of its process, if it runs, and of those that it has started and that are still in its session."""
+        if self._process is None:
+            return ()
+        return tuple(int(each.name) for each in Path("/proc").glob("[0-9]*") if _runs(each, self._process.pid))
+
+    @property
+    def keeps_data(self) -> bool:
+        """Whether its keys are still there after ``kill`` and ``start_again``."""
+        return self._keeps_data
+
+    def start(self) -> None:
+        """Start it, and return when it answers. Raises ``RdzvError`` with its last words if it does not.
+
+        And if somebody else serves its port already: the tests would speak to that one.
+        """
+        assert not self.pids, f"{self._command[0]} runs already: kill it first"
+        self.kill()  # one that has ended by itself was not waited for yet
+        if self._accepts():
+            raise RdzvError(
+                f"{self._command[0]} was not started: another process serves 127.0.0.1:{self.port} "
+                "(Address already in use)",
+                remedy="Take another port, of free_port(), or end that process.",
+            )
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-S", "-E", "-c", _ENDS_WITH_PARENT, str(os.getpid()), *self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=None if self._environment is None else dict(self._environment),
+                start_new_session=True,  # Ctrl-C is for the tests, which then end it
+            )
+        deadline = time.monotonic() + _START_S
+        process = self._process
+        while True:
+            ready = self._ready()
+            ended = _has_ended(process)  # after that: somebody else may be who answers
+            if ready and not ended:
+                return
+            if ended or time.monotonic() > deadline:
+                self.kill()
+                why = f"ended with code {process.returncode}" if ended else f"did not answer for {_START_S:g} s"
+                raise RdzvError(f"{self._command[0]} {why}{self._last_words()}", remedy="Its own output says why.")
+            time.sleep(_POLL_S)  # there is no event for "it answers"
+
+    def kill(self) -> None:
+        """Kill all its processes with SIGKILL; returns when they have ended. Harmless when none runs."""
+        if self._process is None:
+            return
+        while pids := self.pids:  # one may just have started another
+            for pid in pids:
+                _kill(pid, self._process.pid)
+        self._process.wait(_END_S)  # not before: until then no other session can get its number
+        self._process = None
+
+    def start_again(self) -> None:
+        """Run the same command again, after ``kill``; returns when it answers."""
+        self.start()
+
+    def _accepts(self) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(_END_S)
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
+        return "".join(f"\n  | {line}" for line in lines)
+
+
+def _runs(process: Path, session: int) -> bool:
+    """Whether this is a process of that session, and not one that has ended and was not waited for."""
+    try:
+        fields = (process / "stat").read_text().rpartition(") ")[2].split()
+    except OSError:  # it has just ended
+        return False
+    return fields[0] not in "ZX" and int(fields[3]) == session
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Does not wait for it in the sense of the kernel, which would give its number away."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _kill(pid: int, session: int) -> None:
+    """Kill a process of that session with SIGKILL; returns when it has ended."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if os.getsid(pid) == session:  # asked while we hold it: nobody else has its number
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            if not select.select([process], [], [], _END_S)[0]:
+                raise RdzvError(f"process {pid} of a server still runs {_END_S:g} s after SIGKILL")
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(process)

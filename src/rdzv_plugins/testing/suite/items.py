@@ -1,0 +1,42 @@
+"""What the suite knows of one of pytest's items: its theme, its promise, its backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rdzv_plugins.testing.suite.ground import step_of
+from rdzv_plugins.testing.suite.theme import Theme
+
+
+def theme_of(item: pytest.Item) -> type[Theme] | None:
+    """The theme that a test belongs to; None if it belongs to none."""
+    cls = getattr(item, "cls", None)
+    return cls if isinstance(cls, type) and issubclass(cls, Theme) else None
+
+
+def ground_step(item: pytest.Item) -> int | None:
+    """The step of a test on which all others build; None for those others."""
+    return step_of(getattr(item, "function", None)) if theme_of(item) is not None else None
+
+
+def promise_of(item: pytest.Item) -> str:
+    """What a test is about: the first line of its docstring, or its name in words."""
+    function = getattr(item, "function", None)
+    words = (getattr(function, "__doc__", None) or "").strip().splitlines()
+    if words:
+        return str(words[0]).rstrip(".")
+    return str(getattr(item, "originalname", item.name)).removeprefix("test_").replace("_", " ")
+
+
+def facts_of(item: pytest.Item) -> list[str]:
+    """Backend, theme, name and promise: with these its result travels."""
+    theme = theme_of(item)
+    return [_backend(item), theme.theme if theme else "", item.name, promise_of(item)]
+
+
+def _backend(item: pytest.Item) -> str:
+    """The backend of its harness; if there is none, what was asked for, or where the test is."""
+    harness: Any = getattr(item, "funcargs", {}).get("harness")
+    return str(getattr(harness, "backend", "") or item.config.getoption("conformance_backend") or item.path.name)

@@ -1,0 +1,1 @@
+"""The themes of the conformance suite, a class each."""

@@ -1,0 +1,253 @@
+"""Theme *plugin*: how a backend behaves before any node has met another. Quick to load, and plain in its errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+import subprocess
+import sys
+import typing
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal
+
+import pytest
+
+from rdzv_plugins.assemble.create import NoOptions, prepare
+from rdzv_plugins.errors import OptionError, RdzvError, UsageError
+from rdzv_plugins.host import ENTRY_POINT_GROUP, PluginHost
+from rdzv_plugins.host.discovery import normalise
+from rdzv_plugins.interfaces import Capability, Request
+from rdzv_plugins.options import OptionInfo, PortRange, describe_options, parse_conf, parse_options
+from rdzv_plugins.testing.harness import Harness
+from rdzv_plugins.testing.nodes.job import Job
+from rdzv_plugins.testing.suite.theme import Theme, on_ground
+from rdzv_plugins.testing.themes.loading import first_load, foreign, load
+
+_BUILT_IN = ("static", "rdzv_plugins.backends.static")
+_TIMES = 2.0
+"""The most CPU time that loading may take, in multiples of that of a built-in backend."""
+_CERTAINLY = 5.0
+"""More than that is not what a busy machine does to it: measuring again would change nothing."""
+_ATTEMPTS = 4
+_WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_NONSENSE = "~"
+_SCALARS = (bool, int, float, str, PortRange)
+_TIMEOUTS = ("timeout", "join_timeout")
+"""The options by which the backends of this project, and torch's, limit a round."""
+_SHORT_S = 3
+
+
+class PluginTheme(Theme):
+    """A light module, options that are explained and checked, a well-formed entry in the list, errors with a remedy."""
+
+    theme: ClassVar[str] = "plugin"
+    builds_on_ground = False
+
+    # loading
+
+    def test_loading_is_fast(self, harness: Harness) -> None:
+        """Loading it costs hardly more CPU time than loading a built-in backend."""
+        record = self.entry(harness).record
+        own, other = first_load(record.name, record.value).seconds, first_load(*_BUILT_IN).seconds
+        for attempt in range(_ATTEMPTS):  # whatever else the machine does makes a process slower, never faster
+            if own <= _TIMES * other:
+                return
+            if attempt and own > _CERTAINLY * other:
+                break
+            own = min(own, load(record.name, record.value).seconds)
+            other = min(other, load(*_BUILT_IN).seconds)
+        raise AssertionError(
+            f"an interpreter that has loaded {record.value} has used {own:.2f} s of CPU time, one with a built-in "
+            f"backend {other:.2f} s: every launch and every list pays for that; import inside of create()"
+        )
+
+    def test_loading_imports_no_torch(self, harness: Harness) -> None:
+        """Loading it does not import torch."""
+        record = self.entry(harness).record
+        assert "torch" not in first_load(record.name, record.value).modules, (
+            f"{record.value} imports torch when it is loaded: import it inside of create()"
+        )
+
+    def test_loading_imports_no_client_library(self, harness: Harness) -> None:
+        """Loading it imports nothing but itself, rdzv_plugins and the standard library."""
+        record = self.entry(harness).record
+        found = set(foreign(first_load(record.name, record.value).modules, record)) - {"torch"}
+        assert not found, (
+            f"{record.value} imports {', '.join(sorted(found))} when it is loaded: do so inside of create()"
+        )
+
+    # its entry in the list
+
+    def test_name_and_summary(self, harness: Harness) -> None:
+        """Its name is lower-case words with hyphens, its summary is one line."""
+        backend = self.entry(harness).backend
+        assert _WORD.fullmatch(backend.name), f"the name {backend.name!r} is not lower-case words with hyphens"
+        _check_line(backend.summary, "the summary")
+
+    def test_aliases(self, harness: Harness) -> None:
+        """Its aliases are well-formed, and lead to it."""
+        backend = self.entry(harness).backend
+        catalog = PluginHost.load().catalog
+        for alias in backend.aliases:
+            assert _WORD.fullmatch(alias), f"the alias {alias!r} is not lower-case words with hyphens"
+            assert alias != backend.name, f"{alias!r} is both name and alias"
+            assert catalog.find(alias).backend.name == backend.name
+
+    def test_entry_point_has_the_name_of_the_backend(self, harness: Harness) -> None:
+        """Its entry point has its name: torchrun finds it by that."""
+        found = self.entry(harness)
+        names = {normalise(each) for each in (found.backend.name, *found.backend.aliases)}
+        assert any(normalise(each.name) in names for each in entry_points(group=ENTRY_POINT_GROUP)), (
+            f"no entry point is called {found.backend.name!r}: torchrun looks for it behind "
+            f"rdzv-plugins.{found.record.name}, and does not find it"
+        )
+
+    def test_is_listed(self, harness: Harness) -> None:
+        """It is in the list of rdzv backends, with its distribution, and works there."""
+        found = self.entry(harness)
+        data = _listed()
+        mine = [each for each in data["backends"] if each["name"] == found.backend.name]
+        assert len(mine) == 1, f"rdzv backends lists {found.backend.name!r} {len(mine)} times"
+        record = found.record
+        assert (mine[0]["distribution"], mine[0]["version"]) == (record.distribution, record.version)
+        assert [each["name"] for each in mine[0]["options"]] == [each.name for each in _options(found.backend.options)]
+        assert not [line for line in data["conflicts"] if record.distribution in line], data["conflicts"]
+
+    # options
+
+    def test_every_option_has_help(self, harness: Harness) -> None:
+        """Every option has one line of help."""
+        for info in _options(self.entry(harness).backend.options):
+            _check_line(info.help, f"the help of option {info.name!r}")
+
+    def test_options_have_types_that_text_can_give(self, harness: Harness) -> None:
+        """Every option is of a type that text can give."""
+        options = self.entry(harness).backend.options
+        for name, hint in (typing.get_type_hints(options) if options else {}).items():
+            assert _is_scalar(hint), (
+                f"option {name!r} is of type {hint}: take bool, int, float, str, PortRange or Literal, each also | None"
+            )
+
+    def test_defaults_parse_from_their_text(self, harness: Harness) -> None:
+        """Every default, written after --rdzv-conf, gives itself."""
+        options = self.entry(harness).backend.options or NoOptions
+        given = dict(harness.conf)
+        for info in _options(options):
+            if info.default in (None, "", "REQUIRED") or info.name in given:
+                continue
+            pair = f"{info.name}={info.default}"
+            default = getattr(parse_options(options, given, "the backend"), info.name)
+            try:
+                parsed = getattr(parse_options(options, given | parse_conf(pair), "the backend"), info.name)
+            except UsageError as error:
+                raise AssertionError(f"the default {pair} is refused when it is written: {error}") from error
+            assert parsed == default, f"{pair} gives {parsed!r}, and without it there is {default!r}"
+
+    def test_unknown_option_is_refused(self, harness: Harness, tmp_path: Path) -> None:
+        """An unknown option is refused, with the name of the backend and what it accepts."""
+        self._refuse(harness, tmp_path, "no_such_option", "1")
+
+    def test_wrong_type_is_refused(self, harness: Harness, tmp_path: Path) -> None:
+        """An option of the wrong type is refused, with its name, the backend and what it takes."""
+        options = self.entry(harness).backend.options
+        for name, hint in (typing.get_type_hints(options) if options else {}).items():
+            if str not in (hint, *typing.get_args(hint)):
+                self._refuse(harness, tmp_path, name, _NONSENSE)
+
+    def test_out_of_range_is_refused(self, harness: Harness, tmp_path: Path) -> None:
+        """An option out of its range is refused, with its name, the backend and the range."""
+        options = self.entry(harness).backend.options
+        for field in dataclasses.fields(options) if options else ():
+            for bound, step in (("minimum", -1), ("maximum", 1)):
+                if field.metadata.get(bound) is not None:
+                    self._refuse(harness, tmp_path, field.name, str(field.metadata[bound] + step))
+
+    # the endpoint
+
+    def test_good_request_is_accepted(self, harness: Harness, tmp_path: Path) -> None:
+        """The endpoint and the options of its harness are accepted."""
+        request = self._prepare(harness, harness.request(harness.endpoint(tmp_path)))
+        assert request.options is not None
+
+    def test_wrong_endpoint_is_refused(self, harness: Harness, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+        """An endpoint of a wrong form is refused before anything starts, with what to write instead."""
+        if not harness.wrong_endpoints:
+            self.gap(request, "not tried: the harness names no wrong endpoint")
+        for wrong in harness.wrong_endpoints:
+            error = self._error(harness, harness.request(wrong), UsageError)
+            assert wrong in str(error) or "endpoint" in str(error), f"does not name the endpoint {wrong!r}: {error}"
+
+    @on_ground
+    def test_nobody_at_the_endpoint(self, harness: Harness, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+        """Nobody at the endpoint ends within the time-out in an error that names it and says what to do."""
+        nowhere = harness.nowhere(tmp_path)
+        if nowhere is None:
+            self.gap(request, "not tried: there is no endpoint at which nobody could be")
+            return
+        short = {each: str(_SHORT_S) for each in _TIMEOUTS if each in self._option_names(harness)}
+        with Job(harness, tmp_path, "2", endpoint=nowhere, conf=short) as job:
+            rank = {"node_rank": 1} if self.declares(harness, Capability.NODE_RANK) else {}
+            error = job.node(**rank).join().error()
+        assert error.is_a(RdzvError), f"it is no RdzvError: {error}"
+        assert nowhere in error.text, f"does not name the endpoint {nowhere!r}: {error}"
+        assert error.remedy, f"does not say what to do: {error}"
+
+    def _option_names(self, harness: Harness) -> list[str]:
+        return [info.name for info in _options(self.entry(harness).backend.options)]
+
+    def _prepare(self, harness: Harness, request: Request) -> Request:
+        """Prepare a request as the launcher does, first of all."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in harness.environment.items():
+                patch.setenv(name, value)
+            return prepare(self.entry(harness), request)
+
+    def _error(self, harness: Harness, request: Request, kind: type[RdzvError]) -> RdzvError:
+        """How it is refused. It has to be ``kind``, with a remedy."""
+        what = f"--rdzv-endpoint={request.endpoint} --rdzv-conf={dict(request.conf)}"
+        try:
+            self._prepare(harness, request)
+        except RdzvError as error:
+            refusal = error
+        else:
+            raise AssertionError(f"{what} is not refused")
+        wrong = f"{what} is refused by {type(refusal).__name__}, not by {kind.__name__}: {refusal}"
+        assert isinstance(refusal, kind), wrong
+        assert refusal.remedy, f"{what} is refused without a remedy: {refusal}"
+        return refusal
+
+    def _refuse(self, harness: Harness, directory: Path, key: str, value: str) -> None:
+        endpoint = directory / f"endpoint-{key}-{value}"
+        endpoint.mkdir()
+        error = self._error(harness, harness.request(harness.endpoint(endpoint), conf={key: value}), OptionError)
+        for word in (key, self.entry(harness).backend.name):
+            assert word in str(error), f"does not name {word!r}: {error}"
+
+
+def _options(options: type | None) -> list[OptionInfo]:
+    return describe_options(options)
+
+
+def _check_line(text: str, what: str) -> None:
+    assert text.strip(), f"{what} is empty"
+    assert "\n" not in text, f"{what} has more than one line"
+
+
+def _is_scalar(hint: Any) -> bool:
+    if typing.get_origin(hint) in (typing.Union, UnionType):
+        kinds = [each for each in typing.get_args(hint) if each is not NoneType]
+        return len(kinds) == 1 and _is_scalar(kinds[0])
+    return hint in _SCALARS or typing.get_origin(hint) is Literal
+
+
+@functools.cache
+def _listed() -> Any:
+    """What ``rdzv backends --json`` prints."""
+    command = [sys.executable, "-m", "rdzv_launcher.tools", "backends", "--json"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

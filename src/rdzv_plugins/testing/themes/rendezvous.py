@@ -1,0 +1,16 @@
+"""``RendezvousTheme``: nodes meet, come late, are spare, leave and are lost, and all agree on who is where."""
+
+from __future__ import annotations
+
+from rdzv_plugins.testing.rendezvous.ends import Ends
+from rdzv_plugins.testing.rendezvous.refusals import Refusals
+from rdzv_plugins.testing.rendezvous.rounds import Rounds
+
+
+class RendezvousTheme(Rounds, Ends, Refusals):
+    """The invariants of the elastic rendezvous, I1 to I11, as far as the backend and its kind promise them.
+
+    Each node is a process of its own, whose handler is made as the launcher makes it.
+    """
+
+    theme = "rendezvous"

@@ -1,0 +1,120 @@
+"""``ScaleTheme``: what a round costs a node is the same for any number of nodes, and an idle node asks nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from rdzv_plugins.testing.harness import Harness
+from rdzv_plugins.testing.nodes.job import Job, Node, in_round, rank_of
+from rdzv_plugins.testing.nodes.theme import NodeTheme
+
+SIZES = (3, 4, 8)
+"""The numbers of nodes that are compared. Of 2, one may lead, and the other serve the workers' store."""
+OF_LEADER = 16
+"""The requests of the node that decides, in one round; what its service makes of them is its own."""
+_IDLE_S = 1.5
+_MOST_WAITS = 10
+"""How often to wait for nodes to become idle; those that never do are found by what they have asked."""
+_SEGMENTS_PER_S = 8.0
+"""More than a session needs to be kept alive, less than a poll every 100 ms."""
+_UNSEEN = "so that what its client does by itself is not seen"
+
+Requests = Mapping[str, int]
+
+
+class ScaleTheme(NodeTheme):
+    """I3 of the design, for coordination backends. Requests are the calls of a node's session, whoever makes them."""
+
+    theme = "scale"
+
+    def test_requests_of_a_node_are_the_same_for_any_number_of_nodes(
+        self, harness: Harness, request: pytest.FixtureRequest, tmp_path: Path
+    ) -> None:
+        """I3: what a first round and a later one cost a node in requests is the same for 3, 4 and 8 nodes."""
+        if harness.kind != "coordination":
+            return self.gap(request, _not_promised(harness))
+        first: dict[int, Requests] = {}
+        later: dict[int, Requests] = {}
+        for size in SIZES:
+            with Job(harness, tmp_path, str(size)) as job:
+                nodes = job.start(size)
+                before = _settled(nodes)
+                first[size] = _of_one(size, nodes, before, {})
+                in_round(nodes)
+                later[size] = _of_one(size, nodes, _settled(nodes), before)
+        for what, costs in (("first", first), ("later", later)):
+            assert len({tuple(sorted(each.items())) for each in costs.values()}) == 1, (
+                f"requests of one node in a {what} round, by the number of nodes: {costs}"
+            )
+        return None
+
+    def test_idle_node_asks_nothing(self, harness: Harness, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        """I3: while a round lasts no node asks for anything, however often its agent wants to know who waits."""
+        if harness.kind != "coordination":
+            return self.gap(request, _not_promised(harness))
+        with Job(harness, tmp_path, "3") as job:
+            nodes = job.start(3)
+            before, begin = _settled(nodes), time.monotonic()
+            sent = {node: node.traffic() for node in nodes}
+            for pending in [node.await_change_later(_IDLE_S) for node in nodes]:
+                assert pending.result() == 0, "nothing has happened"
+            for node in nodes:
+                assert node.requests() == before[node], f"{node} has asked for something while it was idle"
+            if not harness.dialled:
+                return self.gap(request, f"not tried: the endpoint is not HOST:PORT of TCP, {_UNSEEN}")
+            for node in nodes:
+                if self.serves(harness, node):
+                    continue
+                more = node.traffic() - sent[node]
+                rate = more / (time.monotonic() - begin)
+                assert rate < _SEGMENTS_PER_S, (
+                    f"{node} has sent {rate:.1f} segments per second while it was idle: "
+                    "the service is to push what changes"
+                )
+                if more < 0 or not sent[node]:  # only connections that are open can be asked
+                    return self.gap(request, f"not tried: it keeps no connection open, {_UNSEEN}")
+        return None
+
+
+def _settled(nodes: list[Node]) -> dict[Node, Requests]:
+    """The requests of each node so far, after some time without a cause for more, and without one more."""
+    now: dict[Node, Requests] = {}
+    for _ in range(_MOST_WAITS):
+        for pending in [node.await_change_later(0.5) for node in nodes]:
+            pending.result()
+        last, now = now, {node: node.requests() for node in nodes}
+        if now == last:
+            break
+    return now
+
+
+def _of_one(size: int, nodes: list[Node], after: Mapping[Node, Requests], before: Mapping[Node, Requests]) -> Requests:
+    """The requests of a node that neither decides nor serves the workers' store; the same for all such nodes.
+
+    Attempts to lead are left out: who makes one depends on who came first.
+    """
+    made = {
+        node: {
+            call: count - before.get(node, {}).get(call, 0)
+            for call, count in after[node].items()
+            if call != "lead" and count > before.get(node, {}).get(call, 0)
+        }
+        for node in nodes
+    }
+    for node in nodes:
+        total = sum(made[node].values())
+        assert total <= OF_LEADER, f"{node}, of {size}, has made {total} requests for one round: {made[node]}"
+    plain = [made[node] for node in nodes if rank_of(node) > 0 and not node.leads()]
+    assert plain, "one node at most leads"
+    assert all(each == plain[0] for each in plain), f"requests of each node of {size} in one round: {plain}"
+    return plain[0]
+
+
+def _not_promised(harness: Harness) -> str:
+    if harness.kind == "state":
+        return "not promised: with a state backend every node reads and writes one state, again and again"
+    return "not tried: the requests of a handler of its own are not known here"

@@ -1,0 +1,84 @@
+"""For training scripts: does the round that this worker belongs to still hold?
+
+A node may be cut off, or stand still, for longer than the others wait for it. They begin a new round without it, while
+its workers may not know yet. A worker that is about to change something that others see (a checkpoint, a file, a
+database) asks first:
+
+    from rdzv_plugins.worker import wait_until_round_holds
+
+    if wait_until_round_holds(timeout=60):
+        save(checkpoint)
+
+Asking reads a number that the agent keeps in memory, in microseconds; it imports neither torch nor anything else of
+this project, and sends nothing. What is asked before is not protected while it is done: docs/explanation/fencing.md
+says what remains possible.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+
+from rdzv_plugins.clock import now_ns
+from rdzv_plugins.round_page import SIZE, START, UNTIL, VARIABLE
+
+__all__ = ["round_holds", "wait_until_round_holds"]
+
+_AGAIN_S = 0.05
+
+
+def round_holds() -> bool:
+    """True while this worker's round is sure to hold: the service cannot have ended its node's session yet.
+
+    False once the round is over, or the session has ended, or its agent has gone; also while that is not known, since
+    the service has not answered for longer than the session's time to live: that may change again. Always True
+    outside of rdzv-run, and with backends that cannot tell (``static``, ``c10d``). Thread-safe; may be called after
+    a fork. Raises ``PermissionError`` for a process that may not read what the agent says: it runs as another user.
+    """
+    page = _look()
+    return page is None or now_ns() < page
+
+
+def wait_until_round_holds(timeout: float) -> bool:
+    """Wait until ``round_holds``, for at most ``timeout`` seconds. False at once when the round is over for good.
+
+    For an outage of the service: workers run on meanwhile, and what they write can wait until it answers again.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        page = _look()
+        if page is None or now_ns() < page:
+            return True
+        if page == 0 or time.monotonic() >= deadline:
+            return False
+        time.sleep(min(_AGAIN_S, max(0.0, deadline - time.monotonic())))
+
+
+_pages: dict[str, memoryview | None] = {}
+
+
+def _look() -> int | None:
+    """The time until which the round holds (``now_ns``), 0 when it is over; None if nobody says."""
+    told = os.environ.get(VARIABLE, "")
+    if not told:
+        return None
+    path, _, start = told.rpartition(",")
+    if path not in _pages:
+        _pages[path] = _open(path)
+    page = _pages[path]
+    if page is None:
+        return 0
+    until = page[UNTIL]
+    return int(until) if page[START] == int(start) else 0
+
+
+def _open(path: str) -> memoryview | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # the agent has gone
+        return None
+    try:
+        return memoryview(mmap.mmap(fd, SIZE, prot=mmap.PROT_READ)).cast("q")
+    finally:
+        os.close(fd)

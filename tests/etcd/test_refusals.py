@@ -1,0 +1,146 @@
+"""An etcd that answers, and refuses for now: it is full, or its user has another password. It is waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from coordination_kit import LONG, Losses, opened
+from elastic_kit import EtcdMeeting, Job, in_one_round, worlds
+from etcd_kit import Cluster, Users, etcd
+from failover_kit import Subject
+from harness import wait_until
+
+from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
+from rdzv_plugins.backends.etcd.security import ACCOUNT, Security
+from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable
+
+
+class Small(Cluster):
+    """An etcd that can be filled, and emptied again."""
+
+    def fill(self) -> None:
+        """Until it takes no more writes."""
+        for _ in range(30):
+            with contextlib.suppress(AssertionError):  # that there is no space left
+                self.etcdctl("put", "rubbish", "x" * 120_000)  # more is too long for a command line
+        assert "NOSPACE" in self.etcdctl("alarm", "list")
+
+    def make_room(self) -> None:
+        """As the documentation says."""
+        revision = self.etcdctl("endpoint", "status", "--write-out=fields").partition('"Revision" : ')[2].split()[0]
+        self.etcdctl("compact", revision)
+        self.etcdctl("defrag")
+        self.etcdctl("alarm", "disarm")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Small]:
+    with etcd(tmp_path, arguments=[f"--quota-backend-bytes={1 << 20}"]) as cluster:
+        cluster.__class__ = Small
+        assert isinstance(cluster, Small)
+        yield cluster
+
+
+def test_writes_wait_for_space_and_sessions_live_meanwhile(small: Small, caplog: pytest.LogCaptureFixture) -> None:
+    subject = Subject(small)
+    small.fill()
+    with ThreadPoolExecutor() as pool, caplog.at_level(logging.WARNING):
+        written = pool.submit(subject.session.put, {"k": b"v"}, timeout=LONG)
+        newcomer = EtcdCoordination(small.endpoints, "run", outage_timeout=LONG)
+        comes = pool.submit(opened, newcomer, 4, Losses())
+        wait_until(lambda: "etcd takes no more writes" in caplog.text, LONG, lambda: caplog.text)
+        assert "etcdctl alarm disarm" in caplog.text
+        with pytest.raises(TimeoutError, match="etcd takes no more writes: mvcc: database space exceeded"):
+            subject.session.create("other", b"", timeout=0.5)
+        assert [kv.key for kv in subject.session.list("", timeout=LONG)[0]] == ["mine"], "reads are answered"
+        before = small.count("LeaseKeepAlive")
+        wait_until(lambda: small.count("LeaseKeepAlive") >= before + 4, LONG, lambda: "nobody keeps the lease alive")
+        assert not written.done()
+        assert not comes.done()
+        small.make_room()
+        assert written.result(LONG)
+        comes.result(LONG)
+    wait_until(lambda: "etcd does again what it has refused" in caplog.text, LONG, lambda: caplog.text)
+    assert subject.losses.none
+    subject.write()
+    newcomer.close()
+    subject.close()
+
+
+def test_no_space_for_too_long_ends_the_session_with_what_to_do(small: Small) -> None:
+    subject = Subject(small, outage_timeout=1)
+    small.fill()
+    with pytest.raises(ConnectionLost, match="etcd takes no more writes") as raised:
+        subject.session.put({"k": b"v"}, timeout=LONG)
+    assert "etcdctl alarm disarm" in raised.value.remedy
+    assert str(subject.losses.next()) == str(raised.value)
+    newcomer = EtcdCoordination(small.endpoints, "other", outage_timeout=1)
+    with pytest.raises(EndpointUnreachable, match="etcd takes no more writes"):
+        newcomer.open_session(4, on_lost=Losses(), timeout=LONG)
+    newcomer.close()
+    subject.close()
+
+
+def test_job_whose_worker_fails_while_there_is_no_space_goes_on(small: Small, tmp_path: Path) -> None:
+    with closing(EtcdMeeting(tmp_path, small)) as meeting:
+        job = Job(meeting, 2, script="says.py", restarts=1, conf="allow_same_host=true")
+        nodes = [job.node(rank) for rank in (0, 1)]
+        before = in_one_round(*nodes)
+        small.fill()
+        (worker,) = job.workers(nodes[0])
+        meeting.kill(worker)
+        nodes[0].wait_for("etcd takes no more writes: .* Make room there: etcdctl compact")
+        small.make_room()
+        in_one_round(*nodes, after=before)
+        job.finish(*nodes)
+        assert [worlds(node) for node in nodes] == [[2, 2], [2, 2]]
+
+
+def test_password_is_read_again_when_it_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is changed in etcd first, and in the file some time later; with a token that is not known any more."""
+    file = tmp_path / "credentials"
+    file.touch(mode=0o600)
+    with etcd(tmp_path, users=Users()) as cluster:
+        assert cluster.users is not None
+        file.write_text(f"{cluster.users.user}:{cluster.users.password}")
+        user, password = ACCOUNT.read(str(file))
+        security = Security(user=user, password=password, credentials=str(file))
+        subject = Subject(cluster, security=security)
+        hasty = Subject(cluster, run="hasty", outage_timeout=1, security=security)
+        constant = Subject(cluster, run="constant", security=Security(user=user, password=password))
+        cluster.etcdctl("user", "delete", user)
+        cluster.etcdctl("user", "add", f"{user}:new one")
+        cluster.etcdctl("user", "grant-role", user, "nodes")
+        with ThreadPoolExecutor() as pool, caplog.at_level(logging.WARNING):
+            written = pool.submit(subject.session.put, {"k": b"v"}, timeout=LONG)
+            wait_until(lambda: "does not accept the password" in caplog.text, LONG, lambda: caplog.text)
+            with pytest.raises(ConnectionLost, match="does not accept the password"):
+                hasty.session.put({"k": b"v"}, timeout=LONG)
+            with pytest.raises(ConnectionLost, match="does not accept the password"):
+                constant.session.put({"k": b"v"}, timeout=LONG)
+            assert not written.done()
+            file.write_text("half of i")
+            file.write_text(f"{user}:new one\n")
+            assert written.result(LONG)
+        assert subject.losses.none
+        for each in (subject, hasty, constant):
+            each.close()
+
+
+def test_wrong_password_at_the_start_is_not_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    file.touch(mode=0o600)
+    with etcd(tmp_path, users=Users()) as cluster:
+        file.write_text("node:wrong")
+        backend = EtcdCoordination(
+            cluster.endpoints, "run", security=Security(user="node", password="wrong", credentials=str(file))
+        )
+        with pytest.raises(AccessRefused, match="does not accept the password of user 'node'"):
+            backend.open_session(4, on_lost=Losses(), timeout=LONG)
+        backend.close()

@@ -1,0 +1,115 @@
+"""The firewall table of docs/how-to/operations.md: on each host of a job listens what it says, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from fleet import Fleet, outputs
+from harness import Agent, wait_until
+from hosts import Host
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/operations.md"
+FIRST, LAST = 29601, 29610
+ROW = re.compile(r"^\| `(\w+)` \| (\d+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+
+
+class Row(NamedTuple):
+    """What the page says of a backend."""
+
+    port: int
+    endpoint: str
+    store: str
+    proxies: str
+    workers: str
+
+
+class Listener(NamedTuple):
+    """A port on which a process of a host listens."""
+
+    address: str
+    port: int
+    pid: int
+
+
+TABLE = {found[0]: Row(int(found[1]), *map(str.strip, found[2:])) for found in ROW.findall(PAGE.read_text())}
+
+
+def sockets(host: Host, flags: str) -> list[tuple[list[str], int]]:
+    """What ``ss`` shows on this host: the columns from the queues on, and the process."""
+    command = ["nsenter", f"--target={host.pid}", "--net", "ss", flags]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    owners = [re.search(r"pid=(\d+)", line) for line in shown.splitlines()]
+    return [(line.split()[1:], int(pid[1]) if pid else 0) for line, pid in zip(shown.splitlines(), owners, strict=True)]
+
+
+def listeners(host: Host) -> set[Listener]:
+    """All on this host."""
+    found = set()
+    for columns, pid in sockets(host, "-Hltnp"):
+        address, _, port = columns[2].rpartition(":")
+        found.add(Listener(address, int(port), pid))
+    return found
+
+
+def connections(host: Host) -> set[tuple[int, int]]:
+    """Of all on this host: the port at the other end, and the process."""
+    return {(int(columns[3].rpartition(":")[2]), pid) for columns, pid in sockets(host, "-Htnp")}
+
+
+@pytest.mark.parametrize("backend", sorted(TABLE))
+def test_what_listens_where(fleet: Fleet, backend: str) -> None:
+    said = TABLE[backend]
+    alpha, beta, gamma = fleet.lan.add("alpha", "beta", "gamma")
+    elsewhere = []  # pids of what is no part of the job
+    if backend == "etcd":
+        elsewhere.append(start_etcd(fleet, gamma).pid)
+    endpoint = (gamma if backend == "etcd" else alpha).address
+    conf = f"worker_ports={FIRST}-{LAST}" + (",fanout=1" if backend == "tiered" else "")
+    command = ["rdzv-run", "--nnodes=2", f"--rdzv-backend={backend}", "--rdzv-id=job", f"--rdzv-conf={conf}"]
+    where = [f"--master-addr={endpoint}"] if backend == "static" else [f"--rdzv-endpoint={endpoint}"]
+    # where it can be, rank 0 is not on the host of the endpoint
+    ranks = {"static": (0, 1), "c10d": (None, None)}.get(backend, (1, 0))
+    stop = fleet.cluster.directory / "stop"
+    agents = {}
+    for host, rank in zip((alpha, beta), ranks, strict=True):
+        given = [] if rank is None else [f"--node-rank={rank}"]
+        agents[host] = fleet.start(host, [*command, *where, *given, fleet.cluster.script("trains.py"), stop])
+    wait_until(lambda: all(each.reports() for each in agents.values()), 120, lambda: outputs([*agents.values()]))
+    first = next(host for host, agent in agents.items() if agent.reports()[0]["RANK"] == "0")
+    serving = set()
+    for host, agent in agents.items():
+        found = listeners(host)
+        worker = agent.reports()[0]["PID"]
+        assert {each.pid for each in found} - {agent.pid} == {worker}, (host.name, found)
+        own = {each for each in found if each.pid == worker}
+        assert said.workers == "every node"
+        assert {each.address for each in own} == {host.address}
+        loopback = {each for each in found if each.address == "127.0.0.1"}
+        assert len(loopback) == (backend == "tiered")
+        agents_ports = {each.port for each in found - own - loopback}
+        inside = {port for port in agents_ports if FIRST <= port <= LAST}
+        assert len(inside) == (host is first) * (2 if backend == "tiered" else 1)
+        dialled = {port for port, pid in connections(host) if pid == worker}
+        assert bool(dialled & set(range(FIRST, LAST + 1))) == (backend != "tiered"), "with proxies the agents only"
+        serving |= {(host.name, port) for port in agents_ports - inside}
+    at = {"static": "node rank 0", "etcd": "the members of etcd"}.get(backend, "the node that has its address")
+    assert said.endpoint.startswith(at)
+    assert serving == (set() if backend == "etcd" else {("alpha", said.port)})
+    assert {each.pid for each in listeners(gamma)} == set(elsewhere)
+    assert said.store == "node of rank 0"
+    assert ("K nodes" in said.proxies) == (backend == "tiered")
+    fleet.stop()
+    assert [agent.wait() for agent in agents.values()] == [0, 0], outputs([*agents.values()])
+
+
+def start_etcd(fleet: Fleet, host: Host) -> Agent:
+    if shutil.which("etcd") is None:
+        pytest.skip("no etcd: tests/install.sh etcd")
+    url = f"http://{host.address}:{TABLE['etcd'].port}"
+    flags = [f"--data-dir={fleet.cluster.directory / 'etcd'}", f"--listen-client-urls={url}"]
+    return fleet.start(host, [shutil.which("etcd"), *flags, f"--advertise-client-urls={url}"])

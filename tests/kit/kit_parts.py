@@ -1,0 +1,72 @@
+"""Backends and servers for the tests of the kit."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from rdzv_http.client import HttpClient
+
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.kit import Coordination, Security, coordination_backend
+from rdzv_plugins.testing.contract.parts import PATIENCE, opened
+
+T = PATIENCE
+
+
+@contextmanager
+def backend_at(
+    port: int,
+    *,
+    outage: float = T,
+    security: Security | None = None,
+    host: str = "127.0.0.1",
+    client: type = HttpClient,
+) -> Iterator[Coordination]:
+    endpoint = Endpoint(host, port)
+    backend = coordination_backend(
+        "http", lambda: client(endpoint, "run", security or Security()), outage_timeout=outage
+    )
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+def refused(port: int, timeout: float = T, **how: object) -> RdzvError:
+    """What opening a session there raises; it says where, and what to do."""
+    with backend_at(port, **how) as backend, pytest.raises(RdzvError) as raised:  # type: ignore[arg-type]
+        backend.open_session(T, on_lost=lambda _: None, timeout=timeout)
+    assert raised.value.remedy
+    assert f"{how.get('host', '127.0.0.1')}:{port}" in str(raised.value)
+    return raised.value
+
+
+@contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """The port at which each connection is given to ``serve``, and closed after it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def one(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            serve(connection)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=one, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+__all__ = ["T", "backend_at", "listening", "opened", "refused"]

@@ -1,0 +1,338 @@
+"""A service that is slow, frozen, wrong or gone, under a session of the kit: a real server, and bad ways to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from etcd_relay import Relay as LosingRelay
+from kit_parts import T, backend_at, listening, opened, refused
+from rdzv_http.client import HttpClient
+
+from rdzv_plugins.coordination import Event, KeyValue, Session
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
+from rdzv_plugins.kit import client_session
+from rdzv_plugins.testing import ServerProcess
+from rdzv_plugins.testing.contract.parts import Losses, Recorder, keys_of, wait_until
+from rdzv_plugins.testing.faults.relay import Relay
+from rdzv_plugins.testing.faults.service import frozen
+
+TTL = 2
+SHORT = 1.0
+
+
+def test_a_service_that_is_gone_for_good(server: ServerProcess, caplog: pytest.LogCaptureFixture) -> None:
+    losses = Losses()
+    with backend_at(server.port, outage=4) as backend:
+        session = opened(backend, TTL, losses)
+        server.kill()
+        with pytest.raises(TimeoutError, match="connection refused"):
+            session.list("", timeout=SHORT)
+        error = losses.next()
+        assert error.silent
+        assert f"rdzv-http at 127.0.0.1:{server.port} has not answered for" in str(error)
+        assert "connection refused" in str(error)
+        assert "Is rdzv-http running there" in error.remedy
+        assert "this node goes on without it for another" in caplog.text
+        with pytest.raises(ConnectionLost, match="has not answered for"):
+            session.list("", timeout=T)
+    assert losses.none
+
+
+def test_a_service_that_stands_still_for_longer_than_a_session_lives(
+    server: ServerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    losses, told = Losses(), Recorder()
+    with backend_at(server.port) as backend:
+        session = opened(backend, TTL, losses)
+        session.watch("seen/", told, timeout=T)
+        session.put({"mine": b""}, ephemeral=True, timeout=T)
+        with frozen(server):
+            with pytest.raises(TimeoutError, match="does not answer"):
+                session.put({"late": b""}, timeout=1.5 * TTL)
+            wait_until(lambda: "this node goes on without it" in caplog.text, lambda: caplog.text)
+        session.put({"seen/after": b""}, timeout=T)
+        assert told.take(1) == [("seen/after", b"")]
+        assert "mine" in keys_of(session)
+        assert losses.none
+        wait_until(lambda: "answers again" in caplog.text, lambda: caplog.text)
+
+
+def test_a_service_that_has_lost_its_data(server: ServerProcess) -> None:
+    losses = Losses()
+    with backend_at(server.port) as backend:
+        session = opened(backend, T, losses)
+        server.kill()
+        server.start_again()
+        with pytest.raises(ConnectionLost):
+            session.list("", timeout=T)
+        error = losses.next()
+        assert not error.silent
+        assert "or rdzv-http has lost data" in str(error)
+        assert opened(backend, TTL).create("k", b"", timeout=T)[0], "another session begins anew"
+    assert losses.none
+
+
+def test_a_service_that_is_another_one_by_now(server: ServerProcess) -> None:
+    """What was right once is expected to become right again, for as long as the user allows."""
+    losses = Losses()
+    with backend_at(server.port, outage=3) as backend:
+        opened(backend, TTL, losses)
+        server.kill()
+        with socket.create_server(("127.0.0.1", server.port)) as other:
+            threading.Thread(target=answer_all, args=(other, OTHERS), daemon=True).start()
+            error = losses.next()
+            other.shutdown(socket.SHUT_RDWR)
+        assert error.silent
+        assert "something else answers there" in str(error)
+
+
+def answer_all(listener: socket.socket, words: bytes) -> None:
+    try:
+        while True:
+            with listener.accept()[0] as connection:
+                connection.recv(1 << 16)
+                connection.sendall(words)
+    except OSError:
+        pass
+
+
+def saying(words: bytes) -> Callable[[socket.socket], None]:
+    def serve(connection: socket.socket) -> None:
+        connection.recv(1)
+        connection.sendall(words)
+        connection.recv(1 << 16)
+
+    return serve
+
+
+OURS = b"HTTP/1.0 200 OK\r\nServer: rdzv-http\r\n"
+OTHERS = b"HTTP/1.0 200 OK\r\nServer: rdzv-ftp\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (OTHERS, "something else answers there"),
+        (b"\0\1\2\r\n\r\n", "something else answers there"),
+        (OURS + b"\r\n", "makes no sense here"),
+        (OURS + b"Content-Length: 2\r\n\r\n}{", "makes no sense here"),
+    ],
+)
+def test_something_else_that_answers_is_named_at_once(words: bytes, says: str) -> None:
+    with listening(saying(words)) as port:
+        assert says in str(refused(port))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (OURS.replace(b"200", b"503") + b"Content-Length: 0\r\n\r\n", "answers HTTP 503"),
+        (OURS + b"Content-Length: 99999999999\r\n\r\n", "which nobody has asked for"),
+        (b"", "hangs up"),
+    ],
+)
+def test_what_may_become_right_is_waited_for(words: bytes, says: str) -> None:
+    with listening(saying(words)) as port:
+        assert says in str(refused(port, timeout=SHORT))
+
+
+def test_who_listens_and_never_answers() -> None:
+    with listening(lambda connection: threading.Event().wait(T)) as port:
+        error = refused(port, timeout=SHORT)
+    assert "it accepts connections, but does not answer" in str(error)
+    assert "could not be reached within 1 s" in str(error)
+
+
+def test_nobody_listens(server: ServerProcess) -> None:
+    server.kill()
+    assert "connection refused" in str(refused(server.port, timeout=SHORT))
+    with backend_at(server.port) as backend:  # it is waited for
+        found: list[Session] = []
+        opening = threading.Thread(target=lambda: found.append(opened(backend)))
+        opening.start()
+        server.start_again()
+        opening.join(T)
+        assert found[0].create("k", b"", timeout=T)[0]
+
+
+def test_a_name_that_does_not_resolve() -> None:
+    assert "does not resolve" in str(refused(1, timeout=SHORT, host="nowhere.invalid"))
+
+
+def test_connections_that_break_are_made_again(server: ServerProcess) -> None:
+    losses, told = Losses(), Recorder()
+    with Relay("127.0.0.1", server.port) as relay, backend_at(relay.port) as backend:
+        session = opened(backend, T, losses)
+        session.watch("", told, timeout=T)
+        for count in range(5):
+            relay.cut()
+            assert session.put({f"{count}": b""}, timeout=T)
+        assert told.take(5) == [(f"{count}", b"") for count in range(5)]
+    assert losses.none
+
+
+class Deaf(HttpClient):
+    """As if the way back were cut while it waits for changes for the first time; nor can it hang up."""
+
+    waits = 0
+    lists = 0
+
+    async def changes(self, prefix: str, after: int, wait: float) -> tuple[Sequence[Event], int]:
+        self.waits += 1
+        if self.waits == 1:
+            await asyncio.get_running_loop().create_future()
+        return await super().changes(prefix, after, wait)
+
+    async def list(self, prefix: str) -> tuple[Sequence[KeyValue], int]:
+        self.lists += 1
+        if self.lists == 2:
+            raise ConnectionResetError
+        return await super().list(prefix)
+
+    async def disconnect(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize("hears", ["in time by itself", "by the trouble of others"])
+def test_a_connection_that_is_dead_without_a_sign(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch, hears: str
+) -> None:
+    if hears == "in time by itself":
+        monkeypatch.setattr(client_session, "WAIT_S", 0.1)
+        monkeypatch.setattr(client_session, "_LONGEST_ATTEMPT_S", 0.2)
+    else:
+        monkeypatch.setattr(client_session, "WAIT_S", 10 * T)
+    told = Recorder()
+    with backend_at(server.port, client=Deaf) as backend:
+        session = opened(backend)
+        session.watch("", told, timeout=T)
+        session.put({"k": b""}, timeout=T)
+        if hears == "by the trouble of others":
+            assert keys_of(session) == {"k": b""}
+        assert told.take(1) == [("k", b"")]
+
+
+class Renewed(HttpClient):
+    """Says when it has said for the first time that its session lives."""
+
+    renewed = threading.Event()
+
+    async def keep_alive(self) -> None:
+        await super().keep_alive()
+        self.renewed.set()
+
+
+class Once(Renewed):
+    """On a service that does a write again if it is asked again."""
+
+    renewed = threading.Event()
+    repeats_writes = False
+
+
+@pytest.mark.parametrize("client", [Renewed, Once])
+def test_a_write_of_which_the_answer_is_lost(server: ServerProcess, client: type[Renewed]) -> None:
+    """It is done once; where that cannot be known, whoever asked is told so, and looks."""
+    client.renewed.clear()
+    with (
+        LosingRelay(Endpoint("127.0.0.1", server.port)) as relay,
+        backend_at(relay.endpoint.port, client=client) as backend,
+        backend_at(server.port) as beside,
+    ):
+        session, other = opened(backend), opened(beside)
+        _, guard = session.create("k", b"", timeout=T)
+        assert client.renewed.wait(T)  # what is asked next is asked here
+        relay.break_once(answers=True, after=0)
+        if client.repeats_writes:
+            revision = session.put({"k": b"mine"}, guard=guard, timeout=T)
+        else:
+            with pytest.raises(TimeoutError):
+                session.put({"k": b"mine"}, guard=guard, timeout=T)
+            revision = None
+        assert relay.has_broken
+        (mine,), _ = other.list("k", timeout=T)
+        assert (mine.value, revision) == (b"mine", mine.revision if client.repeats_writes else None)
+        assert session.put({"k": b"next"}, guard=mine, timeout=T), "the next one is done as ever"
+
+
+def test_a_call_back_that_fails_ends_the_session(server: ServerProcess, caplog: pytest.LogCaptureFixture) -> None:
+    losses = Losses()
+    with backend_at(server.port) as backend:
+        session, other = opened(backend, T, losses), opened(backend)
+        session.watch("", lambda events: 1 // 0, timeout=T)
+        other.put({"k": b""}, timeout=T)
+        assert "it may have missed an event: ZeroDivisionError" in str(losses.next())
+    assert "a watch's call-back has failed" in caplog.text
+
+
+def test_a_watch_whose_changes_are_forgotten_ends_the_session(server: ServerProcess) -> None:
+    losses = Losses()
+    with Relay("127.0.0.1", server.port) as relay, backend_at(relay.port) as backend, backend_at(server.port) as beside:
+        session, other = opened(backend, T, losses), opened(beside)
+        session.watch("", lambda _: None, timeout=T)
+        relay.refuse()
+        for _ in range(26):  # more than are remembered
+            other.put({f"{number}": b"" for number in range(400)}, timeout=T)
+        relay.accept()
+        assert "forgotten" in str(losses.next())
+
+
+def test_a_child_of_fork_has_no_session(server: ServerProcess) -> None:
+    with backend_at(server.port) as backend:
+        session = opened(backend)
+        read, write = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                session.close()
+                with pytest.raises(ConnectionLost, match="belongs to the parent"):
+                    session.list("", timeout=T)
+                with backend_at(server.port) as own:
+                    opened(own).put({"child": b""}, timeout=T)
+                os.write(write, b"right")
+            finally:
+                os._exit(0)
+        os.close(write)
+        with open(read, "rb") as answer:
+            assert answer.read() == b"right"
+        os.waitpid(child, 0)
+        assert session.put({"k": b""}, timeout=T)
+
+
+def test_what_the_author_has_not_written_yet_says_so(server: ServerProcess) -> None:
+    class Half(HttpClient):
+        async def open(self, ttl: float) -> float:
+            raise NotImplementedError("Half.open is not written yet")
+
+    with backend_at(server.port, client=Half) as backend, pytest.raises(NotImplementedError, match=r"Half\.open"):
+        opened(backend)
+
+
+def test_closing_while_nobody_answers_is_quick_and_final(server: ServerProcess) -> None:
+    losses = Losses()
+    with backend_at(server.port) as backend:
+        session = opened(backend, T, losses)
+        with frozen(server):
+            asking = threading.Thread(target=ask_and_expect_the_end, args=(session,))
+            asking.start()
+            backend.close()
+            asking.join(T)
+            assert not asking.is_alive()
+        with pytest.raises(ConnectionLost, match="closed"):
+            opened(backend)
+    assert losses.none
+
+
+def ask_and_expect_the_end(session: Any) -> None:
+    with pytest.raises(ConnectionLost, match="has been closed"):
+        session.list("", timeout=T)
+
+
+def test_an_endpoint_that_is_no_use_is_unreachable_and_not_lost(server: ServerProcess) -> None:
+    server.kill()
+    assert isinstance(refused(server.port, timeout=SHORT), EndpointUnreachable)

@@ -1,0 +1,84 @@
+"""What others write reaches agents' logs and ``rdzv status`` without a byte that a terminal acts upon."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, closing
+
+from elastic_kit import Job, Meeting, parallel_only
+from harness import BIN, Cluster, error_of, wait_until
+from wire_client import WAIT, Raw, keyed
+
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.keys import Member, Round
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.interfaces import Failure, Outcome
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+from rdzv_plugins.kvstore.native.proxy import StoreProxy
+from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.rounds.ends import to_json
+
+NASTY = "evil\x1b[2J\x1b]0;owned\x07\x9b\u202e\nrdzv-run: all is well"
+ESCAPED = r"evil\x1b[2J\x1b]0;owned\x07\x9b\u202e\nrdzv-run: all is well"
+PATIENCE_S = 60
+
+
+def assert_harmless(text: str) -> None:
+    assert text.replace("\n", "").isprintable(), ascii(text)
+    assert not [line for line in text.splitlines() if line.startswith("rdzv-run: all is well")], text
+
+
+@parallel_only  # the agents' part is the same over etcd
+def test_agent_shows_what_other_nodes_say_of_themselves(meeting: Meeting) -> None:
+    job = Job(meeting, 3, script="says.py")
+    agent = job.node()
+    with closing(meeting.coordination(meeting.run_id)) as service:
+        session = service.open_session(60, on_lost=lambda _: None, timeout=PATIENCE_S)
+
+        def put(key: str, value: bytes) -> None:
+            session.put({key: value}, timeout=PATIENCE_S)
+
+        def member(name: str, **fields: object) -> bytes:
+            return json.dumps(vars(Member(name, NASTY, NASTY, 1, "10.0.0.1", "", 1)) | fields).encode()
+
+        put(keys.MEMBERS + "a", member("a"))
+        agent.wait_for(r"2 of 3 nodes have joined .*evil\\x1b\[2J")
+        put(keys.MEMBERS + f"b{NASTY}", member("b", nproc=-1))
+        agent.wait_for("its nproc is -1")
+        put(keys.PROGRESS, NASTY.encode())
+        failure = Failure(1, NASTY, 1, 0, 5, 9, (f"\x1b[31mred\x1b[0m{NASTY}",))
+        put(keys.END, to_json(Outcome("failed", NASTY, failure)).encode())
+        assert agent.wait() == 9, agent.text
+    assert f"| red{ESCAPED}" in agent.text
+    assert f"(node 1 on {ESCAPED}, local rank 0" in agent.text
+    assert_harmless(agent.text)
+
+
+def test_status_shows_what_clients_have_written(cluster: Cluster) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(StoreServer("127.0.0.1", threads=1, name=NASTY))
+        where = Endpoint("127.0.0.1", server.port)
+        service = stack.enter_context(closing(NativeCoordination(where, NASTY, name="x", who="the test")))
+        session = service.open_session(60, on_lost=lambda _: None, timeout=PATIENCE_S)
+        session.put({keys.ROUND: keys.encode(Round(1, "over", 2, NASTY))}, timeout=PATIENCE_S)
+        session.put({keys.PROGRESS: NASTY.encode()}, timeout=PATIENCE_S)
+        stack.enter_context(StoreProxy(where, name=NASTY, grace=0.5)).listen()
+        stack.enter_context(Raw(server.port)).send(keyed(WAIT, [NASTY.encode(), b"k" * 5000]))
+
+        def told(*flags: str) -> str:
+            agent = cluster.start([BIN / "rdzv", "status", f"--rdzv-endpoint={where}", *flags])
+            assert agent.wait() == 0, agent.text
+            return agent.text
+
+        wait_until(lambda: server.stats()["keyspaces"][0]["waited"], PATIENCE_S, lambda: str(server.stats()))
+        text = told()
+        for line in (f"run '{ESCAPED}", f"round 1 is over: {ESCAPED}", f"    {ESCAPED}", f"for {ESCAPED}: 1 client"):
+            assert line.replace("\\", "") in text.replace("\\", ""), text
+        assert "for " + "k" * 1000 + "... (4000 more): 1 client" in text
+        assert_harmless(text)
+        assert json.loads(told("--json"))["keyspaces"][0]["name"] == NASTY
+
+
+def test_log_of_an_agent_is_harmless_whatever_it_was_given(cluster: Cluster) -> None:
+    agent = cluster.run("says.py", "stop", 0, backend="parallel", options=[f"--rdzv-id={NASTY}"])
+    assert_harmless(error_of(agent, 2))

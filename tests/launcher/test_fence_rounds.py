@@ -1,0 +1,76 @@
+"""A node that stands still, or loses its session: none of its workers acts once others may have begun a new round."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from elastic_kit import Job, Meeting, in_one_round, outputs
+from harness import Agent, wait_until
+
+from rdzv_plugins.clock import now
+
+
+def acts(meeting: Meeting) -> list[tuple[float, int, int, bool]]:
+    """What acts.py has done: when, pid, the agent's pid, whether the round held."""
+    lines = (meeting.directory / "acts").read_text().splitlines()
+    return [(float(w), int(pid), int(agent), holds == "1") for w, pid, agent, holds in map(str.split, lines)]
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def worlds(agent: Agent) -> int:
+    return len(agent.reports())
+
+
+def test_a_node_that_stood_still_does_not_act_for_a_round_that_is_over(meeting: Meeting) -> None:
+    """Its workers are processes of their own, which go on while it stands still: for as long as its session lives."""
+    served = meeting.serve()
+    job = Job(meeting, "1:2", script="acts.py", conf="ttl=2,last_call_timeout=1")
+    frozen, other = job.node(0), job.node(1)
+    first = in_one_round(frozen, other)
+    (worker,) = job.workers(frozen)
+    os.kill(frozen.pid, signal.SIGSTOP)
+    wait_until(lambda: worlds(other) > 1, 90, lambda: f"no second round:\n{outputs([other])}")
+    (second,) = other.reports()[1:2]
+    begun = first_act(meeting, second["PID"])
+    assert state_of(worker) == "T", "it is paused, though its agent can do nothing"
+    os.kill(frozen.pid, signal.SIGCONT)
+    in_one_round(frozen, other, after=first)
+    job.finish(frozen, other)
+    done = acts(meeting)
+    late = [when - begun for when, pid, _, _ in done if pid == worker and when >= begun]
+    assert not late, f"it acted {late[-1]} s after the new round had begun\n{outputs([frozen, other])}"
+    assert "killed, for" not in other.text
+    assert served is None or served.agent.process.poll() is None
+
+
+def first_act(meeting: Meeting, pid: int) -> float:
+    """When that worker acted first."""
+    return wait_until(lambda: next((w for w, p, *_ in acts(meeting) if p == pid), 0.0), 60, lambda: "it does not act")
+
+
+def test_a_node_that_stands_still_for_less_than_its_session_lives_goes_on(meeting: Meeting) -> None:
+    """And its workers ask and are told that their round holds, again and again; until they are stopped."""
+    meeting.serve()
+    job = Job(meeting, 2, script="acts.py", conf="ttl=4")
+    nodes = [job.node(0), job.node(1)]
+    in_one_round(*nodes)
+    (worker,) = job.workers(nodes[0])
+    os.kill(nodes[0].pid, signal.SIGSTOP)
+    stopped = now()
+    wait_until(lambda: acts(meeting)[-1][0] > stopped + 1, 60, lambda: "the workers do not act")
+    os.kill(nodes[0].pid, signal.SIGCONT)
+    continued = now()
+    wait_until(lambda: acts(meeting)[-1][0] > continued + 5, 60, lambda: "the workers do not act")
+    job.finish(*nodes)
+    assert [worlds(node) for node in nodes] == [1, 1]
+    assert "paused" not in outputs(nodes)
+    held = [(when, holds) for when, pid, _, holds in acts(meeting) if pid == worker]
+    assert all(holds for _, holds in held), [when - stopped for when, holds in held if not holds][:5]

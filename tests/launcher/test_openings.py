@@ -1,0 +1,55 @@
+"""What a backend opens at the start: without an endpoint on one node, and errors of files and names at once."""
+
+from __future__ import annotations
+
+import pytest
+from harness import Cluster, error_of
+
+
+@pytest.mark.parametrize("command", ["rdzv-run", "torchrun"])
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_one_node_needs_no_endpoint(cluster: Cluster, command: str, backend: str) -> None:
+    name = backend if command == "rdzv-run" else f"rdzv-plugins.{backend}"
+    conf = "--rdzv-conf=store_type=FILE" if backend == "c10d" else "--rdzv-conf=rank=0"
+    agent = cluster.start([command, f"--rdzv-backend={name}", conf, "--no-python", "/bin/echo", "it runs"])
+    assert agent.wait() == 0, agent.text
+    assert "it runs" in agent.text
+
+
+def test_a_file_that_cannot_be_opened_is_an_error_at_once(cluster: Cluster) -> None:
+    path = cluster.directory / "nowhere" / "file"
+    flags = ["--rdzv-backend=c10d", "--rdzv-conf=store_type=file", f"--rdzv-endpoint={path}"]
+    agent = cluster.start(["rdzv-run", *flags, "--no-python", "/bin/true"])
+    assert f"{path}, cannot be opened: No such file or directory" in error_of(agent, 68)
+
+
+def test_a_host_whose_name_does_not_resolve_is_an_error_of_names(cluster: Cluster) -> None:
+    flags = ["--rdzv-backend=c10d", "--rdzv-conf=is_host=true", "--rdzv-endpoint=nobody.invalid:29400"]
+    message = error_of(cluster.start(["rdzv-run", *flags, "--no-python", "/bin/true"]), 68)
+    assert "nobody.invalid:29400 (is_host=true), but the name does not resolve" in message
+
+
+def test_a_message_and_its_remedy_are_two_sentences(cluster: Cluster) -> None:
+    flags = ["--rdzv-backend=rdzv-plugins.static", "--nnodes=2", "--rdzv-conf=rank=0"]
+    agent = cluster.start(["torchrun", *flags, "--no-python", "/bin/true"])
+    assert agent.wait() != 0
+    assert "needs the address of node rank 0. Give --rdzv-endpoint=HOST:PORT." in agent.text
+
+
+def test_main_gives_back_what_it_has_changed(cluster: Cluster) -> None:
+    script = cluster.directory / "calls_main.py"
+    script.write_text(
+        "import logging, os, signal\n"
+        "from rdzv_launcher.run.cli import main\n"
+        "names = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT]\n"
+        "logs = [logging.getLogger(name) for name in ('rdzv_plugins', 'rdzv_launcher')]\n"
+        "def logging_now(): return [(list(log.handlers), log.level, log.propagate) for log in logs]\n"
+        "def state(): return [signal.getsignal(name) for name in names], logging_now(), dict(os.environ)\n"
+        "signal.signal(signal.SIGHUP, lambda *_: None)\n"
+        "before = state()\n"
+        "codes = [main(['--nproc-per-node=2', '--no-python', '/bin/sh', '-c', f'exit {code}']) for code in (0, 3)]\n"
+        "print('codes', codes, 'unchanged', state() == before)\n"
+    )
+    agent = cluster.start(["python", script])
+    assert agent.wait() == 0, agent.text
+    assert "codes [0, 3] unchanged True" in agent.text

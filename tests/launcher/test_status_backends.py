@@ -1,0 +1,184 @@
+"""``rdzv status`` of jobs whose nodes do not meet at a native store: what is known of them, by every such backend."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import pickle
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import etcd_kit
+import pytest
+from elastic_kit import EtcdMeeting, Job, in_one_round
+from harness import BIN, Agent, Cluster, free_port, server, wait_until
+from torch.distributed import TCPStore
+
+HOST = socket.gethostname()
+PATIENCE_S = 60
+
+
+def asked(endpoint: str, *flags: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / "rdzv"), "status", f"--rdzv-endpoint={endpoint}", *flags]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    return ended
+
+
+def told(endpoint: str, *flags: str) -> str:
+    return asked(endpoint, *flags).stdout
+
+
+def told_soon(pattern: str, endpoint: str, *flags: str) -> str:
+    """What is said once it matches."""
+    last = ""
+
+    def matches() -> str:
+        nonlocal last
+        last = told(endpoint, *flags)
+        return last if re.search(pattern, last) else ""
+
+    return str(wait_until(matches, PATIENCE_S, lambda: f"no {pattern!r} in:\n{last}"))
+
+
+def refused(endpoint: str, *flags: str, code: int = 68) -> str:
+    message = asked(endpoint, *flags, code=code).stderr
+    assert "Traceback" not in message
+    return message
+
+
+@pytest.fixture
+def train(one_etcd: etcd_kit.Cluster, tmp_path: Path) -> Iterator[Job]:
+    with contextlib.closing(EtcdMeeting(tmp_path, one_etcd)) as meeting:
+        yield Job(meeting, 2)
+
+
+@pytest.mark.parametrize("how", ["named", "found"])
+def test_etcd_says_who_is_there_who_leads_and_what_is_waited_for(train: Job, how: str) -> None:
+    endpoint = train.meeting.endpoint
+    flags = [f"--rdzv-id={train.run_id}", *(["--rdzv-backend=etcd"] if how == "named" else [])]
+    first = train.node(0)
+    first.wait_for("joining at")
+    text = told_soon("1 of 2 nodes have joined", endpoint, *flags)
+    who = f"{HOST} (node rank 0, pid {first.pid})"
+    assert f"run {train.run_id!r} at {endpoint} by etcd: 1 node there, led by {who}\n" in text
+    assert f"  no round yet: 1 of 2 nodes have joined ({who}); missing: node rank 1\n" in text
+    second = train.node(1)
+    in_one_round(first, second)
+    data = json.loads(told(endpoint, *flags, "--json"))
+    assert (data["run"], data["backend"], data["round"]["state"]) == (train.run_id, "etcd", "complete")
+    nodes = [(node["rank"], node["host"], node["pid"], node["there"]) for node in data["round"]["nodes"]]
+    assert nodes == [(0, HOST, first.pid, True), (1, HOST, second.pid, True)]
+    assert "\n  round 1 is complete: 2 nodes, 2 workers\n" in told(endpoint, *flags)
+    train.finish(first, second)
+
+
+def test_asking_changes_nothing_at_etcd(train: Job) -> None:
+    train.node(0)
+    told_soon("1 of 2 nodes have joined", train.meeting.endpoint, "--rdzv-backend=etcd", f"--rdzv-id={train.run_id}")
+    assert isinstance(train.meeting, EtcdMeeting)
+    before = train.meeting.held(train.run_id)
+    told(train.meeting.endpoint, "--rdzv-backend=etcd", f"--rdzv-id={train.run_id}")
+    assert train.meeting.held(train.run_id) == before
+    told(train.meeting.endpoint, "--rdzv-backend=etcd", "--rdzv-id=nobodys")
+    assert train.meeting.held("nobodys") == {}
+
+
+def test_at_etcd_a_run_has_to_be_named(one_etcd: etcd_kit.Cluster) -> None:
+    message = refused(one_etcd.endpoint, code=2)
+    assert f"{one_etcd.endpoint} is etcd 3." in message
+    assert "which one is meant?" in message
+    assert "--rdzv-id" in message
+
+
+def test_static_says_who_is_there_and_who_is_missing_and_where_its_store_is(cluster: Cluster) -> None:
+    stop = cluster.directory / "stop"
+
+    def node(rank: int) -> Agent:
+        options = ["--rdzv-id=train"]
+        args = ("wait", stop, 0)
+        conf = "store=parallel,linger=30"
+        return cluster.run(
+            "holds_on.py", *args, backend="static", nnodes=2, rank=rank, nproc=2, conf=conf, options=options
+        )
+
+    first = node(0)
+    cluster.wait_listening()
+    text = told_soon("is not complete", cluster.endpoint)
+    assert f"run at {cluster.endpoint} by static: 1 node there\n" in text
+    assert "  round 1 is not complete: 1 of 2 nodes are there; missing: node rank 1\n" in text
+    assert f"  nodes: 0 on {HOST} (pid {first.pid})\n" in text
+    assert "serves run 'train', not 'other'" in refused(
+        cluster.endpoint, "--rdzv-backend=static", "--rdzv-id=other", code=76
+    )
+    second = node(1)
+    text = told_soon("complete: 2 nodes", cluster.endpoint, "--rdzv-backend=static", "--rdzv-id=train")
+    assert f"  nodes: 0 on {HOST} (pid {first.pid}), 1 on {HOST} (pid {second.pid})\n" in text
+    assert "\n  the workers' store:\n    store at 127.0.0.1:" in text
+    stop.write_text("now")
+    assert [first.wait(), second.wait()] == [0, 0]
+
+
+def test_c10d_says_who_is_there_and_where_its_store_is(cluster: Cluster) -> None:
+    stop = cluster.directory / "stop"
+
+    def node() -> Agent:
+        options = ["--rdzv-id=train"]
+        args = ("wait", stop, 0)
+        return cluster.run("holds_on.py", *args, backend="c10d", nnodes=2, nproc=2, conf="linger=30", options=options)
+
+    first = node()
+    cluster.wait_listening()
+    text = told_soon("1 of 2 nodes are there", cluster.endpoint, "--rdzv-backend=c10d")
+    assert "by c10d: 1 node there\n  round 0 is not complete: 1 of 2 nodes are there\n" in text
+    assert f"  nodes: 0 on 127.0.0.1 (pid {first.pid})\n" in text
+    second = node()
+    text = told_soon("the workers' store", cluster.endpoint, "--rdzv-id=train")
+    assert "  round 0 is complete: 2 nodes\n" in text
+    assert f"(pid {first.pid})" in text
+    assert f"(pid {second.pid})" in text
+    assert re.search(r"\n  the workers' store at 127.0.0.1:\d+ cannot be asked: .* is a TCPStore of torch", text)
+    assert "no node of run 'other' has come" in refused(cluster.endpoint, "--rdzv-backend=c10d", "--rdzv-id=other")
+    stop.write_text("now")
+    assert [first.wait(), second.wait()] == [0, 0]
+
+
+@pytest.fixture
+def torchs() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+class Harm:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return time.sleep, (10_000,)
+
+
+@pytest.mark.parametrize(
+    "state", [base64.b64encode(pickle.dumps(Harm())), base64.b64encode(pickle.dumps({"a": 1})), b"not base 64"]
+)
+def test_a_state_that_is_none_of_torchs_is_not_run(torchs: TCPStore, state: bytes) -> None:
+    torchs.set("torch.rendezvous.train", state)
+    message = refused(f"127.0.0.1:{torchs.port}", "--rdzv-backend=c10d", "--rdzv-id=train")
+    assert "holds something else than this version writes" in message
+
+
+def test_a_store_of_torchs_is_called_one(torchs: TCPStore) -> None:
+    message = refused(f"127.0.0.1:{torchs.port}")
+    assert f"127.0.0.1:{torchs.port} is a TCPStore of torch, which has no statistics" in message
+    assert "--rdzv-id" in message
+
+
+def test_wrong_backends_and_nobody_are_told_apart() -> None:
+    port = free_port()
+    for backend in ("static", "c10d"):
+        assert "connection refused" in refused(f"127.0.0.1:{port}", f"--rdzv-backend={backend}")
+    assert "connection refused" in refused(f"127.0.0.1:{port}", "--rdzv-backend=etcd", "--rdzv-id=a", "--timeout=3")
+    with server(port, b"HTTP/1.1 400 Bad Request\r\n\r\n"):
+        assert "is not a TCPStore" in refused(f"127.0.0.1:{port}", "--rdzv-backend=static")
+    assert "there is no rendezvous backend 'statik'" in refused(f"127.0.0.1:{port}", "--rdzv-backend=statik", code=2)

@@ -1,0 +1,120 @@
+"""Putting a soak together from its arguments, and its end: the line of JSON and the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+from hosts import Lan, why_not
+
+from soak import arguments, service
+from soak.expectations import Promises
+from soak.job import Job, Node
+from soak.schedule import Terms, bursts
+from soak.soak import Soak
+from soak.transcripts import Transcripts
+
+_MEMBERS = ("etcd0", "etcd1", "etcd2")
+_SOME = 20
+_PORT = 29500
+
+
+def main(argv: Sequence[str]) -> int:
+    """The whole command; returns its exit code."""
+    args = arguments.parse(argv)
+    nodes = [f"node{number}" for number in range(args.nodes)]
+    serving = nodes[0] if args.serving_node else ""
+    members = _MEMBERS if args.backend == "etcd" else ()
+    terms = Terms(
+        nodes=nodes,
+        min_nodes=args.min_nodes,
+        ttl=args.ttl,
+        reach=args.reach_timeout,
+        outage=args.outage,
+        kinds=args.kinds,
+        slow_starts=args.slow_starts,
+        members=members,
+        serving=serving,
+    )
+    plan = bursts(args.seed, terms)
+    if args.show:
+        for burst in islice(plan, args.bursts or _SOME):
+            print(f"{burst.number}: after {burst.pause} s: {burst}")
+        return 0
+    directory = Path(args.out or tempfile.mkdtemp(prefix="rdzv-soak-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in ("etc", "probe"):
+        (directory / name).mkdir()
+    if reason := why_not(directory / "probe"):
+        sys.exit(f"make soak: this machine cannot have hosts: {reason}")
+    lan = Lan(directory / "etc")
+    began = time.monotonic()
+    try:
+        soak = _soak(args, directory, lan, nodes)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: setattr(soak, "interrupted", True))
+        limited = islice(plan, args.bursts) if args.bursts else plan
+        with closing(soak):
+            soak.run(limited, nodes, began + 60 * args.minutes)
+            found = len(soak.tally.violations)
+            soak.note(f"{found} violation(s); everything is in {directory}")
+    finally:
+        lan.close()
+    line = soak.tally.line(
+        backend=args.backend,
+        served_by="the first node" if serving else "etcd" if members else "rdzv serve",
+        seed=args.seed,
+        minutes=round((time.monotonic() - began) / 60, 1),
+        nnodes=f"{args.min_nodes}:{args.nodes}",
+        ttl=args.ttl,
+        torch=args.torch,
+        conf=args.conf,
+        folder=str(directory),
+        rounds=soak.checker.worked,
+        steps=soak.checker.steps,
+        interrupted=soak.interrupted,
+    )
+    text = json.dumps(line)
+    (directory / "result.json").write_text(text + "\n")
+    print(text, flush=True)
+    return 1 if found else 130 if soak.interrupted else 0
+
+
+def _soak(args: argparse.Namespace, directory: Path, lan: Lan, nodes: Sequence[str]) -> Soak:
+    transcripts = Transcripts()
+    hosts = lan.add(*nodes)
+    job = Job(directory, [Node(host) for host in hosts], transcripts, torch=args.torch)
+    if args.backend == "etcd":
+        where = service.cluster(lan, directory, _MEMBERS)
+    elif args.serving_node:
+        where = service.Service(f"{hosts[0].address}:{_PORT}")
+    else:
+        where = service.serve(lan, directory, transcripts)
+    conf = [f"ttl={args.ttl:g}", f"reach_timeout={args.reach_timeout:g}", "last_call_timeout=5", *args.conf.split(",")]
+    job.command = [
+        "rdzv-run",
+        f"--nnodes={args.min_nodes}:{args.nodes}",
+        f"--nproc-per-node={args.nproc}",
+        f"--rdzv-backend={args.backend}",
+        f"--rdzv-endpoint={where.endpoint}",
+        f"--rdzv-conf={','.join(filter(None, conf))}",
+        "--max-restarts=1000000",
+    ]
+    serving = nodes[0] if args.serving_node else ""
+    promises = Promises(
+        ttl=args.ttl,
+        reach_timeout=args.reach_timeout,
+        outage=args.outage,
+        slack=args.slack,
+        torch=args.torch,
+        serving=serving,
+    )
+    return Soak(directory, lan, job, where, promises, args.min_nodes)

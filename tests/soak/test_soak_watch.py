@@ -1,0 +1,86 @@
+"""What the soak finds of agents: stand-ins do wrong what a launcher could do wrong."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import cast
+
+import pytest
+from hosts import Host, Lan
+
+from rdzv_plugins.testing.agents.processes import marked
+from soak import soak as module
+from soak.expectations import Promises
+from soak.job import Job, Node
+from soak.schedule import Burst, Fault
+from soak.service import Service
+from soak.soak import Soak
+from soak.transcripts import Transcripts
+
+KILL = Fault("kill_agent", "here")
+TERM = Fault("term_agent", "here")
+
+
+class Here:
+    """A host that is this one."""
+
+    name = "here"
+
+    def enter(self, directory: Path) -> list[str]:
+        return [sys.executable]
+
+
+def watched(directory: Path, wrong: str, *faults: Fault, slack: float = 5, pause: float = 0.1) -> Soak:
+    """A soak of one stand-in with these faults, a burst each."""
+    (directory / "wrong").write_text(wrong)
+    job = Job(directory, [Node(cast(Host, Here()))], Transcripts(), torch=False)
+    job.command = [str(Path(__file__).parent / "stand_in_agent.py")]
+    promises = Promises(ttl=1, reach_timeout=1, outage=60, slack=slack, torch=False)
+    soak = Soak(directory, cast(Lan, None), job, Service("nowhere"), promises, 1)
+    bursts = [Burst(number, pause, (fault,)) for number, fault in enumerate(faults)]
+    tokens = []
+    start = job.start
+    job.start = lambda node: (tokens.append((agent := start(node)).token), agent)[1]  # type: ignore[method-assign]
+    with closing(soak):
+        soak.run(bursts, ["here"], float("inf"))
+    assert not any(marked(token) for token in tokens)
+    return soak
+
+
+def found(soak: Soak) -> list[str]:
+    return [violation.kind for violation in soak.tally.violations]
+
+
+def test_nothing_is_wrong(tmp_path: Path) -> None:
+    soak = watched(tmp_path, "", KILL, TERM)
+    assert found(soak) == []
+    assert soak.tally.jobs == {"done": 1}
+    assert soak.checker.worked == 3
+    assert soak.tally.line()["recovery_s"].keys() == {"kill_agent", "term_agent"}
+
+
+def test_process_that_is_left_behind(tmp_path: Path) -> None:
+    soak = watched(tmp_path, "leaves", KILL)
+    assert set(found(soak)) == {"left_behind"}
+    assert "sleep 100" in str(soak.tally.violations[0].evidence["processes"])
+    assert soak.tally.violations[0].evidence["sent"] == ["SIGKILL"]
+
+
+def test_wrong_exit_code(tmp_path: Path) -> None:
+    soak = watched(tmp_path, "code", TERM)
+    assert found(soak) == ["exit_code"]
+
+
+def test_job_that_ends(tmp_path: Path) -> None:
+    soak = watched(tmp_path, "ends", KILL, pause=60)
+    assert set(found(soak)) == {"job_ended"}
+    assert "68" in soak.tally.violations[0].text
+
+
+def test_job_that_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GIVE_UP_S", 1.0)
+    soak = watched(tmp_path, "stands", KILL, slack=0.05)
+    assert found(soak) == ["not_back"]
+    assert soak.tally.jobs == {"not back": 1}

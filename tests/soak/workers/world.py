@@ -1,0 +1,81 @@
+"""What every worker of the soak does beside its steps: it says who it is, in its store and in the records.
+
+A record is a line of JSON in ``$SOAK_DIR/records/<node>.jsonl``, with the machine's one monotonic clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import uuid
+from pathlib import Path
+
+from store_client import StoreClient
+
+from rdzv_plugins.worker import round_holds
+
+DIRECTORY = Path(os.environ["SOAK_DIR"])
+NODE = os.environ["SOAK_NODE"]
+STOP = DIRECTORY / "stop"
+PACE_S = 0.1
+"""Between two steps: the agents and their faults are what is tested, not this loop."""
+SAVING_S = 6.0
+"""A checkpoint is written beside the steps, one after the other, and takes so long."""
+
+
+class World:
+    """The workers that meet in one store. ``id`` was made by the first of them: another store has another one."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self._records = os.open(DIRECTORY / "records" / f"{NODE}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._who = {"node": NODE, "agent": os.environ["SOAK_AGENT"], "pid": os.getpid()}
+        self.write("start")
+        self._start_slowly()
+        self.store = StoreClient(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        self.id = self.store.compare_set("soak/world", uuid.uuid4().hex)
+        me = f"{NODE}/{os.getpid()}"
+        holder = self.store.compare_set(f"soak/rank/{self.rank}", me)
+        self._who["id"] = self.id
+        self.write("joined", rank=self.rank, size=self.size, holder="" if holder == me else holder, **_environment())
+        if self.store.add("soak/joined", 1) == self.size:
+            self.store.set("soak/all", "")
+        self.store.get("soak/all")
+        self._done = threading.Event()
+        # as with torch's async_save: a worker that fails ends when it has written what it was writing
+        threading.Thread(target=self._save, name="saving").start()
+
+    def finish(self) -> None:
+        """All is done, and nothing more is to be written."""
+        self._done.set()
+
+    def write(self, what: str, **more: object) -> None:
+        """One write, so that lines of several workers never mix."""
+        record = {"what": what, "t": time.monotonic()} | self._who | more
+        os.write(self._records, (json.dumps(record) + "\n").encode())
+
+    def write_step(self, step: int, begun: float) -> None:
+        """A step was done that had begun at ``begun``; this is what a worker that is not to act must not get to."""
+        self.write("step", step=step, t0=begun, rank=self.rank)
+
+    def _save(self) -> None:
+        main = threading.main_thread()
+        while main.is_alive():
+            begun = time.monotonic()
+            if self._done.wait(SAVING_S):
+                return
+            if round_holds():  # the last moment before others see it
+                self.write("saved", t0=begun, rank=self.rank)
+
+    def _start_slowly(self) -> None:
+        try:
+            time.sleep(float((DIRECTORY / "start" / NODE).read_text()))
+        except FileNotFoundError:
+            return
+
+
+def _environment() -> dict[str, str]:
+    names = ("RDZV_ROUND", "GROUP_RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+    return {name.lower(): os.environ[name] for name in names if name in os.environ}

@@ -1,0 +1,164 @@
+"""A stranger's backend is asked what listens at an endpoint, and what its runs do; one with a fault harms nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from memory_coordination import MemoryBackend, MemoryService
+
+from rdzv_plugins import Backend, Request, option
+from rdzv_plugins.assemble.create import create_handler
+from rdzv_plugins.assemble.looking import can_look, look
+from rdzv_plugins.assemble.recognition import recognise
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.keys import Assignment, Member, Round, encode
+from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, OptionError, UsageError
+from rdzv_plugins.host import Catalog, PluginHost, PluginRecord
+from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.run_status import NodeStatus, RunStatus
+
+REQUEST = Request("toy", "run", "h:1", 1, 1, 1, given=frozenset({"run_id"}))
+T = 60
+
+
+def entry(name: str, **fields: Any) -> Entry:
+    fields.setdefault("create", print)
+    backend = Backend(name=name, summary=f"the {name}", **fields)
+    return Entry(backend, PluginRecord(name, f"{name}_module", f"dist-{name}", "1.0", backends=(backend,)))
+
+
+def catalog(*entries: Entry) -> Catalog:
+    return Catalog([each.record for each in entries])
+
+
+def says(text: str) -> Callable[[Request, float], str]:
+    return lambda request, timeout: text
+
+
+def raises(request: Request, timeout: float) -> str:
+    raise OSError("a fault of the plug-in")
+
+
+@pytest.fixture
+def hang() -> Iterator[Callable[[Request, float], str]]:
+    """Does not return before the test is over."""
+    over = threading.Event()
+    yield lambda request, timeout: str(over.wait())
+    over.set()
+
+
+def test_the_one_that_knows_it_is_found_whatever_the_others_do(hang: Callable[[Request, float], str]) -> None:
+    entries = [entry("a", recognise=hang), entry("b", recognise=raises), entry("c"), entry("d", recognise=says(""))]
+    mine = entry("mine", recognise=says("the rendezvous of run 'a' by mine"))
+    found = recognise(catalog(*entries, mine), REQUEST)
+    assert found is not None
+    assert (found.entry, found.what) == (mine, "the rendezvous of run 'a' by mine")
+
+
+def test_nobody_knows(hang: Callable[[Request, float], str]) -> None:
+    assert recognise(catalog(entry("a", recognise=hang), entry("b", recognise=raises)), REQUEST) is None
+    assert recognise(catalog(entry("a")), REQUEST) is None
+
+
+def test_what_it_says_is_fit_to_be_shown() -> None:
+    found = recognise(catalog(entry("a", recognise=says("it is\n\x1b[2Jmine" + 1000 * "x"))), REQUEST)
+    assert found is not None
+    assert found.what.startswith(r"it is\n\x1b[2Jminexx")
+    assert len(found.what) < 350
+
+
+def test_a_node_asks_the_others_and_not_its_own() -> None:
+    asked: list[Request] = []
+    answers: list[str] = []
+
+    def create(request: Request) -> Any:
+        answers.append(request.whose("elsewhere:7"))
+        raise UsageError("that is enough")
+
+    def other(request: Request, timeout: float) -> str:
+        asked.append(request)
+        return "another's"
+
+    mine = entry("mine", create=create, recognise=says("mine"))
+    host = PluginHost([mine.record, entry("other", recognise=other).record])
+    with pytest.raises(UsageError, match="that is enough"):
+        create_handler(host, mine, dataclasses.replace(REQUEST, options="parsed"))
+    assert answers == ["another's"]
+    ((endpoint, options),) = [(each.endpoint, each.options) for each in asked]
+    assert (endpoint, options) == ("elsewhere:7", None)
+
+
+@dataclass(frozen=True)
+class Options:
+    prefix: str = option("/", help="Of its keys.")
+
+
+def test_status_gets_the_options_and_its_errors_are_its_own() -> None:
+    seen = []
+
+    def status(request: Request, timeout: float) -> RunStatus:
+        seen.append((request.options, timeout))
+        if request.options.prefix == "/gone":
+            raise EndpointUnreachable("it is not there")
+        if request.options.prefix == "/slow":
+            raise TimeoutError("no answer")
+        if request.options.prefix == "/wrong":
+            raise KeyError("a")
+        return RunStatus(3, "complete")
+
+    mine = entry("mine", status=status, options=Options)
+    assert can_look(mine.backend)
+    assert look(mine, dataclasses.replace(REQUEST, conf={"prefix": "/p"}), 5.0) == RunStatus(3, "complete")
+    assert seen == [(Options("/p"), 5.0)]
+    for prefix, kind in (("/gone", EndpointUnreachable), ("/slow", EndpointUnreachable), ("/wrong", BrokenPlugin)):
+        with pytest.raises(kind):
+            look(mine, dataclasses.replace(REQUEST, conf={"prefix": prefix}), 5.0)
+    with pytest.raises(OptionError):
+        look(mine, dataclasses.replace(REQUEST, conf={"prefixx": "a"}), 5.0)
+
+
+def test_a_coordination_service_needs_no_status_of_its_own() -> None:
+    service = MemoryService()
+    job = MemoryBackend(service).open_session(T, on_lost=lambda _: None, timeout=T)
+    member = Member("a", "host-a", "m", 7, "10.0.0.1", "10.0.0.1", 2, node_rank=0)
+    place = Assignment(2, 0, 1, "a", "host-a", "m", 7, "10.0.0.1", 2, 0, "10.0.0.1", 4000)
+    refused = Assignment(2, node_id="b", refused="too many")
+    job.put(
+        {
+            keys.JOB: b'{"settings": {"store": "torch"}}',
+            keys.MEMBERS + "a": encode(member),
+            keys.NODES + "a": encode(place),
+            keys.NODES + "b": encode(refused),
+            keys.LEADER: b"a",
+            keys.PROGRESS: b"1 of 2",
+            keys.ROUND: encode(Round(2, "complete", 1)),
+        },
+        timeout=T,
+    )
+    before = dict(service.keys)
+    mine = entry("mine", create=lambda request: MemoryBackend(service), meets_at="service")
+    found = look(mine, REQUEST, T)
+    assert found == RunStatus(
+        2,
+        "complete",
+        progress="1 of 2",
+        members=1,
+        leader="host-a (node rank 0, pid 7)",
+        nodes=(NodeStatus(0, "host-a", 7, 2, "10.0.0.1"),),
+        store="10.0.0.1:4000",
+        store_kind="torch",
+    )
+    assert service.keys == before
+    with pytest.raises(UsageError, match="which one is meant"):
+        look(mine, dataclasses.replace(REQUEST, run_id="none", given=frozenset()), T)
+
+
+def test_one_that_says_nothing_of_its_runs() -> None:
+    assert not can_look(entry("mine", meets_at="node").backend)
+    with pytest.raises(BrokenPlugin, match="says nothing of its runs"):
+        look(entry("mine", create=lambda request: None, meets_at="service"), REQUEST, T)

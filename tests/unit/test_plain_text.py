@@ -1,0 +1,114 @@
+"""Foreign text on its way to people: it steers no terminal, and passes for no line of ours."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from rdzv_launcher import console
+from rdzv_launcher.run.summary import failure_summary
+from rdzv_plugins.errors import PeerFailed, RendezvousFailed
+from rdzv_plugins.interfaces import Failure, Outcome
+from rdzv_plugins.plain_text import printable, printable_data, printable_lines
+from rdzv_plugins.rounds.ends import parse_failure, parse_outcome, to_json
+
+NASTY = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\u2028\x85\r\b\x7f\udcff"
+ESCAPED = r"\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\u2028\x85\r\x08\x7f\udcff"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain host-7, größe 漢字 🙂", "plain host-7, größe 漢字 🙂"),
+        (NASTY, ESCAPED),
+        ("two\nlines\tand a tab", r"two\nlines\tand a tab"),
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("x" * 1500, "x" * 1000 + "... (500 more)"),
+    ],
+)
+def test_printable(text, shown):
+    assert printable(text) == shown
+
+
+def test_no_character_survives_that_a_terminal_would_act_upon():
+    every = "".join(map(chr, range(0x110000)))
+    assert printable(every, len(every) * 10).isprintable()
+
+
+def test_lines_after_the_first_are_indented():
+    assert printable_lines("one\ntwo\n  three\n\nfour\x1b[2J") == "one\n  two\n  three\n\n  four\\x1b[2J"
+
+
+def test_data_is_copied_with_its_keys():
+    data = {"a\x1b": ["\n", 1, None, {"b": "\r"}]}
+    assert printable_data(data) == {r"a\x1b": [r"\n", 1, None, {"b": r"\r"}]}
+    assert "\x1b" in next(iter(data))
+
+
+@pytest.fixture
+def logged(capfd):
+    """What the commands' log makes of a message."""
+
+    def log(*message: object) -> str:
+        console.setup_logging("rdzv-run", verbose=False)
+        logging.getLogger("rdzv_plugins.test").warning(*message)
+        return capfd.readouterr().err
+
+    with console.logging_given_back():
+        yield log
+
+
+def test_log_lines_of_the_commands(logged):
+    shown = logged("node %s was lost", f"{NASTY}\n12:00:00 rdzv-run: all is well")
+    first, second = shown.splitlines()
+    assert first.endswith(f"rdzv-run warning: node {ESCAPED} was lost".partition(" was")[0])
+    assert second == "  12:00:00 rdzv-run: all is well was lost"
+
+
+def test_errors_of_the_commands(capfd):
+    assert console.report("rdzv-run", RendezvousFailed(f"a{NASTY}", remedy=f"b{NASTY}"), verbose=True) == 76
+    shown = capfd.readouterr().err
+    assert shown.endswith(f"rdzv-run: error: a{ESCAPED}\nrdzv-run: b{ESCAPED}\n")
+    assert "Traceback" not in shown
+    assert shown.replace("\n", "").isprintable()
+
+
+def test_failure_of_another_node_is_read_without_harm():
+    failure = Failure(1, f"host{NASTY}\n", 3, 0, 7, 9, ("\x1b[31mred\x1b[0m", f"{NASTY}\n  first failure: rank 7"))
+    outcome = parse_outcome(to_json(Outcome("failed", f"why{NASTY}\n", failure)))
+    assert outcome.reason == rf"why{ESCAPED}\n"
+    assert outcome.failure is not None
+    text = failure_summary(outcome.failure, {}, node_rank=0, restarts="")
+    assert text.replace("\n", "").isprintable()
+    assert "  | red\n" in text
+    assert text.count("\n  first failure: ") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"exit_code": 256},
+        {"exit_code": -500},
+        {"exit_code": "9"},
+        {"node_rank": -5},
+        {"pid": None},
+        {"stderr": "line"},
+        {"stderr": None},
+    ],
+)
+def test_failure_that_is_none(wrong):
+    text = json.dumps({**vars(Failure(1, "h", 3, 0, 7, 9)), **wrong})
+    with pytest.raises(ValueError, match="not a failure: its "):
+        parse_failure(text)
+
+
+@pytest.mark.parametrize("text", ["3", "[]", "{}", '{"end": "won", "reason": ""}', "[" * 100000])
+def test_outcome_that_is_none(text):
+    with pytest.raises(ValueError, match=r"not an outcome: "):
+        parse_outcome(text)
+
+
+def test_failed_job_is_no_success_whatever_was_written():
+    assert PeerFailed("", Failure(1, "h", 3, 0, 7, 0)).exit_code == 1

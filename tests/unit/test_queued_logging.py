@@ -1,0 +1,143 @@
+"""A log call returns at once, whatever the user's handlers do; and nothing else is different for them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from rdzv_plugins import queued_logging
+from rdzv_plugins.background_queue import BackgroundQueue
+from rdzv_plugins.queued_logging import queue_logging, unqueue_logging
+
+LOGGER = logging.getLogger("rdzv_plugins.elastic.handler")
+TOP = logging.getLogger("rdzv_plugins")
+PATIENCE_S = 60
+
+
+class Slow(logging.Handler):
+    """Blocks at each record until ``go`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.texts: list[str] = []
+        self.level_names: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.go.wait(PATIENCE_S)
+        self.texts.append(self.format(record))
+        self.level_names.append(record.levelname)
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    handler = Slow()
+    yield handler
+    handler.go.set()
+    unqueue_logging()
+
+
+@pytest.mark.parametrize("owner", ["", "rdzv_plugins"])
+def test_nobody_waits_for_a_handler_and_it_gets_all_in_order(slow: Slow, owner: str) -> None:
+    """Also one that the user gives to a logger above, or puts there later."""
+    where = logging.getLogger(owner)
+    if owner:
+        where.addHandler(slow)
+    queue_logging()
+    queue_logging()
+    if not owner:
+        where.addHandler(slow)
+    try:
+        changing = ["as it was"]
+        for number in range(100):
+            LOGGER.warning("message %d: %s", number, changing)  # a log call that waits is one that never ends
+        changing[0] = "as it became"
+        slow.go.set()
+        unqueue_logging()
+        assert slow.texts == [f"message {number}: ['as it was']" for number in range(100)]
+    finally:
+        where.removeHandler(slow)
+
+
+def test_what_is_too_much_is_dropped_and_counted(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queued_logging, "_MOST", 10)
+    TOP.addHandler(slow)
+    queue_logging()
+    try:
+        for number in range(25):
+            LOGGER.warning("message %d", number)
+        slow.go.set()
+        unqueue_logging()
+        told = [text for text in slow.texts if "dropped" in text]
+        assert told == ["15 messages were dropped: the log did not take them"]
+        assert [text for text in slow.texts if text not in told] == [f"message {number}" for number in range(10)]
+    finally:
+        TOP.removeHandler(slow)
+
+
+def test_handlers_and_propagation_are_as_before_after_it(slow: Slow) -> None:
+    before = (list(TOP.handlers), TOP.propagate)
+    queue_logging()
+    assert (TOP.handlers, TOP.propagate) != before
+    unqueue_logging()
+    unqueue_logging()
+    assert (TOP.handlers, TOP.propagate) == before
+
+
+def test_traceback_and_level_reach_the_handler(slow: Slow) -> None:
+    TOP.addHandler(slow)
+    slow.setLevel(logging.ERROR)
+    slow.go.set()
+    queue_logging()
+    try:
+        try:
+            raise ValueError("the cause")
+        except ValueError:
+            LOGGER.exception("it went wrong")
+        LOGGER.warning("below the handler's level")
+        unqueue_logging()
+        (text,) = slow.texts
+        assert text.startswith("it went wrong\nTraceback")
+        assert text.endswith("ValueError: the cause")
+    finally:
+        TOP.removeHandler(slow)
+
+
+def test_forked_child_delivers_at_once() -> None:
+    reading, writing = os.pipe()
+    go = threading.Event()
+
+    def deliver(item: bytes) -> None:
+        if item == b"parent's":
+            go.wait(PATIENCE_S)
+        os.write(writing, item)
+
+    queue = BackgroundQueue("queue", deliver, lambda count: None, limit=10)
+    queue.put(b"parent's")
+    child = os.fork()
+    if child == 0:
+        queue.put(b"child's ")
+        os._exit(0 if queue.flush(0) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    go.set()
+    assert queue.flush(PATIENCE_S)
+    assert os.read(reading, 100) == b"child's parent's"
+    os.close(reading)
+    os.close(writing)
+
+
+def test_who_waits_for_room_is_told_once() -> None:
+    go, room = threading.Event(), threading.Event()
+    queue = BackgroundQueue("queue", lambda item: go.wait(PATIENCE_S), lambda count: None, limit=10)
+    for _ in range(10):
+        assert queue.put("x")
+    assert not queue.put("one too many")
+    assert not queue.has_room(room.set)
+    go.set()
+    assert room.wait(PATIENCE_S)
+    assert queue.flush(PATIENCE_S)
+    assert queue.has_room(room.set)

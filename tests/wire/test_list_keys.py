@@ -1,0 +1,84 @@
+"""A client that lists very many keys does not keep the others of its event loop waiting."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+from proxy_kit import crowd, silent
+from trunk_peer import FORWARD, OK, attached, frame
+from wire_client import LIST_KEYS, Raw, delete, multi_set, op, set_
+
+from rdzv_plugins.kvstore.native.server import StoreServer
+
+KEYS = 200_000
+TURNS = 20
+"""Far fewer than the slices of so many keys, far more than others get while all are listed in one go."""
+
+
+@pytest.fixture(scope="module")
+def full() -> Iterator[StoreServer]:
+    with StoreServer("127.0.0.1", threads=1) as server:
+        with crowd(server.port, 1) as (filler,):
+            for start in range(0, KEYS, 10_000):
+                filler.send(multi_set([(b"/key/%d" % number, b"") for number in range(start, start + 10_000)]))
+                assert filler.fence() == b""
+        yield server
+
+
+def listed(lister: Raw) -> list[bytes]:
+    count = lister.receive_i64()
+    return [lister.receive_text() for _ in range(count)]
+
+
+def turns(server: StoreServer, lister: Raw) -> int:
+    """How many requests of others are answered before the list is, each of which changes what is there."""
+    with crowd(server.port, 1) as (other,):
+        count = 0
+        while silent([lister]):
+            key = b"/new/%d" % count
+            other.send(set_(key, b"x") + delete(key) + set_(b"/stays/%d" % count, b""))
+            assert other.ask(b"", 8) == struct.pack("=q", 1)
+            count += 1
+        return count
+
+
+def check(keys: list[bytes]) -> None:
+    there = [key for key in keys if key.startswith(b"/key/")]
+    assert len(there) == KEYS
+    assert len(set(keys)) == len(keys)
+
+
+def test_others_have_their_turns(full: StoreServer) -> None:
+    with crowd(full.port, 2) as (lister, second):
+        for each in (lister, second):
+            each.send(op(LIST_KEYS) + op(LIST_KEYS))
+        assert turns(full, lister) > TURNS
+        for each in (lister, second):
+            check(listed(each))
+            check(listed(each))
+            assert each.fence() == b""
+
+
+def test_those_of_proxies_too(full: StoreServer) -> None:
+    trunk = attached(full.port, 5, grace_ms=60_000)
+    trunk.send(frame(9, FORWARD, op(LIST_KEYS)))
+    assert turns(full, trunk) > TURNS
+    _, number, status = struct.unpack("<IIB", trunk.receive(9))
+    assert (number, status, trunk.receive(1)) == (9, OK, b"\0")
+    check(listed(trunk))
+    trunk.close()
+
+
+def test_who_leaves_meanwhile_and_who_wipes(full: StoreServer) -> None:
+    with StoreServer("127.0.0.1", threads=1) as server, crowd(server.port, 2) as (lister, leaver):
+        lister.send(multi_set([(b"/%d" % number, b"") for number in range(100_000)]))
+        assert lister.fence() == b""
+        for each in (lister, leaver):
+            each.send(op(LIST_KEYS))
+        leaver.close()
+        server.first.wipe()
+        assert len(listed(lister)) <= 100_000
+        lister.send(op(LIST_KEYS))
+        assert listed(lister) == []

@@ -1,0 +1,104 @@
+"""A proxy that holds a value and does not give it back delays a write for its hold time, whatever it says."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from attack_kit import Bystanders, wait_until
+from proxy_kit import Node
+from trunk_peer import FORWARD, OK, RECALL, RECALLED, RECEIVED, TAKEN, answer, attached, frame
+from wire_client import PATIENCE, Closed, Raw, get, set_
+
+from rdzv_plugins.kvstore.native.server import StoreServer
+
+GRACE_MS = 3000
+BEAT = frame(0, RECEIVED, struct.pack("<Q", 0))
+
+
+def fetch(trunk: Raw, key: bytes, number: int = 5) -> tuple[bool, bytes]:
+    """Whether it may hold the value, and the value."""
+    trunk.send(frame(number, FORWARD, get(key)))
+    while (told := answer(trunk))[0] != number:
+        pass  # sent again: of an earlier connection
+    assert told[1] == OK
+    return told[2][0] == 1, told[2][9:]
+
+
+@contextmanager
+def kept_alive(trunk: Raw) -> Iterator[list[int]]:
+    """It gives signs of life until it is closed. What else it was told, by status."""
+    told: list[int] = []
+
+    def run() -> None:
+        with contextlib.suppress(Closed):
+            while True:
+                trunk.send(BEAT)
+                while (status := answer(trunk)[1]) != TAKEN:
+                    told.append(status)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield told
+    finally:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "the trunk was never closed"
+
+
+def test_a_write_waits_no_longer_than_a_value_can_be_held(root: StoreServer) -> None:
+    with Node(root.port) as node, Bystanders(node.port) as neighbours, Bystanders(root.port) as direct:
+        with closing(Raw(root.port)) as writer, closing(attached(root.port, 77, grace_ms=GRACE_MS)) as false:
+            writer.send(set_(b"/key", b"old"))
+            assert writer.fence() == b""
+            assert fetch(false, b"/key") == (True, b"old")
+            with kept_alive(false) as told:
+                writer.send(set_(b"/key", b"new") + get(b"/key"))
+                assert writer.receive_text() == b"new"
+            assert told == [RECALL]
+        assert root.stats()["refused"] == {"keeps a recalled value": 1}
+        # neither by the same trunk nor by another one can it do that again, and honest ones have right answers
+        for token in (77, 78):
+            with closing(attached(root.port, token, grace_ms=GRACE_MS)) as again:
+                assert fetch(again, b"/key", 6) == (False, b"new")
+        with closing(Raw(node.port)) as worker, closing(Raw(root.port)) as writer:
+            for value in (b"1", b"2", b"3"):
+                writer.send(set_(b"/key", value))
+                assert writer.fence() == b""
+                worker.send(get(b"/key"))
+                assert worker.receive_text() == value
+        for each in (neighbours, direct):
+            each.advance(10)
+        wait_until(lambda: not node.proxy.lost, lambda: node.proxy.lost)
+
+
+def test_one_that_stands_still_is_let_in_again(root: StoreServer) -> None:
+    """Its connection is closed, and it goes on with another one as after any break."""
+    with closing(Raw(root.port)) as writer, closing(attached(root.port, 77, grace_ms=GRACE_MS)) as frozen:
+        writer.send(set_(b"/key", b"old"))
+        assert writer.fence() == b""
+        assert fetch(frozen, b"/key") == (True, b"old")
+        writer.send(set_(b"/key", b"new") + get(b"/key"))
+        assert writer.receive_text() == b"new"
+        frozen.until_close()
+        with closing(attached(root.port, 77, grace_ms=GRACE_MS)) as again:
+            assert fetch(again, b"/key", 6) == (False, b"new")
+
+
+def test_one_that_takes_its_time_cannot_do_so_again_and_again(root: StoreServer) -> None:
+    with closing(Raw(root.port)) as writer, closing(attached(root.port, 77, grace_ms=GRACE_MS)) as slow:
+        writer.send(set_(b"/key", b"old"))
+        assert writer.fence() == b""
+        assert fetch(slow, b"/key") == (True, b"old")
+        writer.send(set_(b"/key", b"new") + get(b"/key"))
+        recall = answer(slow)
+        assert recall[1] == RECALL
+        time.sleep(0.8 * GRACE_MS / 2000)  # of the time that it has
+        slow.send(frame(6, RECALLED, struct.pack("<I", recall[0])))
+        assert writer.receive_text() == b"new"
+        assert fetch(slow, b"/key", 7) == (False, b"new")
+        assert root.stats()["refused"] == {}

@@ -1,0 +1,73 @@
+"""The silence of others is judged by the time in which the server itself has been running."""
+
+from __future__ import annotations
+
+import struct
+import time
+from contextlib import ExitStack, closing
+
+from attack_kit import Bystanders, ServerProcess, wait_until
+from relay import Relay
+from standstill import KEEP_ALIVE, keep_alive, session, stopped
+from trunk_peer import RECEIVED, TAKEN, answer, attached, frame
+from wire_client import Raw
+
+from rdzv_plugins.kvstore.native.server import StoreServer
+
+TTL = 4.0
+STILL = 5.5
+BEAT = frame(2, RECEIVED, struct.pack("<Q", 0))
+
+
+def test_a_server_that_has_stood_still_gives_nobody_up() -> None:
+    with ServerProcess(threads=1) as one, ServerProcess(threads=4) as four, ExitStack() as stack:
+        keep = stack.enter_context
+        places = [server.port for server in (one, four) for _ in range(8)]
+        sessions = [keep(closing(session(port, TTL))) for port in places]
+        speakers = [keep(closing(session(port, TTL))) for port in places]
+        trunks = [
+            keep(closing(attached(port, number, grace_ms=int(TTL * 1000)))) for number, port in enumerate(places, 1)
+        ]
+        with stopped([one.pid, four.pid]):
+            for each in speakers:
+                each.send(frame(8, KEEP_ALIVE))
+            time.sleep(STILL)
+        for server in (one, four):
+            for _ in range(8):
+                Raw(server.port).close()  # served, so every loop has turned
+        for each in sessions:
+            keep_alive(each)
+        for trunk in trunks:
+            trunk.send(BEAT)
+            assert answer(trunk)[1] == TAKEN
+        for each in speakers:
+            assert answer(each)[:2] == (8, 0)
+        for server in (one, four):
+            assert not server.stats()["refused"]
+            assert all(loop["stalled_s"] > STILL / 2 for loop in server.stats()["loops"]), server.stats()["loops"]
+            assert "this process stood still for" in server.log()
+        # and now they are silent while it runs
+        for each in sessions + speakers + trunks:
+            each.until_close()
+        for server in (one, four):
+            refused = server.stats()["refused"]
+            assert refused == {"session expired": 16, "trunk silent": 8}
+
+
+def test_who_was_cut_off_is_given_up_and_hears_of_it() -> None:
+    with StoreServer("127.0.0.1", threads=2) as server, Relay(server.port) as relay, ExitStack() as stack:
+        client = stack.enter_context(closing(session(relay.port, 0.5)))
+        relay.stall()
+        wait_until(lambda: server.stats()["refused"].get("session expired"), server.stats)
+        relay.mend()
+        client.send(frame(7, KEEP_ALIVE))
+        assert client.until_close() == b""
+
+
+def test_a_loop_that_is_busy_is_no_excuse() -> None:
+    """Whoever is silent is given up though others keep the server at work all the time."""
+    with StoreServer("127.0.0.1", threads=1) as server, ExitStack() as stack:
+        silent = stack.enter_context(closing(session(server.port, 0.5)))
+        stack.enter_context(Bystanders(server.port, clients=3))
+        assert silent.until_close() == b""
+        assert server.stats()["refused"] == {"session expired": 1}
