@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from concurrent.futures import wait
 
 import pytest
@@ -169,6 +170,27 @@ def test_node_that_says_why_it_leaves_is_quoted(caplog):
         eventually(first.handler.num_nodes_waiting, "the first hears of it")
         assert "was lost: it was preempted" in job.round.reason
         eventually(lambda: "it was preempted" in caplog.text, "it is logged")
+
+
+def test_leader_that_leaves_says_why_though_it_decides_late():
+    with Job("1:2") as job:
+        nodes = job.start(2)
+        leader = job.leader()
+        (other,) = (node for node in nodes if node is not leader)
+        decides, may_decide = threading.Event(), threading.Event()
+
+        def hold(_: object) -> None:
+            decides.set()
+            may_decide.wait(PATIENCE_S)
+
+        job.service.on("put", "all/round", "before", hold)
+        left = job.pool.submit(leader.leave, Outcome("lost", "it got SIGTERM"))
+        assert decides.wait(PATIENCE_S)
+        wait([left], 0.5)
+        may_decide.set()
+        left.result(PATIENCE_S)
+        eventually(other.handler.must_rejoin, "the other hears of it")
+        assert job.round.reason.endswith("was lost: it got SIGTERM")
 
 
 def test_failed_ends_the_job_on_all_nodes_with_its_cause():

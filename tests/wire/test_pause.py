@@ -17,7 +17,9 @@ from wire_client import PATIENCE, STOP_WAITING, WAIT, Raw, get, keyed, set_
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 
-AFTER = 0.5
+AFTER = 3.0
+"""Seconds: more than a busy machine makes a thread wait for a processor."""
+STAND_S = 1.5 * AFTER
 
 
 @pytest.fixture(params=[1, 3])
@@ -66,7 +68,7 @@ def test_nobody_is_served_until_it_resumes(apart: ServerProcess, stack: ExitStac
         for each in clients[1:3]:
             each.send(get(b"/old"))
         clients[3].send(set_(b"/gate", b"") + get(b"/gate"))
-        time.sleep(3 * AFTER)
+        time.sleep(STAND_S)
     expect_pause(apart, 1)
     late = stack.enter_context(closing(Raw(apart.port, validated=False)))  # the kernel takes it
     late.send(b"\0")
@@ -90,9 +92,9 @@ def test_nobody_is_served_until_it_resumes(apart: ServerProcess, stack: ExitStac
 
 def test_a_stall_while_it_pauses_is_another_pause(apart: ServerProcess, stack: ExitStack) -> None:
     client = stack.enter_context(closing(Raw(apart.port)))
-    stand_still([apart.pid], 2 * AFTER)
+    stand_still([apart.pid], STAND_S)
     expect_pause(apart, 1)
-    stand_still([apart.pid], 2 * AFTER)
+    stand_still([apart.pid], STAND_S)
     expect_pause(apart, 2)
     assert apart.ask("resume 1") is False
     client.send(get(b"/key"))

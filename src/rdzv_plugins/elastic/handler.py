@@ -200,6 +200,8 @@ class ElasticHandler:
             if outcome.end == "failed" or (outcome.end == "lost" and self._link.hosts_service):
                 self._end(outcome)
             self._say_leaving(session, outcome)
+            if outcome.end == "lost":
+                self._wait_declared()
             if self._link.hosts_service or (outcome.end == "done" and self._serves_others()):
                 farewell.wait_until_alone(session, self._self.me, self._options.linger)
         except (errors.ConnectionLost, TimeoutError) as error:
@@ -355,6 +357,15 @@ class ElasticHandler:
         self._self.say_once(
             _BEFORE_WORKERS_S if quick else patience(session), leaving=outcome.end, reason=outcome.reason
         )
+
+    def _wait_declared(self) -> None:
+        """Who leads declares the round over before it goes: its successor would see only that it has gone, not why."""
+        deadline = time.monotonic() + _BEFORE_WORKERS_S
+        while self._link.leads and time.monotonic() < deadline:
+            seen, declared = self._view.version, self._view.round
+            if declared.number != self._joining.round or declared.state == "over":
+                return
+            self._view.wait(seen, deadline - time.monotonic())
 
     def _needed_by(self, other: Member) -> bool:
         """Who serves the endpoint is needed by all, who serves a round by its nodes."""

@@ -81,6 +81,11 @@ class Link:
         return self._backend.hosts_service
 
     @property
+    def leads(self) -> bool:
+        """This node leads, as far as it knows."""
+        return (leader := self._leader) is not None and leader.is_active
+
+    @property
     def is_out(self) -> bool:
         """The service has not answered for a session's life, and is waited for."""
         session = self.session

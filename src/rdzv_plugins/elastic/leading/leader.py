@@ -68,6 +68,11 @@ class Leader:
         return self._session is session and self._key == key
 
     @property
+    def is_active(self) -> bool:
+        """Whether it still decides: it was neither replaced nor stopped, and was not found stuck."""
+        return self._thread.is_alive() and not self._watchdog.stuck
+
+    @property
     def stuck(self) -> bool:
         """Whether it was found stuck and still is: it leads no longer, and must not again before it goes on."""
         return self._watchdog.stuck and self._thread.is_alive()

@@ -39,9 +39,11 @@ class NodeFailures(NodeTheme):
     def test_rounds_with_losses_leave_nothing_behind(self, harness: Harness, tmp_path: Path) -> None:
         """A node that loses its peer again and again goes on, and has no thread, descriptor or process more for it."""
         with Job(harness, tmp_path, "2") as job:
-            nodes = job.start(2)
-            victim = self.others_than(self.host_of(harness, nodes), nodes)[-1]
-            (survivor,) = self.others_than(victim, nodes)
+            survivor = self.waiting_node(job)  # the first: it leads, and serves, all the time if any node does
+            assert survivor.joining is not None
+            victim = job.node()
+            together([survivor, victim], [survivor.joining, victim.join()])
+            assert self.host_of(harness, [survivor, victim]) is not victim
             held: list[dict[str, Any]] = []
             for _ in range(_CYCLES):
                 victim.kill()
