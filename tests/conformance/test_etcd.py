@@ -5,16 +5,8 @@ import shutil
 
 import pytest
 
-from rdzv_plugins.testing import (
-    BackendTheme,
-    FailureTheme,
-    LaunchTheme,
-    PluginTheme,
-    RendezvousTheme,
-    ScaleTheme,
-    StoreTheme,
-)
 from rdzv_plugins.testing.builtin import EtcdHarness
+from rdzv_plugins.testing.every_theme import *  # noqa: F403
 
 
 @pytest.fixture(scope="session")
@@ -23,24 +15,3 @@ def harness():
         pytest.skip("no etcd: apt-get install etcd-server")
     with EtcdHarness() as harness:
         yield harness
-
-
-class TestPlugin(PluginTheme): ...
-
-
-class TestBackend(BackendTheme): ...
-
-
-class TestRendezvous(RendezvousTheme): ...
-
-
-class TestStore(StoreTheme): ...
-
-
-class TestFailure(FailureTheme): ...
-
-
-class TestLaunch(LaunchTheme): ...
-
-
-class TestScale(ScaleTheme): ...

@@ -2,33 +2,4 @@
 
 from __future__ import annotations
 
-from rdzv_plugins.testing import (
-    BackendTheme,
-    FailureTheme,
-    LaunchTheme,
-    PluginTheme,
-    RendezvousTheme,
-    ScaleTheme,
-    StoreTheme,
-)
-
-
-class TestPlugin(PluginTheme): ...
-
-
-class TestBackend(BackendTheme): ...
-
-
-class TestRendezvous(RendezvousTheme): ...
-
-
-class TestStore(StoreTheme): ...
-
-
-class TestFailure(FailureTheme): ...
-
-
-class TestScale(ScaleTheme): ...
-
-
-class TestLaunch(LaunchTheme): ...
+from rdzv_plugins.testing.every_theme import *  # noqa: F403

@@ -1,15 +1,13 @@
-"""The conformance suite: what a plug-in's own tests subclass, and ``rdzv conformance`` runs. Themes need pytest.
+"""The conformance suite: what a plug-in's own tests import, and ``rdzv conformance`` runs. Themes need pytest.
 
-A plug-in's tests are one fixture and a class for each theme::
+A plug-in's tests are one fixture and an import::
+
+    from rdzv_plugins.testing.every_theme import *
 
     @pytest.fixture(scope="session")
     def harness():
         with RedisHarness() as harness:
             yield harness
-
-    class TestPlugin(PluginTheme): ...
-    class TestBackend(BackendTheme): ...
-    ...
 """
 
 import pkgutil

@@ -13,16 +13,8 @@ import pytest
 
 from rdzv_plugins.errors import PluginError, RdzvError
 from rdzv_plugins.options import parse_conf
-from rdzv_plugins.testing import (
-    BackendTheme,
-    FailureTheme,
-    Harness,
-    LaunchTheme,
-    PluginTheme,
-    RendezvousTheme,
-    ScaleTheme,
-    StoreTheme,
-)
+from rdzv_plugins.testing import Harness
+from rdzv_plugins.testing.every_theme import *  # noqa: F403 - what there is to run
 from rdzv_plugins.testing.find import find_harness
 from rdzv_plugins.testing.installed import entry
 
@@ -55,31 +47,3 @@ def _not_started(config: pytest.Config, error: Exception) -> str:
         f"the harness of backend {backend!r}, of {owner}, cannot be started: {type(error).__name__}: {error}\n"
         f"Its start() has to say by an RdzvError what is missing; give --rdzv-endpoint to do without it.{trace}"
     )
-
-
-class TestPlugin(PluginTheme):
-    """See ``PluginTheme``."""
-
-
-class TestBackend(BackendTheme):
-    """See ``BackendTheme``."""
-
-
-class TestRendezvous(RendezvousTheme):
-    """See ``RendezvousTheme``."""
-
-
-class TestStore(StoreTheme):
-    """See ``StoreTheme``."""
-
-
-class TestFailure(FailureTheme):
-    """See ``FailureTheme``."""
-
-
-class TestLaunch(LaunchTheme):
-    """See ``LaunchTheme``."""
-
-
-class TestScale(ScaleTheme):
-    """See ``ScaleTheme``."""
