@@ -67,7 +67,7 @@ void Connection::hang_up() {
   fd_.reset();
   std::string().swap(pending_);
   output_.clear();
-  conversation_.end_session();
+  conversation_.end();
 }
 
 bool Connection::flush(Workplace& work) {

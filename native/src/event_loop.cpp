@@ -175,7 +175,7 @@ void EventLoop::turn(int count, epoll_event* events, std::uint64_t asked) {
       if (!connection.held_back()) {
         // the last one to be read, of the only loop, need not wait for others
         const bool last = i + 1 == count && loop_group_.loops.size() == 1;
-        step(connection, events[i].events, last ? Connection::Questions::kIfAlone : Connection::Questions::kLater);
+        step(connection, events[i].events, last ? Questions::kIfAlone : Questions::kLater);
       } else if (awaits()) {
         watch(connection, 0);  // until it has its answer
       }
@@ -209,7 +209,7 @@ void EventLoop::turn(int count, epoll_event* events, std::uint64_t asked) {
   graveyard_.clear();
 }
 
-void EventLoop::step(Connection& connection, std::uint32_t events, Connection::Questions questions) {
+void EventLoop::step(Connection& connection, std::uint32_t events, Questions questions) {
   if (connection.loop.closed || parked(connection)) {
     return;
   }

@@ -72,7 +72,7 @@ void EventLoop::expire_sessions() {
 }
 
 void EventLoop::end_trunk(Connection& connection) {
-  if (const auto trunk = connection.end_trunk()) {
+  if (const auto trunk = connection.end()) {
     const std::int64_t now_ms = work_.context.running_ms();
     leaving_.emplace(std::max(trunk->held_until_ms(), now_ms), trunk);
     leaving_.emplace(now_ms + trunk->traits().grace_ms, trunk);

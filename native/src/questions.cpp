@@ -26,7 +26,7 @@ void EventLoop::answer_questions() {
       connection->loop.again = false;
     }
     for (Connection* connection : now) {
-      step(*connection, 0, Connection::Questions::kNow);
+      step(*connection, 0, Questions::kNow);
     }
     if (due_.empty()) {
       return;

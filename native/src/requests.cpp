@@ -1,9 +1,8 @@
-// The requests of torch's wire format, one by one.
+#include "rdzv/requests.hpp"
+
 #include <array>
 #include <span>
-#include <vector>
-
-#include "rdzv/conversation.hpp"
+#include <utility>
 
 namespace rdzv {
 
@@ -65,14 +64,67 @@ bool writes(Query query) {
   }
 }
 
-void Conversation::list_keys(Output& reply) {
+bool Requests::wait_for_holders(const std::vector<KeyView>& keys) {
+  // the marks of an earlier attempt go when the new ones are there
+  if (holders_) {
+    holders_->owner = nullptr;
+  }
+  holders_ = client_.keyspace->ask_back(keys, client_.wait_owner(), client_.loop.pushes);
+  client_.suspended = holders_ != nullptr;
+  return client_.suspended;
+}
+
+void Requests::forget_holders() {
+  if (holders_) {
+    holders_->owner = nullptr;
+    holders_.reset();
+  }
+}
+
+bool Requests::woken(const Waiter& waiter, Output& reply) {
+  if (&waiter == holders_.get()) {
+    client_.go_on();
+    return true;
+  }
+  return waits.woken(waiter, reply);
+}
+
+void Requests::wait(Keyspace::Keys keys, Output& reply) {
+  if (!waits.may_wait(keys.size())) {
+    return;
+  }
+  if (auto waiter = client_.keyspace->wait(keys, client_.wait_owner())) {
+    waits.keep(std::move(waiter));
+  } else {
+    reply.number(kStopWaiting);
+  }
+}
+
+void Requests::barrier(std::string_view key, std::int64_t world_size, Output& reply, Wakes& wakes) {
+  if (!waits.may_wait(1)) {
+    return;
+  }
+  auto arrival = client_.keyspace->barrier(key, world_size, client_.wait_owner(), wakes, 1, &writer);
+  if (writer.blocked) {
+    return;
+  }
+  if (!arrival.number) {
+    client_.refuse(Refusal::kNotANumber);
+  } else if (arrival.waiter) {
+    waits.keep(std::move(arrival.waiter));
+  } else {
+    reply.number(kStopWaiting);
+  }
+}
+
+void Requests::list_keys(Output& reply) {
   if (!listing_) {
     listing_ = std::make_unique<KeyList>();
   }
-  const bool all = keyspace_->list_some(*listing_);
-  took_long_ = true;
-  if (listing_->bytes() > context_.limits.output_bytes) {
-    refuse(Refusal::kUnreadReplies);
+  const bool all = client_.keyspace->list_some(*listing_);
+  client_.took_long = true;
+  if (listing_->bytes() > client_.loop.limits.output_bytes) {
+    client_.refuse(Refusal::kUnreadReplies);
   } else if (!all) {
     return;
   } else {
@@ -81,71 +133,71 @@ void Conversation::list_keys(Output& reply) {
   listing_.reset();
 }
 
-void Conversation::execute(Query query, Fields fields, Output& reply, Wakes& wakes) {
+void Requests::execute(Query query, Fields fields, Output& reply, Wakes& wakes) {
   const auto keys = [&] {
     const auto count = static_cast<std::size_t>(fields.number<std::uint64_t>());
     return Items<KeyView>(count, [&] { return KeyView(fields.bytes()); });
   };
   switch (query) {
     case Query::kValidate:  // is for the greeting alone
-      refuse(Refusal::kUnknownRequest);
+      client_.refuse(Refusal::kUnknownRequest);
       break;
     case Query::kPing: {
       const auto nonce = fields.number<std::uint32_t>();
-      peer_.pid.store(nonce, std::memory_order_relaxed);
+      client_.peer.pid.store(nonce, std::memory_order_relaxed);
       reply.number(nonce);
       break;
     }
     case Query::kSet: {
       const auto key = fields.bytes();
-      keyspace_->set(key, fields.bytes(), wakes, &writer_);
+      client_.keyspace->set(key, fields.bytes(), wakes, &writer);
       break;
     }
     case Query::kAppend: {
       const auto key = fields.bytes();
-      keyspace_->append(key, fields.bytes(), wakes, &writer_);
+      client_.keyspace->append(key, fields.bytes(), wakes, &writer);
       break;
     }
     case Query::kCompareSet: {
       const auto key = fields.bytes();
       const auto expected = fields.bytes();
-      keyspace_->compare_set(key, expected, fields.bytes(), reply, wakes, &writer_);
+      client_.keyspace->compare_set(key, expected, fields.bytes(), reply, wakes, &writer);
       break;
     }
     case Query::kGet:
-      keyspace_->get(fields.bytes(), reply);
+      client_.keyspace->get(fields.bytes(), reply);
       break;
     case Query::kAdd: {
       const auto key = fields.bytes();
-      if (const auto sum = keyspace_->add(key, fields.number<std::int64_t>(), wakes, &writer_);
-          sum && !writer_.blocked) {
+      if (const auto sum = client_.keyspace->add(key, fields.number<std::int64_t>(), wakes, &writer);
+          sum && !writer.blocked) {
         reply.number(*sum);
-      } else if (!writer_.blocked) {
-        refuse(Refusal::kNotANumber);
+      } else if (!writer.blocked) {
+        client_.refuse(Refusal::kNotANumber);
       }
       break;
     }
     case Query::kCheck:
-      reply.number(keyspace_->has_all(keys().all()) ? kReady : kNotReady);
+      reply.number(client_.keyspace->has_all(keys().all()) ? kReady : kNotReady);
       break;
     case Query::kWait:
       wait(keys().all(), reply);
       break;
     case Query::kCancelWait:
-      cancel_waits();
+      waits.cancel();
       reply.number(kWaitCanceled);
       break;
     case Query::kGetNumKeys:
-      reply.number(keyspace_->size());
+      reply.number(client_.keyspace->size());
       break;
     case Query::kDeleteKey:
-      if (const bool removed = keyspace_->remove(fields.bytes(), &writer_); !writer_.blocked) {
+      if (const bool removed = client_.keyspace->remove(fields.bytes(), &writer); !writer.blocked) {
         reply.number<std::int64_t>(removed ? 1 : 0);
       }
       break;
     case Query::kMultiGet:
-      if (!keyspace_->multi_get(keys().all(), reply, context_.limits.output_bytes)) {
-        refuse(Refusal::kUnreadReplies);
+      if (!client_.keyspace->multi_get(keys().all(), reply, client_.loop.limits.output_bytes)) {
+        client_.refuse(Refusal::kUnreadReplies);
       }
       break;
     case Query::kMultiSet: {
@@ -154,19 +206,19 @@ void Conversation::execute(Query query, Fields fields, Output& reply, Wakes& wak
         const KeyView key(fields.bytes());
         return Keyspace::Pair{key, fields.bytes()};
       });
-      keyspace_->multi_set(pairs.all(), wakes, &writer_);
+      client_.keyspace->multi_set(pairs.all(), wakes, &writer);
       break;
     }
     case Query::kQueuePush: {
       const auto key = fields.bytes();
-      keyspace_->queue_push(key, fields.bytes(), wakes);
+      client_.keyspace->queue_push(key, fields.bytes(), wakes);
       break;
     }
     case Query::kQueuePop:
-      keyspace_->queue_pop(fields.bytes(), reply);
+      client_.keyspace->queue_pop(fields.bytes(), reply);
       break;
     case Query::kQueueLen:
-      reply.number(keyspace_->queue_size(fields.bytes()));
+      reply.number(client_.keyspace->queue_size(fields.bytes()));
       break;
     case Query::kListKeys:
       list_keys(reply);

@@ -1,8 +1,9 @@
-// A proxy's requests: what it could not answer by itself. In a proxy: those of proxies behind it, which it relays.
+#include "rdzv/trunk_requests.hpp"
+
 #include <array>
 #include <utility>
 
-#include "frames.hpp"
+#include "rdzv/scanner.hpp"
 #include "trunk_frames.hpp"
 
 namespace rdzv {
@@ -33,11 +34,11 @@ bool is_forwarded(Query query) {
 
 }  // namespace
 
-bool Conversation::run(Operation operation, std::uint32_t id, std::string_view bytes, Wakes& wakes) {
-  Payload payload(bytes, context_.limits);
-  if (context_.relay != nullptr && operation != Operation::kRecalled && operation != Operation::kArrive &&
-      !context_.relay->admits(relay_client(), false)) {
-    suspended_ = true;
+bool TrunkRequests::run(Operation operation, std::uint32_t id, std::string_view bytes, Wakes& wakes) {
+  Payload payload(bytes, client_.loop.limits);
+  if (client_.loop.relay != nullptr && operation != Operation::kRecalled && operation != Operation::kArrive &&
+      !client_.loop.relay->admits(relay_client_, false)) {
+    client_.suspended = true;
     return false;
   }
   switch (operation) {
@@ -48,19 +49,19 @@ bool Conversation::run(Operation operation, std::uint32_t id, std::string_view b
       const auto flags = payload.flags(kReads | kAhead);
       payload.end();
       if (payload.ok() && trunk_->waits(id)) {
-        refuse(Refusal::kBadFrame);
+        client_.refuse(Refusal::kBadFrame);
         return false;
       }
       if (payload.refusal() == Refusal::kKeyTooLong) {  // by a limit that is not the proxy's: its clients are to hear of it
-        trunk_->push(id, FrameStatus::kError, text(payload.refusal()), context_.pushes);
+        trunk_->push(id, FrameStatus::kError, text(payload.refusal()), client_.loop.pushes);
         return true;
       }
       if (payload.ok()) {
         WaitOwner who = waits_for(id, true);
         who.quiet = (flags & kAhead) != 0;
-        const auto waiter = keyspace_->follow(key, who, *trunk_, context_.pushes);
-        if (context_.relay != nullptr) {
-          context_.relay->want(key, (flags & kReads) != 0, waiter);
+        const auto waiter = client_.keyspace->follow(key, who, *trunk_, client_.loop.pushes);
+        if (client_.loop.relay != nullptr) {
+          client_.loop.relay->want(key, (flags & kReads) != 0, waiter);
         }
       }
       break;
@@ -78,10 +79,10 @@ bool Conversation::run(Operation operation, std::uint32_t id, std::string_view b
     case Operation::kGiveBack: {
       const auto key = payload.key();
       payload.end();
-      if (payload.ok() && context_.relay != nullptr) {
-        context_.relay->give_back(key);
+      if (payload.ok() && client_.loop.relay != nullptr) {
+        client_.loop.relay->give_back(key);
       } else if (payload.ok()) {
-        keyspace_->give_back(key, wakes);
+        client_.keyspace->give_back(key, wakes);
       }
       break;
     }
@@ -94,112 +95,155 @@ bool Conversation::run(Operation operation, std::uint32_t id, std::string_view b
     }
   }
   if (!payload.ok()) {
-    refuse(payload.refusal());
+    client_.refuse(payload.refusal());
   }
   return payload.ok();
 }
 
-WaitOwner Conversation::waits_for(std::uint32_t id, bool sticky) {
-  return {context_.loop, nullptr, &trunk_->peer(), context_.now_ms, context_.turn, trunk_, id, sticky};
+WaitOwner TrunkRequests::waits_for(std::uint32_t id, bool sticky) const {
+  return {client_.loop.loop, nullptr, &trunk_->peer(), client_.loop.now_ms, client_.loop.turn, trunk_, id, sticky};
 }
 
-void Conversation::unfollow(std::uint32_t id) {
+void TrunkRequests::unfollow(std::uint32_t id) {
   if (const auto waiter = trunk_->forget(id)) {
-    keyspace_->cancel(*waiter);
-    if (context_.relay != nullptr) {
-      context_.relay->unwant(waiter->key);
+    client_.keyspace->cancel(*waiter);
+    if (client_.loop.relay != nullptr) {
+      client_.loop.relay->unwant(waiter->key);
     }
   }
 }
 
-bool Conversation::arrive(std::uint32_t id, Payload& payload, Wakes& wakes) {
+bool TrunkRequests::arrive(std::uint32_t id, Payload& payload, Wakes& wakes) {
   const auto key = payload.key();
   const auto world_size = payload.number<std::int64_t>();
   const auto count = payload.number<std::int64_t>();
   payload.end();
   if (payload.refusal() == Refusal::kKeyTooLong) {
-    trunk_->push(id, FrameStatus::kError, text(payload.refusal()), context_.pushes);
+    trunk_->push(id, FrameStatus::kError, text(payload.refusal()), client_.loop.pushes);
     return true;
   }
   if (!payload.ok() || trunk_->waits(id)) {
-    refuse(payload.ok() ? Refusal::kBadFrame : payload.refusal());
+    client_.refuse(payload.ok() ? Refusal::kBadFrame : payload.refusal());
     return false;
   }
-  if (context_.relay != nullptr) {
-    context_.relay->arrive(key, world_size, count, nullptr, {relay_client(), id});
+  if (client_.loop.relay != nullptr) {
+    client_.loop.relay->arrive(key, world_size, count, nullptr, {relay_client_, id});
     return true;
   }
   Keyspace::Arrival arrival;
   do {
-    writer_ = {trunk_.get()};
-    arrival = keyspace_->barrier(key, world_size, waits_for(id, false), wakes, count, &writer_);
-    if (writer_.blocked && wait_for_holders({KeyView(key)})) {
+    requests_.writer = {trunk_.get()};
+    arrival = client_.keyspace->barrier(key, world_size, waits_for(id, false), wakes, count, &requests_.writer);
+    if (requests_.writer.blocked && requests_.wait_for_holders({KeyView(key)})) {
       return false;
     }
-  } while (writer_.blocked);
-  holders_.reset();
+  } while (requests_.writer.blocked);
+  requests_.forget_holders();
   if (!arrival.number) {
-    trunk_->push(id, FrameStatus::kError, text(Refusal::kNotANumber), context_.pushes);
+    trunk_->push(id, FrameStatus::kError, text(Refusal::kNotANumber), client_.loop.pushes);
   } else if (!arrival.waiter) {
-    trunk_->push(id, FrameStatus::kOk, {}, context_.pushes);
+    trunk_->push(id, FrameStatus::kOk, {}, client_.loop.pushes);
   } else {
     trunk_->keep(arrival.waiter);
     if (arrival.waiter->missing.load(std::memory_order_acquire) == 0) {  // the last one has come on another loop meanwhile
-      trunk_->woken(*arrival.waiter, context_.pushes);
+      trunk_->woken(*arrival.waiter, client_.loop.pushes);
     }
   }
   return true;
 }
 
-bool Conversation::forward(std::uint32_t id, std::string_view raw, Wakes& wakes) {
+bool TrunkRequests::forward(std::uint32_t id, std::string_view raw, Wakes& wakes) {
   Scanner scanner;
-  const auto scanned = raw.empty() ? Scanner::Result::kIncomplete : scanner.advance(raw, context_.limits);
+  const auto scanned = raw.empty() ? Scanner::Result::kIncomplete : scanner.advance(raw, client_.loop.limits);
   if (scanned == Scanner::Result::kRefused) {  // for instance by limits that are not the proxy's: its client is to hear of it
-    trunk_->push(id, FrameStatus::kError, text(scanner.refusal()), context_.pushes);
+    trunk_->push(id, FrameStatus::kError, text(scanner.refusal()), client_.loop.pushes);
     return true;
   }
   if (scanned != Scanner::Result::kComplete || scanner.size() != raw.size() || !is_forwarded(static_cast<Query>(raw[0]))) {
-    refuse(Refusal::kBadFrame);
+    client_.refuse(Refusal::kBadFrame);
     return false;
   }
   const auto query = static_cast<Query>(raw[0]);
   Fields fields(raw.substr(1));
-  if (context_.relay != nullptr) {
-    return relay_forward(id, query, raw);
+  if (client_.loop.relay != nullptr) {
+    relay_forward(id, query, raw);
+    return true;
   }
-  if (writes(query) && keyspace_->full(raw.size(), context_.limits.stored_bytes)) {
-    trunk_->push(id, FrameStatus::kError, text(Refusal::kStoreFull), context_.pushes);
+  if (writes(query) && client_.keyspace->full(raw.size(), client_.loop.limits.stored_bytes)) {
+    trunk_->push(id, FrameStatus::kError, text(Refusal::kStoreFull), client_.loop.pushes);
     return true;
   }
   do {
-    writer_ = {trunk_.get()};
+    requests_.writer = {trunk_.get()};
     if (query == Query::kGet) {
-      keyspace_->fetch(fields.bytes(), *trunk_, id, context_.pushes);
+      client_.keyspace->fetch(fields.bytes(), *trunk_, id, client_.loop.pushes);
       return true;
     }
     if (query == Query::kSet) {
       Fields again = fields;
       const auto key = again.bytes();
-      keyspace_->set_for(key, again.bytes(), *trunk_, id, context_.pushes, wakes, writer_);
+      client_.keyspace->set_for(key, again.bytes(), *trunk_, id, client_.loop.pushes, wakes, requests_.writer);
     } else {
       Output reply;
-      execute(query, fields, reply, wakes);
-      if (listing_) {
-        stopped_early_ = true;
+      requests_.execute(query, fields, reply, wakes);
+      if (requests_.is_listing()) {
+        client_.stopped_early = true;
         return false;
       }
-      if (const Refusal why = std::exchange(refusal_, Refusal::kNone); why != Refusal::kNone) {
-        trunk_->push(id, FrameStatus::kError, text(why), context_.pushes);  // it is for the one who has asked
-      } else if (!writer_.blocked) {
-        trunk_->push(id, FrameStatus::kOk, unheld(reply), context_.pushes);
+      if (const Refusal why = std::exchange(client_.refusal, Refusal::kNone); why != Refusal::kNone) {
+        trunk_->push(id, FrameStatus::kError, text(why), client_.loop.pushes);  // it is for the one who has asked
+      } else if (!requests_.writer.blocked) {
+        trunk_->push(id, FrameStatus::kOk, unheld(reply), client_.loop.pushes);
       }
     }
-    if (writer_.blocked && wait_for_holders(keys_written(query, fields))) {
+    if (requests_.writer.blocked && requests_.wait_for_holders(keys_written(query, fields))) {
       return false;
     }
-  } while (writer_.blocked);
-  holders_.reset();
+  } while (requests_.writer.blocked);
+  requests_.forget_holders();
   return true;
+}
+
+void TrunkRequests::relay_forward(std::uint32_t id, Query query, std::string_view raw) {
+  Relay& relay = *client_.loop.relay;
+  const Asker asker{relay_client_, id};
+  Fields fields(raw.substr(1));
+  switch (query) {
+    case Query::kGet: {
+      const KeyView key(fields.bytes());
+      if (relay_client_->unconfirmed == 0 && client_.keyspace->has_all({&key, 1})) {
+        relay.used_cache();
+        client_.keyspace->fetch(key.text, *trunk_, id, client_.loop.pushes);
+      } else {
+        relay.fetch(key.text, raw, asker);
+      }
+      break;
+    }
+    case Query::kSet: {
+      const auto key = fields.bytes();
+      relay.set(key, fields.bytes(), raw, asker);
+      break;
+    }
+    case Query::kAdd: {
+      const auto key = fields.bytes();
+      relay.add(key, fields.number<std::int64_t>(), raw, asker);
+      break;
+    }
+    case Query::kAppend:
+    case Query::kMultiSet:
+    case Query::kQueuePush:
+      relay.write(raw, asker);
+      break;
+    default:
+      relay.forward(raw, asker);
+  }
+}
+
+void TrunkRequests::end() {
+  requests_.forget_holders();
+  if (relay_client_ && relay_client_->owner == client_.owner) {
+    relay_client_->owner = nullptr;
+  }
 }
 
 }  // namespace rdzv

@@ -45,11 +45,11 @@ class Line {
   // As an event loop does when the socket is ready. False: it would close it.
   bool step() {
     bool alive = connection->flush(work_);
-    connection->resume(work_, Conversation::Questions::kNow);
+    connection->resume(work_, Questions::kNow);
     if (alive && (connection->interest() & EPOLLIN) != 0) {
-      alive = connection->readable(work_, Conversation::Questions::kLater);
+      alive = connection->readable(work_, Questions::kLater);
       if (connection->flush(work_) && connection->wants_turn()) {  // its next one
-        connection->resume(work_, Conversation::Questions::kNow);
+        connection->resume(work_, Questions::kNow);
       }
     }
     for (const auto& waiter : std::exchange(work_.wakes, {})) {

@@ -127,7 +127,7 @@ TEST(a_session_that_ends_tells_the_others_at_once) {
     Framed member(room);
     member.ask(wire::put(2, {"m", "v"}, wire::kEphemeral));
     CHECK_EQUAL(watcher.told(), "[1: +m@1=v]");
-    member.conversation().end_session();
+    member.conversation().end();
     room.deliver();
     CHECK_EQUAL(watcher.told(), "[1: -m@2]");
     CHECK_EQUAL(room.server.runs->summaries()[0].sessions, 1u);
@@ -139,7 +139,7 @@ TEST(a_session_that_ends_tells_the_others_at_once) {
   }
   room.deliver();
   CHECK_EQUAL(watcher.told(), "[1: +m@3=v] [1: -m@4]");
-  watcher.conversation().end_session();
+  watcher.conversation().end();
   CHECK(room.server.runs->summaries().empty());
 }
 

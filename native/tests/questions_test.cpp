@@ -7,7 +7,6 @@ namespace rdzv::test {
 
 namespace {
 
-using Questions = Conversation::Questions;
 
 const std::string kCheck = wire::check({"k"}), kYes(1, '\0'), kNo(1, '\1');
 

@@ -69,7 +69,7 @@ class Talk {
 
   // Hands over `bytes`, behind what was left over before, and runs what is complete, but delivers no wakes. Returns
   // how many bytes were used.
-  std::size_t feed(std::string_view bytes, Conversation::Questions questions = Conversation::Questions::kNow) {
+  std::size_t feed(std::string_view bytes, Questions questions = Questions::kNow) {
     left_ += bytes;
     const std::size_t used = conversation_.feed(left_, output_, room_.wakes, questions);
     left_.erase(0, used);

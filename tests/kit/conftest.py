@@ -17,10 +17,10 @@ sys.path.append(str(TESTS / "etcd"))  # etcd_relay: answers that get lost
 sys.path.append(str(EXAMPLE))  # rdzv_http: a server of keys, and a client on the kit
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)  # not for longer: other tests of this process do without
 def _server_finds_its_modules() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{EXAMPLE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        patch.setenv("PYTHONPATH", str(EXAMPLE), prepend=os.pathsep)
         yield
 
 

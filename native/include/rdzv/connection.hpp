@@ -31,8 +31,6 @@ class Connection : public Source {
  public:
   Connection(UniqueFd fd, std::shared_ptr<Keyspace> keyspace, Workplace& work);
 
-  using Questions = Conversation::Questions;
-
   // Reads once and runs what has come; flush() sends the replies. False: the client has left.
   bool readable(Workplace& work, Questions questions);
   // Goes on with requests that are here already, once the replies to earlier ones are sent.
@@ -47,7 +45,8 @@ class Connection : public Source {
   void answered(std::string_view raw) { conversation_.answered(raw, output_); }
   void go_on() { conversation_.go_on(); }
   void refuse(Refusal why) { conversation_.refuse_for_root(why); }
-  std::shared_ptr<Trunk> end_trunk() { return conversation_.end_trunk(); }
+  // Ends its session; the trunk that is to be kept, if it is one.
+  std::shared_ptr<Trunk> end() { return conversation_.end(); }
   bool is_trunk() const { return conversation_.is_trunk(); }
   // See Trunk; nothing for other connections.
   std::int64_t recall_due_ms() const { return trunk() ? trunk()->recall_due_ms() : INT64_MAX; }
@@ -56,8 +55,8 @@ class Connection : public Source {
       trunk()->postpone_recalls(ms);
     }
   }
-  const std::shared_ptr<Trunk>& trunk() const { return conversation_.trunk(); }
-  std::uint64_t token() const { return conversation_.token(); }
+  Trunk* trunk() const { return conversation_.trunk(); }
+  std::uint64_t token() const { return trunk() ? trunk()->traits().token : 0; }
 
   // There may be complete requests here, which nothing but their turn is missing for.
   bool wants_turn() const {

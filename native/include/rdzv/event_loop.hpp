@@ -81,7 +81,7 @@ class EventLoop : private Host {
   void turn(int count, epoll_event* events, std::uint64_t asked);
   // Serves one connection, and settles or closes it. Without events: goes on with what is here.
   void step(Connection& connection, std::uint32_t events,
-            Connection::Questions questions = Connection::Questions::kLater);
+            Questions questions = Questions::kLater);
   // True: its keyspace pauses, and it is not waited for until resume().
   bool parked(Connection& connection);
 

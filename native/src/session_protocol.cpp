@@ -1,11 +1,15 @@
-// The operations of coordination: sessions, keys with revisions, watches.
+#include "rdzv/session_protocol.hpp"
+
 #include <algorithm>
 #include <new>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "frames.hpp"
+#include "rdzv/relayed_protocol.hpp"
+#include "rdzv/trunk_protocol.hpp"
 
 namespace rdzv {
 
@@ -44,9 +48,64 @@ std::string begin_done(const RunSpace::Done& done) {
 
 }  // namespace
 
-bool Conversation::in_session(std::uint32_t id, const Payload& payload, Output& reply) {
+std::size_t SessionProtocol::run(std::string_view bytes, Output& reply, Wakes& wakes) {
+  if (bytes.size() < kLengthSize) {
+    return 0;
+  }
+  Fields fields(bytes);
+  const auto size = fields.number<std::uint32_t>();
+  if (size < kHeadSize || size > kMaxFrame) {
+    return client_.refuse(Refusal::kBadFrame);
+  }
+  if (size > client_.loop.limits.request_bytes) {
+    return client_.refuse(Refusal::kRequestTooLong);
+  }
+  if (bytes.size() < kLengthSize + size) {
+    return 0;
+  }
+  client_.loop.counters.frames.add(1);
+  const auto id = fields.number<std::uint32_t>();
+  const auto operation = static_cast<Operation>(fields.number<std::uint8_t>());
+  const std::string_view payload = bytes.substr(kLengthSize + kHeadSize, size - kHeadSize);
+  switch (operation) {
+    case Operation::kStatistics:
+      answer(reply, id, FrameStatus::kOk, client_.loop.server.statistics());
+      client_.took_long = true;
+      break;
+    case Operation::kEnter:
+      if (session_) {
+        answer(reply, id, FrameStatus::kError, "a connection with a session cannot enter a keyspace");
+      } else if (auto keyspace = client_.loop.server.keyspace(payload)) {
+        client_.enter(std::move(keyspace));
+        client_.next = torch_protocol(client_);
+        answer(reply, id, FrameStatus::kOk, {});
+      } else {
+        answer(reply, id, FrameStatus::kError, "there is no keyspace '" + std::string(payload) + "'");
+      }
+      break;
+    case Operation::kOpen:
+    case Operation::kPut:
+    case Operation::kList:
+    case Operation::kWatch:
+    case Operation::kUnwatch:
+    case Operation::kDelete:
+    case Operation::kKeepAlive:
+      client_.loop.counters.coordination[coordination_index(operation)].add(1);
+      coordinate(operation, id, payload, reply);
+      break;
+    case Operation::kAttach:
+      client_.loop.counters.trunk[trunk_index(operation)].add(1);
+      attach_trunk(client_, session_ != nullptr, id, payload, reply, wakes);
+      break;
+    default:
+      answer(reply, id, FrameStatus::kError, "unknown operation " + std::to_string(static_cast<int>(operation)));
+  }
+  return client_.is_refused() ? 0 : kLengthSize + size;
+}
+
+bool SessionProtocol::in_session(std::uint32_t id, const Payload& payload, Output& reply) {
   if (!payload.ok()) {
-    refuse(payload.refusal());
+    client_.refuse(payload.refusal());
     return false;
   }
   if (!session_) {
@@ -56,14 +115,7 @@ bool Conversation::in_session(std::uint32_t id, const Payload& payload, Output& 
   return true;
 }
 
-bool Conversation::pushed(Output& reply) {
-  if (trunk_) {
-    const Trunk::Taken taken = trunk_->take(subscriber_.get(), reply);
-    if (taken.overflown) {
-      refuse(Refusal::kUnreadReplies);
-    }
-    return taken.any || taken.overflown;
-  }
+bool SessionProtocol::pushed(Output& reply) {
   if (!session_) {
     return false;
   }
@@ -72,30 +124,31 @@ bool Conversation::pushed(Output& reply) {
     taken = session_->subscriber->take(reply);
   } catch (const std::bad_alloc&) {  // also when another client is being served, which is not to suffer for it
     reply.clear();
-    refuse(Refusal::kOutOfMemory);
+    client_.refuse(Refusal::kOutOfMemory);
     return true;
   }
-  context_.counters.pushes.add(taken.frames);
-  context_.counters.events.add(taken.events);
+  client_.loop.counters.pushes.add(taken.frames);
+  client_.loop.counters.events.add(taken.events);
   if (taken.overflown) {
-    refuse(Refusal::kUnreadReplies);
+    client_.refuse(Refusal::kUnreadReplies);
   }
   return taken.frames > 0 || taken.overflown;
 }
 
-void Conversation::end_session() {
+std::shared_ptr<Trunk> SessionProtocol::end() {
   if (const auto ending = std::move(session_)) {
-    ending->end(context_.pushes);
+    ending->end(client_.loop.pushes);
   }
+  return nullptr;
 }
 
-void Conversation::answer_session(std::uint32_t id, std::string_view payload, Output& reply) {
+void SessionProtocol::answer_session(std::uint32_t id, std::string_view payload, Output& reply) {
   pushed(reply);
   answer(reply, id, FrameStatus::kOk, payload);
 }
 
-void Conversation::coordinate(Operation operation, std::uint32_t id, std::string_view bytes, Output& reply) {
-  Payload payload(bytes, context_.limits);
+void SessionProtocol::coordinate(Operation operation, std::uint32_t id, std::string_view bytes, Output& reply) {
+  Payload payload(bytes, client_.loop.limits);
   switch (operation) {
     case Operation::kOpen: return open_session(id, payload, reply);
     case Operation::kPut: return put(id, payload, bytes.size(), reply);
@@ -111,13 +164,13 @@ void Conversation::coordinate(Operation operation, std::uint32_t id, std::string
   }
 }
 
-void Conversation::open_session(std::uint32_t id, Payload& payload, Output& reply) {
+void SessionProtocol::open_session(std::uint32_t id, Payload& payload, Output& reply) {
   const auto ttl_ms = payload.number<std::uint32_t>();
   const auto run = payload.key();
   payload.end();
-  Spaces& spaces = context_.server.spaces();
+  Spaces& spaces = client_.loop.server.spaces();
   if (!payload.ok()) {
-    refuse(payload.refusal());
+    client_.refuse(payload.refusal());
   } else if (session_) {
     answer(reply, id, FrameStatus::kError, "a session is open already on this connection");
   } else if (ttl_ms < kMinTtlMs || ttl_ms > kMaxTtlMs) {
@@ -127,18 +180,18 @@ void Conversation::open_session(std::uint32_t id, Payload& payload, Output& repl
   } else if (!spaces.serves(run)) {
     answer(reply, id, FrameStatus::kOtherRun, spaces.only());
   } else {
-    auto told = std::make_shared<Subscriber>(context_.loop, owner_, context_.limits.output_bytes);
-    session_ = std::make_unique<Session>(spaces, run, std::move(told), ttl_ms, context_.running_ms());
+    auto told = std::make_shared<Subscriber>(client_.loop.loop, client_.owner, client_.loop.limits.output_bytes);
+    session_ = std::make_unique<Session>(spaces, run, std::move(told), ttl_ms, client_.loop.running_ms());
     std::string text;
     add_number(text, session_->id);
     add_number(text, session_->space->revision());
-    add_text(text, peer_.host());
+    add_text(text, client_.peer.host());
     text.push_back(spaces.only().empty() ? 1 : 0);
     answer(reply, id, FrameStatus::kOk, text);
   }
 }
 
-void Conversation::put(std::uint32_t id, Payload& payload, std::size_t size, Output& reply) {
+void SessionProtocol::put(std::uint32_t id, Payload& payload, std::size_t size, Output& reply) {
   const auto flags = payload.flags(kEphemeral | kGuarded);
   const auto only_if = guard(flags, payload);
   const auto pairs = items<RunSpace::Pair>(payload, [&] {
@@ -148,24 +201,24 @@ void Conversation::put(std::uint32_t id, Payload& payload, std::size_t size, Out
   if (!in_session(id, payload, reply)) {
     return;
   }
-  if (const auto most = std::min(context_.limits.stored_bytes, kMostRun); most > 0 && session_->space->full(size, most)) {
+  if (const auto most = std::min(client_.loop.limits.stored_bytes, kMostRun); most > 0 && session_->space->full(size, most)) {
     pushed(reply);
     answer(reply, id, FrameStatus::kError,
            "store full: the keys of this run would need more than " + std::to_string(most) + " bytes");
     return;
   }
   const bool ephemeral = (flags & kEphemeral) != 0;
-  const auto done = session_->space->put(session_->member, ephemeral, only_if, pairs, context_.pushes);
+  const auto done = session_->space->put(session_->member, ephemeral, only_if, pairs, client_.loop.pushes);
   answer_session(id, begin_done(done), reply);
 }
 
-void Conversation::remove(std::uint32_t id, Payload& payload, Output& reply) {
+void SessionProtocol::remove(std::uint32_t id, Payload& payload, Output& reply) {
   const auto only_if = guard(payload.flags(kGuarded), payload);
   const auto keys = items<std::string_view>(payload, [&] { return payload.key(); });
   if (!in_session(id, payload, reply)) {
     return;
   }
-  const auto done = session_->space->remove(only_if, keys, context_.pushes);
+  const auto done = session_->space->remove(only_if, keys, client_.loop.pushes);
   std::string text = begin_done(done);
   if (done.done) {
     add_number(text, done.existed);
@@ -173,7 +226,7 @@ void Conversation::remove(std::uint32_t id, Payload& payload, Output& reply) {
   answer_session(id, text, reply);
 }
 
-void Conversation::list(std::uint32_t id, Payload& payload, Output& reply) {
+void SessionProtocol::list(std::uint32_t id, Payload& payload, Output& reply) {
   const auto prefix = payload.key();
   payload.end();
   if (!in_session(id, payload, reply)) {
@@ -181,7 +234,7 @@ void Conversation::list(std::uint32_t id, Payload& payload, Output& reply) {
   }
   std::string keys;
   std::uint32_t count = 0;
-  const auto limit = std::min<std::uint64_t>(context_.limits.output_bytes, UINT32_MAX / 2);
+  const auto limit = std::min<std::uint64_t>(client_.loop.limits.output_bytes, UINT32_MAX / 2);
   const auto revision = session_->space->list(prefix, [&](const Event& event) {
     ++count;
     if (keys.size() <= limit) {
@@ -191,17 +244,17 @@ void Conversation::list(std::uint32_t id, Payload& payload, Output& reply) {
     }
   });
   if (keys.size() > limit) {
-    refuse(Refusal::kUnreadReplies);
+    client_.refuse(Refusal::kUnreadReplies);
     return;
   }
   std::string text;
   add_number(text, revision);
   add_number(text, count);
   answer_session(id, text.append(keys), reply);
-  took_long_ = true;
+  client_.took_long = true;
 }
 
-void Conversation::watch(std::uint32_t id, Payload& payload, Output& reply) {
+void SessionProtocol::watch(std::uint32_t id, Payload& payload, Output& reply) {
   const auto number = payload.number<std::uint32_t>();
   const auto prefix = payload.key();
   const auto after = payload.number<std::uint64_t>();
@@ -210,12 +263,12 @@ void Conversation::watch(std::uint32_t id, Payload& payload, Output& reply) {
     return;
   }
   pushed(reply);  // what the answer comes before is of this watch only
-  const auto most = static_cast<std::size_t>(context_.limits.keys_per_request);
-  switch (session_->space->watch(session_->member, number, prefix, after, most, context_.pushes)) {
+  const auto most = static_cast<std::size_t>(client_.loop.limits.keys_per_request);
+  switch (session_->space->watch(session_->member, number, prefix, after, most, client_.loop.pushes)) {
     case RunSpace::Watched::kWatched:
       answer(reply, id, FrameStatus::kOk, {});
       pushed(reply);
-      took_long_ = true;
+      client_.took_long = true;
       break;
     case RunSpace::Watched::kTaken:
       answer(reply, id, FrameStatus::kError, "there is a watch " + std::to_string(number) + " already");
@@ -224,11 +277,11 @@ void Conversation::watch(std::uint32_t id, Payload& payload, Output& reply) {
       answer(reply, id, FrameStatus::kCompacted,
              "what was deleted since revision " + std::to_string(after) + " is not known any more: list the keys");
       break;
-    case RunSpace::Watched::kTooMany: refuse(Refusal::kTooManyWaits); break;
+    case RunSpace::Watched::kTooMany: client_.refuse(Refusal::kTooManyWaits); break;
   }
 }
 
-void Conversation::unwatch(std::uint32_t id, Payload& payload, Output& reply) {
+void SessionProtocol::unwatch(std::uint32_t id, Payload& payload, Output& reply) {
   const auto number = payload.number<std::uint32_t>();
   payload.end();
   if (!in_session(id, payload, reply)) {

@@ -1,0 +1,58 @@
+// A proxy's connection to its root: counted frames, in their order, across broken connections. What they ask for is
+// TrunkRequests; the other end is Upstream. See PROTOCOL.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "rdzv/client_context.hpp"
+#include "rdzv/framing.hpp"
+#include "rdzv/lease.hpp"
+#include "rdzv/protocol.hpp"
+#include "rdzv/subscriber.hpp"
+#include "rdzv/trunk.hpp"
+#include "rdzv/trunk_requests.hpp"
+
+namespace rdzv {
+
+class TrunkProtocol final : public Protocol {
+ public:
+  TrunkProtocol(ClientContext& client, std::shared_ptr<Trunk> trunk, std::shared_ptr<Subscriber> subscriber);
+  ~TrunkProtocol() override { TrunkProtocol::end(); }
+
+  // The proxy's frames are read also while one has to wait: what is waited for may come by them.
+  std::size_t run(std::string_view bytes, Output& reply, Wakes& wakes) override;
+  void drain(Wakes& wakes) override;
+  bool woken(const Waiter& waiter, Output& reply) override { return requests_.woken(waiter, reply); }
+  bool pushed(Output& reply) override;
+  // Null: another connection has taken over.
+  std::shared_ptr<Trunk> end() override;
+
+  Lease* lease() override { return trunk_ ? &lease_ : nullptr; }
+  bool is_trunk() const override { return true; }
+  const std::shared_ptr<Trunk>& trunk() const override { return trunk_; }
+  bool has_queued() const override { return !queued_.empty(); }
+  std::size_t gathered() const override { return requests_.gathered(); }
+
+ private:
+  // One that is not counted.
+  void say(Operation operation, std::string_view payload, Output& reply, Wakes& wakes);
+
+  ClientContext& client_;
+  std::shared_ptr<Trunk> trunk_;  // null: the connection has closed
+  const std::shared_ptr<Subscriber> subscriber_;
+  Lease lease_;
+  TrunkRequests requests_;
+  std::deque<std::string> queued_;  // frames that have come behind one that has to wait
+  std::size_t queued_bytes_ = 0;
+};
+
+// ATTACH: from now on the client is a trunk, unless it is refused, or told why not.
+void attach_trunk(ClientContext& client, bool in_session, std::uint32_t id, std::string_view payload, Output& reply,
+                  Wakes& wakes);
+
+}  // namespace rdzv
