@@ -44,7 +44,7 @@ $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 demo: $(NATIVE)
 	@$(BIN)/python examples/demo.py
 
-TESTERS ?= 5
+TESTERS ?= 3
 # kept bytecode: else each of some thousand processes compiles our modules again
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(NATIVE)

@@ -38,7 +38,8 @@ def test_its_own_member_goes_while_it_writes(three: Cluster, subject: Subject, h
     subject.check()
     member.restart() if how == "kill" else member.cont()
     three.wait_quorum()
-    subject.check()
+    if how == "kill" or not leads:  # else it may revoke leases that it believes to have run out (etcd's issue 15247)
+        subject.check()
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
