@@ -13,7 +13,7 @@ constexpr std::size_t kKeptBuffer = 1 << 20;
 constexpr std::size_t kKeptPending = 4096;
 }  // namespace
 
-Connection::Connection(UniqueFd fd, std::shared_ptr<Keyspace> keyspace, Workplace& work)
+Connection::Connection(UniqueFd fd, std::shared_ptr<ServedKeyspace> keyspace, Workplace& work)
     : Source(Kind::kConnection),
       fd_(std::move(fd)),
       progress_ms_(work.context.running_ms()),

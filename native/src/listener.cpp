@@ -26,7 +26,7 @@ void Listener::hang_up() {
   fd.reset();
 }
 
-Listener::Listener(UniqueFd socket, std::shared_ptr<Keyspace> keyspace_of_clients, std::uint64_t number)
+Listener::Listener(UniqueFd socket, std::shared_ptr<ServedKeyspace> keyspace_of_clients, std::uint64_t number)
     : Source(Kind::kListener), fd(std::move(socket)), keyspace(std::move(keyspace_of_clients)), id(number) {
   const int flags = fcntl(fd.get(), F_GETFL);
   check(flags, "fcntl");

@@ -9,7 +9,7 @@ namespace rdzv {
 Proxy::Proxy(Settings settings, UniqueFd trunk, Upstream::Traits traits)
     : Server(std::move(settings)),
       upstream_(std::move(trunk), std::move(traits)),
-      keys_(std::make_shared<Keyspace>("proxy")) {
+      keys_(std::make_shared<ServedKeyspace>("proxy")) {
   on_every_loop([&](EventLoop& loop) { loop.become_proxy(upstream_, keys_); });
 }
 

@@ -3,7 +3,7 @@
 
 namespace rdzv {
 
-void EventLoop::become_proxy(Upstream& upstream, const std::shared_ptr<Keyspace>& keys) {
+void EventLoop::become_proxy(Upstream& upstream, const std::shared_ptr<ServedKeyspace>& keys) {
   relay_ = std::make_unique<Relay>(static_cast<Host&>(*this), work_.context, keys, upstream);
   upstream_ = &upstream;
   work_.context.relay = relay_.get();

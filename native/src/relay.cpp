@@ -7,7 +7,7 @@
 #include "json.hpp"
 #include "rdzv/clock.hpp"
 #include "rdzv/server_access.hpp"
-#include "rdzv/keyspace.hpp"
+#include "rdzv/served_keyspace.hpp"
 #include "rdzv/number.hpp"
 #include "rdzv/payload.hpp"
 #include "rdzv/trunk.hpp"
@@ -29,7 +29,7 @@ void add_wire_text(std::string& to, std::string_view text) {
 
 }  // namespace
 
-Relay::Relay(Host& host, LoopContext& context, std::shared_ptr<Keyspace> keys, Upstream& upstream)
+Relay::Relay(Host& host, LoopContext& context, std::shared_ptr<ServedKeyspace> keys, Upstream& upstream)
     : host_(host), context_(context), keys_(std::move(keys)), leaf_(upstream.traits().leaf), upstream_(upstream) {}
 
 std::uint32_t Relay::send(Operation operation, std::string_view payload, Pending pending) {

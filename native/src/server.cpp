@@ -118,10 +118,10 @@ void Server::on_every_loop(const std::function<void(EventLoop&)>& task) {
 }
 
 Server::Opened Server::open_keyspace(const std::string& name, int socket) {
-  return open_listener(name, socket, std::make_shared<Keyspace>(name));
+  return open_listener(name, socket, std::make_shared<ServedKeyspace>(name));
 }
 
-Server::Opened Server::open_listener(const std::string& name, int socket, std::shared_ptr<Keyspace> keyspace_of_clients) {
+Server::Opened Server::open_listener(const std::string& name, int socket, std::shared_ptr<ServedKeyspace> keyspace_of_clients) {
   UniqueFd fd(socket);
   if (forked()) {
     throw std::invalid_argument("the store server stayed in the process that has forked this one");
@@ -217,7 +217,7 @@ std::shared_ptr<Listener> Server::listener(std::uint64_t id) {
   throw std::out_of_range("this keyspace is closed");
 }
 
-std::shared_ptr<Keyspace> Server::keyspace(std::string_view name) {
+std::shared_ptr<ServedKeyspace> Server::keyspace(std::string_view name) {
   const std::lock_guard names(names_);
   const auto found = listeners_.find(name);
   return found == listeners_.end() ? nullptr : found->second->keyspace;

@@ -42,7 +42,7 @@ void add_waited(Json& json, const Keyspace::Summary& summary, std::int64_t now_m
   json.close(']');
 }
 
-void add_trunks(Json& json, Keyspace& keyspace) {
+void add_trunks(Json& json, ServedKeyspace& keyspace) {
   json.key("trunks").open('[');
   for (const auto& trunk : keyspace.trunks.all()) {
     const Trunk::Summary summary = trunk->summary();

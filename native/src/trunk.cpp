@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "rdzv/clock.hpp"
-#include "rdzv/keyspace.hpp"
+#include "rdzv/served_keyspace.hpp"
 #include "rdzv/relay.hpp"
 #include "trunk_frames.hpp"
 

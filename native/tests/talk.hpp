@@ -17,13 +17,13 @@ class FakeServer : public ServerAccess {
     ++asked;
     return std::string(kStatistics);
   }
-  std::shared_ptr<Keyspace> keyspace(std::string_view name) override { return name == "other" ? other : nullptr; }
+  std::shared_ptr<ServedKeyspace> keyspace(std::string_view name) override { return name == "other" ? other : nullptr; }
 
   Spaces& spaces() override { return *runs; }
   void bind(std::string run) { runs = std::make_unique<Spaces>(std::move(run)); }
 
   std::unique_ptr<Spaces> runs = std::make_unique<Spaces>();
-  std::shared_ptr<Keyspace> other = std::make_shared<Keyspace>("other");
+  std::shared_ptr<ServedKeyspace> other = std::make_shared<ServedKeyspace>("other");
   int asked = 0;
 };
 
@@ -54,7 +54,7 @@ struct Room {
   const Limits limits;
   Counters counters;
   FakeServer server;
-  std::shared_ptr<Keyspace> keyspace = std::make_shared<Keyspace>("main");
+  std::shared_ptr<ServedKeyspace> keyspace = std::make_shared<ServedKeyspace>("main");
   LoopContext context{limits, counters, server};
   Wakes wakes;
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "rdzv/keyspace.hpp"
+#include "rdzv/served_keyspace.hpp"
 #include "rdzv/peer.hpp"
 #include "rdzv/protocol.hpp"
 #include "rdzv/refusal.hpp"
@@ -26,7 +26,7 @@ enum class Questions : std::uint8_t {
 struct ClientContext {
   // `of_peer` outlives it, and is where waiters say who they are. `of_owner`: how its event loop finds it back from a
   // waiter.
-  ClientContext(LoopContext& of_loop, std::shared_ptr<Keyspace> entered, Peer& of_peer, void* of_owner)
+  ClientContext(LoopContext& of_loop, std::shared_ptr<ServedKeyspace> entered, Peer& of_peer, void* of_owner)
       : loop(of_loop), peer(of_peer), owner(of_owner), keyspace(std::move(entered)) {
     keyspace->connections.fetch_add(1, std::memory_order_relaxed);
   }
@@ -34,7 +34,7 @@ struct ClientContext {
   ClientContext& operator=(const ClientContext&) = delete;
   ~ClientContext() { keyspace->connections.fetch_sub(1, std::memory_order_relaxed); }
 
-  void enter(std::shared_ptr<Keyspace> other) {
+  void enter(std::shared_ptr<ServedKeyspace> other) {
     keyspace->connections.fetch_sub(1, std::memory_order_relaxed);
     keyspace = std::move(other);
     keyspace->connections.fetch_add(1, std::memory_order_relaxed);
@@ -61,7 +61,7 @@ struct ClientContext {
   LoopContext& loop;
   Peer& peer;
   void* const owner;
-  std::shared_ptr<Keyspace> keyspace;
+  std::shared_ptr<ServedKeyspace> keyspace;
   std::unique_ptr<Protocol> next;  // what it speaks from the next byte on, if that changes
   Refusal refusal = Refusal::kNone;
   Questions questions = Questions::kNow;

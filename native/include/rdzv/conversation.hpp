@@ -21,7 +21,7 @@ class Conversation {
   static constexpr std::size_t kHighWater = 1 << 20;
 
   // See ClientContext.
-  Conversation(LoopContext& context, std::shared_ptr<Keyspace> keyspace, Peer& peer, void* owner)
+  Conversation(LoopContext& context, std::shared_ptr<ServedKeyspace> keyspace, Peer& peer, void* owner)
       : client_(context, std::move(keyspace), peer, owner) {}
   Conversation(const Conversation&) = delete;
   Conversation& operator=(const Conversation&) = delete;

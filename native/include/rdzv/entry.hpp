@@ -25,6 +25,7 @@ struct KeyView {
   std::uint64_t hash = 0;
 };
 
+class Holder;
 class Recall;
 
 // What few keys have.
@@ -37,11 +38,11 @@ struct Extras {
 
 // Who has the value in its cache.
 struct Holders {
-  struct Holder {
-    std::weak_ptr<Trunk> trunk;
+  struct Place {
+    std::weak_ptr<Holder> holder;
     std::uint32_t epoch = 0;
   };
-  std::vector<Holder> list;
+  std::vector<Place> list;
   std::weak_ptr<Recall> recall;  // nobody is added while there is one
 };
 

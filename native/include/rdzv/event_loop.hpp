@@ -66,7 +66,7 @@ class EventLoop : private Host {
   void resume(const Keyspace& keyspace);    // which has paused
   bool wipe(Keyspace& keyspace, std::size_t part) { return keyspace.wipe_part(part, &work_.context.pushes); }
   // From now on its clients are a proxy's. Before anything listens.
-  void become_proxy(Upstream& upstream, const std::shared_ptr<Keyspace>& keys);
+  void become_proxy(Upstream& upstream, const std::shared_ptr<ServedKeyspace>& keys);
   // Null: it is no proxy's. Its counters may be read by any thread.
   const Relay* relay() const { return relay_.get(); }
 

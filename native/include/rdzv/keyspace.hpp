@@ -16,12 +16,12 @@
 #include <string_view>
 #include <vector>
 
+#include "rdzv/holder.hpp"
 #include "rdzv/key_list.hpp"
 #include "rdzv/output.hpp"
 #include "rdzv/pause.hpp"
 #include "rdzv/shard.hpp"
 #include "rdzv/subscriber.hpp"
-#include "rdzv/trunks.hpp"
 #include "rdzv/waiter.hpp"
 
 namespace rdzv {
@@ -37,7 +37,7 @@ class Keyspace {
 
   // Who writes. `blocked`: nothing was done, for proxies hold the value: see ask_back().
   struct Writer {
-    const Trunk* by = nullptr;
+    const Holder* by = nullptr;
     bool blocked = false;
   };
 
@@ -93,19 +93,18 @@ class Keyspace {
   // After this no shard knows the waiter. One that was woken at the same time may still be in some `Wakes`.
   void cancel(Waiter& waiter);
 
-  // For proxies; keyspace_trunks.cpp. What is said to a trunk is said under the lock of the key's shard, so that it hears
-  // of a value before it is asked to give that up.
+  // For holders; keyspace_holders.cpp.
   //
   // The value, with whether it may be held; and the same for a value that it has set.
-  void fetch(std::string_view key, Trunk& trunk, std::uint32_t id, Pushes& pushes);
-  void set_for(std::string_view key, std::string_view value, Trunk& trunk, std::uint32_t id, Pushes& pushes, Wakes& wakes,
+  void fetch(std::string_view key, Holder& holder, std::uint32_t id, Pushes& pushes);
+  void set_for(std::string_view key, std::string_view value, Holder& holder, std::uint32_t id, Pushes& pushes, Wakes& wakes,
                Writer& writer);
   // For one that a proxy has set, and this one holds: it may, too.
-  void grant_to(std::string_view key, Trunk& trunk, std::uint32_t id, Pushes& pushes);
+  void grant_to(std::string_view key, Holder& holder, std::uint32_t id, Pushes& pushes);
   // A wait on one key that many share; says so as soon as the key is there.
-  std::shared_ptr<Waiter> follow(std::string_view key, const WaitOwner& owner, Trunk& trunk, Pushes& pushes);
+  std::shared_ptr<Waiter> follow(std::string_view key, const WaitOwner& owner, Holder& holder, Pushes& pushes);
   // Its waiter was woken.
-  void followed(Waiter& waiter, Trunk& trunk, Pushes& pushes);
+  void followed(Waiter& waiter, Holder& holder, Pushes& pushes);
   // Asks those that hold the values to give them up. Null: nobody does. Else the write is to be tried again when the
   // waiter was woken, which is to be kept until then.
   std::shared_ptr<Waiter> ask_back(Keys keys, const WaitOwner& owner, Pushes& pushes);
@@ -119,8 +118,6 @@ class Keyspace {
   bool waited_for(std::string_view key);
   // A queue push has woken somebody who is not there any more: the next one, if there is still something to take.
   void give_back(std::string_view key, Wakes& wakes);
-
-  Trunks trunks;
 
   // Forgets keys and queues. Waits stay. With `pushes`, proxies are asked to give up what they hold; that is not waited for.
   void wipe(Pushes* pushes = nullptr);
@@ -178,7 +175,7 @@ class Keyspace {
   static void tell_of_queue(Entry& entry, Wakes& wakes);
   static void ask_holders(Holders& holders, std::string_view key, const std::shared_ptr<Recall>& recall, Pushes& pushes);
   static bool blocked(const Entry* entry, Writer* writer, bool sets = false);
-  static std::uint32_t grant(Entry& entry, Trunk& trunk);  // 0: it may not; else by which connection
+  static std::uint32_t grant(Entry& entry, Holder& holder);  // 0: it may not; else by which connection
   static std::optional<std::int64_t> add_locked(Shard& shard, Entry& entry, std::int64_t delta, Wakes& wakes);
   static void set_locked(Shard& shard, Entry& entry, std::string_view value, Wakes& wakes);
   static void erase_if_unneeded(Shard& shard, Entry& entry);

@@ -6,14 +6,14 @@
 #include <memory>
 
 #include "rdzv/connection.hpp"
-#include "rdzv/keyspace.hpp"
+#include "rdzv/served_keyspace.hpp"
 #include "rdzv/unique_fd.hpp"
 
 namespace rdzv {
 
 struct Listener : Source {
   // Adopts a bound TCP or Unix socket and listens, with the system's largest backlog. Throws std::system_error.
-  Listener(UniqueFd socket, std::shared_ptr<Keyspace> keyspace_of_clients, std::uint64_t number);
+  Listener(UniqueFd socket, std::shared_ptr<ServedKeyspace> keyspace_of_clients, std::uint64_t number);
 
   // Once no loop listens on it any more. Frees the port even if a forked child of this process holds the socket too.
   void hang_up();
@@ -22,7 +22,7 @@ struct Listener : Source {
   std::uint16_t port = 0;
   bool local = false;  // a Unix socket: for this user alone
   std::atomic<bool> own_user{false};  // the same of TCP, for those who connect from this machine
-  const std::shared_ptr<Keyspace> keyspace;
+  const std::shared_ptr<ServedKeyspace> keyspace;
   const std::uint64_t id;
   // Set before the loops are told: a connection that was accepted meanwhile is not taken on.
   std::atomic<bool> closed{false};

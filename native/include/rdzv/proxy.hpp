@@ -26,7 +26,7 @@ class Proxy : private Server {
   void describe(Json& json) override;
 
   Upstream upstream_;
-  const std::shared_ptr<Keyspace> keys_;
+  const std::shared_ptr<ServedKeyspace> keys_;
   std::atomic<std::uint32_t> listeners_{0};
   std::atomic<bool> left_{false};
 };

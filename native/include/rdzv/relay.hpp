@@ -23,7 +23,7 @@
 
 namespace rdzv {
 
-class Keyspace;
+class ServedKeyspace;
 class Upstream;
 struct LoopContext;
 
@@ -60,7 +60,7 @@ class Host {
 class Relay {
  public:
   // `keys`: of its clients, where it keeps what it may hold. `upstream` outlives it.
-  Relay(Host& host, LoopContext& context, std::shared_ptr<Keyspace> keys, Upstream& upstream);
+  Relay(Host& host, LoopContext& context, std::shared_ptr<ServedKeyspace> keys, Upstream& upstream);
 
   // Requests of clients; see conversation. All but these are forwarded as they are.
   void forward(std::string_view raw, Asker asker);
@@ -157,7 +157,7 @@ class Relay {
 
   Host& host_;
   LoopContext& context_;
-  const std::shared_ptr<Keyspace> keys_;  // what is held, and who waits here
+  const std::shared_ptr<ServedKeyspace> keys_;  // what is held, and who waits here
   const bool leaf_;
   Upstream& upstream_;
   std::uint32_t last_id_ = 0;

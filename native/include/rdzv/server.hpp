@@ -48,7 +48,7 @@ class Server : private ServerAccess {
   // Throws std::system_error; std::invalid_argument if the name is taken or the server was stopped.
   Opened open_keyspace(const std::string& name, int socket);
   // The same, for connections that share an open keyspace.
-  Opened open_listener(const std::string& name, int socket, std::shared_ptr<Keyspace> keyspace);
+  Opened open_listener(const std::string& name, int socket, std::shared_ptr<ServedKeyspace> keyspace);
   // Closes its port and its connections, and forgets its keys. Blocks until every loop has done so.
   // This and the next throw std::out_of_range if it is closed.
   void close_keyspace(std::uint64_t id);
@@ -76,7 +76,7 @@ class Server : private ServerAccess {
   void on_every_loop(const std::function<void(EventLoop&)>& task);
 
  private:
-  std::shared_ptr<Keyspace> keyspace(std::string_view name) override;
+  std::shared_ptr<ServedKeyspace> keyspace(std::string_view name) override;
   Spaces& spaces() override { return spaces_; }
   std::shared_ptr<Listener> listener(std::uint64_t id);
   void close(Listener& listener);

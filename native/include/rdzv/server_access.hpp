@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "rdzv/counters.hpp"
-#include "rdzv/keyspace.hpp"
+#include "rdzv/served_keyspace.hpp"
 #include "rdzv/limits.hpp"
 #include "rdzv/spaces.hpp"
 
@@ -19,7 +19,7 @@ class ServerAccess {
   // The statistics as JSON. Thread-safe.
   virtual std::string statistics() = 0;
   // The open keyspace of that name, or null. Thread-safe.
-  virtual std::shared_ptr<Keyspace> keyspace(std::string_view name) = 0;
+  virtual std::shared_ptr<ServedKeyspace> keyspace(std::string_view name) = 0;
   // The runs that sessions live in. Thread-safe.
   virtual Spaces& spaces() = 0;
 };

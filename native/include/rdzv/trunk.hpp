@@ -12,6 +12,7 @@
 
 #include "rdzv/frame_log.hpp"
 #include "rdzv/framing.hpp"
+#include "rdzv/holder.hpp"
 #include "rdzv/peer.hpp"
 #include "rdzv/recall.hpp"
 #include "rdzv/subscriber.hpp"
@@ -19,10 +20,10 @@
 
 namespace rdzv {
 
-class Keyspace;
+class ServedKeyspace;
 struct RelayClient;
 
-class Trunk : public std::enable_shared_from_this<Trunk> {
+class Trunk final : public Holder, public std::enable_shared_from_this<Trunk> {
  public:
   struct Traits {
     std::uint64_t token = 0;
@@ -32,13 +33,13 @@ class Trunk : public std::enable_shared_from_this<Trunk> {
   };
 
   // `most`: bytes that may wait for the proxy.
-  Trunk(std::shared_ptr<Keyspace> keyspace, Traits traits, std::size_t most)
+  Trunk(std::shared_ptr<ServedKeyspace> keyspace, Traits traits, std::size_t most)
       : traits_(std::move(traits)), keyspace_(std::move(keyspace)), most_(most) {}
 
   const Traits& traits() const { return traits_; }
   // For how long its proxy, and those behind it, hold values after they have last heard that they may.
   std::int64_t hold_ms() const { return rdzv::hold_ms(traits_.grace_ms) * (traits_.leaf ? 1 : 2); }
-  const Keyspace& keyspace() const { return *keyspace_; }
+  const ServedKeyspace& keyspace() const { return *keyspace_; }
   const Peer& peer() const { return peer_; }
 
   // Whoever runs its requests, or takes it over, holds this: an old connection and a new one never do so at one time.
@@ -46,18 +47,16 @@ class Trunk : public std::enable_shared_from_this<Trunk> {
   std::uint64_t run = 0;  // how many counted requests have been; guarded by `working`
   std::shared_ptr<RelayClient> relay_client{};  // in a proxy: its side of the relay, which outlives a connection, too
 
-  // These are thread-safe, and may be called under the lock of a shard.
-  //
-  // A counted frame for the proxy, after all that were pushed before.
-  void push(std::uint32_t id, FrameStatus status, std::string_view payload, Pushes& pushes);
-  // The end of a follow, on whatever thread: the value, if the connection still lives by which it was granted.
-  void push_value(std::uint32_t id, std::uint32_t granted, std::string_view value, Pushes& pushes);
-  // Which of its connections its proxy holds values by; 0: by none any more. A broken one counts until the proxy knows.
-  std::uint32_t epoch();
-  // The same, for another value: 0 while there is no connection.
-  std::uint32_t granting();
-  // Asks for a key back. False: it is held by that connection no more.
-  bool ask_back(std::uint32_t epoch, std::string_view key, const std::shared_ptr<Recall>& recall, Pushes& pushes);
+  // As Holder; what is pushed is counted. All that follows is thread-safe.
+  void push(std::uint32_t id, FrameStatus status, std::string_view payload, Pushes& pushes) override;
+  void push_value(std::uint32_t id, std::uint32_t granted, std::string_view value, Pushes& pushes) override;
+  std::uint32_t epoch() override;
+  std::uint32_t granting() override;
+  bool ask_back(std::uint32_t epoch, std::string_view key, const std::shared_ptr<Recall>& recall, Pushes& pushes) override;
+  void keep(const std::shared_ptr<Waiter>& waiter) override;
+  std::shared_ptr<Waiter> forget(std::uint32_t id) override;
+  bool replaces_its_own() const override { return traits_.leaf; }
+  std::weak_ptr<Holder> weak() override { return weak_from_this(); }
 
   // The proxy has given up what it was asked for. An unknown number is one that was sent twice.
   void given_up(std::uint32_t number, Wakes& wakes);
@@ -69,10 +68,7 @@ class Trunk : public std::enable_shared_from_this<Trunk> {
   void distrust(Wakes& wakes);
   // One of its waits was woken, on whatever thread.
   void woken(Waiter& waiter, Pushes& pushes);
-  void keep(const std::shared_ptr<Waiter>& waiter);
   bool waits(std::uint32_t id);
-  // The wait with that id, which is kept no longer; null: there is none.
-  std::shared_ptr<Waiter> forget(std::uint32_t id);
 
   // A connection takes over; `received`: how many counted frames the proxy has. False: that cannot be.
   // `resent`: how many of the next frames are from before.
@@ -110,7 +106,7 @@ class Trunk : public std::enable_shared_from_this<Trunk> {
   void let_go(Wakes& wakes);  // of all that was held by the connection
 
   const Traits traits_;
-  const std::shared_ptr<Keyspace> keyspace_;
+  const std::shared_ptr<ServedKeyspace> keyspace_;
   const std::size_t most_;
   Peer peer_;  // of the first connection
   std::mutex mutex_;  // guards what follows

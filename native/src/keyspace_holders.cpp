@@ -1,11 +1,10 @@
-// What proxies need of a keyspace: values that they may hold in their caches, waits that they share.
+// What holders need of a keyspace: values that they may have in their caches, waits that they share.
 #include <algorithm>
 #include <utility>
 
 #include "rdzv/keyspace.hpp"
 #include "rdzv/payload.hpp"
 #include "rdzv/recall.hpp"
-#include "rdzv/trunk.hpp"
 #include "shard_locks.hpp"
 
 namespace rdzv {
@@ -15,9 +14,9 @@ namespace {
 constexpr char kMayHold = 1, kMayNot = 0;
 
 void forget_stale(Holders& holders) {
-  std::erase_if(holders.list, [](const Holders::Holder& holder) {
-    const auto trunk = holder.trunk.lock();
-    return !trunk || trunk->epoch() != holder.epoch;
+  std::erase_if(holders.list, [](const Holders::Place& place) {
+    const auto holder = place.holder.lock();
+    return !holder || holder->epoch() != place.epoch;
   });
 }
 
@@ -28,9 +27,8 @@ bool Keyspace::blocked(const Entry* entry, Writer* writer, bool sets) {
     return false;
   }
   forget_stale(*entry->holders);
-  for (const auto& holder : entry->holders->list) {
-    // a proxy with nobody behind it replaces the value by the one that it sets itself
-    const bool own = sets && writer->by != nullptr && writer->by->traits().leaf && holder.trunk.lock().get() == writer->by;
+  for (const auto& place : entry->holders->list) {
+    const bool own = sets && writer->by != nullptr && writer->by->replaces_its_own() && place.holder.lock().get() == writer->by;
     writer->blocked = writer->blocked || !own;
   }
   const auto recall = entry->holders->recall.lock();
@@ -39,9 +37,9 @@ bool Keyspace::blocked(const Entry* entry, Writer* writer, bool sets) {
 }
 
 void Keyspace::ask_holders(Holders& holders, std::string_view key, const std::shared_ptr<Recall>& recall, Pushes& pushes) {
-  for (const auto& holder : std::exchange(holders.list, {})) {
-    if (const auto trunk = holder.trunk.lock()) {
-      trunk->ask_back(holder.epoch, key, recall, pushes);
+  for (const auto& place : std::exchange(holders.list, {})) {
+    if (const auto holder = place.holder.lock()) {
+      holder->ask_back(place.epoch, key, recall, pushes);
     }
   }
 }
@@ -71,7 +69,7 @@ std::shared_ptr<Waiter> Keyspace::ask_back(Keys keys, const WaitOwner& owner, Pu
   return waiter->missing.fetch_sub(1, std::memory_order_acq_rel) == 1 ? nullptr : waiter;
 }
 
-std::uint32_t Keyspace::grant(Entry& entry, Trunk& trunk) {
+std::uint32_t Keyspace::grant(Entry& entry, Holder& holder) {
   if (!entry.has_value || entry.changes) {
     return 0;
   }
@@ -79,12 +77,12 @@ std::uint32_t Keyspace::grant(Entry& entry, Trunk& trunk) {
     entry.holders = std::make_unique<Holders>();
   }
   Holders& holders = *entry.holders;
-  const std::uint32_t epoch = trunk.granting();
+  const std::uint32_t epoch = holder.granting();
   if (epoch == 0 || !holders.recall.expired()) {
     return 0;
   }
-  const auto mine = trunk.weak_from_this();
-  const auto same = [&](const auto& holder) { return !holder.trunk.owner_before(mine) && !mine.owner_before(holder.trunk); };
+  const auto mine = holder.weak();
+  const auto same = [&](const auto& place) { return !place.holder.owner_before(mine) && !mine.owner_before(place.holder); };
   const auto found = std::find_if(holders.list.begin(), holders.list.end(), same);
   if (found != holders.list.end()) {
     found->epoch = epoch;
@@ -94,18 +92,18 @@ std::uint32_t Keyspace::grant(Entry& entry, Trunk& trunk) {
   return epoch;
 }
 
-void Keyspace::fetch(std::string_view key, Trunk& trunk, std::uint32_t id, Pushes& pushes) {
+void Keyspace::fetch(std::string_view key, Holder& holder, std::uint32_t id, Pushes& pushes) {
   const KeyView view(key);
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
   Entry* const entry = shard.table.find(view);
-  std::string text(1, entry != nullptr && grant(*entry, trunk) != 0 ? kMayHold : kMayNot);
+  std::string text(1, entry != nullptr && grant(*entry, holder) != 0 ? kMayHold : kMayNot);
   const std::string_view value = entry != nullptr && entry->has_value ? entry->value.view() : std::string_view();
   add_number(text, static_cast<std::uint64_t>(value.size()));
-  trunk.push(id, FrameStatus::kOk, text.append(value), pushes);
+  holder.push(id, FrameStatus::kOk, text.append(value), pushes);
 }
 
-void Keyspace::set_for(std::string_view key, std::string_view value, Trunk& trunk, std::uint32_t id, Pushes& pushes,
+void Keyspace::set_for(std::string_view key, std::string_view value, Holder& holder, std::uint32_t id, Pushes& pushes,
                        Wakes& wakes, Writer& writer) {
   const KeyView view(key);
   Shard& shard = shard_of(view);
@@ -115,20 +113,20 @@ void Keyspace::set_for(std::string_view key, std::string_view value, Trunk& trun
     return;
   }
   set_locked(shard, entry, value, wakes);
-  const char held = grant(entry, trunk) != 0 ? kMayHold : kMayNot;
-  trunk.push(id, FrameStatus::kOk, {&held, 1}, pushes);
+  const char held = grant(entry, holder) != 0 ? kMayHold : kMayNot;
+  holder.push(id, FrameStatus::kOk, {&held, 1}, pushes);
 }
 
-void Keyspace::grant_to(std::string_view key, Trunk& trunk, std::uint32_t id, Pushes& pushes) {
+void Keyspace::grant_to(std::string_view key, Holder& holder, std::uint32_t id, Pushes& pushes) {
   const KeyView view(key);
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
   Entry* const entry = shard.table.find(view);
-  const char held = entry != nullptr && grant(*entry, trunk) != 0 ? kMayHold : kMayNot;
-  trunk.push(id, FrameStatus::kOk, {&held, 1}, pushes);
+  const char held = entry != nullptr && grant(*entry, holder) != 0 ? kMayHold : kMayNot;
+  holder.push(id, FrameStatus::kOk, {&held, 1}, pushes);
 }
 
-std::shared_ptr<Waiter> Keyspace::follow(std::string_view key, const WaitOwner& owner, Trunk& trunk, Pushes& pushes) {
+std::shared_ptr<Waiter> Keyspace::follow(std::string_view key, const WaitOwner& owner, Holder& holder, Pushes& pushes) {
   const KeyView view(key);
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
@@ -137,40 +135,40 @@ std::shared_ptr<Waiter> Keyspace::follow(std::string_view key, const WaitOwner& 
     entry = &find_or_make(shard, view);
     const auto waiter = std::make_shared<Waiter>(owner, 1);  // `missing` begins at 1, which is this one key
     waiter->key = key;
-    trunk.keep(waiter);
+    holder.keep(waiter);
     entry->waiters.push(waiter->place(*entry, index(view)));
     shard.note_waited(*entry);
     if (entry->extras && entry->extras->told) {
-      trunk.push(owner.id, FrameStatus::kQueued, key, pushes);
+      holder.push(owner.id, FrameStatus::kQueued, key, pushes);
     }
     return waiter;
   }
-  if (grant(*entry, trunk) != 0) {
-    trunk.push(owner.id, FrameStatus::kValue, entry->value.view(), pushes);
+  if (grant(*entry, holder) != 0) {
+    holder.push(owner.id, FrameStatus::kValue, entry->value.view(), pushes);
   } else {
-    trunk.push(owner.id, FrameStatus::kPresent, {}, pushes);
+    holder.push(owner.id, FrameStatus::kPresent, {}, pushes);
   }
   return nullptr;
 }
 
-void Keyspace::followed(Waiter& waiter, Trunk& trunk, Pushes& pushes) {
+void Keyspace::followed(Waiter& waiter, Holder& holder, Pushes& pushes) {
   if (waiter.queued.exchange(false)) {
-    trunk.push(waiter.id, FrameStatus::kQueued, waiter.key, pushes);
+    holder.push(waiter.id, FrameStatus::kQueued, waiter.key, pushes);
   }
   for (auto pushed = waiter.pushes.exchange(0); pushed > 0; --pushed) {
-    trunk.push(waiter.id, FrameStatus::kWoken, waiter.key, pushes);
+    holder.push(waiter.id, FrameStatus::kWoken, waiter.key, pushes);
   }
-  if (waiter.missing.load(std::memory_order_acquire) > 0 || !trunk.forget(waiter.id)) {
+  if (waiter.missing.load(std::memory_order_acquire) > 0 || !holder.forget(waiter.id)) {
     return;
   }
   const KeyView view(waiter.key);
   Shard& shard = shard_of(view);
   const std::lock_guard lock(shard.mutex);
   Entry* const entry = shard.table.find(view);
-  if (const std::uint32_t granted = entry != nullptr ? grant(*entry, trunk) : 0; granted != 0) {
-    trunk.push_value(waiter.id, granted, entry->value.view(), pushes);
+  if (const std::uint32_t granted = entry != nullptr ? grant(*entry, holder) : 0; granted != 0) {
+    holder.push_value(waiter.id, granted, entry->value.view(), pushes);
   } else {
-    trunk.push(waiter.id, FrameStatus::kPresent, {}, pushes);
+    holder.push(waiter.id, FrameStatus::kPresent, {}, pushes);
   }
 }
 
