@@ -98,8 +98,8 @@ class MissingDependency(PluginError):
     """
 
 
-class NotAvailableYet(PluginError):
-    """The name belongs to a backend that is not to come: ``etcd-v2``.
+class NotProvided(PluginError):
+    """The name belongs to a backend that is known and not provided: ``etcd-v2``.
 
     The remedy names the one to use instead.
     """

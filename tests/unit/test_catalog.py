@@ -12,7 +12,7 @@ from rdzv_plugins.errors import (
     BrokenPlugin,
     MissingDependency,
     NameConflict,
-    NotAvailableYet,
+    NotProvided,
     OptionError,
     UnknownBackend,
     UsageError,
@@ -83,7 +83,7 @@ def test_unknown_name_far_from_all_gets_no_guess():
 
 
 def test_backend_that_is_not_to_come_says_why_and_what_to_use():
-    error = refusal(NotAvailableYet, [TOY], "etcd_v2")
+    error = refusal(NotProvided, [TOY], "etcd_v2")
     assert "'etcd_v2' is not provided: it speaks etcd's v2 API" in str(error)
     assert "--rdzv-backend=etcd:" in error.remedy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rdzv_plugins.errors import BrokenPlugin, MissingDependency, NameConflict, NotAvailableYet, UnknownBackend
+from rdzv_plugins.errors import BrokenPlugin, MissingDependency, NameConflict, NotProvided, UnknownBackend
 from rdzv_plugins.host.discovery import PluginRecord, normalise
 from rdzv_plugins.interfaces import Backend
 from rdzv_plugins.options import did_you_mean
@@ -45,7 +45,7 @@ class Catalog:
     def find(self, name: str) -> Entry:
         """The backend called ``name``, or known by that alias (case, ``-`` and ``_`` do not matter).
 
-        Raises ``NameConflict``, ``BrokenPlugin``, ``MissingDependency``, ``NotAvailableYet`` or ``UnknownBackend``.
+        Raises ``NameConflict``, ``BrokenPlugin``, ``MissingDependency``, ``NotProvided`` or ``UnknownBackend``.
         """
         key = normalise(name)
         claims = self._claims.get(key, [])
@@ -73,7 +73,7 @@ class Catalog:
         names = sorted(self._claims)
         if key in DROPPED:
             why, instead = DROPPED[key]
-            raise NotAvailableYet(f"backend {name!r} is not provided: {why}", remedy=instead)
+            raise NotProvided(f"backend {name!r} is not provided: {why}", remedy=instead)
         raise UnknownBackend(
             f"there is no rendezvous backend {name!r}{did_you_mean(key, names)}",
             remedy=f"Available: {', '.join(names) or 'none'}. See: rdzv backends",
