@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import re
@@ -16,9 +17,10 @@ import pytest
 from attack_kit import Bystanders, expect_no_more_files, open_files, wait_until
 from wire_client import PATIENCE, WAIT, Raw, keyed, validate
 
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse, RdzvError
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.sockets.listening import bind
+from rdzv_plugins.kvstore.sockets.listening import bind, bind_if_here
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.testing.harness import free_port
 
@@ -272,3 +274,27 @@ def test_port_that_this_process_has_itself_is_not_to_be_had_by_stopping_it() -> 
     assert "), which is this very process: it serves something else there" in str(raised.value)
     assert "worker_ports each need ports of their own" in raised.value.remedy
     assert "Stop that process" not in raised.value.remedy
+
+
+class RefusedOnce(socket.socket):
+    """The first that listens is refused, as Linux does now and then where two begin at the same moment."""
+
+    refused = 0
+
+    def listen(self, backlog: int = 128, /) -> None:
+        if RefusedOnce.refused == 0:
+            RefusedOnce.refused += 1
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        super().listen(backlog)
+
+
+def test_one_of_two_that_listen_at_the_same_moment_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    endpoint = Endpoint("127.0.0.1", port)
+    monkeypatch.setattr(RefusedOnce, "refused", 0)
+    monkeypatch.setattr("rdzv_plugins.kvstore.sockets.listening.socket.socket", RefusedOnce)
+    server = bind_if_here(endpoint, None, "the rendezvous")
+    monkeypatch.undo()
+    assert server is not None
+    with server:
+        assert bind_if_here(endpoint, None, "the rendezvous") is None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import socket
+import time
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse
@@ -14,6 +16,8 @@ from rdzv_plugins.kvstore.sockets.reach import is_own_address, resolve
 from rdzv_plugins.options import PortRange
 
 _ANY = [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]
+_TRIES = 10
+_APART_S = 0.02
 
 
 Ports = PortRange | PortTurns
@@ -78,19 +82,8 @@ def _listen(
     for port in ports:
         for family, address in candidates:
             try:
-                listener = socket.socket(family, socket.SOCK_STREAM)
-            except OSError as error:  # a machine without IPv6
-                failure = failure or error
-                continue
-            try:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
-                listener.bind((address, port))
-                listener.listen()  # a second binder is refused from here on, not only from accept on
-                return listener
-            except OSError as error:
-                listener.close()
+                return _listener(family, address, port, dual)
+            except OSError as error:  # also on a machine without IPv6
                 failure = failure if failure and failure.errno == errno.EADDRINUSE else error
                 if error.errno == errno.EADDRINUSE:
                     break  # the other family would only hide it
@@ -104,6 +97,32 @@ def _listen(
     raise AddressInUse(
         f"{what} cannot listen on {where}port {ports} of this machine ({socket.gethostname()}): {why}", remedy=remedy
     )
+
+
+def _listener(family: socket.AddressFamily, address: str, port: int, dual: bool) -> socket.socket:
+    """A socket that listens. Raises ``OSError``.
+
+    Linux lets two bind a port by SO_REUSEADDR, and if both listen at the same moment, it refuses both: each finds the
+    other. So whoever is refused only then tries again, after a time of its own.
+    """
+    tries = _TRIES
+    while True:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        bound = False
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
+            listener.bind((address, port))
+            bound = True
+            listener.listen()  # a second binder is refused from here on, not only from accept on
+            return listener
+        except OSError as error:
+            listener.close()
+            tries -= 1
+            if not bound or error.errno != errno.EADDRINUSE or not tries:
+                raise
+        time.sleep(random.uniform(0, _APART_S))
 
 
 def port_holder(port: int) -> str:
