@@ -40,8 +40,7 @@ class Conversation {
   Session* session() const { return protocol_ ? protocol_->session() : nullptr; }
   std::size_t gathered() const { return protocol_ ? protocol_->gathered() : 0; }
   bool is_trunk() const { return protocol_ && protocol_->is_trunk(); }
-  // Null: it is none.
-  Trunk* trunk() const { return protocol_ ? protocol_->trunk().get() : nullptr; }
+  Trunk* trunk() const { return protocol_ ? protocol_->trunk() : nullptr; }
 
   // The client has sent something.
   void heard() {

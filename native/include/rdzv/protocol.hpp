@@ -36,10 +36,8 @@ class Protocol {
   virtual Lease* lease() { return nullptr; }
   virtual Session* session() const { return nullptr; }
   virtual bool is_trunk() const { return false; }
-  virtual const std::shared_ptr<Trunk>& trunk() const {
-    static const std::shared_ptr<Trunk> none;
-    return none;
-  }
+  // Null: it is none, or its connection has closed.
+  virtual Trunk* trunk() const { return nullptr; }
   // Frames that wait here.
   virtual bool has_queued() const { return false; }
   // Memory for an answer that is not complete.

@@ -34,7 +34,7 @@ class TrunkProtocol final : public Protocol {
 
   Lease* lease() override { return trunk_ ? &lease_ : nullptr; }
   bool is_trunk() const override { return true; }
-  const std::shared_ptr<Trunk>& trunk() const override { return trunk_; }
+  Trunk* trunk() const override { return trunk_.get(); }
   bool has_queued() const override { return !queued_.empty(); }
   std::size_t gathered() const override { return requests_.gathered(); }
 
