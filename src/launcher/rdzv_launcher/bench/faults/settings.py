@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rdzv_launcher.bench.backends import REFERENCES, reference_names
+from rdzv_launcher.bench.backends import reference_names
+from rdzv_launcher.bench.jobs.settings import references
 from rdzv_launcher.bench.method.settings import setting
 from rdzv_plugins.errors import UsageError
 
@@ -27,11 +28,7 @@ class FaultsSettings:
         minimum=1,
         help="agents of a job, all on this machine, of one worker each (default {default})",
     )
-    references: str = setting(
-        ",".join(reversed(REFERENCES)),
-        metavar="A,B",
-        help="torchrun's own backends to measure beside, {default}, or none (default both)",
-    )
+    references: str = references()
     repeats: int = setting(3, quick=1, metavar="N", minimum=1, help="runs of each target (default {default})")
     ttl: int = setting(
         3,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rdzv_launcher.bench.backends import REFERENCES, reference_names
+from rdzv_launcher.bench.backends import reference_names
+from rdzv_launcher.bench.jobs.settings import references
 from rdzv_launcher.bench.method.settings import setting
 from rdzv_plugins.errors import UsageError
 
@@ -23,11 +24,7 @@ class LaunchSettings:
     )
     nodes: int = setting(2, metavar="N", minimum=1, help="agents of a job, all on this machine (default {default})")
     workers: int = setting(1, metavar="N", minimum=1, help="workers of each of these nodes (default {default})")
-    references: str = setting(
-        ",".join(reversed(REFERENCES)),
-        metavar="A,B",
-        help="torchrun's own backends to measure beside, {default}, or none (default both)",
-    )
+    references: str = references()
     repeats: int = setting(
         5,
         quick=1,

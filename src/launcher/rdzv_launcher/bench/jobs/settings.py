@@ -1,0 +1,17 @@
+"""What both ``rdzv bench launch`` and ``rdzv bench faults`` may be asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rdzv_launcher.bench.backends import REFERENCES
+from rdzv_launcher.bench.method.settings import setting
+
+
+def references() -> Any:
+    """The field ``references`` of a settings class: see ``reference_names``, which checks it."""
+    return setting(
+        ",".join(reversed(REFERENCES)),
+        metavar="A,B",
+        help="torchrun's own backends to measure beside, {default}, or none (default both)",
+    )
