@@ -24,6 +24,7 @@ came = collections.Counter()
 
 def hold(place):
     came[place] += 1
+    print(f"at {place} {came[place]}", flush=True)
     if os.environ.get("HOLDS") == f"{place} {came[place]}":
         print(f"holds {place}", flush=True)
         time.sleep(600)
@@ -90,6 +91,8 @@ def test_waits_end_when_the_round_is_over(fleet: Fleet, hooks: str, conf: str, h
     there = {host.name: host for host in hosts}
     for round_, (lost, how) in enumerate(holds.items(), 1):
         agents[lost].wait_for(f"holds {how.split()[0]}")
+        for name in there:  # it is to wait there when the round ends
+            agents[name].wait_for(f"at {how}")
         fleet.lan.cut(there.pop(lost))
         for name in there:
             expect_told(agents[name], how, round_, lost)
@@ -100,6 +103,7 @@ def test_waits_end_when_the_round_is_over(fleet: Fleet, hooks: str, conf: str, h
     (worker,) = fleet.cluster.workers(agents[second], "says.py")
     stops[second].touch()
     wait_until(lambda: worker not in fleet.cluster.processes(), 60, lambda: "its worker goes on")
+    agents[second].wait_for("this node is done; waiting for node rank")
     fleet.lan.cut(there[server])
     expect_told(agents[second], "barrier 1", round_, server)
     assert agents[second].wait(SOON) == 0, outputs(list(agents.values()))

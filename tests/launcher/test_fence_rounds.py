@@ -40,7 +40,7 @@ def test_a_node_that_stood_still_does_not_act_for_a_round_that_is_over(meeting: 
     wait_until(lambda: worlds(other) > 1, 90, lambda: f"no second round:\n{outputs([other])}")
     (second,) = other.reports()[1:2]
     begun = first_act(meeting, second["PID"])
-    assert state_of(worker) == "T", "it is paused, though its agent can do nothing"
+    wait_until(lambda: state_of(worker) == "T", 30, lambda: "it is not paused: its agent can do nothing")
     os.kill(frozen.pid, signal.SIGCONT)
     in_one_round(frozen, other, after=first)
     job.finish(frozen, other)

@@ -151,9 +151,9 @@ class Link:
             self._options.ttl, on_lost=lambda error: self._on_lost(error, lost), timeout=timeout
         )
         try:
-            self._view.reset()
-            session.watch(keys.ALL, self._view.feed, timeout=timeout)
-            session.watch(keys.NODES + self._node_id, self._view.feed, timeout=timeout)
+            tell = self._view.begin()
+            session.watch(keys.ALL, tell, timeout=timeout)
+            session.watch(keys.NODES + self._node_id, tell, timeout=timeout)
             written, job = session.create(keys.JOB, json.dumps(self._settings).encode(), timeout=timeout)
             if not written:
                 self._compare(session, job.value, timeout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ class View:
         self._on_change = on_change
         self._changed = threading.Condition()
         self._version = 0
+        self._session = 0
         self.newest = 0
         """The newest round that was ever declared, also by a service that does not know it any more."""
         self._clear()
@@ -45,15 +47,21 @@ class View:
         """A number that grows with every change."""
         return self._version
 
-    def reset(self) -> None:
-        """A new session: the service says everything again, if it still knows it."""
+    def begin(self) -> Callable[[Sequence[Event]], None]:
+        """Forget all: a new session's service says everything again, if it still knows it. Returns what takes it in.
+
+        An earlier session's watches may yet have something to tell, later than the new one's: that is left out.
+        """
         with self._changed:
             self._clear()
+            self._session += 1
             self._version += 1
+            return functools.partial(self._feed, self._session)
 
-    def feed(self, events: Sequence[Event]) -> None:
-        """Take in what the watches tell."""
+    def _feed(self, session: int, events: Sequence[Event]) -> None:
         with self._changed:
+            if session != self._session:
+                return
             for event in events:
                 try:
                     self._take(event)
