@@ -1,0 +1,56 @@
+"""What a scheduler says of the process that it has started, each value with the variable that it comes from."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+FIRST_PORT, PORTS = 20000, 10000
+"""Derived ports are 20000 to 29999: below the range from which Linux takes ports for outgoing connections."""
+
+
+@dataclass(frozen=True)
+class Fact(Generic[T]):
+    """One value."""
+
+    value: T
+    source: str
+    """The variable, or what else it was read from, as messages name it."""
+
+    def __str__(self) -> str:
+        return f"{self.source}={self.value}"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that one scheduler says; None where it says nothing."""
+
+    launcher: str
+    """The command that has started this process, ``srun`` for example."""
+    nodes: Fact[int] | None = None
+    """On how many nodes this command was started."""
+    node_rank: Fact[int] | None = None
+    first_host: Callable[[], Fact[str] | None] = lambda: None
+    """The host of node rank 0. Called where an endpoint is needed, and only then. May raise ``UsageError``."""
+    port: Fact[int] | None = None
+    run_id: Fact[str] | None = None
+    run_id_lasts: bool = False
+    """No later job will have this run id, so it may be used where the keys of old jobs are found."""
+    workers: Fact[int] | None = None
+    """The workers of this node."""
+    idle: str = ""
+    """Why this process is not the agent of its node, in words; empty: it is."""
+
+
+def derived_port(number: int) -> int:
+    """The port of a job with that number: consecutive jobs, which may share a node, have different ones."""
+    return FIRST_PORT + number % PORTS
+
+
+def port_of_name(name: str) -> Fact[int]:
+    """The port of a job that has no number, from its run id."""
+    return Fact(derived_port(zlib.crc32(name.encode())), "the run id")

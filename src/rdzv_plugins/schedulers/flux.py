@@ -1,0 +1,72 @@
+"""``flux``: ``flux run --nodes=4 --tasks-per-node=1 rdzv-run train.py``.
+
+Source: https://flux-framework.readthedocs.io/projects/flux-core/en/latest/man7/flux-environment.html, *JOB
+ENVIRONMENT*; the shell of ``flux alloc`` has none of these variables. They do not name hosts: ``flux hostlist`` does
+(flux-hostlist(1)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rdzv_plugins.hookspecs import hookimpl
+from rdzv_plugins.interfaces import Backend, Request
+from rdzv_plugins.schedulers.facts import Fact, Facts
+from rdzv_plugins.schedulers.resolve import resolve
+from rdzv_plugins.schedulers.variables import Variables
+
+NAME = "flux"
+_FIRST_HOST = ("flux", "hostlist", "--expand", "--nth=0", "local")
+_TIMEOUT_S = 60
+
+
+@hookimpl(trylast=True)
+def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
+    """What Flux says of its job."""
+    return resolve(NAME, read, request, backend)
+
+
+def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+    """What Flux says of this task."""
+    variables = Variables(environ, NAME)
+    nodes, tasks = variables.needed_number("FLUX_JOB_NNODES", 1), variables.needed_number("FLUX_JOB_SIZE", 1)
+    rank = variables.below(variables.needed_number("FLUX_TASK_RANK"), tasks)
+    if tasks.value != nodes.value:
+        raise variables.refused(
+            f"Flux has started this command {tasks.value} times ({tasks}) on {nodes.value} nodes ({nodes}), and it "
+            "starts the workers by itself",
+            "Start it once on each node, flux run --tasks-per-node=1 rdzv-run ..., and give --nproc-per-node.",
+        )
+    job = variables.needed_text("FLUX_JOB_ID")
+    return Facts(
+        "flux run",
+        nodes=nodes,
+        node_rank=rank,
+        first_host=lambda: _first_host(variables),
+        run_id=Fact(f"flux-{job.value.replace('ƒ', 'f')}", job.source),
+        workers=_gpus(variables),
+    )
+
+
+def _gpus(variables: Variables) -> Fact[int] | None:
+    """Those that Flux has bound to the one task of this node."""
+    devices = variables.text("CUDA_VISIBLE_DEVICES")
+    listed = [each for each in devices.value.split(",") if each.strip() not in ("", "-1")] if devices else []
+    return Fact(len(listed), "CUDA_VISIBLE_DEVICES") if listed else None
+
+
+def _first_host(variables: Variables) -> Fact[str]:
+    import subprocess  # here: every launch loads this module
+
+    try:
+        done = subprocess.run(_FIRST_HOST, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+        host = done.stdout.strip()
+        why = "" if host else "it has printed nothing"
+    except subprocess.CalledProcessError as error:
+        why = str(error.stderr).strip() or str(error)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = str(error)
+    if why:
+        raise variables.refused(f"`{' '.join(_FIRST_HOST)}` does not tell the first host of this job: {why}")
+    return Fact(host, "`flux hostlist`")

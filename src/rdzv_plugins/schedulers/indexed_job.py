@@ -1,0 +1,55 @@
+"""``indexed-job``: the pods of an Indexed Job of Kubernetes, and of a JobSet with one Job.
+
+Source: https://kubernetes.io/docs/concepts/workloads/controllers/job, *Completion mode*: JOB_COMPLETION_INDEX, and host
+names ``JOB-INDEX``, which peers can resolve if the pods have a headless Service, as a JobSet makes one
+(https://jobset.sigs.k8s.io/docs/concepts). Nothing tells a pod how many there are, and many Indexed Jobs are not one
+training: so nothing is read unless ``--nnodes`` (or PET_NNODES) asks for several nodes.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from rdzv_plugins.hookspecs import hookimpl
+from rdzv_plugins.interfaces import Backend, Request
+from rdzv_plugins.schedulers.facts import Fact, Facts
+from rdzv_plugins.schedulers.resolve import resolve
+from rdzv_plugins.schedulers.variables import Variables
+
+NAME = "indexed-job"
+_HOSTS = "/etc/hosts"
+
+
+@hookimpl(trylast=True)
+def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
+    """What Kubernetes says of the pod of an Indexed Job."""
+    return resolve(NAME, read, request, backend)
+
+
+def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+    """What Kubernetes says of this pod, if the number of nodes is given."""
+    if not nodes_given:
+        return None
+    index = Variables(environ, NAME).needed_number("JOB_COMPLETION_INDEX")
+    host = environ.get("HOSTNAME") or socket.gethostname()
+    stem = host.removesuffix(f"-{index.value}")
+    named = stem != host
+    return Facts(
+        "the Job",
+        node_rank=index,
+        first_host=lambda: _first_host(host, stem) if named else None,
+        run_id=Fact(stem, "the name of the pod") if named else None,
+    )
+
+
+def _first_host(host: str, stem: str) -> Fact[str] | None:
+    """In the pod's domain, which kubelet writes to /etc/hosts if there is one; without, no peer can resolve it."""
+    try:
+        with open(_HOSTS) as lines:
+            names = [name for line in lines for name in line.partition("#")[0].split()[1:]]
+    except OSError:
+        return None
+    domain = next((name.partition(".")[2] for name in names if name.startswith(f"{host}.")), "")
+    return Fact(f"{stem}-0.{domain}", f"the name of the pod in {_HOSTS}") if domain else None

@@ -1,0 +1,52 @@
+"""``kubeflow``: pods of a PyTorchJob whose operator sets MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE alone.
+
+Newer operators, and Kubeflow Trainer, set PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and so on: those are torchrun's
+variables, count as flags, and leave nothing to do here. Source: github.com/kubeflow/training-operator,
+pkg/controller.v1/pytorch/envvar.go: RANK and WORLD_SIZE count pods there, and the pod of rank 0 is ``JOB-master-0``.
+
+Such variables are also set by hand. So they are read only in a pod with the names of a PyTorchJob, by what its own
+command has started: in a shell of ``kubectl exec`` a launch stays a job on its own machine.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from rdzv_plugins.hookspecs import hookimpl
+from rdzv_plugins.interfaces import Backend, Request
+from rdzv_plugins.schedulers.facts import Fact, Facts
+from rdzv_plugins.schedulers.processes import is_of_the_container
+from rdzv_plugins.schedulers.resolve import resolve
+from rdzv_plugins.schedulers.variables import Variables
+
+logger = logging.getLogger(__name__)
+
+NAME = "kubeflow"
+
+
+@hookimpl(trylast=True)
+def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
+    """What the operator says of its PyTorchJob."""
+    return resolve(NAME, read, request, backend)
+
+
+def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+    """What the operator says of this pod; None for variables that others have set."""
+    if "LOCAL_RANK" in environ or any(name.startswith("PET_") for name in environ):
+        return None
+    if not is_of_the_container():
+        logger.debug("the PyTorchJob's variables are not used (plug-in kubeflow): its command has not started this")
+        return None
+    job = environ["HOSTNAME"].rpartition("-")[0].rpartition("-")[0]
+    variables = Variables(environ, NAME)
+    nodes = variables.needed_number("WORLD_SIZE", 1)
+    return Facts(
+        "the PyTorchJob",
+        nodes=nodes,
+        node_rank=variables.below(variables.needed_number("RANK"), nodes),
+        first_host=lambda: Fact(f"{job}-master-0", "MASTER_ADDR"),
+        port=variables.needed_number("MASTER_PORT", 1),
+        run_id=Fact(job, "HOSTNAME"),
+    )

@@ -1,0 +1,102 @@
+"""``openmpi``: ``mpirun --map-by ppr:1:node rdzv-run train.py``, with Open MPI's mpirun or PRRTE's prterun.
+
+Sources: https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html for OMPI_COMM_WORLD_*; the PMIx standard,
+https://pmix.github.io/standard, for PMIX_NAMESPACE and PMIX_RANK. No variable names the host of the first process.
+Within Slurm it is the first of the allocation; elsewhere it is that of mpirun, which is in OMPI_MCA_orte_hnp_uri (Open
+MPI up to 4) or in the namespace ``prterun-HOST-PID@1`` (from 5 on). Where mpirun runs on another machine than the first
+process, that one says so and ends.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from rdzv_plugins.hookspecs import hookimpl
+from rdzv_plugins.interfaces import Backend, Request
+from rdzv_plugins.schedulers.facts import Fact, Facts
+from rdzv_plugins.schedulers.host_list import expand
+from rdzv_plugins.schedulers.resolve import resolve
+from rdzv_plugins.schedulers.variables import Variables
+
+NAME = "openmpi"
+_NAMESPACE = re.compile(r"(?:prterun|prte)-(?P<host>[\w.-]+)-(?P<pid>[0-9]+)@[0-9]+")
+_URI = re.compile(r"(?P<job>[0-9]+)\.[0-9]+;tcp://(?P<address>[0-9.]+)")
+
+
+@hookimpl(trylast=True)
+def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
+    """What mpirun says of its job."""
+    return resolve(NAME, read, request, backend)
+
+
+def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+    """What mpirun says of this process; of prterun's, with PMIx alone, only if the number of nodes is given."""
+    variables = Variables(environ, NAME)
+    name = _run_id(variables)
+    if variables.text("OMPI_COMM_WORLD_RANK") is None:
+        if not nodes_given:
+            return None
+        rank = variables.needed_number("PMIX_RANK")
+        return Facts("prterun", node_rank=rank, first_host=lambda: _first_host(variables, rank.value), run_id=name)
+    nodes = variables.needed_number("OMPI_COMM_WORLD_SIZE", 1)
+    rank = variables.below(variables.needed_number("OMPI_COMM_WORLD_RANK"), nodes)
+    local = variables.needed_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1)
+    if local.value > 1:
+        raise variables.refused(
+            f"mpirun has started this command {local.value} times on this node ({local}), and it starts the workers "
+            "by itself",
+            "Start it once on each node, mpirun --map-by ppr:1:node rdzv-run ..., and give the number of workers: "
+            f"--nproc-per-node={local.value}.",
+        )
+    return Facts(
+        "mpirun", nodes=nodes, node_rank=rank, first_host=lambda: _first_host(variables, rank.value), run_id=name
+    )
+
+
+def _run_id(variables: Variables) -> Fact[str] | None:
+    namespace, uri = variables.text("PMIX_NAMESPACE"), variables.text("OMPI_MCA_orte_hnp_uri")
+    for fact, form in ((namespace, _NAMESPACE), (uri, _URI)):
+        if fact is not None and (found := form.match(fact.value)):
+            return Fact(f"mpirun-{'-'.join(found.groups())}", fact.source)
+    return None
+
+
+def _first_host(variables: Variables, rank: int) -> Fact[str] | None:
+    listed = variables.text("SLURM_JOB_NODELIST")
+    if listed is not None:
+        try:
+            return Fact(expand(listed.value)[0], listed.source)
+        except ValueError as error:
+            raise variables.wrong(listed.source, f"cannot be read: {error}") from error
+    host = _host_of_mpirun(variables)
+    if host is not None and rank == 0 and not _is_here(host.value):
+        raise variables.refused(
+            f"mpirun runs on {host.value} ({host.source}), and the first process on {socket.gethostname()}: the others "
+            "cannot know where to meet",
+            "Give --rdzv-endpoint=HOST:PORT with the first node's name, the same on every node; or start mpirun there.",
+        )
+    return host
+
+
+def _host_of_mpirun(variables: Variables) -> Fact[str] | None:
+    namespace, uri = variables.text("PMIX_NAMESPACE"), variables.text("OMPI_MCA_orte_hnp_uri")
+    if namespace is not None and (found := _NAMESPACE.fullmatch(namespace.value)):
+        return Fact(found["host"], namespace.source)
+    if uri is not None and (found := _URI.match(uri.value)):
+        return Fact(found["address"], uri.source)
+    return None
+
+
+def _is_here(host: str) -> bool:
+    """True for the name of this machine, and for an address of it."""
+    if host.partition(".")[0] == socket.gethostname().partition(".")[0]:
+        return True
+    with socket.socket() as trial:
+        try:
+            trial.bind((host, 0))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,62 @@
+"""``pbs``: tasks that pbsdsh or pbs_tmrsh has started in a job of PBS Professional, OpenPBS or Torque.
+
+Sources: *PBS Professional Reference Guide*, PBS Environment Variables, and pbsdsh(1B) of OpenPBS; for Torque,
+https://docs.adaptivecomputing.com/torque, *Exported batch environment variables* (PBS_NUM_NODES is Torque's alone). The
+script of a job and the shell of ``qsub -I`` are PBS_NODENUM=0 with PBS_TASKNUM=1, and a launch there stays a job on its
+own machine. PBS_NODEFILE can be read on all nodes with some installations, and only on the first with others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rdzv_plugins.hookspecs import hookimpl
+from rdzv_plugins.interfaces import Backend, Request
+from rdzv_plugins.schedulers.facts import Fact, Facts, derived_port
+from rdzv_plugins.schedulers.resolve import resolve
+from rdzv_plugins.schedulers.variables import Variables
+
+NAME = "pbs"
+_FILE = "PBS_NODEFILE"
+
+
+@hookimpl(trylast=True)
+def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
+    """What PBS says of its job."""
+    return resolve(NAME, read, request, backend)
+
+
+def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+    """What PBS says of this task."""
+    variables = Variables(environ, NAME)
+    rank = variables.needed_number("PBS_NODENUM")
+    hosts = _hosts(environ.get(_FILE, ""))
+    nodes = Fact(len(hosts), f"the hosts of {_FILE}") if hosts else variables.number("PBS_NUM_NODES", 1)
+    if nodes is None and not nodes_given:
+        raise variables.refused(
+            f"{_FILE}={environ.get(_FILE, '')} cannot be read on this node, so nobody knows how many there are",
+            "Give --nnodes and --rdzv-endpoint=HOST:PORT, the same on every node; the job's script can read the file.",
+        )
+    if nodes is not None:
+        variables.below(rank, nodes)
+    job = variables.needed_text("PBS_JOBID")
+    number = job.value.partition(".")[0].partition("[")[0]
+    return Facts(
+        "PBS",
+        nodes=nodes,
+        node_rank=rank,
+        first_host=lambda: Fact(hosts[0], _FILE) if hosts else None,
+        port=Fact(derived_port(int(number)), job.source) if number.isdecimal() and "[" not in job.value else None,
+        run_id=Fact(f"pbs-{job.value}", job.source),
+        run_id_lasts=True,
+    )
+
+
+def _hosts(path: str) -> list[str]:
+    """The hosts, each once, in the order of the file; empty if it cannot be read here."""
+    try:
+        with open(path) as lines:
+            return list(dict.fromkeys(line.strip() for line in lines if line.strip()))
+    except (OSError, UnicodeDecodeError):
+        return []

@@ -1,0 +1,125 @@
+"""From what a scheduler says to fields of a ``Request``: which are missing, and what contradicts what.
+
+Every plug-in of this package hands its reader to ``resolve``. A flag wins over a scheduler. A launch that says by
+flags how many nodes there are and where they meet has described itself, and nothing is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.interfaces import Backend, Capability, Request
+from rdzv_plugins.schedulers.facts import Fact, Facts, port_of_name
+from rdzv_plugins.schedulers.nesting import launchers
+
+logger = logging.getLogger(__name__)
+
+Reader = Callable[[Mapping[str, str], bool], Facts | None]
+"""Reads the environment; the second argument tells whether a flag has said how many nodes there are, more than one.
+
+None: this process is on its own. Raises ``UsageError`` for a variable that is not as documented."""
+
+
+def resolve(plugin: str, read: Reader, request: Request, backend: Backend | None) -> dict[str, Any] | None:
+    """The fields of ``request`` that the scheduler of ``plugin`` knows, and no flag has set. Raises ``UsageError``."""
+    found = launchers(os.environ)
+    meets_at = "" if backend is None else backend.meets_at
+    if found[:1] != [plugin] or _describes_itself(request, meets_at):
+        return None
+    if len(found) > 1:
+        logger.debug("plug-in %s reads what the innermost launcher says; not used: %s", plugin, ", ".join(found[1:]))
+    facts = read(os.environ, "max_nodes" in request.given)
+    if facts is None:
+        return None
+    if facts.idle:
+        return {"idle": facts.idle}
+    ranks = backend is not None and Capability.NODE_RANK in backend.capabilities
+    answer, sources = _filled_in(facts, request, meets_at, ranks)
+    for flag, source in sources.items():
+        logger.debug("%s from %s (plug-in %s)", flag, source, plugin)
+    return answer or None
+
+
+def _describes_itself(request: Request, meets_at: str) -> bool:
+    """True if flags say all that makes it a job: one node, or how many and where.
+
+    The endpoint of a service says nothing of a job; there it is the run id that does.
+    """
+    if "max_nodes" not in request.given:
+        return False
+    where = "run_id" if meets_at == "service" else "endpoint"
+    return request.max_nodes == 1 or where in request.given
+
+
+def _filled_in(facts: Facts, request: Request, meets_at: str, ranks: bool) -> tuple[dict[str, Any], dict[str, str]]:
+    """Fields with their values, and flags with what they come from; ``ranks``: a given node rank decides something."""
+    answer: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+
+    def take(field: str, flag: str, fact: Fact[Any] | None) -> None:
+        if fact is not None and field not in request.given:
+            answer[field] = fact.value
+            sources[f"--{flag}={fact.value}"] = fact.source
+
+    _refuse_contradictions(facts, request)
+    take("max_nodes", "nnodes", facts.nodes)
+    if "max_nodes" in answer:
+        answer["min_nodes"] = answer["max_nodes"]
+    nodes = answer.get("max_nodes", request.max_nodes)
+    if facts.run_id_lasts or meets_at != "service":
+        take("run_id", "rdzv-id", facts.run_id)
+    take("nproc_per_node", "nproc-per-node", facts.workers)
+    if nodes > 1:
+        if ranks and not _some_are_spares(facts, nodes):
+            take("node_rank", "node-rank", facts.node_rank)
+        if meets_at == "node" and "endpoint" not in request.given:
+            take("endpoint", "rdzv-endpoint", _endpoint(facts, answer.get("run_id", request.run_id), nodes))
+    return answer, sources
+
+
+def _some_are_spares(facts: Facts, nodes: int) -> bool:
+    """True if more nodes were started than the job has room for: which are spares is not for their ranks to say."""
+    if facts.nodes is not None:
+        return facts.nodes.value > nodes
+    return facts.node_rank is not None and facts.node_rank.value >= nodes
+
+
+def _endpoint(facts: Facts, run_id: str, nodes: int) -> Fact[str]:
+    host = facts.first_host()
+    if host is None:
+        raise UsageError(
+            f"{facts.launcher} does not say on which host the first of these {nodes} nodes is, where all could meet",
+            remedy="Give --rdzv-endpoint=HOST:PORT, the same on every node.",
+        )
+    port = facts.port or port_of_name(run_id)
+    return Fact(str(Endpoint(host.value, port.value)), f"{host.source}, the port from {port.source}")
+
+
+def _refuse_contradictions(facts: Facts, request: Request) -> None:
+    """Refuse a flag and a variable that cannot both be right. Raises ``UsageError``.
+
+    More nodes than were started here may come from elsewhere, which is said; with fewer, the others are spares.
+    """
+    if facts.nodes is None:
+        return
+    if "max_nodes" not in request.given:
+        if "node_rank" in request.given and (request.node_rank or 0) >= facts.nodes.value:
+            raise UsageError(
+                f"--node-rank={request.node_rank} contradicts {facts.nodes}: node ranks go from 0 to "
+                f"{facts.nodes.value - 1}",
+                remedy=f"Leave it out: {facts.launcher} knows it. Or say how many nodes there are: --nnodes.",
+            )
+    elif request.min_nodes > facts.nodes.value:
+        logger.warning(
+            "--nnodes asks for %d nodes, and %s has started this command on %d (%s): the others have to come from "
+            "elsewhere",
+            request.min_nodes,
+            facts.launcher,
+            facts.nodes.value,
+            facts.nodes,
+        )

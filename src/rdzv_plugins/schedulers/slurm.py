@@ -1,0 +1,116 @@
+"""``slurm``: ``srun rdzv-run train.py`` is a whole job, also in a job array, or with many tasks on each node.
+
+Only srun's tasks are read: in the script of sbatch, and in the shell of salloc or ``srun --pty``, a launch stays a job
+on its own machine. Sources of the variables: https://slurm.schedmd.com/srun.html, *OUTPUT ENVIRONMENT VARIABLES*;
+https://slurm.schedmd.com/sbatch.html for SLURM_RESTART_COUNT and SLURM_CLUSTER_NAME;
+https://slurm.schedmd.com/heterogeneous_jobs.html. In a step over several components of a heterogeneous job,
+SLURM_NODEID and SLURM_STEP_* count over all of them, and SLURM_JOB_ID is that of the first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rdzv_plugins.hookspecs import hookimpl
+from rdzv_plugins.interfaces import Backend, Request
+from rdzv_plugins.schedulers.facts import Fact, Facts, derived_port
+from rdzv_plugins.schedulers.host_list import expand
+from rdzv_plugins.schedulers.processes import has_terminal
+from rdzv_plugins.schedulers.resolve import resolve
+from rdzv_plugins.schedulers.variables import Variables
+
+logger = logging.getLogger(__name__)
+
+NAME = "slurm"
+_STEPS_APART = 5003
+"""Ports between two steps of one job: more than jobs that run on a node at the same time are apart."""
+
+
+@hookimpl(trylast=True)
+def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
+    """What srun says of its step."""
+    return resolve(NAME, read, request, backend)
+
+
+def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+    """What srun says of this task; None in an interactive shell: srun's tasks have no terminal without ``--pty``."""
+    if has_terminal():
+        logger.debug("srun's variables are not used (plug-in slurm): this is an interactive shell")
+        return None
+    variables = Variables(environ, NAME)
+    job, step = variables.needed_number("SLURM_JOB_ID"), variables.needed_number("SLURM_STEP_ID")
+    nodes = variables.needed_number("SLURM_STEP_NUM_NODES", 1)
+    rank = variables.below(variables.needed_number("SLURM_NODEID"), nodes)
+    process = variables.needed_number("SLURM_PROCID")
+    total = variables.number("SLURM_STEP_NUM_TASKS", 1)
+    if total is not None:
+        variables.below(process, total)
+    tasks = _tasks_of_this_node(variables, nodes, rank)
+    local = variables.number("SLURM_LOCALID") or Fact(0, "SLURM_LOCALID")
+    variables.below(local, tasks)
+    if tasks.value > 1 and local.value == 0:
+        _warn_of_shares(environ, tasks)
+    gpus = variables.number("SLURM_GPUS_ON_NODE")
+    cluster = environ.get("SLURM_CLUSTER_NAME") or NAME
+    restarts = variables.number("SLURM_RESTART_COUNT") or Fact(0, "SLURM_RESTART_COUNT")
+    return Facts(
+        launcher="srun",
+        nodes=nodes,
+        node_rank=rank,
+        first_host=lambda: _first_host(variables, nodes),
+        port=Fact(derived_port(job.value + _STEPS_APART * step.value), "SLURM_JOB_ID and SLURM_STEP_ID"),
+        # a job that was requeued keeps its number, and a node of the first try may still run somewhere
+        run_id=Fact(
+            f"{cluster}-{job.value}.{step.value}-{restarts.value}", "SLURM_JOB_ID, SLURM_STEP_ID, SLURM_RESTART_COUNT"
+        ),
+        run_id_lasts=True,
+        workers=tasks if tasks.value > 1 else gpus if gpus is not None and gpus.value else None,
+        idle=f"the agent of this node is the task with SLURM_LOCALID=0, and this is {local}" if local.value else "",
+    )
+
+
+def _tasks_of_this_node(variables: Variables, nodes: Fact[int], rank: Fact[int]) -> Fact[int]:
+    """Out of ``2(x3),1``: three nodes with two tasks, and one with one."""
+    name = "SLURM_STEP_TASKS_PER_NODE"
+    text = variables.text(name)
+    if text is None:
+        return Fact(1, name)
+    counts: list[int] = []
+    for each in text.value.split(","):
+        found = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", each)
+        if not found:
+            raise variables.wrong(name, "is not of the form 2(x3),1")
+        counts += [int(found[1])] * int(found[2] or 1)
+    if len(counts) != nodes.value:
+        raise variables.wrong(name, f"contradicts {nodes}: it has {len(counts)} nodes")
+    return Fact(counts[rank.value], name)
+
+
+def _first_host(variables: Variables, nodes: Fact[int]) -> Fact[str]:
+    listed = variables.needed_text("SLURM_STEP_NODELIST")
+    try:
+        hosts = expand(listed.value)
+    except ValueError as error:
+        raise variables.wrong(listed.source, f"cannot be read: {error}") from error
+    if len(hosts) != nodes.value:
+        raise variables.wrong(listed.source, f"contradicts {nodes}: it has {len(hosts)} hosts")
+    return Fact(hosts[0], listed.source)
+
+
+def _warn_of_shares(environ: Mapping[str, str], tasks: Fact[int]) -> None:
+    """Workers of one agent have what its task has, where srun has given each task a share of the node."""
+    here, node = len(os.sched_getaffinity(0)), environ.get("SLURM_CPUS_ON_NODE", "")
+    bound = node.isdecimal() and here < int(node)
+    if bound or environ.get("SLURM_GPUS_PER_TASK"):
+        logger.warning(
+            "srun has started %d tasks on this node: the first is the agent of all %d workers, and has only its own "
+            "share of the node%s. Better: srun --ntasks-per-node=1 with all CPUs and GPUs, and --nproc-per-node=%d",
+            tasks.value,
+            tasks.value,
+            f", {here} of {node} CPUs" if bound else " (SLURM_GPUS_PER_TASK)",
+            tasks.value,
+        )

@@ -1,0 +1,49 @@
+"""``torchx``: replicas of a role whose entry point is ``rdzv-run``; ``dist.ddp`` gives all flags by itself.
+
+Source: https://pytorch.org/torchx, ``torchx.specs.macros`` (rank0_env) and the schedulers' pages: TORCHX_JOB_ID is a
+handle, SCHEDULER://SESSION/APP; TORCHX_RANK0_HOST is set by those schedulers that know it, to localhost on the first
+replica; TORCHX_REPLICA_IDX by the batch services. Nothing tells how many replicas there are: so nothing is read unless
+``--nnodes`` asks for several nodes. On Slurm the variables of srun say more, and are used instead.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from rdzv_plugins.hookspecs import hookimpl
+from rdzv_plugins.interfaces import Backend, Request
+from rdzv_plugins.schedulers.facts import Fact, Facts
+from rdzv_plugins.schedulers.resolve import resolve
+from rdzv_plugins.schedulers.variables import Variables
+
+NAME = "torchx"
+
+
+@hookimpl(trylast=True)
+def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
+    """What torchx says of a replica."""
+    return resolve(NAME, read, request, backend)
+
+
+def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
+    """What torchx says of this replica, if the number of nodes is given."""
+    if not nodes_given:
+        return None
+    variables = Variables(environ, NAME)
+    handle = variables.needed_text("TORCHX_JOB_ID")
+    scheduler, _, path = handle.value.rpartition("://")
+    app = path.rpartition("/")[2].rpartition(":")[2]
+    if not app:
+        raise variables.wrong(handle.source, "is not of the form SCHEDULER://SESSION/APP")
+    host = variables.text("TORCHX_RANK0_HOST")
+    if host is not None and host.value == "localhost" and not scheduler.startswith("local"):
+        host = Fact(socket.gethostname(), host.source)  # the first replica, which the others know by its name
+    return Facts(
+        "torchx",
+        node_rank=variables.number("TORCHX_REPLICA_IDX"),
+        first_host=lambda: host,
+        run_id=Fact(app, handle.source),
+        run_id_lasts=True,
+    )

@@ -1,0 +1,364 @@
+"""What a launch is that a scheduler has started, from the variables that its documentation shows."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import scheduler_variables as of
+
+from rdzv_launcher.run.command_line.parsing import parse_arguments
+from rdzv_launcher.run.command_line.variables import blaming_variables
+from rdzv_launcher.run.request import build_request
+from rdzv_plugins.endpoints import parse_endpoint
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.schedulers import facts, flux, indexed_job, kubeflow, openmpi, processes, slurm
+from rdzv_plugins.testing.agents.processes import clean_environment
+
+LOCAL = {"max_nodes": 1, "node_rank": None, "nproc_per_node": 1, "idle": ""}
+SLURM = {"max_nodes": 2, "node_rank": 1, "nproc_per_node": 8, "run_id": "big-4711.0-0", "endpoint": "node002:24711"}
+
+
+class Launch:
+    """rdzv-run as far as the request, in an environment with these variables alone."""
+
+    def __init__(self, host: PluginHost, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.host, self.monkeypatch = host, monkeypatch
+
+    def __call__(self, variables: dict[str, str], *flags: str) -> Request:
+        for name in os.environ.keys() - clean_environment().keys():
+            self.monkeypatch.delenv(name)
+        for name, value in variables.items():
+            self.monkeypatch.setenv(name, value)
+        args = parse_arguments([*flags, "train.py"])
+        with blaming_variables(args):
+            return build_request(args, self.host.resolve_request, self.host.catalog.meets_at)
+
+
+@pytest.fixture(scope="module")
+def host() -> PluginHost:
+    return PluginHost.load()
+
+
+@pytest.fixture
+def launch(host: PluginHost, monkeypatch: pytest.MonkeyPatch) -> Launch:
+    """On no terminal, and as the command of its container."""
+    monkeypatch.setattr(slurm, "has_terminal", lambda: False)
+    monkeypatch.setattr(kubeflow, "is_of_the_container", lambda: True)
+    monkeypatch.setattr(flux, "_FIRST_HOST", ("echo", "fluke0"))
+    return Launch(host, monkeypatch)
+
+
+def expect(request: Request, wanted: dict[str, Any]) -> None:
+    assert {name: getattr(request, name) for name in wanted} == wanted
+
+
+RESOLVED = {
+    "slurm": (of.SRUN, [], SLURM | {"min_nodes": 2, "idle": ""}),
+    "no GPUs": (of.SRUN | {"SLURM_GPUS_ON_NODE": "0"}, [], SLURM | {"nproc_per_node": 1}),
+    "a later step has another port": (
+        of.SRUN | {"SLURM_STEP_ID": "1"},
+        [],
+        {"run_id": "big-4711.1-0", "endpoint": "node002:29714"},
+    ),
+    "an array job that was requeued": (
+        of.SBATCH_ARRAY,
+        [],
+        {"run_id": "big-4713.0-1", "endpoint": "node002:24713", "node_rank": 1},
+    ),
+    "a heterogeneous job": (of.SRUN_HET, [], {"max_nodes": 3, "node_rank": 2, "endpoint": "cpu1:24711"}),
+    "many tasks, one agent": (of.SRUN_TASKS, [], {"max_nodes": 2, "node_rank": 1, "nproc_per_node": 2, "idle": ""}),
+    "one node": (
+        of.SRUN | {"SLURM_STEP_NUM_NODES": "1", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "1"},
+        [],
+        {"max_nodes": 1, "nproc_per_node": 8, "standalone": True},
+    ),
+    "a flag wins: nodes": (of.SRUN, ["--nnodes=1:4"], {"min_nodes": 1, "max_nodes": 4, "endpoint": "node002:24711"}),
+    "a flag wins: workers": (of.SRUN, ["--nproc-per-node=3"], SLURM | {"nproc_per_node": 3}),
+    "a flag wins: id": (of.SRUN, ["--rdzv-id=mine"], SLURM | {"run_id": "mine"}),
+    "a flag wins: port": (of.SRUN, ["--master-port=1234"], SLURM | {"endpoint": "node002:1234"}),
+    "a flag wins: endpoint": (of.SRUN, ["--rdzv-endpoint=h:1"], SLURM | {"endpoint": "h:1"}),
+    "a flag wins: rank": (of.SRUN, ["--node-rank=0"], SLURM | {"node_rank": 0}),
+    "a service has its own endpoint": (
+        of.SRUN,
+        ["--rdzv-backend=etcd"],
+        {"endpoint": "", "run_id": "big-4711.0-0", "node_rank": 1, "max_nodes": 2},
+    ),
+    "a backend that assigns the ranks": (of.SRUN, ["--rdzv-backend=c10d"], SLURM | {"node_rank": None}),
+    "one node by a flag": (
+        of.SRUN,
+        ["--nnodes=1", "--rdzv-backend=parallel"],
+        {"max_nodes": 1, "node_rank": None, "run_id": "none"},
+    ),
+    "mpirun": (
+        of.MPIRUN,
+        [],
+        {"max_nodes": 2, "node_rank": 1, "run_id": "mpirun-head-node-12345", "nproc_per_node": 1},
+    ),
+    "mpirun of Open MPI 4": (
+        of.MPIRUN_4,
+        [],
+        {"max_nodes": 2, "node_rank": 1, "run_id": "mpirun-1531576320-10.96.0.1"},
+    ),
+    "prterun": (of.PRTERUN, ["--nnodes=2"], {"node_rank": 1, "run_id": "mpirun-head-node-12345"}),
+    "prterun does not say how many": (of.PRTERUN, [], LOCAL),
+    "mpirun within Slurm": (of.SRUN | of.MPIRUN, [], {"max_nodes": 2, "run_id": "mpirun-head-node-12345"}),
+    "srun --mpi=pmix": (of.SRUN | {"PMIX_NAMESPACE": "slurm.pmix.4711.0", "PMIX_RANK": "1"}, [], SLURM),
+    "flux": (of.FLUX, [], {"max_nodes": 2, "node_rank": 1, "run_id": "flux-f2FyQT3T", "nproc_per_node": 4}),
+    "sagemaker": (
+        of.SAGEMAKER,
+        [],
+        {"max_nodes": 2, "node_rank": 1, "nproc_per_node": 8, "run_id": "preprod-2018-05-31-06-27-15-511"},
+    ),
+    "a PyTorchJob": (
+        of.PYTORCHJOB,
+        [],
+        {"max_nodes": 3, "node_rank": 1, "endpoint": "bert-master-0:23456", "run_id": "bert"},
+    ),
+    "its name may come again": (
+        of.PYTORCHJOB,
+        ["--rdzv-backend=etcd"],
+        {"max_nodes": 3, "node_rank": 1, "endpoint": "", "run_id": "none"},
+    ),
+    "Kubeflow Trainer": (
+        of.TRAINER,
+        [],
+        {"max_nodes": 2, "node_rank": 1, "endpoint": "bert-node-0-0.bert:29400", "run_id": "none", "nproc_per_node": 4},
+    ),
+    "a JobSet": (of.JOBSET, ["--nnodes=4"], {"node_rank": 3, "run_id": "pytorch-workers-0", "max_nodes": 4}),
+    "Indexed Jobs are not one training": (of.JOBSET, [], LOCAL),
+    "torchx": (
+        of.TORCHX,
+        ["--nnodes=2"],
+        {"node_rank": 1, "run_id": "trainer-x7k2p", "max_nodes": 2},
+    ),
+    "torchx on Slurm": (of.SRUN | of.TORCHX, [], SLURM),
+    "the script of sbatch": (of.SBATCH_SCRIPT, [], LOCAL),
+    "the shell of salloc": (of.SALLOC_SHELL, [], LOCAL),
+    "the script of a PBS job": (of.PBS_SCRIPT, [], LOCAL),
+    "a shell of flux alloc": ({"FLUX_URI": "local:///run/flux/local"}, [], LOCAL),
+    "variables that somebody has set": (of.PYTORCHJOB | {"HOSTNAME": "notebook"}, [], LOCAL),
+    "a worker of torchrun": (of.SRUN | {"TORCHELASTIC_RUN_ID": "outer"}, [], LOCAL),
+    "--standalone": (of.SRUN, ["--standalone"], {"max_nodes": 1, "node_rank": None}),
+}
+
+
+@pytest.fixture(autouse=True)
+def pod_with_a_domain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/etc/hosts as kubelet writes it."""
+    hosts = tmp_path / "hosts"
+    pod = "pytorch-workers-0-3"
+    hosts.write_text(f"# Kubernetes-managed hosts file.\n10.2.0.7\t{pod}.pytorch.default.svc.cluster.local\t{pod}\n")
+    monkeypatch.setattr(indexed_job, "_HOSTS", str(hosts))
+
+
+@pytest.mark.parametrize("case", RESOLVED)
+def test_launch_is_what_the_scheduler_says(launch: Launch, case: str) -> None:
+    variables, flags, wanted = RESOLVED[case]
+    expect(launch(variables, *flags), wanted)
+
+
+HOSTS = {
+    "openmpi": (of.MPIRUN, "head-node"),
+    "openmpi 4": (of.MPIRUN_4, "10.96.0.1"),
+    "openmpi within Slurm": (of.SRUN | of.MPIRUN, "node001"),
+    "flux": (of.FLUX, "fluke0"),
+    "sagemaker": (of.SAGEMAKER, "algo-1"),
+    "jobset": (of.JOBSET, "pytorch-workers-0-0.pytorch.default.svc.cluster.local"),
+    "torchx": (of.TORCHX, "10.1.2.3"),
+    "torchx, the first": (of.TORCHX | {"TORCHX_RANK0_HOST": "localhost"}, socket.gethostname()),
+    "torchx on one machine": (
+        of.TORCHX | {"TORCHX_RANK0_HOST": "localhost", "TORCHX_JOB_ID": "local_cwd://torchx/app"},
+        "localhost",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTS)
+def test_nodes_meet_at_the_first_host_with_a_port_of_the_job(launch: Launch, case: str) -> None:
+    variables, wanted = HOSTS[case]
+    asks = ("jobset", "torchx")  # nothing tells how many there are
+    endpoint = parse_endpoint(launch(variables, *["--nnodes=4"] * case.startswith(asks)).endpoint, None)
+    assert endpoint.host == wanted
+    assert facts.FIRST_PORT <= endpoint.port < facts.FIRST_PORT + facts.PORTS
+
+
+def test_a_launch_that_describes_itself_is_left_alone(launch: Launch) -> None:
+    """Not one field: not the rank, either, which several agents on a node would share."""
+    flags = ("--nnodes=2", "--rdzv-endpoint=h:1", "--rdzv-backend=parallel")
+    assert launch(of.SRUN, *flags) == launch({}, *flags)
+    alone = launch(of.SRUN, "--nnodes=1"), launch({}, "--nnodes=1")  # each has a name by chance
+    assert replace(alone[0], run_id="") == replace(alone[1], run_id="")
+    etcd = ("--nnodes=2", "--rdzv-endpoint=h:1", "--rdzv-backend=etcd")
+    assert launch(of.SRUN, *etcd, "--rdzv-id=a") == launch({}, *etcd, "--rdzv-id=a")
+    assert launch(of.SRUN, *etcd).run_id == "big-4711.0-0"
+
+
+def test_the_first_task_is_the_agent_of_its_node(launch: Launch) -> None:
+    assert "SLURM_LOCALID=1" in launch(of.SRUN_TASKS | {"SLURM_LOCALID": "1", "SLURM_PROCID": "5"}).idle
+
+
+def test_shares_of_a_node_are_warned_of(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
+    cpus = str(len(os.sched_getaffinity(0)))
+    launch(of.SRUN_TASKS | {"SLURM_CPUS_ON_NODE": cpus})
+    assert not caplog.records
+    launch(of.SRUN_TASKS | {"SLURM_CPUS_ON_NODE": cpus + "0"})
+    assert f"{cpus} of {cpus}0 CPUs" in caplog.text
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_pbs_has_a_file_of_its_hosts(launch: Launch, tmp_path: Path, readable: bool) -> None:
+    file = tmp_path / "nodes"
+    if readable:
+        file.write_text("n1\nn1\nn2\nn2\n")
+        wanted = {"max_nodes": 2, "node_rank": 1, "endpoint": "n1:24711", "run_id": "pbs-4711.server"}
+        expect(launch(of.PBS | {"PBS_NODEFILE": str(file)}), wanted)
+    else:
+        with pytest.raises(UsageError, match=f"PBS_NODEFILE={file} cannot be read"):
+            launch(of.PBS | {"PBS_NODEFILE": str(file)})
+        flags = ("--nnodes=2", "--rdzv-endpoint=n1:1")
+        assert launch(of.PBS | {"PBS_NODEFILE": str(file)}, *flags).endpoint == "n1:1"
+
+
+def test_a_terminal_or_an_exec_is_somebody_at_work(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "has_terminal", lambda: True)
+    monkeypatch.setattr(kubeflow, "is_of_the_container", lambda: False)
+    expect(launch(of.SRUN | {"SLURM_PTY_PORT": "34129"}), LOCAL)
+    expect(launch(of.PYTORCHJOB), LOCAL)
+
+
+REFUSED = {
+    "SLURM_PROCID": (of.SRUN, {"SLURM_PROCID": "abc"}, [], "SLURM_PROCID=abc is not a number of 0 or more"),
+    "no number fits": (of.SRUN, {"SLURM_STEP_ID": "9" * 5000}, [], "SLURM_STEP_ID=9+.* is not a number"),
+    "SLURM_NODEID": (of.SRUN, {"SLURM_NODEID": "-1"}, [], "SLURM_NODEID=-1 is not a number"),
+    "no nodes": (of.SRUN, {"SLURM_STEP_NUM_NODES": "0"}, [], "SLURM_STEP_NUM_NODES=0 is not a number of 1 or more"),
+    "not set": (of.SRUN, {"SLURM_NODEID": ""}, [], "SLURM_NODEID is not set"),
+    "a step in words": (of.SRUN, {"SLURM_STEP_ID": "batch"}, [], "SLURM_STEP_ID=batch is not a number"),
+    "a node too far": (of.SRUN, {"SLURM_NODEID": "2"}, [], "SLURM_NODEID=2 contradicts SLURM_STEP_NUM_NODES=2"),
+    "a task too far": (of.SRUN, {"SLURM_PROCID": "2"}, [], "SLURM_PROCID=2 contradicts SLURM_STEP_NUM_TASKS=2"),
+    "another list": (
+        of.SRUN,
+        {"SLURM_STEP_NODELIST": "a,b,c"},
+        [],
+        "SLURM_STEP_NODELIST=a,b,c contradicts .*: it has 3",
+    ),
+    "a broken list": (of.SRUN, {"SLURM_STEP_NODELIST": "a[1-"}, [], "SLURM_STEP_NODELIST=.* cannot be read"),
+    "broken tasks": (of.SRUN, {"SLURM_STEP_TASKS_PER_NODE": "x"}, [], "SLURM_STEP_TASKS_PER_NODE=x is not of the form"),
+    "other tasks": (of.SRUN, {"SLURM_STEP_TASKS_PER_NODE": "1"}, [], "SLURM_STEP_TASKS_PER_NODE=1 contradicts"),
+    "a flag": (of.SRUN, {}, ["--node-rank=2"], "--node-rank=2 contradicts SLURM_STEP_NUM_NODES=2"),
+    "a variable": (of.SRUN, {"PET_NODE_RANK": "2"}, [], "PET_NODE_RANK=2 contradicts SLURM_STEP_NUM_NODES=2"),
+    "mpirun, several on a node": (of.MPIRUN, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, [], "2 times on this node"),
+    "mpirun elsewhere": (of.MPIRUN, {"OMPI_COMM_WORLD_RANK": "0"}, [], "mpirun runs on head-node"),
+    "mpirun nowhere": (
+        of.MPIRUN,
+        {"PMIX_NAMESPACE": "1"},
+        [],
+        "mpirun does not say on which host the first of these 2",
+    ),
+    "flux, several on a node": (of.FLUX, {"FLUX_JOB_SIZE": "4"}, [], r"4 times \(FLUX_JOB_SIZE=4\) on 2 nodes"),
+    "SM_HOSTS": (of.SAGEMAKER, {"SM_HOSTS": "algo-1"}, [], "SM_HOSTS=algo-1 is not JSON"),
+    "SM_CURRENT_HOST": (
+        of.SAGEMAKER,
+        {"SM_CURRENT_HOST": "algo-3"},
+        [],
+        "SM_CURRENT_HOST=algo-3 contradicts SM_HOSTS=",
+    ),
+    "RANK": (of.PYTORCHJOB, {"RANK": "3"}, [], "RANK=3 contradicts WORLD_SIZE=3"),
+    "JOB_COMPLETION_INDEX": (of.JOBSET, {"JOB_COMPLETION_INDEX": "x"}, ["--nnodes=2"], "JOB_COMPLETION_INDEX=x is not"),
+    "a pod without a domain": (
+        of.JOBSET,
+        {"HOSTNAME": "train-3"},
+        ["--nnodes=4"],
+        "the Job does not say on which host",
+    ),
+    "TORCHX_JOB_ID": (
+        of.TORCHX,
+        {"TORCHX_JOB_ID": "k8s://s/"},
+        ["--nnodes=2"],
+        "TORCHX_JOB_ID=k8s://s/ is not of the form",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_right_is_refused_by_name(launch: Launch, case: str) -> None:
+    variables, wrong, flags, message = REFUSED[case]
+    with pytest.raises(UsageError, match=message) as refused:
+        launch(variables | wrong, *flags)
+    assert refused.value.remedy
+
+
+def test_more_nodes_than_were_started_are_said(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
+    expect(launch(of.SRUN, "--nnodes=3"), SLURM | {"max_nodes": 3})
+    assert "--nnodes asks for 3 nodes, and srun has started this command on 2 (SLURM_STEP_NUM_NODES=2)" in caplog.text
+
+
+def test_fewer_nodes_make_spares_whose_ranks_nobody_knows(launch: Launch) -> None:
+    variables = of.SRUN_HET | {"SLURM_NODEID": "1"}
+    expect(launch(variables, "--nnodes=2", "--rdzv-backend=parallel"), {"node_rank": None, "endpoint": "cpu1:24711"})
+
+
+def test_a_pod_beyond_the_number_of_nodes_is_a_spare(launch: Launch) -> None:
+    expect(launch(of.JOBSET, "--nnodes=2:3", "--rdzv-backend=parallel"), {"max_nodes": 3, "node_rank": None})
+
+
+@pytest.mark.parametrize(
+    ("parents", "of_the_container"),
+    [({7: 1}, True), ({7: 5, 5: 1}, True), ({7: 5, 5: 0}, False), ({7: 0}, False)],
+    ids=["its command", "a child of it", "within an exec", "an exec"],
+)
+def test_what_kubectl_exec_has_started_is_not_of_the_container(
+    monkeypatch: pytest.MonkeyPatch, parents: dict[int, int], of_the_container: bool
+) -> None:
+    monkeypatch.setattr(processes, "os", SimpleNamespace(getpid=lambda: 7))
+    monkeypatch.setattr(processes, "_stat", lambda pid, field: parents[pid] if field == processes._PARENT else 0)
+    assert processes.is_of_the_container() == of_the_container
+
+
+def test_parents_are_those_of_the_kernel() -> None:
+    assert processes._stat(os.getpid(), processes._PARENT) == os.getppid()
+
+
+def test_where_each_value_came_from_is_said(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("DEBUG", "rdzv_plugins"):
+        launch(of.SRUN)
+    for said in (
+        "--nnodes=2 from SLURM_STEP_NUM_NODES (plug-in slurm)",
+        "--node-rank=1 from SLURM_NODEID (plug-in slurm)",
+        "--nproc-per-node=8 from SLURM_GPUS_ON_NODE (plug-in slurm)",
+        "--rdzv-endpoint=node002:24711 from SLURM_STEP_NODELIST, the port from SLURM_JOB_ID and SLURM_STEP_ID (plug-in",
+    ):
+        assert said in caplog.text
+
+
+def test_the_inner_one_of_two_launchers_is_said(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("DEBUG", "rdzv_plugins"):
+        launch(of.SRUN | of.MPIRUN)
+    assert "plug-in openmpi reads what the innermost launcher says; not used: slurm" in caplog.text
+
+
+def test_an_inner_launcher_that_is_switched_off_gives_way_to_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an outer one says is of the process that has started the inner one."""
+    monkeypatch.setattr(slurm, "has_terminal", lambda: False)
+    expect(Launch(PluginHost.load(disabled=["openmpi"]), monkeypatch)(of.SRUN | of.MPIRUN), LOCAL)
+
+
+def test_a_first_host_of_flux_that_cannot_be_had_is_refused(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flux, "_FIRST_HOST", ("/no/such/flux", "hostlist"))
+    with pytest.raises(UsageError, match="`/no/such/flux hostlist` does not tell the first host of this job"):
+        launch(of.FLUX)
+
+
+def test_mpirun_on_the_first_node_is_the_first_host(launch: Launch) -> None:
+    """Of this machine: the process of rank 0 looks whether that is so."""
+    here = socket.gethostname().partition(".")[0]
+    variables = of.MPIRUN | {"OMPI_COMM_WORLD_RANK": "0", "PMIX_NAMESPACE": f"prterun-{here}-1@1"}
+    assert parse_endpoint(launch(variables).endpoint, None).host == here
+    assert openmpi._is_here("127.0.0.1")
