@@ -1,0 +1,90 @@
+"""Messages between agent, keeper and template: whole ones or none, and never waiting for the other end.
+
+Both ends run the same interpreter and nobody else has them, so ``marshal`` is the format. What is too long for a
+socket's buffer, as the environments of many workers, travels as a memory file.
+"""
+
+from __future__ import annotations
+
+import array
+import marshal
+import os
+import socket
+from typing import Any
+
+Message = tuple[Any, ...]
+"""Its first item says what it is. Built-in types alone."""
+
+_LONGEST = 32 * 1024
+_BY_FILE = b"@"
+
+
+class Gone(Exception):
+    """The other end has been closed: its process is no more."""
+
+
+class Channel:
+    """One end. ``send`` may be called by any thread, ``receive`` by one at a time."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._end = end
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, Channel]:
+        """Two ends, neither of which is inherited by programs that are started."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(ours), cls(theirs)
+
+    @classmethod
+    def of(cls, fd: int) -> Channel:
+        """The end that this process was given as ``fd``."""
+        os.set_inheritable(fd, False)
+        return cls(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd))
+
+    def fileno(self) -> int:
+        """For ``poll``; -1 when it has been closed."""
+        return self._end.fileno()
+
+    def close(self) -> None:
+        """Close this end; the other one is told."""
+        self._end.close()
+
+    def send(self, message: Message) -> bool:
+        """False if the other end does not take it now. Raises ``Gone``, and ``OSError`` if memory is short."""
+        data = marshal.dumps(message)
+        try:
+            if len(data) <= _LONGEST:
+                self._end.send(data)
+            else:
+                self._send_file(data)
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionResetError):
+            raise Gone from None
+        return True
+
+    def _send_file(self, data: bytes) -> None:
+        fd = os.memfd_create("rdzv-keeper", os.MFD_CLOEXEC)
+        with open(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+            self._end.sendmsg([_BY_FILE], rights)
+
+    def receive(self) -> Message | None:
+        """The next message, or None if there is none yet. Raises ``Gone``."""
+        try:
+            data, rights, _, _ = self._end.recvmsg(2 * _LONGEST, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            raise Gone from None
+        if not data:
+            raise Gone
+        for _, _, fds in rights:
+            with open(int.from_bytes(fds[:4], "little" if array.array("H", [1]).tobytes()[0] else "big"), "rb") as file:
+                file.seek(0)
+                data = file.read()
+        message: Message = marshal.loads(data)
+        return message

@@ -1,0 +1,89 @@
+"""Everything that a process has below it, whatever it did to get away: found by who its parent is.
+
+Where the process is a subreaper nothing can leave it: an orphan gets the subreaper as its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection
+from typing import NamedTuple
+
+
+class Process(NamedTuple):
+    """One as it was seen. Its number alone may be another's a moment later."""
+
+    pid: int
+    parent: int
+    session: int
+    started: str
+    lives: bool = True
+
+
+def look(pid: int) -> Process | None:
+    """None if there is no such process. A zombie does not live."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # the name may contain any character
+            fields = file.read().decode(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return Process(pid, int(fields[1]), int(fields[3]), fields[19], fields[0] not in "ZX") if fields else None
+
+
+def children(parent: int) -> list[Process]:
+    """All children of ``parent``, also those that have ended and are not waited for."""
+    return _by_parent().get(parent, [])
+
+
+def descendants(roots: Collection[int], spared: Collection[int] = ()) -> list[Process]:
+    """All that live below ``roots``, themselves not among them. The ``spared`` are left out, what is below them not.
+
+    What loses its parent in the middle of it may be missed: only if nothing is found twice in a row, there is nothing.
+    """
+    by_parent = _by_parent()
+    found: list[Process] = []
+    below = [*roots]
+    while below:
+        for process in by_parent.pop(below.pop(), ()):
+            below.append(process.pid)
+            if process.lives and process.pid not in spared:
+                found.append(process)
+    return found
+
+
+def send(process: Process, number: int) -> bool:
+    """Send a signal to this very process, and to no other that has its number now. False if it has gone."""
+    try:
+        try:
+            fd = os.pidfd_open(process.pid)
+        except (AttributeError, PermissionError):  # an old kernel, a sandbox
+            os.kill(process.pid, number)
+            return True
+        try:
+            now = look(process.pid)
+            if now is None or not now.lives or now.started != process.started:
+                return False
+            signal.pidfd_send_signal(fd, number)
+            return True
+        finally:
+            os.close(fd)
+    except OSError:
+        return False
+
+
+def kill(roots: Collection[int], spared: Collection[int] = ()) -> list[int]:
+    """SIGKILL to all that live below ``roots`` now; returns their pids. To be repeated until there are none."""
+    found = descendants(roots, spared)
+    for process in found:
+        send(process, signal.SIGKILL)
+    return [process.pid for process in found]
+
+
+def _by_parent() -> dict[int, list[Process]]:
+    found: dict[int, list[Process]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdecimal() and (process := look(int(name))) is not None:
+            found.setdefault(process.parent, []).append(process)
+    return found

@@ -1,0 +1,44 @@
+"""Turns the start of an interpreter into a template of workers. Found by PYTHONPATH, imported by ``site``.
+
+An interpreter imports a ``sitecustomize`` when it is ready and has not looked at its program yet. Here it imports the
+modules to preload, and waits. In each process that it forks, this file ends, and the interpreter goes on as if nothing
+had been: it runs the program itself. So ``__main__``, tracebacks, exit codes and all the rest are its own doing.
+"""
+
+import os
+import sys
+
+
+def _become_worker() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    settings = os.environ.pop("RDZV_TEMPLATE")
+    if settings == "probe":
+        os._exit(0)
+    theirs = os.environ.pop("PYTHONPATH").partition(os.pathsep)[2]
+    if theirs:
+        os.environ["PYTHONPATH"] = theirs
+    sys.path[:] = [entry for entry in sys.path if entry != here]
+    sys.path_importer_cache.pop(here, None)
+    fd, output, root = settings.split(":", 2)
+    known = list(sys.path)
+    sys.path.append(root)
+    from rdzv_launcher.run.keeper.template import serve
+
+    sys.path[:] = known
+    serve(int(fd), int(output))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rdzv_launcher"]:
+        del sys.modules[name]
+    if root not in sys.path:
+        sys.path_importer_cache.pop(root, None)
+
+
+if "RDZV_TEMPLATE" in os.environ:
+    try:
+        _become_worker()
+    except BaseException as error:  # the program must not be run by what is no worker
+        os.write(2, f"rdzv: a worker could not be forked: {type(error).__name__}: {error}\n".encode())
+        os._exit(70)
+
+del sys.modules["sitecustomize"]
+# the user's. If there is none, site takes no notice of the error, and no trace of this file is left
+import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401

@@ -1,0 +1,334 @@
+"""The keeper as its agent sees it: workers are started, signalled and heard of through it.
+
+The agent never waits for it without a limit. Whatever becomes of the keeper, workers do not stay: the kernel ends them
+with it, and what they have started is left to the agent, which is a subreaper, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import select
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from rdzv_launcher.run.keeper import descendants, prctl
+from rdzv_launcher.run.keeper.adopted import Adopted, wait_for
+from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
+from rdzv_launcher.run.keeper.keeper_process import BOOT, become_keeper
+from rdzv_launcher.run.keeper.messages import Ended, Event, Lost, NotPreloaded, Preload, Preloaded, Start
+from rdzv_launcher.run.keeper.not_started import not_started
+from rdzv_launcher.run.keeper.template_process import ROOT
+from rdzv_launcher.run.keeper.worker_process import RESTORED
+from rdzv_plugins.errors import KeeperLost, LimitTooLow
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_S = 60.0
+"""How long a start may take: on a machine that swaps, or with programs on a file system that hangs."""
+_SEND_S = 2.0
+_HELP_S = 1.0
+"""After so long the agent itself kills, beside a keeper that does not."""
+_AGAIN_S = 0.01
+
+
+class Keeper:
+    """One process. Made by the agent before it has threads, as a fork; afterwards, in a new interpreter.
+
+    A context manager: it is to be closed, however the agent ends. One that is lost is closed and replaced by another.
+
+    ``start``, ``events`` and what waits for an answer are for one thread. ``signal`` may be called by any, and in a
+    handler of a signal.
+    """
+
+    def __init__(self, preload: Preload | None = None) -> None:
+        """Raises ``LimitTooLow`` if there can be no process."""
+        self._events: deque[Event] = deque()
+        self._answers: dict[int, Message] = {}
+        self._starting: dict[int, Start] = {}
+        self._started: dict[int, int] = {}
+        self._failure: tuple[int, str, int] | None = None
+        self._workers: dict[int, int] = {}
+        self._number = 0
+        self._lost = self._closed = False
+        self._import_s = 0.0 if preload is None else preload.limit
+        prctl.adopt_orphans()
+        self._channel, theirs = Channel.pair()
+        ignored = {n for n in signal.valid_signals() - RESTORED if signal.getsignal(n) is signal.SIG_IGN}
+        try:
+            self.pid = _make(self._channel, theirs, sorted(ignored))
+        except OSError as error:
+            raise LimitTooLow(
+                f"the process that keeps this node's workers could not be started: {error.strerror}",
+                remedy="Allow more processes (ulimit -u, pids of the container), or free memory.",
+            ) from error
+        finally:
+            theirs.close()
+        self._adopted = Adopted(self.pid)
+        if preload is not None:
+            command, environment = tuple(preload.command), dict(preload.environment)
+            self._send("preload", tuple(preload.modules), command, environment, preload.limit)
+
+    def __enter__(self) -> Keeper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """For ``poll``: readable when there may be ``events``, also when the keeper has ended."""
+        return self._channel.fileno()
+
+    @property
+    def workers(self) -> dict[int, int]:
+        """The pids of the workers that are not known to have ended, by local rank."""
+        return dict(self._workers)
+
+    def start(self, workers: Sequence[Start], timeout: float = _ANSWER_S) -> dict[int, int]:
+        """Start a round's workers; returns their pids by local rank. All of them, or none.
+
+        Raises ``WorkerNotStarted`` for the first that cannot be started, ``KeeperLost`` when the keeper has ended, or
+        has not done it after ``timeout`` seconds; modules that are still being imported have their own limit.
+        Workers that end meanwhile are ``events``.
+        """
+        self._adopted.look()
+        self._number += 1
+        self._starting = {worker.local_rank: worker for worker in workers}
+        self._started, self._failure = {}, None
+        plain = [
+            (
+                each.local_rank,
+                tuple(each.command),
+                dict(each.environment),
+                _absolute(each.stdout),
+                _absolute(each.stderr),
+            )
+            for each in workers
+        ]
+        done = False
+        try:
+            self._send("start", self._number, plain)
+            deadline = time.monotonic() + self._import_s + timeout
+            while not self._all_started():
+                self._wait(deadline, "start workers")
+            done = True
+        finally:
+            if not done:
+                self.kill_all()
+        return dict(self._started)
+
+    def _all_started(self) -> bool:
+        """Raises ``WorkerNotStarted``."""
+        if self._failure is not None:
+            local_rank, what, number = self._failure
+            raise not_started(self._starting[local_rank], what, number)
+        return len(self._started) == len(self._starting)
+
+    def signal(self, number: int, local_ranks: Sequence[int] | None = None) -> None:
+        """Send a signal to the process groups of workers that live: of these, or of all. Raises ``KeeperLost``."""
+        self._send("signal", int(number), None if local_ranks is None else list(local_ranks))
+
+    def signal_left(self, number: int, *, daemons: bool = False, timeout: float = _SEND_S) -> list[int]:
+        """Send a signal to all that is in the sessions of this round's workers, and return to whom; 0 only asks.
+
+        ``daemons``: to all that workers of any round have started. Raises ``KeeperLost``.
+        """
+        left = self._ask("signal_left", int(number), daemons, timeout=timeout)
+        if left is None:
+            raise KeeperLost(f"the process that keeps this node's workers (pid {self.pid}) does not answer")
+        return left
+
+    def leftovers(self, *, daemons: bool = False) -> list[int]:
+        """The pids of what ``signal_left`` would reach: workers, and whatever they have started."""
+        return self.signal_left(0, daemons=daemons)
+
+    def kill_all(self, timeout: float = 5.0) -> list[int]:
+        """End all that was ever started, at once; returns the pids of what has not ended. Raises nothing.
+
+        A keeper that does not do it is ended with them: the next event is ``Lost`` then.
+        """
+        deadline = time.monotonic() + timeout
+        try:
+            left = self._ask("kill", timeout, timeout=min(_HELP_S, timeout))
+        except KeeperLost:
+            return self._adopted.kill(deadline)
+        if left is not None:
+            return left
+        # it stands still, or the machine is slow: then it does no harm to do the same
+        below, quiet = descendants.kill([self.pid]), 0
+        while quiet < 2 and time.monotonic() < deadline:
+            time.sleep(_AGAIN_S)
+            below = descendants.kill([self.pid])
+            quiet = 0 if below else quiet + 1
+        try:
+            while self._number not in self._answers:
+                self._wait(deadline, "end workers")
+        except KeeperLost:
+            self._end_keeper()
+            self._take()
+        return below
+
+    def close(self, timeout: float = 5.0) -> list[int]:
+        """End all that was ever started, and the keeper; returns the pids of what has not ended. Raises nothing."""
+        if self._closed:
+            return []
+        left = self.kill_all(timeout)
+        self._closed = True
+        if not self._lost:
+            try:
+                self._channel.send(("close",))
+            except (Gone, OSError):
+                pass
+            if not left and not wait_for(self.pid, time.monotonic() + timeout):
+                self._end_keeper()
+        self._channel.close()
+        return left
+
+    def events(self, timeout: float = 0.0) -> list[Event]:
+        """What has happened since the last call; waits for it up to ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        self._take()
+        while not self._events and not self._lost and (left := deadline - time.monotonic()) > 0:
+            self._poll(left)
+            self._take()
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    # the channel
+
+    def _send(self, *message: object) -> None:
+        deadline = time.monotonic() + _SEND_S
+        try:
+            while not self._lost and not self._closed:
+                if self._channel.send(message):
+                    return
+                if time.monotonic() > deadline:
+                    raise KeeperLost(f"the process that keeps this node's workers (pid {self.pid}) takes no messages")
+                self._poll(_AGAIN_S, select.POLLOUT)
+        except Gone:
+            pass
+        raise KeeperLost("the process that keeps this node's workers has ended")
+
+    def _ask(self, what: str, *rest: object, timeout: float) -> list[int] | None:
+        """The answer, or None if there is none in time. Raises ``KeeperLost`` if the keeper has ended."""
+        self._number += 1
+        request = self._number
+        deadline = time.monotonic() + timeout
+        try:
+            self._send(what, request, *rest)
+            while request not in self._answers:
+                self._wait(deadline, "answer")
+        except KeeperLost:
+            self._take()
+            if self._lost:
+                raise
+            return None
+        return list(self._answers.pop(request)[2])
+
+    def _wait(self, deadline: float, what: str) -> None:
+        """Take messages, and wait for one if there is none yet. Raises ``KeeperLost``."""
+        if not self._take() and not self._lost:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise KeeperLost(f"the process that keeps this node's workers (pid {self.pid}) does not {what}")
+            self._poll(left)
+            self._take()
+        if self._lost:
+            raise KeeperLost("the process that keeps this node's workers has ended")
+
+    def _poll(self, timeout: float, events: int = select.POLLIN) -> None:
+        poll = select.poll()
+        poll.register(self._channel.fileno(), events)
+        poll.poll(math.ceil(timeout * 1000))
+
+    def _take(self) -> bool:
+        """Take what is there; True if that was anything."""
+        taken = False
+        try:
+            while not self._lost and not self._closed and (message := self._channel.receive()) is not None:
+                taken = True
+                getattr(self, f"_on_{message[0]}")(message)
+        except Gone:
+            self._lose()
+        return taken
+
+    def _on_started(self, message: Message) -> None:
+        _, number, local_rank, pid = message
+        self._workers[local_rank] = pid
+        if number == self._number:
+            self._started[local_rank] = pid
+
+    def _on_not_started(self, message: Message) -> None:
+        _, number, *failure = message
+        if number == self._number:
+            self._failure = (failure[0], failure[1], failure[2])
+
+    def _on_ended(self, message: Message) -> None:
+        _, _, local_rank, pid, code = message
+        if self._workers.get(local_rank) == pid:
+            del self._workers[local_rank]
+        self._events.append(Ended(local_rank, pid, code))
+
+    def _on_left(self, message: Message) -> None:
+        self._answers = {message[1]: message}  # who asked before does not wait any more
+
+    def _on_preloaded(self, message: Message) -> None:
+        self._events.append(Preloaded(*message[1:]))
+
+    def _on_not_preloaded(self, message: Message) -> None:
+        self._events.append(NotPreloaded(*message[1:]))
+
+    # the end of the keeper
+
+    def _lose(self) -> None:
+        """The keeper is no more. So are its workers, as soon as this returns."""
+        self._lost = True
+        code = self._end_keeper()
+        left = self._adopted.kill(time.monotonic() + _SEND_S)
+        how = "could not be waited for"
+        if code is not None:
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self._workers.clear()
+        self._events.append(
+            Lost(
+                f"the process that keeps this node's workers (pid {self.pid}) {how}: they were ended with it"
+                + (f"; still there: {left}" if left else "")
+            )
+        )
+
+    def _end_keeper(self) -> int | None:
+        """Its exit code, or None if it does not end."""
+        deadline = time.monotonic() + _SEND_S
+        if (status := wait_for(self.pid, time.monotonic() + _AGAIN_S)) is None:
+            try:
+                os.kill(self.pid, signal.SIGKILL)
+            except OSError:
+                pass
+            status = wait_for(self.pid, deadline)
+        return None if status is None else os.waitstatus_to_exitcode(status[0])
+
+
+def _make(ours: Channel, theirs: Channel, ignored: list[int]) -> int:
+    agent = os.getpid()
+    if len(os.listdir("/proc/self/task")) == 1:
+        pid = os.fork()
+        if pid == 0:
+            become_keeper(theirs, agent, ignored)
+        return pid
+    # a fork of a process with threads may find a lock that nobody will ever let go
+    import subprocess
+
+    fd = theirs.fileno()
+    command = [sys.executable, "-I", "-S", "-c", BOOT, ROOT, str(fd), str(agent), *map(str, ignored)]
+    process = subprocess.Popen(command, pass_fds=[fd])
+    process.returncode = 0  # it is waited for here, and not by subprocess
+    return process.pid
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path) if path else ""

@@ -1,0 +1,321 @@
+"""The keeper: the parent of an agent's workers, and of what they leave behind. It ends all of it when the agent ends.
+
+A process with one thread. It never waits for anybody: neither for the agent, whose news it holds until they are taken,
+nor for a program that is slow to start, nor for a template.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from rdzv_launcher.run.keeper import prctl
+from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
+from rdzv_launcher.run.keeper.descendants import descendants, kill, send
+from rdzv_launcher.run.keeper.loop import Loop
+from rdzv_launcher.run.keeper.messages import NAME
+from rdzv_launcher.run.keeper.template_process import Asked, TemplateProcess
+from rdzv_launcher.run.keeper.worker_process import RESTORED, outcome, redirect, spawn
+
+BOOT = "import sys; sys.path += [sys.argv[1]]; from rdzv_launcher.run.keeper.keeper_process import main; main()"
+"""The program of a keeper that cannot be forked. Its arguments: the directory of this package, the descriptor of the
+channel, the agent's pid, and the signals that the agent ignores."""
+
+_DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that are the agent's business, by whatever way they come."""
+_AGAIN_S = 0.02
+_LONGEST_S = 1.0
+_PATIENCE_S = 600.0
+"""What is stuck in the kernel may never end."""
+
+
+@dataclass
+class Worker:
+    """One that has been forked. ``started`` when its program is known to run."""
+
+    number: int
+    local_rank: int
+    pid: int
+    pidfd: int = -1
+    started: bool = False
+    status: int | None = None
+
+
+@dataclass
+class Killing:
+    """What the agent has asked for: to end everything, until nothing is found twice in a row."""
+
+    request: int
+    deadline: float
+    quiet: int = 0
+
+
+class KeeperProcess:
+    """``ignored``: the signals that the agent ignored when it was started, which its workers do, too."""
+
+    def __init__(self, channel: Channel, agent: int, ignored: Collection[int]) -> None:
+        self._channel, self._agent = channel, agent
+        self._defaults = (RESTORED | {*_DEAF_TO}) - {*ignored}
+        self._loop = Loop()
+        self._out: deque[Message] = deque()
+        self._workers: dict[int, Worker] = {}
+        self._sessions: set[int] = set()
+        self._failed: set[int] = set()
+        self._killing: Killing | None = None
+        self._template = TemplateProcess(self._loop, self, self._defaults)
+        self._running = True
+
+    def run(self) -> None:
+        """Until the agent has ended, or has said that it needs no keeper: then all below this process is ended."""
+        for number in _DEAF_TO:
+            signal.signal(number, signal.SIG_IGN)
+        prctl.adopt_orphans()
+        prctl.set_name(NAME)
+        self._loop.watch_children(self._reap)
+        self._loop.watch(self._channel.fileno(), self._hear)
+        try:
+            # a process that the agent has forked may hold the other end of the channel open
+            self._loop.watch(os.pidfd_open(self._agent), self._stop)
+        except (AttributeError, OSError):  # an old kernel: the channel has to do
+            pass
+        if os.getppid() != self._agent:
+            self._running = False
+        try:
+            while self._running:
+                self._loop.turn(self._pause())
+                self._template.look()
+                self._kill_on()
+        finally:  # whatever happens here
+            self._end()
+
+    # what the others say
+
+    def tell(self, *message: object) -> None:
+        """Tell the agent; what it does not take yet is kept."""
+        self._out.append(message)
+        self._say()
+
+    def _say(self) -> None:
+        try:
+            while self._out and self._channel.send(self._out[0]):
+                self._out.popleft()
+        except Gone:
+            self._running = False
+            return
+        except OSError:  # short of memory
+            pass
+        self._loop.watch(self._channel.fileno(), self._hear, select.EPOLLIN | (select.EPOLLOUT if self._out else 0))
+
+    def _hear(self) -> None:
+        try:
+            while (message := self._channel.receive()) is not None:
+                getattr(self, f"_on_{message[0]}")(*message[1:])
+        except Gone:
+            self._running = False
+            return
+        if self._out:
+            self._say()
+
+    def _stop(self) -> None:
+        self._running = False
+
+    # what the agent asks for; the names are those of the messages
+
+    def _on_close(self) -> None:
+        self._running = False
+
+    def _on_preload(
+        self, modules: tuple[str, ...], command: tuple[str, ...], env: dict[str, str], limit: float
+    ) -> None:
+        self._template.begin(modules, command, env, limit)
+
+    def _on_start(self, number: int, workers: list[tuple[int, tuple[str, ...], dict[str, str], str, str]]) -> None:
+        self._sessions = {worker.pid for worker in self._workers.values()}
+        for each in workers:
+            asked = Asked(number, *each)
+            if number not in self._failed and not self._template.take(asked):
+                self.start_fresh(asked)
+
+    def _on_signal(self, number: int, local_ranks: list[int] | None) -> None:
+        for worker in self._workers.values():
+            if worker.status is None and (local_ranks is None or worker.local_rank in local_ranks):
+                try:
+                    os.killpg(worker.pid, number)
+                except OSError:  # it is a zombie, or not the leader of its group yet
+                    pass
+
+    def _on_signal_left(self, request: int, number: int, daemons: bool) -> None:
+        sent = [
+            process.pid
+            for process in descendants([os.getpid()], self._template.pids)
+            if (daemons or process.session in self._sessions) and (number == 0 or send(process, number))
+        ]
+        self.tell("left", request, sent)
+
+    def _on_kill(self, request: int, limit: float) -> None:
+        for worker in self._workers.values():
+            self._failed.add(worker.number)
+        self._on_signal(signal.SIGKILL, None)
+        self._template.drop_asked()
+        self._killing = Killing(request, time.monotonic() + limit)
+
+    # workers
+
+    def start_fresh(self, asked: Asked) -> None:
+        """Start an interpreter, or whatever the command is."""
+        if asked.number in self._failed:
+            return
+        try:
+            pid, fd = spawn(
+                asked.command, asked.environment, self._defaults, lambda: redirect(asked.stdout, asked.stderr)
+            )
+        except OSError as error:
+            self.not_started(asked.number, asked.local_rank, "fork", error.errno or 0)
+            return
+
+        def known() -> None:
+            try:
+                failure = outcome(fd)
+            except BlockingIOError:
+                return
+            self._loop.forget(fd)
+            os.close(fd)
+            if failure is None:
+                self.started(pid)
+            else:
+                self._forget(pid)
+                self.not_started(asked.number, asked.local_rank, *failure)
+
+        self._loop.watch(fd, known)
+        self.forked(asked.number, asked.local_rank, pid)
+
+    def forked(self, number: int, local_rank: int, pid: int) -> None:
+        """There is a process for this worker."""
+        worker = self._workers[pid] = Worker(number, local_rank, pid)
+        self._sessions.add(pid)
+        try:
+            worker.pidfd = os.pidfd_open(pid)
+        except (AttributeError, OSError):  # an old kernel: ends are told in the order in which they are found
+            return
+        self._loop.watch(worker.pidfd, lambda: self._ended(worker))
+
+    def started(self, pid: int) -> None:
+        """The worker's program runs, or is about to."""
+        worker = self._workers.get(pid)
+        if worker is not None and not worker.started:
+            worker.started = True
+            self.tell("started", worker.number, worker.local_rank, pid)
+
+    def not_started(self, number: int, local_rank: int, what: str, error: int) -> None:
+        """It could not be started, so the others of the same start are of no use."""
+        if number not in self._failed:
+            self._failed.add(number)
+            self.tell("not_started", number, local_rank, what, error)
+
+    def drop(self, pid: int) -> None:
+        """The process is to end, and nobody is to hear of it."""
+        self._forget(pid)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass
+
+    def _ended(self, worker: Worker) -> None:
+        if worker.status is None:
+            self._reap()
+        if worker.status is None or self._workers.get(worker.pid) is not worker:
+            return
+        if not worker.started:
+            self._template.hear()
+            self.started(worker.pid)
+        self._forget(worker.pid)
+        code = os.waitstatus_to_exitcode(worker.status)
+        self.tell("ended", worker.number, worker.local_rank, worker.pid, code)
+
+    def _forget(self, pid: int) -> None:
+        worker = self._workers.pop(pid, None)
+        if worker is not None and worker.pidfd >= 0:
+            self._loop.forget(worker.pidfd)
+            os.close(worker.pidfd)
+
+    def _reap(self) -> bool:
+        """Wait for all that has ended. False if there is no child left, so that nothing below this process lives."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            worker = self._workers.get(pid)
+            if worker is not None:
+                worker.status = status
+                if worker.pidfd < 0:
+                    self._ended(worker)
+            else:
+                self._template.ended(pid, status)
+
+    # ends
+
+    def _pause(self) -> float:
+        return _AGAIN_S if self._killing is not None else self._template.pause()
+
+    def _kill_on(self) -> None:
+        killing = self._killing
+        if killing is None:
+            return
+        self._reap()
+        left = kill([os.getpid()], self._template.pids)
+        killing.quiet = 0 if left else killing.quiet + 1
+        if killing.quiet > 1 or time.monotonic() > killing.deadline:
+            self._killing = None
+            self.tell("left", killing.request, left)
+
+    def _end(self) -> None:
+        self._on_signal(signal.SIGKILL, None)
+        pause, deadline = _AGAIN_S, time.monotonic() + _PATIENCE_S
+        while self._reap() and time.monotonic() < deadline:
+            kill([os.getpid()])
+            if not self._reap():
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_S)
+
+
+def become_keeper(channel: Channel, agent: int, ignored: Collection[int]) -> None:
+    """In a process that the agent has just forked: let go of all that is the agent's, and never return."""
+    code = 1
+    try:
+        gc.disable()  # it would end the agent's objects, which have descriptors that are others' here
+        gc.freeze()
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        os.setsid()
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            if fd > 2 and fd != channel.fileno():
+                try:
+                    os.close(fd)
+                except OSError:  # that of the list itself
+                    pass
+        KeeperProcess(channel, agent, ignored).run()
+        code = 0
+    except BaseException as error:
+        os.write(2, f"rdzv: the keeper of the workers met an error: {type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(code)
+
+
+def main() -> None:
+    """The entry point of a keeper that was started as a program."""
+    _, _, fd, agent, *ignored = sys.argv
+    become_keeper(Channel.of(int(fd)), int(agent), [int(number) for number in ignored])

@@ -1,0 +1,26 @@
+"""Whether a worker can be forked from a template: the same program, by an interpreter that began in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_AT_START = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_", "PYTORCH_")
+"""Variables that are looked at when an interpreter or a library is loaded, and not again."""
+
+
+def program_of(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The interpreter and the program that it is to run, without its arguments; empty if it is not that simple."""
+    at = 1
+    while at < len(command) and command[at] == "-u":
+        at += 1
+    end = at + 2 if command[at : at + 1] == ("-m",) else at + 1
+    if len(command) < end or command[end - 1].startswith("-"):
+        return ()
+    return command[:end]
+
+
+def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """The names of variables that count at the start of an interpreter, and have not the same value here and there."""
+    return sorted(
+        name for name in one.keys() | other.keys() if name.startswith(_AT_START) and one.get(name) != other.get(name)
+    )

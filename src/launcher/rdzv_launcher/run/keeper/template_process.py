@@ -1,0 +1,305 @@
+"""The template as the keeper sees it: an interpreter that has imported modules, and forks workers when it is asked.
+
+Whatever becomes of it, no worker is lost: those that it was asked for are started as fresh interpreters, and one
+sentence says why.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection
+from typing import NamedTuple, Protocol
+
+from rdzv_launcher.run.keeper.channel import Channel, Gone
+from rdzv_launcher.run.keeper.loop import Loop
+from rdzv_launcher.run.keeper.program import differing, program_of
+from rdzv_launcher.run.keeper.worker_process import outcome, spawn
+
+HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
+ROOT = os.path.abspath(__file__).rsplit(os.sep, 4)[0]
+"""The directory in which this package lies."""
+
+_ANSWER_S = 10.0
+"""Longer than a fork takes on a machine that swaps."""
+_MOST_DEATHS = 3
+
+
+class Asked(NamedTuple):
+    """A worker that is to be started; ``number`` is that of the start, which may be of several."""
+
+    number: int
+    local_rank: int
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    stdout: str
+    stderr: str
+
+
+class Owner(Protocol):
+    """The keeper."""
+
+    def tell(self, *message: object) -> None: ...
+    def forked(self, number: int, local_rank: int, pid: int) -> None: ...
+    def started(self, pid: int) -> None: ...
+    def not_started(self, number: int, local_rank: int, what: str, error: int) -> None: ...
+    def drop(self, pid: int) -> None: ...
+    def start_fresh(self, asked: Asked) -> None: ...
+
+
+class TemplateProcess:
+    """One at a time. ``take`` says whether it has taken a worker upon itself."""
+
+    def __init__(self, loop: Loop, owner: Owner, defaults: Collection[int]) -> None:
+        self._loop, self._owner, self._defaults = loop, owner, defaults
+        self._modules: tuple[str, ...] = ()
+        self._command: tuple[str, ...] = ()
+        self._environment: dict[str, str] = {}
+        self._limit = 0.0
+        self._late = 0.0
+        self._state = "off"  # probing, importing, ready
+        self._pid = -1
+        self._channel: Channel | None = None
+        self._doing = ""
+        self._deaths = 0
+        self._held: list[Asked] = []
+        self._asked: dict[tuple[int, int], tuple[Asked, int]] = {}  # and its process, if there is one
+        self._answer = 0.0
+        self._said: set[str] = set()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its own process, if there is one."""
+        return (self._pid,) if self._pid > 0 else ()
+
+    def begin(self, modules: tuple[str, ...], command: tuple[str, ...], env: dict[str, str], limit: float) -> None:
+        """Begin to import; ``command`` is that of the workers, ``env`` what their environments have in common."""
+        self._modules, self._command, self._environment, self._limit = modules, command, env, limit
+        if not program_of(command):
+            self._fail("only Python scripts and modules can be preloaded for")
+            return
+        self._begin()
+
+    def _begin(self) -> None:
+        self._late = time.monotonic() + self._limit
+        self._doing = "starting"
+        interpreter = program_of(self._command)[:1]
+        # an interpreter that does not look at PYTHONPATH would run the program at once
+        if self._run((*interpreter, "-u", "-c", "raise SystemExit(1)"), "probe", -1, -1):
+            self._state = "probing"
+
+    def _run(self, command: tuple[str, ...], settings: str, fd: int, output: int) -> bool:
+        theirs = self._environment.get("PYTHONPATH", "")
+        path = f"{HOOK}{os.pathsep}{theirs}" if theirs else HOOK
+
+        def arrange() -> None:
+            if output >= 0:
+                os.set_inheritable(output, True)
+                os.dup2(2, 1)  # what modules print is nothing that a worker has written
+            if fd >= 0:
+                os.set_inheritable(fd, True)
+            else:
+                os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+                os.dup2(1, 2)
+
+        environment = {**self._environment, "PYTHONPATH": path, "RDZV_TEMPLATE": settings}
+        # of a round that is over, if there at all: torch, when it is imported, would arrange the worker's store by it
+        environment.pop("RDZV_STORE_PORT", None)
+        try:
+            self._pid, report = spawn(command, environment, self._defaults, arrange)
+        except OSError as error:
+            self._fail(f"no process could be started: {error.strerror}")
+            return False
+
+        def known() -> None:
+            try:
+                failure = outcome(report)
+            except BlockingIOError:
+                return
+            self._loop.forget(report)
+            os.close(report)
+            if failure is not None:
+                self._pid = -1
+                self._fail(f"{command[0]} could not be started: {os.strerror(failure[1])}")
+
+        self._loop.watch(report, known)
+        return True
+
+    def _import(self) -> None:
+        self._channel, theirs = Channel.pair()
+        try:
+            output = os.dup(1)
+        except OSError:  # closed
+            output = -1
+        settings = f"{theirs.fileno()}:{output}:{ROOT}"
+        if self._run(self._command, settings, theirs.fileno(), output):
+            self._state = "importing"
+            self._loop.watch(self._channel.fileno(), self.hear)
+            program = program_of(self._command)
+            path = os.getcwd() if "-m" in program[1:] else os.path.dirname(os.path.realpath(program[-1]))
+            self._channel.send(("import", os.getpid(), self._modules, len(program), path))
+        theirs.close()
+        if output >= 0:
+            os.close(output)
+
+    def take(self, asked: Asked) -> bool:
+        """True if it forks this worker, now or when it has imported; False if a fresh interpreter has to be started."""
+        if self._state == "off" or not self._suits(asked):
+            return False
+        if self._state == "ready":
+            self._ask(asked)
+        else:
+            self._held.append(asked)
+        return True
+
+    def _suits(self, asked: Asked) -> bool:
+        if program_of(asked.command) != program_of(self._command):
+            self._say("the workers run another program than the one that was preloaded for")
+            return False
+        names = differing(self._environment, asked.environment)
+        if names:
+            self._say(f"the environment of worker {asked.local_rank} has other values of {', '.join(names)}")
+        return not names
+
+    def _ask(self, asked: Asked) -> None:
+        assert self._channel is not None
+        message = ("fork", asked.number, asked.local_rank, asked.command, asked.environment, asked.stdout, asked.stderr)
+        try:
+            taken = self._channel.send(message)
+        except (Gone, OSError):
+            taken = False
+        if taken:
+            self._asked[asked.number, asked.local_rank] = (asked, -1)
+            self._answer = time.monotonic() + _ANSWER_S
+        else:
+            self._owner.start_fresh(asked)
+
+    def hear(self) -> None:
+        """Take what it has said."""
+        try:
+            while self._channel is not None and (message := self._channel.receive()) is not None:
+                self._answer = time.monotonic() + _ANSWER_S
+                getattr(self, f"_on_{message[0]}")(*message[1:])
+        except Gone:  # its end is told by the kernel, too
+            if self._channel is not None:
+                self._loop.forget(self._channel.fileno())
+
+    def _on_importing(self, module: str) -> None:
+        self._doing = f"importing {module}"
+
+    def _on_failed(self, reason: str) -> None:
+        self._fail(reason)
+
+    def _on_ready(self, memory: int, seconds: float) -> None:
+        self._state, self._deaths = "ready", 0
+        self._owner.tell("preloaded", self._modules, memory, seconds)
+        held, self._held = self._held, []
+        for asked in held:
+            self._ask(asked)
+
+    def _on_forked(self, number: int, local_rank: int, pid: int) -> None:
+        asked = self._asked.get((number, local_rank))
+        if asked is None:
+            self._owner.drop(pid)
+            return
+        self._asked[number, local_rank] = (asked[0], pid)
+        self._owner.forked(number, local_rank, pid)
+
+    def _on_runs(self, number: int, local_rank: int, pid: int) -> None:
+        if self._asked.pop((number, local_rank), None) is not None:
+            self._owner.started(pid)
+
+    def _on_not_arranged(self, number: int, local_rank: int, pid: int, what: str, error: int) -> None:
+        if self._asked.pop((number, local_rank), None) is not None:
+            if pid > 0:
+                self._owner.drop(pid)
+            self._owner.not_started(number, local_rank, what, error)
+
+    def drop_asked(self) -> None:
+        """Whatever was to be started is not wanted any more."""
+        self.hear()
+        self._held.clear()
+        for _, pid in self._asked.values():
+            if pid > 0:
+                self._owner.drop(pid)
+        if self._asked:  # it may be about to fork them
+            self._asked.clear()
+            self._end()
+            self._begin()
+
+    def pause(self) -> float:
+        """Seconds until ``look`` has to be called; negative: never."""
+        due = self._late if self._state in ("probing", "importing") else self._answer if self._asked else None
+        return -1 if due is None else max(0.0, due - time.monotonic()) + 0.001
+
+    def look(self) -> None:
+        """Give up a template that takes too long."""
+        now = time.monotonic()
+        if self._state in ("probing", "importing") and now >= self._late:
+            self._fail(f"it was still {self._doing} after {self._limit:g} s")
+        elif self._state == "ready" and self._asked and now >= self._answer:
+            self._replace("it does not answer")
+
+    def ended(self, pid: int, status: int) -> None:
+        """A child of the keeper has ended, which may be this one."""
+        if pid != self._pid:
+            return
+        self._pid = -1
+        code = os.waitstatus_to_exitcode(status)
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        if self._state == "probing":
+            if code == 0:
+                self._import()
+            else:
+                self._fail(f"{self._command[0]} does not take a sitecustomize from PYTHONPATH")
+            return
+        self.hear()
+        if self._state == "importing":
+            self._fail(f"it {how} while {self._doing}")
+        elif self._state == "ready":
+            self._replace(f"the process that had preloaded {how}")
+
+    def _replace(self, reason: str) -> None:
+        self._deaths += 1
+        again = self._deaths < _MOST_DEATHS
+        self._fail(reason)
+        if again:
+            self._begin()
+
+    def _fail(self, reason: str) -> None:
+        """There is no template: what it was asked for is started without."""
+        if self._state in ("importing", "ready"):
+            self._state = "failing"
+            self.hear()
+        self._end()
+        lost = [asked for asked, _ in self._asked.values()] + self._held
+        pids = [pid for _, pid in self._asked.values() if pid > 0]
+        self._asked, self._held = {}, []
+        self._say(reason)
+        for pid in pids:
+            self._owner.drop(pid)
+        for asked in lost:
+            self._owner.start_fresh(asked)
+
+    def _say(self, reason: str) -> None:
+        if reason not in self._said:
+            self._said.add(reason)
+            self._owner.tell("not_preloaded", self._modules, reason)
+
+    def _end(self) -> None:
+        """End it, and what it is just forking: a worker that is ready has said so before, and lives on."""
+        self._state = "off"
+        if self._channel is not None:
+            self._loop.forget(self._channel.fileno())
+            self._channel.close()
+            self._channel = None
+        if self._pid > 0:
+            try:
+                os.killpg(self._pid, signal.SIGKILL)
+            except OSError:
+                try:
+                    os.kill(self._pid, signal.SIGKILL)
+                except OSError:
+                    pass
+            self._pid = -1

@@ -1,0 +1,95 @@
+"""A program started as a child of this process that ends with it, as torch starts its workers: in a session of its own.
+
+What happens between fork and exec is here. It is run by the keeper, which has one thread.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from rdzv_launcher.run.keeper import prctl
+
+RESTORED = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
+"""Signals that Python ignores for itself: what it starts gets them as they were."""
+_NEVER_RUN = 255
+
+
+class NotArranged(Exception):
+    """An ``OSError`` before the program was reached; ``what`` is the stream that could not be opened."""
+
+    def __init__(self, what: str, number: int) -> None:
+        super().__init__(what)
+        self.what, self.number = what, number
+
+
+def redirect(stdout: str, stderr: str) -> None:
+    """Standard output and error of this process to these files from now on; an empty path leaves one as it is.
+
+    Raises ``NotArranged``.
+    """
+    for fd, name, path in ((1, "stdout", stdout), (2, "stderr", stderr)):
+        if path:
+            try:
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+                if file == fd:  # it had been closed
+                    os.set_inheritable(fd, True)
+                else:
+                    os.dup2(file, fd)
+                    os.close(file)
+            except OSError as error:
+                raise NotArranged(name, error.errno or 0) from None
+
+
+def spawn(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    defaults: Iterable[int],
+    arrange: Callable[[], None],
+) -> tuple[int, int]:
+    """Start a program; returns its pid, and a descriptor for ``outcome``. Raises ``OSError`` if there is no fork.
+
+    ``defaults`` are the signals that get their default action in it. ``arrange`` is called in the child.
+    """
+    parent = os.getpid()
+    outcome, report = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(outcome)
+        os.close(report)
+        raise
+    if pid:
+        os.close(report)
+        os.set_blocking(outcome, False)
+        return pid, outcome
+    what, number = "exec", 0
+    try:
+        prctl.die_with_parent()
+        if os.getppid() == parent:
+            os.setsid()
+            for each in defaults:
+                signal.signal(each, signal.SIG_DFL)
+            arrange()
+            os.execvpe(command[0], list(command), dict(environment))
+    except NotArranged as error:
+        what, number = error.what, error.number
+    except OSError as error:
+        number = error.errno or 0
+    except ValueError:  # a NUL in it
+        what = "value"
+    finally:
+        os.write(report, marshal.dumps((what, number)))
+        os._exit(_NEVER_RUN)
+    raise AssertionError("not reached")
+
+
+def outcome(fd: int) -> tuple[str, int] | None:
+    """None if the program runs, else what failed and its errno. Raises ``BlockingIOError`` if it is not known yet."""
+    data = os.read(fd, 4096)
+    if not data:
+        return None
+    what, number = marshal.loads(data)
+    return what, number

@@ -1,0 +1,189 @@
+"""Small agents, a process each: a piece of Python that makes a keeper and says line by line what it hears."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rdzv_plugins.testing.agents.processes import (
+    MARK,
+    clean_environment,
+    default_signals,
+    kill,
+    marked,
+    wait_until,
+)
+
+LIMIT_S = 90
+PRELUDE = """
+import json, os, signal, sys, time
+from rdzv_launcher.run.keeper.keeper import Keeper
+from rdzv_launcher.run.keeper.messages import Ended, Lost, NotPreloaded, Preload, Preloaded, Start
+from rdzv_plugins.errors import RdzvError
+
+env = dict(os.environ)
+
+def say(*what):
+    sys.stdout.write(json.dumps(what) + "\\n")
+    sys.stdout.flush()
+
+def hear(keeper, ends):
+    '''Say each event, until so many workers have ended or the keeper has.'''
+    while ends > 0:
+        for event in keeper.events(60):
+            say(type(event).__name__, vars(event), str(event))
+            ends -= isinstance(event, Ended)
+            if isinstance(event, Lost):
+                return
+"""
+
+
+class Agent:
+    """One of them. ``read`` waits for the next thing that it says."""
+
+    def __init__(self, source: str, directory: Path, env: Mapping[str, str], **options: Any) -> None:
+        self.errors = directory / f"errors-{uuid.uuid4().hex[:8]}"
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", PRELUDE + source],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=directory,
+                env=dict(env),
+                text=True,
+                preexec_fn=default_signals,
+                **options,
+            )
+        self.pid = self.process.pid
+
+    def read(self) -> list[Any]:
+        """The next line of its output. An agent that ends without one has failed."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.errors.read_text()
+        said: list[Any] = json.loads(line)
+        return said
+
+    def go_on(self) -> None:
+        """Let it read a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def rest(self) -> list[list[Any]]:
+        """All that it says until it ends, which is to be by itself and without an error."""
+        output, _ = self.process.communicate(timeout=LIMIT_S)
+        assert self.process.returncode == 0, self.errors.read_text()
+        return [json.loads(line) for line in output.splitlines()]
+
+
+class Agents:
+    """Starts agents; what carries their mark in its environment, and what was noted, does not outlive the test."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._mark = uuid.uuid4().hex
+        self.env = clean_environment() | {MARK: self._mark}
+        self._agents: list[Agent] = []
+        self._noted: set[int] = set()
+
+    def start(self, source: str, **env: str) -> Agent:
+        agent = Agent(source, self.directory, self.env | env)
+        self._agents.append(agent)
+        return agent
+
+    def run(self, source: str, **env: str) -> list[list[Any]]:
+        """All that an agent says."""
+        return self.start(source, **env).rest()
+
+    def note(self, pids: list[int]) -> None:
+        """Processes without the mark."""
+        self._noted |= {*pids}
+
+    def processes(self) -> dict[int, str]:
+        return marked(self._mark)
+
+    def wait_gone(self, pids: list[int]) -> None:
+        """Until none of these lives, and nothing that carries the mark."""
+        wait_until(
+            lambda: not any(map(alive, pids)) and not self.processes(),
+            LIMIT_S,
+            lambda: f"left: {[*filter(alive, pids)]}, {self.processes()}",
+        )
+
+    def __enter__(self) -> Agents:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in (*self.processes(), *filter(alive, self._noted)):
+            kill(pid)
+        for agent in self._agents:
+            agent.process.kill()
+            agent.process.wait()
+            for stream in (agent.process.stdin, agent.process.stdout):
+                if stream is not None:
+                    try:
+                        stream.close()
+                    except BrokenPipeError:
+                        pass
+
+
+def state(pid: int) -> str:
+    """Its state in /proc; X when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def alive(pid: int) -> bool:
+    return state(pid) not in "ZX"
+
+
+def freeze(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: state(pid) == "T", LIMIT_S, lambda: f"{pid} does not stop")
+
+
+def executable(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def family(directory: Path, name: str = "family") -> Path:
+    """A worker with a child, a daemon that was forked twice, and one that has neither its session nor a variable."""
+    return executable(
+        directory / name,
+        """#!/bin/sh
+trap '' TERM HUP INT
+note() { echo "$1" >> "$PIDS"; }
+sleep 1000 &
+note $!
+(setsid sleep 1000 & note $!)
+(env -i "PATH=$PATH" "PIDS=$PIDS" setsid sh -c 'echo $$ >> "$PIDS"; sleep 1000 & echo $! >> "$PIDS"; wait' &)
+note $$
+while :; do sleep 1000; done
+""",
+    )
+
+
+FAMILY = 5
+
+
+def pids_in(path: Path, count: int) -> list[int]:
+    """The pids in a file, when there are so many."""
+
+    def lines() -> list[str]:
+        return path.read_text().splitlines() if path.exists() else []
+
+    wait_until(lambda: len(lines()) >= count, LIMIT_S, lambda: f"of {count}: {lines()}")
+    return [int(line) for line in lines()]

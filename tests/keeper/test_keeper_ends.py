@@ -1,0 +1,267 @@
+"""Nothing stays behind, and nobody waits for a process that stands still."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from unittest.mock import ANY
+
+import pytest
+from keeper_kit import FAMILY, LIMIT_S, Agent, Agents, alive, executable, family, freeze, pids_in, state
+
+from rdzv_plugins.testing.agents.processes import wait_until
+
+TIMES = 20
+WORKERS = 2
+FAMILIES = f"""
+keeper = Keeper()
+pids = keeper.start([Start(rank, ("./family",), env | {{"PIDS": "pids"}}, "out", "err") for rank in range({WORKERS})])
+say(keeper.pid, *pids.values())
+"""
+
+
+def started(agents: Agents, source: str) -> tuple[Agent, int, list[int]]:
+    """An agent with two families, the pid of its keeper, and those of all that was started."""
+    family(agents.directory)
+    noted = agents.directory / "pids"
+    noted.unlink(missing_ok=True)
+    agent = agents.start(FAMILIES + source)
+    keeper, *workers = agent.read()
+    pids = pids_in(noted, FAMILY * WORKERS)
+    agents.note(pids)
+    assert {*workers} <= {*pids}
+    assert all(map(alive, pids))
+    return agent, keeper, pids
+
+
+def test_nothing_outlives_an_agent_that_is_killed(agents: Agents) -> None:
+    for _ in range(TIMES):
+        agent, keeper, pids = started(agents, "signal.pause()")
+        os.kill(agent.pid, signal.SIGKILL)
+        agents.wait_gone([*pids, keeper])
+
+
+def test_an_agent_is_watched_though_its_copy_holds_the_channel(agents: Agents) -> None:
+    """A process that the agent has forked, as multiprocessing does, and that goes on."""
+    source = "if os.fork() == 0: signal.pause()\nsignal.pause()"
+    agent, keeper, pids = started(agents, source)
+    (copy,) = {pid for pid, command in agents.processes().items() if "Keeper()" in command} - {agent.pid, keeper}
+    os.kill(agent.pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(alive, [*pids, keeper])), LIMIT_S, lambda: f"left: {[*filter(alive, pids)]}")
+    assert alive(copy), "it is no worker's"
+
+
+def test_a_keeper_that_is_killed_takes_its_workers_along_and_the_agent_says_so(agents: Agents) -> None:
+    source = """
+import subprocess, threading
+mine = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+keeper.start([])  # its children are looked at here
+say("ready")
+sys.stdin.readline()
+for event in keeper.events(60):
+    say(type(event).__name__, event.reason)
+try:
+    keeper.start([Start(0, ("true",), env)])
+except RdzvError as error:
+    say(type(error).__name__, error.remedy)
+say(keeper.close(), mine.poll())
+threading.Thread(target=sys.stdin.readline, daemon=True).start()  # no fork any more
+keeper = Keeper()
+keeper.start([Start(0, ("sh", "-c", "exit 7"), env)])
+hear(keeper, 1)
+say(keeper.close(), mine.poll())
+mine.kill()
+mine.wait()
+"""
+    agent, keeper, pids = started(agents, source)
+    assert agent.read() == ["ready"]
+    os.kill(keeper, signal.SIGKILL)
+    agent.go_on()
+    name, reason = agent.read()
+    assert name == "Lost"
+    assert f"pid {keeper}) was ended by SIGKILL" in reason
+    assert not any(map(alive, pids)), "the agent speaks when they have gone"
+    name, remedy = agent.read()
+    assert (name, "out-of-memory" in remedy) == ("KeeperLost", True)
+    assert agent.rest() == [
+        [[], None],
+        ["Ended", {"local_rank": 0, "pid": ANY, "exit_code": 7}, ANY],
+        [[], None],
+    ]
+    agents.wait_gone(pids)
+
+
+@pytest.mark.parametrize("kind", ["fresh", "preloaded"])
+def test_workers_end_with_their_keeper_though_the_agent_stands_still(agents: Agents, kind: str) -> None:
+    (agents.directory / "script.py").write_text("import time\ntime.sleep(1000)\n")
+    source = f"""
+command = ({sys.executable!r}, "-u", "script.py")
+keeper = Keeper(Preload(("json",), command, env) if {kind!r} == "preloaded" else None)
+pids = keeper.start([Start(rank, command, env, "out", "err") for rank in range(2)])
+say(keeper.pid, *pids.values())
+say(*[type(event).__name__ for event in keeper.events(1)])
+signal.pause()
+"""
+    agent = agents.start(source)
+    keeper, *workers = agent.read()
+    assert agent.read() == (["Preloaded"] if kind == "preloaded" else [])
+    freeze(agent.pid)
+    os.kill(keeper, signal.SIGKILL)
+    wait_until(lambda: not any(map(alive, workers)), LIMIT_S, lambda: "they live")
+
+
+def test_what_a_lost_keeper_has_left_is_not_taken_for_the_agents_own(agents: Agents) -> None:
+    """The agent asks for the next round before it has heard of the loss."""
+    source = """
+sys.stdin.readline()
+try:
+    keeper.start([Start(0, ("true",), env)])
+except RdzvError as error:
+    say(type(error).__name__)
+"""
+    agent, keeper, pids = started(agents, source)
+    os.kill(keeper, signal.SIGKILL)
+    wait_until(lambda: state(keeper) == "Z", LIMIT_S, lambda: "it lives")
+    agent.go_on()
+    assert agent.rest() == [["KeeperLost"]]
+    agents.wait_gone(pids)
+
+
+def test_agent_and_workers_do_not_wait_for_a_keeper_that_stands_still(agents: Agents) -> None:
+    source = """
+sys.stdin.readline()
+for _ in range(10000):
+    try:
+        keeper.signal(signal.SIGUSR1, [99])
+    except RdzvError as error:
+        say(str(error))
+        break
+say(keeper.kill_all(timeout=3))
+say(*[type(event).__name__ for event in keeper.events(60)])
+say(keeper.close())
+"""
+    agent, keeper, pids = started(agents, source)
+    freeze(keeper)
+    agent.go_on()
+    (text,) = agent.read()
+    assert "takes no messages" in text
+    assert agent.rest() == [[[]], ["Lost"], [[]]]
+    agents.wait_gone([*pids, keeper])
+
+
+def test_a_keeper_goes_on_while_its_agent_stands_still(agents: Agents) -> None:
+    """And tells it everything afterwards."""
+    source = """
+keeper = Keeper()
+for _ in range(4):
+    keeper.start([Start(rank, ("sh", "-c", "read x < fifo"), env) for rank in range(10)])
+say("started")
+sys.stdin.readline()
+hear(keeper, 40)
+say(keeper.close())
+"""
+    os.mkfifo(agents.directory / "fifo")
+    agent = agents.start(source)
+    assert agent.read() == ["started"]
+    freeze(agent.pid)
+    fifo = os.open(agents.directory / "fifo", os.O_RDWR)
+    os.write(fifo, b"\n" * 40)
+    wait_until(lambda: not [c for c in agents.processes().values() if "fifo" in c and "Keeper" not in c], LIMIT_S, str)
+    os.kill(agent.pid, signal.SIGCONT)
+    agent.go_on()
+    *ends, left = agent.rest()
+    os.close(fifo)
+    assert len([end for end in ends if end[0] == "Ended"]) == 40
+    assert left == [[]]
+
+
+def test_ends_come_in_the_order_in_which_workers_ended(agents: Agents) -> None:
+    """Even if the keeper learns of all of them at once."""
+    order = [3, 0, 7, 1, 6, 2, 5, 4]
+    for rank in order:
+        os.mkfifo(agents.directory / f"fifo-{rank}")
+    source = f"""
+keeper = Keeper()
+pids = keeper.start([Start(rank, ("sh", "-c", f"read x < fifo-{{rank}}; exit {{rank}}"), env) for rank in range(8)])
+say(keeper.pid, *[pids[rank] for rank in {order}])
+hear(keeper, 8)
+keeper.close()
+"""
+    for _ in range(3):
+        agent = agents.start(source)
+        keeper, *pids = agent.read()
+        freeze(keeper)
+        for rank, pid in zip(order, pids, strict=True):
+            (agents.directory / f"fifo-{rank}").write_text("\n")
+            wait_until(lambda pid=pid: state(pid) == "Z", LIMIT_S, lambda pid=pid: f"{pid} does not end")
+        os.kill(keeper, signal.SIGCONT)
+        ended = [said[1] for said in agent.rest()]
+        assert [each["local_rank"] for each in ended] == order
+        assert [each["exit_code"] for each in ended] == order
+
+
+def test_leftovers_of_a_round_and_daemons(agents: Agents) -> None:
+    """What is in a worker's session after its end is the round's; what has left it is ended at the end."""
+    executable(
+        agents.directory / "leaves",
+        '#!/bin/sh\nsleep 1000 &\necho $! >> "$PIDS"\nsetsid sleep 1000 &\necho $! >> "$PIDS"\n',
+    )
+    source = """
+keeper = Keeper()
+keeper.start([Start(0, ("./leaves",), env | {"PIDS": "pids"})])
+hear(keeper, 1)
+say(keeper.leftovers(), sorted(keeper.leftovers(daemons=True)))
+say(keeper.signal_left(signal.SIGTERM))
+sys.stdin.readline()
+say(keeper.leftovers(), keeper.leftovers(daemons=True))
+say(keeper.kill_all(), keeper.leftovers(daemons=True))
+keeper.start([Start(0, ("sleep", "1000"), env)])
+keeper.signal(signal.SIGTERM)
+hear(keeper, 1)
+say(keeper.close())
+"""
+    agent = agents.start(source)
+    assert agent.read()[0] == "Ended"
+    child, daemon = pids_in(agents.directory / "pids", 2)
+    assert agent.read() == [[child], sorted([child, daemon])]
+    assert agent.read() == [[child]]
+    wait_until(lambda: not alive(child), LIMIT_S, lambda: "it lives")
+    agent.go_on()
+    assert agent.rest() == [
+        [[], [daemon]],
+        [[], []],
+        ["Ended", {"local_rank": 0, "pid": ANY, "exit_code": -15}, ANY],
+        [[]],
+    ]
+    agents.wait_gone([daemon])
+
+
+def test_signals_to_the_keeper_are_none_of_its_business(agents: Agents) -> None:
+    agent, keeper, pids = started(
+        agents, "sys.stdin.readline()\nsay(len(keeper.leftovers(daemons=True)), keeper.close())"
+    )
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        os.kill(keeper, number)
+    agent.go_on()
+    ((count, left),) = agent.rest()
+    assert count >= len(pids)
+    assert left == []
+    agents.wait_gone(pids)
+
+
+def test_it_costs_little(agents: Agents) -> None:
+    """It shares the agent's memory, imports no torch, and has one thread."""
+    source = "sys.stdin.readline()\nsay(sorted(sys.modules), keeper.close())"
+    family(agents.directory)
+    agent = agents.start(f"import socket\nothers = socket.socketpair()\n{FAMILIES}{source}")
+    keeper, *_ = agent.read()
+    assert len(os.listdir(f"/proc/{keeper}/task")) == 1
+    assert Path(f"/proc/{keeper}/comm").read_text() == "rdzv-keeper\n"
+    files = [os.readlink(f"/proc/{keeper}/fd/{fd}").partition(":")[0] for fd in os.listdir(f"/proc/{keeper}/fd")]
+    assert files.count("socket") == 1, "the agent's connections are not held open"
+    agent.go_on()
+    ((modules, left),) = agent.rest()
+    assert not {"torch", "numpy", "subprocess", "asyncio"} & {*modules}
+    assert left == []

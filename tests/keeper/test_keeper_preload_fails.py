@@ -1,0 +1,196 @@
+"""Whatever becomes of a preload, the workers run, and one sentence says why they are fresh interpreters."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from keeper_kit import LIMIT_S, Agents, alive, executable, freeze
+
+from rdzv_plugins.testing.agents.processes import wait_until
+
+SCRIPT = "import sys\nsys.stdout.write(f\"ran {sys.argv[1:]} {'preloaded' in sys.modules}\\n\")\n"
+RUN = """
+command = ({python!r}, "-u", "script.py")
+keeper = Keeper(Preload({modules!r}, command, env, {limit}))
+keeper.start([Start(rank, (*command, str(rank)), env{also}, f"out-{{rank}}") for rank in range(2)])
+hear(keeper, 2)
+say(keeper.close())
+"""
+
+
+def run(agents: Agents, module: str, *, limit: float = 60.0, python: str = sys.executable, also: str = "") -> list[str]:
+    """Run two workers with a preload of this text; returns why they were not preloaded, and the preload's output."""
+    directory = agents.directory
+    (directory / "script.py").write_text(SCRIPT)
+    if module:
+        (directory / "preloaded.py").write_text(module)
+    agent = agents.start(RUN.format(python=python, modules=("json", "preloaded"), limit=limit, also=also))
+    said = agent.rest()
+    ends = [what["exit_code"] for name, what, *_ in said[:-1] if name == "Ended"]
+    assert ends == [0, 0], agent.errors.read_text()
+    reasons = [text for name, _, text in said[:-1] if name == "NotPreloaded"]
+    assert also or ("Preloaded" in [name for name, *_ in said]) == (not reasons)
+    for rank in range(2):
+        assert (directory / f"out-{rank}").read_text() == f"ran ['{rank}'] {not reasons}\n"
+    assert said[-1] == [[]]
+    agents.wait_gone([])
+    return [*reasons, agent.errors.read_text()]
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        ("", "preloaded could not be imported: ModuleNotFoundError: No module named 'preloaded'"),
+        (
+            "import json, no_such_module",
+            "preloaded could not be imported: ModuleNotFoundError: No module named 'no_such",
+        ),
+        ("raise RuntimeError('no licence')", "preloaded could not be imported: RuntimeError: no licence"),
+        ("1 +", "preloaded could not be imported: SyntaxError"),
+        ("raise SystemExit(4)", "preloaded could not be imported: SystemExit: 4"),
+        ("import os; os._exit(4)", "it ended with exit code 4 while importing preloaded"),
+        ("import os; os.kill(os.getpid(), 9)", "it was ended by SIGKILL while importing preloaded"),
+        ("import ctypes; ctypes.string_at(0)", "it was ended by SIGSEGV while importing preloaded"),
+        (
+            "import threading, time\n"
+            "threading.Thread(target=time.sleep, args=(1000,), name='pump', daemon=True).start()",
+            "preloaded has started threads (pump)",
+        ),
+        (
+            "import sys, types\nsys.modules['torch'] = torch = types.ModuleType('torch')\n"
+            "torch.cuda = types.SimpleNamespace(is_initialized=lambda: True)",
+            "preloaded has initialised an accelerator (torch.cuda)",
+        ),
+    ],
+)
+def test_a_module_that_cannot_be_preloaded(agents: Agents, module: str, reason: str) -> None:
+    said, _ = run(agents, module)
+    assert said.startswith("workers start as fresh interpreters, without the preloaded json, preloaded: ")
+    assert reason in said
+
+
+def test_a_module_that_hangs(agents: Agents) -> None:
+    said, _ = run(agents, "import time\ntime.sleep(1000)", limit=3.0)
+    assert "it was still importing preloaded after 3 s" in said
+
+
+def test_what_a_module_prints_is_not_the_workers(agents: Agents) -> None:
+    """It is shown once, on standard error; nor what C code has buffered."""
+    (errors,) = run(agents, "import ctypes\nprint('hello')\nctypes.CDLL(None).puts(b'from C')")
+    assert sorted(errors.split("\n")) == ["", "from C", "hello"]
+
+
+def test_threads_that_end_before_a_fork_do_not_matter(agents: Agents) -> None:
+    """As those of OpenBLAS do."""
+    module = (
+        "import os, threading\nend = threading.Event()\nthread = threading.Thread(target=end.wait)\nthread.start()\n"
+        "os.register_at_fork(before=lambda: (end.set(), thread.join()))\n"
+    )
+    assert run(agents, module) == [""]
+
+
+@pytest.mark.parametrize(
+    ("also", "reason"),
+    [
+        (' | {"PYTHONHASHSEED": str(rank + 1)}', "the environment of worker 0 has other values of PYTHONHASHSEED"),
+        (' | {"OMP_NUM_THREADS": "7"}', "the environment of worker 0 has other values of OMP_NUM_THREADS"),
+    ],
+)
+def test_variables_that_an_interpreter_looks_at_once(agents: Agents, also: str, reason: str) -> None:
+    assert reason in run(agents, "x = 1", also=also)[0]
+
+
+def test_an_interpreter_that_would_run_the_script_at_once(agents: Agents) -> None:
+    """A wrapper of the user's, which does not look at PYTHONPATH. The script is run by workers alone."""
+    wrapper = executable(agents.directory / "python", f'#!/bin/sh\nexec {sys.executable} -E "$@"\n')
+    reason, errors = run(agents, "", python=str(wrapper))
+    assert "does not take a sitecustomize from PYTHONPATH" in reason
+    assert errors == ""
+
+
+def test_a_program_that_is_not_python(agents: Agents) -> None:
+    source = """
+keeper = Keeper(Preload(("json",), ("sh", "-c", "exit 4"), env))
+keeper.start([Start(0, ("sh", "-c", "exit 4"), env)])
+hear(keeper, 1)
+keeper.close()
+"""
+    (name, _, text), ended = agents.run(source)
+    assert name == "NotPreloaded"
+    assert "only Python scripts" in text
+    assert ended[1]["exit_code"] == 4
+
+
+LOST = """
+command = ({python!r}, "-u", "script.py")
+keeper = Keeper(Preload(("json",), command, env))
+for _ in range(3):
+    keeper.start([Start(rank, (*command, str(rank)), env, f"out-{{rank}}") for rank in range(2)])
+    hear(keeper, 2)
+    say("next")
+    sys.stdin.readline()
+say(keeper.close())
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_template_that_is_lost_is_replaced(agents: Agents, how: str) -> None:
+    (agents.directory / "script.py").write_text(SCRIPT)
+    agent = agents.start(LOST.format(python=sys.executable))
+
+    def until_next() -> list[str]:
+        said = []
+        while (what := agent.read())[0] != "next":
+            said.append(what)
+        assert [what[1]["exit_code"] for what in said if what[0] == "Ended"] == [0, 0]
+        return [what[0] for what in said]
+
+    def template() -> int:
+        found = [pid for pid, command in agents.processes().items() if command.endswith("-u script.py ")]
+        assert len(found) == 1
+        return found[0]
+
+    assert until_next() == ["Preloaded", "Ended", "Ended"]
+    old = template()
+    if how == "killed":
+        os.kill(old, signal.SIGKILL)
+    else:
+        freeze(old)
+    agent.go_on()
+    said = until_next()
+    assert sorted({*said}) in (["Ended", "NotPreloaded"], ["Ended", "NotPreloaded", "Preloaded"])
+    wait_until(lambda: not alive(old), LIMIT_S, lambda: "it is still there")
+    new = wait_until(lambda: [p for p, c in agents.processes().items() if c.endswith("-u script.py ")], LIMIT_S, str)
+    assert new != [old]
+    agent.go_on()
+    assert {"Preloaded"} & {*said, *until_next()}
+    agent.go_on()
+    assert agent.rest() == [[[]]]
+
+
+def test_a_keeper_that_is_killed_takes_its_template_and_its_preloaded_workers_along(agents: Agents) -> None:
+    (agents.directory / "script.py").write_text("import time\ntime.sleep(1000)\n")
+    source = f"""
+command = ({sys.executable!r}, "-u", "script.py")
+keeper = Keeper(Preload(("json",), command, env))
+pids = keeper.start([Start(rank, command, env) for rank in range(2)])
+say(keeper.pid, *pids.values())
+say(*[type(event).__name__ for event in keeper.events(60)])
+say(*[type(event).__name__ for event in keeper.events(60)])
+"""
+    for victim in ("keeper", "agent"):
+        agent = agents.start(source)
+        keeper, *workers = agent.read()
+        assert agent.read() == ["Preloaded"]
+        for pid in workers:
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            assert int(stat[1]) == keeper, "it is the parent"
+        os.kill(keeper if victim == "keeper" else agent.pid, signal.SIGKILL)
+        if victim == "keeper":
+            assert agent.read() == ["Lost"]
+        agent.process.wait(LIMIT_S)
+        agents.wait_gone(workers)

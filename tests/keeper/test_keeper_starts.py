@@ -1,0 +1,143 @@
+"""Workers start as torch's do, all or none, and an error says which one and why."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from keeper_kit import Agents, executable
+
+PROBE = """
+import json, os, resource, signal, sys
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({
+    "leads": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()],
+    "signals": [status[name].strip() for name in ("SigBlk", "SigIgn", "SigCgt")],
+    "files": sorted(os.listdir("/proc/self/fd")),
+    "input": os.readlink("/proc/self/fd/0"),
+    "cwd": os.getcwd(),
+    "umask": os.umask(0),
+    "limits": [resource.getrlimit(each) for each in range(16)],
+    "nice": os.nice(0),
+    "environment": sorted(item for item in os.environ.items() if item[0] != "_"),
+    "arguments": sys.argv,
+}))
+"""
+
+
+def test_a_worker_is_as_torch_starts_it(agents: Agents) -> None:
+    """Also by an agent in the background of nohup, which ignores SIGHUP and SIGINT, and that holds files open."""
+    (agents.directory / "probe.py").write_text(PROBE)
+    source = f"""
+import resource, subprocess
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGUSR2, lambda *_: None)
+os.umask(0o027)
+os.dup2(0, 77, inheritable=True)
+command = ({sys.executable!r}, "probe.py", "a", "")
+variables = env | {{"NAME": "value", "ODD": "\\udcff\\n"}}
+with open("by-popen", "w") as output:
+    subprocess.run(command, env=variables, stdout=output, start_new_session=True, check=True)
+for threads in (1, 2):
+    if threads == 2:
+        import threading
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+    keeper = Keeper()
+    keeper.start([Start(0, command, variables, stdout=f"by-keeper-{{threads}}")])
+    hear(keeper, 1)
+    say(keeper.close())
+"""
+    assert [said for said in agents.run(source) if said[0] != "Ended"] == [[[]], [[]]]
+    plain, forked, spawned = (
+        json.loads((agents.directory / name).read_text()) for name in ("by-popen", "by-keeper-1", "by-keeper-2")
+    )
+    assert plain["files"] == ["0", "1", "2", "3"]  # the last is the list's
+    assert forked == plain
+    assert spawned == plain
+
+
+def test_output_goes_to_files_that_are_begun_anew(agents: Agents) -> None:
+    (agents.directory / "out").write_text("of an earlier round, and longer")
+    source = """
+keeper = Keeper()
+keeper.start([Start(0, ("sh", "-c", "echo out; echo err >&2"), env, stdout="out", stderr="err")])
+hear(keeper, 1)
+keeper.close()
+"""
+    agents.run(source)
+    assert (agents.directory / "out").read_text() == "out\n"
+    assert (agents.directory / "err").read_text() == "err\n"
+
+
+@pytest.mark.parametrize(
+    ("worker", "expected", "remedy"),
+    [
+        ('("no-such-program",), env', "no-such-program: No such file or directory", "PATH"),
+        ('("./plain",), env', "./plain: Permission denied", "chmod +x"),
+        ('(".",), env', ".: Permission denied", "directory"),
+        ('("./no-interpreter",), env', "./no-interpreter: No such file or directory", "#!"),
+        ('("./empty",), env', "./empty: Exec format error", "#!"),
+        ('("true", "x" * 200_000), env', "too long for the system (201", "ulimit -s"),
+        ('("true", "a\\0b"), env', "NUL", "plug-ins"),
+        ('("true",), env | {"A=B": "1"}', "NUL character, or a name with '='", "plug-ins"),
+        ('("true",), env, "no-such-directory/out"', "no-such-directory/out, the file for its stdout", "--log-dir"),
+        ('("true",), env, "", "."', "the file for its stderr, cannot be opened (Is a directory)", "--log-dir"),
+    ],
+)
+def test_a_worker_that_cannot_be_started(agents: Agents, worker: str, expected: str, remedy: str) -> None:
+    """Is named, with the reason; the others have ended, and the next round starts."""
+    (agents.directory / "plain").write_text("#!/bin/sh\n")
+    executable(agents.directory / "no-interpreter", "#!/no/such/interpreter\n")
+    executable(agents.directory / "empty", "text without a first line\n")
+    source = f"""
+keeper = Keeper()
+sleeper = ("sleep", "1000"), env
+try:
+    keeper.start([Start(0, *sleeper), Start(1, {worker}), Start(2, *sleeper)])
+except RdzvError as error:
+    say(type(error).__name__, str(error), error.remedy, error.exit_code)
+say(keeper.leftovers(daemons=True))
+keeper.start([Start(0, ("sh", "-c", "exit 5"), env)])
+while 0 in keeper.workers:
+    keeper.events(60)
+say(keeper.close())
+"""
+    (name, text, advice, code), left, closed = agents.run(source)
+    assert (name, code) == ("WorkerNotStarted", 71)
+    assert text.startswith("the worker with local rank 1 could not be started: ")
+    assert expected in text
+    assert remedy in advice
+    assert left == closed == [[]]
+
+
+def test_many_workers_with_large_environments(agents: Agents) -> None:
+    """More than any socket takes at once, and one string as long as the system allows."""
+    source = """
+keeper = Keeper()
+large = env | {f"VARIABLE_{number}": "x" * 10_000 for number in range(10)} | {"LONG": "y" * 130_000}
+command = ("sh", "-c", "exit $((${#LONG} / 10000 + LOCAL_RANK))")
+pids = keeper.start([Start(rank, command, large | {"LOCAL_RANK": str(rank)}) for rank in range(64)])
+say(len(pids), len(set(pids.values())))
+hear(keeper, 64)
+say(keeper.close())
+"""
+    (count, different), *ended, left = agents.run(source)
+    assert (count, different, left) == (64, 64, [[]])
+    assert {said[1]["local_rank"]: said[1]["exit_code"] for said in ended} == {rank: rank + 13 for rank in range(64)}
+
+
+def test_an_interpreter_without_site_finds_the_keeper() -> None:
+    """What is started where the agent has threads imports nothing that is not its own."""
+    from rdzv_launcher.run.keeper.keeper_process import BOOT
+    from rdzv_launcher.run.keeper.template_process import ROOT
+
+    statement = BOOT.replace("main()", "print(sorted(sys.modules))")
+    found = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", statement, ROOT], capture_output=True, text=True, check=True
+    )
+    assert "rdzv_plugins" not in found.stdout
+    assert Path(ROOT, "rdzv_launcher", "run", "keeper").is_dir()
