@@ -1,0 +1,1 @@
+"""All that a worker gets: its command, its variables, its streams and its error file; and what is read of its end."""

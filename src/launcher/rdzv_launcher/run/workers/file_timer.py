@@ -1,0 +1,68 @@
+"""The watchdog for which workers set themselves deadlines: torch's ``FileTimerServer``, if a variable asks for it.
+
+torch is imported then, and only then. A worker that misses its deadline is killed by the server, and so is this
+process, with the signal that the worker has chosen: so torch decides it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from rdzv_plugins.errors import UsageError
+
+ENABLE = "TORCHELASTIC_ENABLE_FILE_TIMER"
+FILE = "TORCHELASTIC_TIMER_FILE"
+_INTERVAL_S = 0.1
+_OPENS_S, _LOOK_S = 5.0, 0.01
+
+
+class FileTimer:
+    """One per agent, used by its main thread; a server for each round, on a thread of its own."""
+
+    def __init__(self, run_id: str, environ: Mapping[str, str]) -> None:
+        self._run_id = run_id
+        self._enabled = environ.get(ENABLE) == "1"
+        self._given = environ.get(FILE)
+        self._server: Any = None
+        self._path = ""
+
+    def start(self) -> dict[str, str]:
+        """Start the server of a round, if one is wanted; returns what the workers' variables get.
+
+        Raises ``UsageError`` if there can be no pipe where a variable says.
+        """
+        self.stop()
+        if not self._enabled:
+            return {} if self._given is None else {FILE: self._given}
+        self._path = self._given or os.path.join(tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}")
+        from torch.distributed.elastic.timer import FileTimerServer
+
+        try:
+            self._server = FileTimerServer(self._path, self._run_id, max_interval=_INTERVAL_S, daemon=True)
+        except OSError as error:
+            raise UsageError(
+                f"{FILE}={self._path}: no pipe can be made there: {error.strerror or error}",
+                remedy=f"Name a file in a directory where this user may write, or unset {FILE}.",
+            ) from error
+        self._server.start()
+        return {FILE: self._path}
+
+    def stop(self) -> None:
+        """End the server of the round that is over, and remove its pipe."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        with contextlib.suppress(OSError):
+            # the server's thread waits for a first writer, and does not come back before there was one
+            writer = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
+            deadline = time.monotonic() + _OPENS_S
+            while not getattr(server, "_is_client_started", True) and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+            os.close(writer)
+        server.stop()

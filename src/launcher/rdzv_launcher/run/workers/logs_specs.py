@@ -1,0 +1,79 @@
+"""--logs-specs: a class that somebody derived from torch's ``LogsSpecs``. torch is imported if the flag is given."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from rdzv_launcher.run.workers.output.destinations import Destinations
+from rdzv_launcher.run.workers.spec import WorkersSpec
+from rdzv_launcher.run.workers.streams import Streams
+from rdzv_plugins.errors import PluginError, UsageError
+
+logger = logging.getLogger(__name__)
+
+_GROUP = "torchrun.logs_specs"
+
+
+class ThirdPartyLogs:
+    """Takes the place of our ``Logs``; all that it decides, it decides as it does under torchrun."""
+
+    def __init__(self, spec: WorkersSpec) -> None:
+        """Raises ``UsageError`` if there is no such entry point, ``PluginError`` if it cannot be made."""
+        self._name = spec.logs_specs
+        found = {each.name: each for each in entry_points(group=_GROUP)}
+        if self._name not in found:
+            raise UsageError(
+                f"--logs-specs={self._name}: no installed package has such an entry point in the group {_GROUP}",
+                remedy=f"There are {', '.join(sorted(found))}." if found else "There is none at all.",
+            )
+        try:
+            self._inner: Any = found[self._name].load()(
+                log_dir=spec.log_dir or None,
+                redirects=_torchs(spec.redirects),
+                tee=_torchs(spec.tee),
+                local_ranks_filter=set(spec.shown_ranks) or None,
+            )
+        except Exception as error:
+            raise self._fault(error) from error
+
+    @property
+    def root(self) -> str:
+        """Where it says that the files are."""
+        return str(self._inner.root_log_dir)
+
+    def begin(self, variables: Mapping[int, dict[str, str]]) -> Destinations:
+        """The files of a round; adds to the workers' ``variables``. Raises ``PluginError``."""
+        try:
+            there = self._inner.reify(variables)
+            found = Destinations(
+                stdouts=dict(there.stdouts),
+                stderrs=dict(there.stderrs),
+                teed_stdouts=dict(there.tee_stdouts),
+                teed_stderrs=dict(there.tee_stderrs),
+                error_files=dict(there.error_files),
+                filtered_stdout=there.filtered_stdout,
+                filtered_stderr=there.filtered_stderr,
+            )
+        except Exception as error:
+            raise self._fault(error) from error
+        if not found.stdouts.keys() == found.stderrs.keys() == variables.keys():
+            raise self._fault(ValueError("it does not say of each local rank where its output goes"))
+        return found
+
+    def _fault(self, error: Exception) -> PluginError:
+        return PluginError(
+            f"--logs-specs={self._name}: {type(error).__name__}: {error}",
+            remedy="That is an error of the class, or of what it was asked for. Without the flag, torchrun's layout is "
+            "used.",
+        )
+
+
+def _torchs(streams: Streams) -> Any:
+    from torch.distributed.elastic.multiprocessing import Std
+
+    if streams.by_rank is None:
+        return Std(int(streams.all_ranks))
+    return {rank: Std(int(value)) for rank, value in streams.by_rank.items()}

@@ -1,0 +1,47 @@
+"""--numa-binding: a worker's command in front of which torch puts numactl. torch is imported if the flag is given.
+
+Untested on a machine that has several NUMA nodes and GPUs: what is bound to what is torch's choice.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+
+from rdzv_plugins.errors import MissingDependency, UsageError
+
+
+def require_numactl(mode: str) -> None:
+    """Raises ``MissingDependency`` if there is a ``mode``, and no numactl."""
+    if mode and shutil.which("numactl") is None:
+        raise MissingDependency(
+            f"--numa-binding={mode} starts the workers with numactl, and there is no such program",
+            remedy="Install it (on Debian and Ubuntu: apt-get install numactl), or leave out --numa-binding.",
+        )
+
+
+def bound(command: tuple[str, ...], local_rank: int, mode: str) -> tuple[str, ...]:
+    """``command`` bound to the processors next to the worker's GPU; without a ``mode`` as it is.
+
+    Raises ``MissingDependency`` without numactl, and ``UsageError`` where torch finds nothing to bind to.
+    """
+    if not mode:
+        return command
+    require_numactl(mode)
+    from torch.numa import binding
+
+    logger = logging.getLogger(binding.__name__)
+    before, logger.disabled = logger.disabled, True  # else a traceback, for what is said below
+    try:
+        options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
+        wrapped = binding._maybe_wrap_command_args_with_numa_binding(
+            command, gpu_index=local_rank, numa_options=options
+        )
+    except Exception as error:
+        raise UsageError(
+            f"--numa-binding={mode}: torch cannot bind local rank {local_rank}: {error}",
+            remedy="It needs a GPU for each worker, and what the system says of its place. Or leave it out.",
+        ) from error
+    finally:
+        logger.disabled = before
+    return tuple(wrapped)

@@ -1,0 +1,35 @@
+"""Where the output of a round's workers goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Destinations:
+    """Paths by local rank."""
+
+    stdouts: Mapping[int, str]
+    stderrs: Mapping[int, str]
+    """Empty: our own."""
+    teed_stdouts: Mapping[int, str] = field(default_factory=dict)
+    teed_stderrs: Mapping[int, str] = field(default_factory=dict)
+    """Those of the files that are shown meanwhile."""
+    error_files: Mapping[int, str] = field(default_factory=dict)
+    """Empty: there is none."""
+    filtered_stdout: str = ""
+    filtered_stderr: str = ""
+    """Where the lines go that --duplicate-stdout-filters and --duplicate-stderr-filters choose; empty: nowhere."""
+
+
+class Layout(Protocol):
+    """Decides on the files of a round."""
+
+    @property
+    def root(self) -> str:
+        """The directory with all of them; ``os.devnull`` for none."""
+
+    def begin(self, variables: Mapping[int, dict[str, str]]) -> Destinations:
+        """Make the files of a round; adds to the workers' ``variables`` what they have to know."""

@@ -1,0 +1,39 @@
+"""--duplicate-stdout-filters, --duplicate-stderr-filters: a file of the lines that have one of some words in them."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+logger = logging.getLogger(__name__)
+
+
+class FilteredFile:
+    """Shared by all workers of a round; for one thread. A full disk ends the file, and nothing else."""
+
+    def __init__(self, path: str, needles: tuple[str, ...]) -> None:
+        self._path = path
+        self._needles = needles
+        self._file: io.FileIO | None = None
+        try:
+            self._file = io.FileIO(path, "wb")
+        except OSError as error:
+            self._give_up(error)
+
+    def take(self, line: str) -> None:
+        """Write the line, if it has one of the words in it."""
+        if self._file is not None and any(needle in line for needle in self._needles):
+            try:
+                self._file.write(line.encode(errors="replace"))
+            except OSError as error:
+                self.close()
+                self._give_up(error)
+
+    def close(self) -> None:
+        """The round is over."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _give_up(self, error: OSError) -> None:
+        logger.warning("%s gets no more lines: %s", self._path, error.strerror or error)

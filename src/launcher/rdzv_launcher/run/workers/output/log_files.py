@@ -1,0 +1,104 @@
+"""The files of a round, laid out as torchrun does: ``LOGS/RUN_xxxx/attempt_N/LOCAL_RANK/stdout.log`` and so on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+
+from rdzv_launcher.run.directories import write_a_page
+from rdzv_launcher.run.workers.environment import ERROR_FILE
+from rdzv_launcher.run.workers.output.destinations import Destinations
+from rdzv_launcher.run.workers.spec import WorkersSpec
+from rdzv_launcher.run.workers.streams import Std
+
+logger = logging.getLogger(__name__)
+
+
+class LogFiles:
+    """Makes them. A directory in which nothing can be written (any more) costs a warning and the files, not the job."""
+
+    def __init__(self, spec: WorkersSpec, instead: str) -> None:
+        """``instead``: where the files go without --log-dir, or if nothing can be written there."""
+        self._spec = spec
+        self._roots = list(dict.fromkeys(filter(None, (spec.log_dir, instead))))
+        self._run_directory = ""
+
+    @property
+    def root(self) -> str:
+        return self._roots[0] if self._roots else os.devnull
+
+    def begin(self, variables: Mapping[int, dict[str, str]]) -> Destinations:
+        """Make the files of a round, and tell the workers of their error files."""
+        first = next(iter(variables.values()), {})
+        directory = self._attempt(f"attempt_{first.get('TORCHELASTIC_RESTART_COUNT', '0')}", variables)
+        if not directory:
+            for each in variables.values():
+                each[ERROR_FILE] = ""
+            nothing = dict.fromkeys(variables, "")
+            return Destinations(nothing, nothing, error_files=nothing)
+        chosen = self._choose(directory, variables)
+        for local_rank, each in variables.items():
+            each[ERROR_FILE] = chosen.error_files[local_rank]
+        return chosen
+
+    def _attempt(self, name: str, ranks: Mapping[int, object]) -> str:
+        """The directory of a round with all that belongs into it; empty if there can be none, or is to be none."""
+        while self.root != os.devnull:
+            try:
+                return self._make(name, ranks)
+            except OSError as error:
+                broken = self._roots.pop(0)
+                self._run_directory = ""
+                instead = f"go to {self.root}" if self._roots else "are left out, and their output comes here"
+                why = error.strerror or error
+                logger.warning("%s: %s: the workers' files %s", error.filename or broken, why, instead)
+        return ""
+
+    def _make(self, name: str, ranks: Mapping[int, object]) -> str:
+        if not self._run_directory:
+            os.makedirs(self.root, exist_ok=True)
+            self._run_directory = tempfile.mkdtemp(prefix=f"{self._spec.run_id}_", dir=self.root)
+            logger.debug("the workers' files are in %s", self._run_directory)
+        directory = os.path.join(self._run_directory, name)
+        shutil.rmtree(directory, ignore_errors=True)  # of a round that used up no restart: its error files are stale
+        for local_rank in ranks:
+            os.makedirs(os.path.join(directory, str(local_rank)))
+            for stream in self._to_file(local_rank):
+                # found out now: whoever starts the worker could only fail
+                open(os.path.join(directory, str(local_rank), _FILES[stream]), "wb").close()
+        write_a_page(directory)
+        return directory
+
+    def _choose(self, directory: str, ranks: Mapping[int, object]) -> Destinations:
+        streams: dict[Std, dict[int, str]] = {Std.OUT: {}, Std.ERR: {}}
+        teed: dict[Std, dict[int, str]] = {Std.OUT: {}, Std.ERR: {}}
+        for local_rank in ranks:
+            shown = self._spec.shows(local_rank)
+            for stream in (Std.OUT, Std.ERR):
+                path = os.path.join(directory, str(local_rank), _FILES[stream])
+                if stream not in self._to_file(local_rank):
+                    streams[stream][local_rank] = "" if shown else os.devnull
+                    continue
+                streams[stream][local_rank] = path
+                if shown and stream in self._spec.tee.of(local_rank):
+                    teed[stream][local_rank] = path
+        return Destinations(
+            stdouts=streams[Std.OUT],
+            stderrs=streams[Std.ERR],
+            teed_stdouts=teed[Std.OUT],
+            teed_stderrs=teed[Std.ERR],
+            error_files={rank: os.path.join(directory, str(rank), "error.json") for rank in ranks},
+            filtered_stdout=os.path.join(directory, "filtered_stdout.log"),
+            filtered_stderr=os.path.join(directory, "filtered_stderr.log"),
+        )
+
+    def _to_file(self, local_rank: int) -> tuple[Std, ...]:
+        """--tee is a file that is shown, so both come to the same."""
+        wanted = self._spec.redirects.of(local_rank) | self._spec.tee.of(local_rank)
+        return tuple(stream for stream in (Std.OUT, Std.ERR) if stream in wanted)
+
+
+_FILES = {Std.OUT: "stdout.log", Std.ERR: "stderr.log"}

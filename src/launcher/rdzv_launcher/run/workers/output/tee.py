@@ -1,0 +1,79 @@
+"""--tee: shows the workers' log files on our own streams while they grow, from one thread for all of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+from rdzv_launcher.run.workers.output.filtered import FilteredFile
+from rdzv_launcher.run.workers.output.tail import Tail
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_S = 0.1
+"""How late a line may be. Files cannot be waited for."""
+
+
+class Tee:
+    """The files of one round. Used by the agent's thread.
+
+    Workers wait for nobody: what our streams do not take stays in the files until they do.
+    """
+
+    def __init__(self, tails: Sequence[Tail], filtered: Sequence[FilteredFile]) -> None:
+        self._tails = list(tails)
+        self._filtered = list(filtered)
+        self._woken = threading.Event()
+        self._stopping = self._given_up = False
+        self._shown = 0
+        self._thread = threading.Thread(target=self._run, name="rdzv-tee", daemon=True)
+        if tails:
+            self._thread.start()
+        else:
+            self._close()
+
+    def stop(self, stuck: float, most: float) -> bool:
+        """The workers have ended: show the rest. False if our streams did not take all of it.
+
+        They are given up when they take nothing for ``stuck`` seconds, and after ``most`` seconds.
+        """
+        self._stopping = True
+        self._woken.set()
+        if self._thread.ident is not None:
+            deadline, shown = time.monotonic() + most, -1
+            while self._thread.is_alive() and shown != self._shown and time.monotonic() < deadline:
+                shown = self._shown
+                self._thread.join(stuck)
+        self._given_up = True
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while self._tails and not self._given_up:
+                self._turn()
+        except Exception:  # nothing of the job depends on this thread
+            logger.exception("--tee met an error: no more is shown, the files are complete")
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        for each in self._filtered:
+            each.close()
+
+    def _turn(self) -> None:
+        """Give each file its turn; wait if none had anything."""
+        self._woken.clear()
+        stopping = self._stopping
+        if stopping:
+            for tail in self._tails:
+                tail.stop_here()
+        moved = sum([tail.pump(self._woken.set) for tail in self._tails])
+        self._shown += moved
+        if stopping:
+            for tail in [each for each in self._tails if each.is_done]:
+                self._tails.remove(tail)
+                tail.close()
+        if not moved and self._tails:
+            self._woken.wait(_INTERVAL_S)

@@ -1,0 +1,65 @@
+"""The program that each worker runs, as the command that starts it."""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import os
+import string
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rdzv_plugins.errors import UsageError
+
+RUNNER = str(Path(__file__).with_name("run_path.py"))
+"""What a worker of --run-path is started with."""
+
+
+class Kind(enum.Enum):
+    """How the program is run."""
+
+    SCRIPT = enum.auto()
+    """A file, by Python."""
+    MODULE = enum.auto()
+    """A module, by Python: -m, --module."""
+    COMMAND = enum.auto()
+    """Anything, as it is: --no-python."""
+    PATH = enum.auto()
+    """A script, by a function that records its exception: --run-path."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is run, with its arguments as the user wrote them. ``python`` is the interpreter."""
+
+    kind: Kind
+    name: str
+    arguments: tuple[str, ...] = ()
+    python: str = ""
+
+    def command(self, local_rank: int) -> tuple[str, ...]:
+        """The command of one worker: in name and arguments ``${local_rank}`` stands for its rank, ``$$`` for ``$``.
+
+        So does torchrun, but not in the name of a command.
+        """
+        rest = [self.name, *self.arguments]
+        for_rank = [string.Template(part).safe_substitute(local_rank=local_rank) for part in rest]
+        if self.kind is Kind.COMMAND:
+            return (self.name, *for_rank[1:])
+        how = {Kind.SCRIPT: (), Kind.MODULE: ("-m",), Kind.PATH: (RUNNER,)}[self.kind]
+        return (self.python, "-u", *how, *for_rank)
+
+
+def read_program(args: argparse.Namespace) -> Program:
+    """The program of a parsed command line; --run-path wins over the others, as in torchrun. Raises ``UsageError``."""
+    python = os.environ.get("PYTHON_EXEC", sys.executable)
+    if args.run_path:
+        kind, python = Kind.PATH, sys.executable  # as a process that torch forks or spawns
+    elif args.no_python:
+        if args.module:
+            raise UsageError("--no-python and --module exclude each other", remedy="Keep one of them.")
+        kind = Kind.COMMAND
+    else:
+        kind = Kind.MODULE if args.module else Kind.SCRIPT
+    return Program(kind, args.training_script, tuple(args.training_script_args), python)

@@ -1,0 +1,135 @@
+"""What the flags say about the workers of this node, read once, before anything is started."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rdzv_launcher.run.signals import read
+from rdzv_launcher.run.workers.numa import require_numactl
+from rdzv_launcher.run.workers.preloading import read_modules
+from rdzv_launcher.run.workers.program import Program, read_program
+from rdzv_launcher.run.workers.streams import Streams, parse_streams
+from rdzv_launcher.run.workers.virtual_ranks import device_of
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.interfaces import Request
+
+_SHUTDOWN = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+_STUCK = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
+_PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+
+
+@dataclass(frozen=True)
+class WorkersSpec:
+    """The same for every round. Any thread may have it."""
+
+    program: Program
+    preload: tuple[str, ...]
+    """--preload: the modules that the workers' interpreter imports before it is forked for each of them."""
+    nproc: int
+    run_id: str
+    role: str
+    max_restarts: int
+    start_method: str
+    """--start-method, of workers that are functions: no other takes notice."""
+    redirects: Streams
+    tee: Streams
+    log_dir: str
+    """--log-dir; empty if none was given, ``os.devnull`` for no files at all."""
+    shown_ranks: frozenset[int]
+    """--local-ranks-filter: the local ranks whose output is shown; empty: all."""
+    stdout_filters: tuple[str, ...]
+    stderr_filters: tuple[str, ...]
+    """--duplicate-stdout-filters and --duplicate-stderr-filters: lines with one of these are collected in a file."""
+    virtual_local_rank: bool
+    signals: tuple[signal.Signals, ...]
+    """--signals-to-handle, but for those that were ignored at the start (nohup)."""
+    shutdown_timeout_s: int
+    """How long workers that are told to end may take."""
+    stuck_timeout_s: float
+    """How long a worker may be in uninterruptible sleep; 0: for ever."""
+    prefix_template: str
+    """What stands before each line of --tee; empty: role and local rank."""
+    monitor_interval_s: float
+    numa_binding: str
+    logs_specs: str
+    event_log_handler: str
+    """--numa-binding, --logs-specs (empty if not given) and --event-log-handler: torch's classes, by name."""
+
+    def shows(self, local_rank: int) -> bool:
+        """False if --local-ranks-filter leaves the worker's output out."""
+        return not self.shown_ranks or local_rank in self.shown_ranks
+
+
+def read_spec(args: argparse.Namespace, request: Request, environ: Mapping[str, str] | None = None) -> WorkersSpec:
+    """The spec of a parsed command line. ``environ``: instead of that of this process.
+
+    Before signals are taken over. Raises ``UsageError`` that names the flag or the variable, and ``MissingDependency``.
+    """
+    environ = os.environ if environ is None else environ
+    if args.monitor_interval <= 0:
+        raise UsageError(f"--monitor-interval={args.monitor_interval:g} must be more than 0 seconds")
+    require_numactl(args.numa_binding or "")
+    if args.virtual_local_rank:
+        device_of(request.nproc_per_node - 1, environ)
+    program = read_program(args)
+    return WorkersSpec(
+        program=program,
+        preload=read_modules(args, program),
+        nproc=request.nproc_per_node,
+        run_id=request.run_id,
+        role=request.role,
+        max_restarts=request.max_restarts,
+        start_method=args.start_method,
+        redirects=parse_streams("--redirects", args.redirects),
+        tee=parse_streams("--tee", args.tee),
+        log_dir=args.log_dir or "",
+        shown_ranks=_ranks(args.local_ranks_filter),
+        stdout_filters=tuple(args.duplicate_stdout_filters or ()),
+        stderr_filters=tuple(args.duplicate_stderr_filters or ()),
+        virtual_local_rank=bool(args.virtual_local_rank),
+        signals=_signals(args.signals_to_handle),
+        shutdown_timeout_s=_shutdown_timeout(args.shutdown_timeout, environ),
+        stuck_timeout_s=_stuck_timeout(environ),
+        prefix_template=environ.get(_PREFIX, ""),
+        monitor_interval_s=float(args.monitor_interval),
+        numa_binding=args.numa_binding or "",
+        logs_specs=args.logs_specs or "",
+        event_log_handler=args.event_log_handler,
+    )
+
+
+def _ranks(text: str) -> frozenset[int]:
+    try:
+        return frozenset(map(int, text.split(","))) if text else frozenset()
+    except ValueError:
+        raise UsageError(
+            f"--local-ranks-filter={text} is not a comma-separated list of numbers",
+            remedy="For example --local-ranks-filter=0,1",
+        ) from None
+
+
+def _signals(names: str) -> tuple[signal.Signals, ...]:
+    return tuple(number for number in read(names) if signal.getsignal(number) is not signal.SIG_IGN)
+
+
+def _shutdown_timeout(given: int | None, environ: Mapping[str, str]) -> int:
+    name, value = ("--shutdown-timeout", given) if given is not None else (_SHUTDOWN, environ.get(_SHUTDOWN, "30"))
+    try:
+        seconds = int(value)
+    except ValueError:
+        seconds = -1
+    if seconds < 0:
+        raise UsageError(f"{name}={value} is not a number of seconds, 0 or more")
+    return seconds
+
+
+def _stuck_timeout(environ: Mapping[str, str]) -> float:
+    """As torch: what is no number, and what is below 0, means 0."""
+    try:
+        return max(0.0, float(environ.get(_STUCK, "") or 0))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,56 @@
+"""From flags and ranks to what is started: one ``Start`` for each worker of a round."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from rdzv_launcher.run.keeper.messages import Preload, Start
+from rdzv_launcher.run.workers.environment import worker_variables
+from rdzv_launcher.run.workers.numa import bound
+from rdzv_launcher.run.workers.output.output import Output
+from rdzv_launcher.run.workers.spec import WorkersSpec
+from rdzv_launcher.run.workers.worker_group import WorkerGroup
+
+
+def preload_of(spec: WorkersSpec, environ: Mapping[str, str]) -> Preload | None:
+    """What the keeper is asked to preload; None for nothing."""
+    if not spec.preload:
+        return None
+    common = {**environ} if spec.nproc == 1 else {"OMP_NUM_THREADS": "1", **environ}
+    return Preload(modules=spec.preload, command=spec.program.command(0), environment=common)
+
+
+def prepare_starts(
+    spec: WorkersSpec,
+    group: WorkerGroup,
+    output: Output,
+    use_agent_store: bool,
+    extra: Callable[[dict[str, str]], Mapping[str, str]] = lambda variables: {},
+) -> tuple[Start, ...]:
+    """What is to be started for this round; its log files are there then, and --tee has begun.
+
+    ``extra`` is asked for each worker what its variables, which it is given, get besides: by plug-ins, by the fence.
+    Raises ``RdzvError``, if there is nothing to start.
+    """
+    commands = {
+        worker.local_rank: bound(spec.program.command(worker.local_rank), worker.local_rank, spec.numa_binding)
+        for worker in group.workers
+    }
+    variables = {
+        worker.local_rank: worker_variables(spec, group, worker, os.environ, use_agent_store=use_agent_store)
+        for worker in group.workers
+    }
+    for each in variables.values():
+        each.update(extra(dict(each)))
+    destinations = output.begin(variables)
+    return tuple(
+        Start(
+            local_rank=local_rank,
+            command=command,
+            environment={**os.environ, **variables[local_rank]},
+            stdout=destinations.stdouts[local_rank],
+            stderr=destinations.stderrs[local_rank],
+        )
+        for local_rank, command in commands.items()
+    )

@@ -1,0 +1,61 @@
+"""The workers of one node in one round: who they are, among those of all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rdzv_plugins.interfaces import Failure, StoreAddress
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker's place. Ranks count from 0; they may be others in the next round."""
+
+    local_rank: int
+    """Among the workers of this node."""
+    global_rank: int
+    """Among the workers of all nodes."""
+    role_rank: int
+    """Among the workers of the same role."""
+    world_size: int
+    """The workers of all nodes."""
+    role_world_size: int
+    """The workers of the same role."""
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """This node's part of a round. Any thread may have it."""
+
+    role: str
+    group_rank: int
+    """The rank of this node."""
+    group_world_size: int
+    """The number of nodes."""
+    workers: tuple[Worker, ...]
+    """By local rank."""
+    store: StoreAddress | None = None
+    """Where the workers' store is; None: the first worker serves one."""
+    generation: int = 0
+    """Counts the starts on this node, from 1; 0 before they are started."""
+    restarts_used: int = 0
+    """TORCHELASTIC_RESTART_COUNT: how many of --max-restarts this node has used."""
+    pids: Mapping[int, int] = field(default_factory=dict)
+    """By local rank; empty before they are started."""
+
+    @property
+    def local_world_size(self) -> int:
+        return len(self.workers)
+
+    def failure(self, local_rank: int, exit_code: int, *, host: str, stderr: tuple[str, ...] = ()) -> Failure:
+        """The end of a worker, as the other nodes are told of it."""
+        return Failure(
+            node_rank=self.group_rank,
+            host=host,
+            global_rank=self.workers[local_rank].global_rank,
+            local_rank=local_rank,
+            pid=self.pids.get(local_rank, -1),
+            exit_code=exit_code,
+            stderr=stderr,
+        )

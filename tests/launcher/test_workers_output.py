@@ -1,0 +1,234 @@
+"""What is shown of the workers' output: whole lines, however they come, and whoever reads them or does not."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from harness import WORKERS
+from starts_workers import parsed, round_of, spec_of
+
+from rdzv_launcher.run.monitor import WorkerMonitor
+from rdzv_launcher.run.workers.output.console import Console
+from rdzv_launcher.run.workers.output.lines import LONGEST, Lines
+from rdzv_launcher.run.workers.output.log_files import LogFiles
+from rdzv_launcher.run.workers.output.output import Output
+from rdzv_launcher.run.workers.output.tail import Tail
+from rdzv_plugins.testing.agents.processes import clean_environment
+
+RUNNER = Path(__file__).with_name("starts_workers.py")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_lines_are_whole_however_they_come(size: int) -> None:
+    data = "a\r\nb\rc\n\n\u00e9\u20ac\ud7ff\nlast".encode()
+    lines = Lines()
+    found = [line for at in range(0, len(data), size) for line in lines.feed(data[at : at + size])]
+    assert found + lines.feed(b"", final=True) == ["a\n", "b\n", "c\n", "\n", "\u00e9\u20ac\ud7ff\n", "last\n"]
+
+
+def test_what_is_no_text_is_replaced() -> None:
+    lines = Lines()
+    assert lines.feed(b"\xff\x00x\n\xe2") == ["\ufffd\0x\n"]
+    assert lines.feed(b"\x82", final=True) == ["\ufffd\n"]
+
+
+def test_line_without_an_end_takes_no_memory_without_end() -> None:
+    lines = Lines()
+    block = b"x" * 65536
+    found = [line for _ in range(40) for line in lines.feed(block)]
+    assert sum(map(len, found)) - len(found) == 40 * len(block)
+    assert max(map(len, found)) <= LONGEST + len(block) + 1
+
+
+def runner(directory: Path, *argv: object, shell: str = "{}", **env: str) -> subprocess.CompletedProcess[bytes]:
+    """The launcher in miniature, in a shell that decides on its streams."""
+    command = shlex.join([sys.executable, str(RUNNER), "report.json", parsed([*map(str, argv)])])
+    return subprocess.run(
+        ["bash", "-c", shell.replace("{}", command)],
+        capture_output=True,
+        cwd=directory,
+        env=clean_environment() | env,
+        check=False,
+    )
+
+
+WRITES = """
+import os, sys, time
+what = sys.argv[1]
+if what == "flood":
+    for thousand in range(50):
+        os.write(1, b"".join(b"out %d\\n" % number for number in range(1000 * thousand, 1000 * thousand + 1000)))
+    os.write(1, b"no end")
+elif what == "letters":
+    os.write(1, "\u00e9\\n".encode())
+elif what == "closes":
+    os.write(1, b"before\\n")
+    for fd in (0, 1, 2):
+        os.close(fd)
+elif what == "leaves":
+    if os.fork() == 0:
+        for _ in range(100000):
+            if os.path.exists("over"):
+                break
+            os.write(1, b"still\\n")
+            time.sleep(0.001)
+        os._exit(0)
+    os.write(1, b"mine\\n")
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Path:
+    path = tmp_path / "worker.py"
+    path.write_text(WRITES)
+    return path
+
+
+def test_flood_is_shown_whole_and_in_order(worker: Path) -> None:
+    ended = runner(worker.parent, "--tee=1", worker, "flood")
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.decode().splitlines()
+    assert lines == [*(f"[default0]:out {number}" for number in range(50000)), "[default0]:no end"]
+
+
+def test_worker_that_closes_its_streams(worker: Path) -> None:
+    ended = runner(worker.parent, "--tee=3", worker, "closes")
+    assert (ended.returncode, ended.stdout) == (0, b"[default0]:before\n"), ended.stderr
+
+
+def test_nobody_waits_for_what_a_worker_left_behind(worker: Path) -> None:
+    try:
+        ended = runner(worker.parent, "--tee=3", "--log-dir=logs", worker, "leaves")
+    finally:
+        (worker.parent / "over").touch()
+    assert ended.returncode == 0, ended.stderr
+    assert b"[default0]:mine\n" in ended.stdout
+
+
+def test_file_is_shown_to_where_it_was_when_the_worker_had_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "stdout.log"
+    tail = Tail(str(path), "[default0]:", Console("stdout"), None)
+    path.write_text("mine\n")
+    tail.stop_here()
+    with path.open("a") as file:
+        file.write("of a process left behind\n")
+    tail.stop_here()
+    assert not tail.is_done
+    while tail.pump(lambda: None):
+        pass
+    assert tail.is_done
+    tail.close()
+    assert capsys.readouterr().out == "[default0]:mine\n"
+
+
+def test_reader_that_has_gone_costs_nothing(worker: Path) -> None:
+    shell = "set -o pipefail; {} | head -c1"
+    ended = runner(worker.parent, "--tee=1", "--log-dir=logs", worker, "flood", shell=shell)
+    assert ended.returncode == 0, ended.stderr
+    (log,) = worker.parent.glob("logs/*/attempt_0/0/stdout.log")
+    assert log.read_bytes().endswith(b"out 49999\nno end")
+
+
+def test_reader_that_does_not_read_keeps_no_worker_and_no_launcher_waiting(worker: Path) -> None:
+    reader, writer = os.pipe()
+    arguments = parsed(["--tee=1", "--log-dir=logs", str(worker), "flood"])
+    command = [sys.executable, RUNNER, "report.json", arguments]
+    with open(reader, "rb"), open(writer, "wb") as stdout:
+        ended = subprocess.run(
+            command, stdout=stdout, stderr=subprocess.PIPE, cwd=worker.parent, env=clean_environment(), check=False
+        )
+    assert ended.returncode == 0, ended.stderr
+    assert b"did not take all lines of --tee" in ended.stderr
+
+
+def test_letters_that_our_stdout_lacks(worker: Path) -> None:
+    ended = runner(worker.parent, "--tee=1", worker, "letters", PYTHONIOENCODING="ascii:strict", PYTHONUTF8="0")
+    assert (ended.returncode, ended.stdout) == (0, rb"[default0]:\xe9" + b"\n"), ended.stderr
+
+
+def test_standard_output_may_be_another_object(
+    worker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for who calls us from a program of theirs."""
+    monkeypatch.chdir(worker.parent)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    spec = spec_of(["--tee=1", str(worker), "closes"])
+    assert round_of(spec, Output(spec, LogFiles(spec, str(worker.parent))), 0) == []
+    assert isinstance(sys.stdout, io.StringIO)
+    assert sys.stdout.getvalue() == "[default0]:before\n"
+
+
+def test_log_directory_that_is_gone_costs_the_files_and_not_the_job(
+    worker: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Between two rounds something else takes its place; at last there is no place at all."""
+    logs, instead = worker.parent / "logs", worker.parent / "instead"
+    spec = spec_of([f"--log-dir={logs}", "--redirects=1", str(worker), "closes"])
+    files = LogFiles(spec, str(instead))
+    output = Output(spec, files)
+    for taken in (logs, instead):
+        assert round_of(spec, output, 0) == []
+        (log,) = taken.glob("*/attempt_0/0/stdout.log")
+        assert log.read_text() == "before\n"
+        (taken / "aside").mkdir()
+        for found in taken.glob("none_*"):
+            found.rename(taken / "aside" / found.name)
+        taken.rename(f"{taken}.aside")
+        taken.write_text("a file")
+    assert capfd.readouterr().out == ""
+    assert round_of(spec, output, 0) == []
+    assert capfd.readouterr().out == "before\n"
+    assert output.root == os.devnull
+    assert f"the workers' files go to {instead}" in caplog.text
+    assert "the workers' files are left out, and their output comes here" in caplog.text
+
+
+def test_full_disk_ends_a_collected_file_and_nothing_else(worker: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    spec = spec_of(["--tee=1", "--duplicate-stdout-filters=out", f"--log-dir={worker.parent}", str(worker), "flood"])
+    files = LogFiles(spec, "")
+
+    class Full:
+        """Collects in /dev/full."""
+
+        root = ""
+
+        def begin(self, variables):  # type: ignore[no-untyped-def]
+            from dataclasses import replace
+
+            return replace(files.begin(variables), filtered_stdout="/dev/full")
+
+    assert round_of(spec, Output(spec, Full()), 0) == []
+    assert capfd.readouterr().out.endswith("[default0]:out 49999\n[default0]:no end\n")
+
+
+def test_no_thread_is_left_when_a_round_is_over(worker: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    spec = spec_of(["--tee=3", f"--log-dir={worker.parent}", str(worker), "closes"])
+    before = set(threading.enumerate())
+    assert round_of(spec, Output(spec, LogFiles(spec, "")), 0) == []
+    assert set(threading.enumerate()) == before
+
+
+def test_stderr_that_goes_to_ours_can_be_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the monitor, which keeps the last lines; files are left to it as they are."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "said").mkdir()
+    monitor = WorkerMonitor(tmp_path / "pipes")
+    try:
+        spec = spec_of(
+            ["--nproc-per-node=2", "--redirects=0:2", f"--log-dir={tmp_path}", str(WORKERS / "writes.py"), "said"]
+        )
+        failures = round_of(spec, Output(spec, LogFiles(spec, ""), monitor.attach), 0)
+        assert [each.message for each in failures] == ["ValueError: a fault on purpose"]
+        assert "says 0 0 pear" in monitor.tail(0)
+        assert monitor.tail(1)[-1] == "ValueError: a fault on purpose"
+    finally:
+        monitor.close()

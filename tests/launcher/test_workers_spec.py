@@ -1,0 +1,217 @@
+"""The workers' flags: the commands, streams and files that follow from them are those that torch makes of them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starts_workers import group_of, spec_of
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, to_map
+from torch.distributed.elastic.utils import macros
+from torch.distributed.run import config_from_args, get_args_parser
+
+from rdzv_launcher.run.workers.environment import worker_variables
+from rdzv_launcher.run.workers.output.log_files import LogFiles
+from rdzv_launcher.run.workers.program import RUNNER
+from rdzv_launcher.run.workers.streams import parse_streams
+from rdzv_plugins.errors import RdzvError, UsageError
+
+SCRIPT = ["train.py", "--lr", "0.1", "${local_rank}", "a$$b", "$local_rank/$x", "-m"]
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # else torch sets it, for good
+
+
+@pytest.mark.parametrize(
+    "flags", [[], ["-m"], ["--no-python"], ["--run-path"], ["--run-path", "--no-python"]], ids=" ".join
+)
+@pytest.mark.parametrize("python", [None, "/opt/python"])
+def test_command_is_torchs(flags: list[str], python: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if python is not None:
+        monkeypatch.setenv("PYTHON_EXEC", python)
+    argv = [*flags, "--nproc-per-node=2", *SCRIPT]
+    args = get_args_parser().parse_args(argv)
+    args.rdzv_endpoint, args.log_dir = "localhost:0", os.devnull
+    _, entrypoint, arguments = config_from_args(args)
+    for local_rank in range(2):
+        theirs = macros.substitute(list(arguments), str(local_rank))
+        start = [sys.executable, "-u", RUNNER] if "--run-path" in flags else [entrypoint]
+        assert spec_of(argv).program.command(local_rank) == (*start, *theirs)
+
+
+VALUES = ["0", "1", "2", "3", "0:1", "0:1,1:2", "1:3,0:0", "0:1,0:2", "2:3"]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_streams_are_torchs(value: str) -> None:
+    theirs, ours = to_map(Std.from_str(value), 3), parse_streams("--tee", value)
+    assert {rank: int(ours.of(rank)) for rank in range(3)} == {rank: int(std) for rank, std in theirs.items()}
+
+
+def test_streams_of_a_local_rank_above_nine() -> None:
+    assert parse_streams("--tee", "10:2").of(10) == Std.ERR
+
+
+FLAGS = [
+    ["--tee=3"],
+    ["--redirects=3"],
+    ["--redirects=0:1,1:2", "--tee=1:1,2:3"],
+    ["--tee=0:3,2:1", "--redirects=1:3", "--local-ranks-filter=1,2"],
+    ["--local-ranks-filter=0"],
+    [],
+]
+
+
+@pytest.mark.parametrize("flags", FLAGS, ids=" ".join)
+@pytest.mark.parametrize("files", [True, False], ids=["files", "devnull"])
+def test_destinations_are_torchs(flags: list[str], files: bool, tmp_path: Path) -> None:
+    tree, found = {}, {}
+    for who in ("torch", "ours"):
+        directory = str(tmp_path / who) if files else os.devnull
+        variables = {rank: {"TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "2"} for rank in range(3)}
+        if who == "ours":
+            spec = spec_of([f"--log-dir={directory}", "--nproc-per-node=3", "--rdzv-id=job", *flags, "train.py"])
+            there: Any = LogFiles(spec, "").begin(variables)
+            teed, filtered = (there.teed_stdouts, there.teed_stderrs), (there.filtered_stdout, there.filtered_stderr)
+        else:
+            args = get_args_parser().parse_args([*flags, "train.py"])
+            ranks = {int(rank) for rank in args.local_ranks_filter.split(",") if rank}
+            inner = DefaultLogsSpecs(directory, Std.from_str(args.redirects), Std.from_str(args.tee), ranks)
+            there = inner.reify(variables)
+            teed, filtered = (there.tee_stdouts, there.tee_stderrs), (there.filtered_stdout, there.filtered_stderr)
+        if not files:  # torch follows /dev/null then, to no end, and collects lines in a file that cannot be
+            teed, filtered = ({}, {}), ("", "")
+            assert there.error_files == dict.fromkeys(range(3), "" if who == "ours" else os.devnull)
+        shown = [there.stdouts, there.stderrs, *teed, dict(enumerate(filtered)), there.error_files if files else {}]
+        tree[who] = sorted(path.name for path in Path(directory).rglob("*") if path.is_dir()) if files else []
+        found[who] = [{key: path.partition("attempt_2")[2] or path for key, path in each.items()} for each in shown]
+        found[who].append({rank: each["TORCHELASTIC_ERROR_FILE"][-19:] for rank, each in variables.items()})
+    assert found["ours"] == found["torch"]
+    assert tree["ours"][:4] == tree["torch"][:4]
+
+
+def test_second_round_of_an_attempt_has_fresh_files(tmp_path: Path) -> None:
+    """A round that a lost node has ended uses up no restart: the error files of its workers say nothing of the next."""
+    logs = LogFiles(spec_of([f"--log-dir={tmp_path}", "--redirects=3", "train.py"]), "")
+    variables = {0: {"TORCHELASTIC_RESTART_COUNT": "0"}}
+    first = logs.begin(variables)
+    Path(first.error_files[0]).write_text("{}")
+    assert logs.begin(variables) == first
+    assert not Path(first.error_files[0]).exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "says"),
+    [
+        (["--tee=4"], {}, "--tee=4 is neither"),
+        (["--redirects=0:1,1"], {}, "--redirects=0:1,1 is neither"),
+        (["--redirects="], {}, "--redirects= is neither"),
+        (["--local-ranks-filter=a,1"], {}, "--local-ranks-filter=a,1 is not"),
+        (["--signals-to-handle=SIGTERM,SIGNONE"], {}, "--signals-to-handle: there is no signal 'SIGNONE'"),
+        (["--signals-to-handle=SIGKILL"], {}, "--signals-to-handle: SIGKILL cannot be handled"),
+        (["--signals-to-handle=,"], {}, "--signals-to-handle is empty"),
+        (["--shutdown-timeout=-1"], {}, "--shutdown-timeout=-1 is not"),
+        ([], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "soon"}, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon is not"),
+        (["--virtual-local-rank"], {"CUDA_VISIBLE_DEVICES": "0"}, "no device for local rank 1: CUDA_VISIBLE_DEVICES=0"),
+        (["--monitor-interval=0"], {}, "--monitor-interval=0 must be more"),
+        (["--numa-binding=node"], {"PATH": ""}, "--numa-binding=node starts the workers with numactl"),
+    ],
+)
+def test_bad_value_is_named(
+    flags: list[str], variables: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RdzvError) as raised:
+        spec_of(["--nproc-per-node=2", *flags, "train.py"])
+    assert says in str(raised.value)
+
+
+def test_values_are_read_as_torch_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "7")
+    monkeypatch.setenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "1.5")
+    spec = spec_of(["--monitor-interval=2", "--duplicate-stderr-filters=a,,b,c", "--local-ranks-filter=1", "train.py"])
+    assert (spec.shutdown_timeout_s, spec.stuck_timeout_s, spec.monitor_interval_s) == (7, 1.5, 2.0)
+    assert spec.stderr_filters == ("a,b", "c")
+    assert [spec.shows(rank) for rank in range(2)] == [False, True]
+    for value in ("nonsense", "-1"):
+        monkeypatch.setenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", value)
+        assert spec_of(["--shutdown-timeout=3", "train.py"]).stuck_timeout_s == 0
+    assert spec_of(["--shutdown-timeout=3", "train.py"]).shutdown_timeout_s == 3
+
+
+def test_signal_that_is_ignored_stays_ignored_for_the_workers() -> None:
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        spec = spec_of(["--signals-to-handle=SIGTERM,SIGUSR1", "train.py"])
+        nothing = spec_of(["--signals-to-handle=SIGUSR1", "train.py"])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert spec.signals == (signal.SIGTERM,)
+    group = group_of(1)
+    variables = [worker_variables(each, group, group.workers[0], {}) for each in (spec, nothing)]
+    assert [each["TORCHELASTIC_SIGNALS_TO_HANDLE"] for each in variables] == ["SIGTERM", "SIGURG"]
+
+
+def test_each_worker_with_a_virtual_local_rank_has_a_device_of_its_own() -> None:
+    spec, group = spec_of(["--nproc-per-node=2", "--virtual-local-rank", "train.py"]), group_of(2)
+    for environ, devices in (({}, ["0", "1"]), ({"CUDA_VISIBLE_DEVICES": "4, GPU-ab"}, ["4", "GPU-ab"])):
+        variables = [worker_variables(spec, group, worker, environ) for worker in group.workers]
+        assert [(each["LOCAL_RANK"], each["RANK"]) for each in variables] == [("0", "0"), ("0", "1")]
+        assert [each["CUDA_VISIBLE_DEVICES"] for each in variables] == devices
+    with pytest.raises(UsageError, match="no device for local rank 1"):
+        worker_variables(spec, group, group.workers[1], {"CUDA_VISIBLE_DEVICES": "4"})
+
+
+def test_spec_knows_all_that_torchs_worker_spec_does() -> None:
+    """A field that a later torch adds is to be looked at here."""
+    elsewhere = {"rdzv_handler", "fn", "entrypoint", "args", "master_port", "master_addr", "local_addr"}
+    names = {"local_world_size": "nproc", "monitor_interval": "monitor_interval_s", "numa_options": "numa_binding"}
+    names |= {"duplicate_stdout_filters": "stdout_filters", "duplicate_stderr_filters": "stderr_filters"}
+    theirs = {names.get(field.name, field.name) for field in dataclasses.fields(WorkerSpec)} - elsewhere
+    assert theirs <= {field.name for field in dataclasses.fields(spec_of(["train.py"]))}
+
+
+def test_round_is_made_ready_without_torch(tmp_path: Path) -> None:
+    """From the flags, which somebody else has parsed, to what is started, and to what is read of its end."""
+    args = get_args_parser().parse_args(["--tee=3", f"--log-dir={tmp_path}", "train.py"])
+    args.preload = ""  # a flag of ours
+    program = f"""
+import argparse, os, sys
+from rdzv_launcher.run.workers import event_log, failures, file_timer, health, logs_specs, spec, starts
+from rdzv_launcher.run.workers.output import log_files, output
+from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.round_info import StoreInfo
+args = argparse.Namespace(**{vars(args)!r})
+request = Request(backend="static", run_id="job", endpoint="", min_nodes=1, max_nodes=1, nproc_per_node=1)
+spec = spec.read_spec(args, request)
+ours = output.Output(spec, log_files.LogFiles(spec, ""))
+group = WorkerGroup("default", 0, 1, (Worker(0, 0, 0, 1, 1),), StoreInfo("127.0.0.1", 29500))
+timer = file_timer.FileTimer("job", os.environ)
+(start,) = starts.prepare_starts(spec, group, ours, True, lambda variables: timer.start())
+event_log.EventLog(spec.event_log_handler).record("torchelastic.worker.status.SUCCEEDED", {{}})
+health.warn_of_health_port(os.environ)
+ours.end()
+timer.stop()
+failures.worker_failure(local_rank=0, global_rank=0, host="", pid=1, exit_code=1, ended=0.0, error_file=start.stdout)
+loaded = sorted(name for name in sys.modules if name.partition(".")[0] in ("torch", "numpy"))
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_namespace_of_the_parser_is_plain() -> None:
+    """What the test above hands on as text."""
+    args = get_args_parser().parse_args(["train.py"])
+    assert argparse.Namespace(**eval(repr(vars(args)))) == args

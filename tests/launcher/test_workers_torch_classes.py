@@ -1,0 +1,197 @@
+"""What is torch's by its nature, when it is asked for: log classes of others, event handlers, the file timer, NUMA."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from starts_workers import round_of, spec_of
+from torch.distributed.elastic.timer import FileTimerClient
+
+from rdzv_launcher.run.workers.event_log import EventLog
+from rdzv_launcher.run.workers.file_timer import FileTimer
+from rdzv_launcher.run.workers.health import warn_of_health_port
+from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs
+from rdzv_launcher.run.workers.numa import bound
+from rdzv_launcher.run.workers.output.output import Output
+from rdzv_plugins.errors import MissingDependency, PluginError, UsageError
+
+LOGS = """
+import os
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs
+
+class Apart(DefaultLogsSpecs):
+    def reify(self, envs):
+        there = super().reify(envs)
+        for rank, env in envs.items():
+            env["SET_BY_THE_CLASS"] = str(rank)
+            there.stdouts[rank] = os.path.join(self.root_log_dir, f"{rank}.txt")
+        return there
+
+class Nothing(LogsSpecs):
+    def reify(self, envs):
+        return LogsDest()
+    root_log_dir = ""
+
+class Broken(Apart):
+    def __init__(self, **settings):
+        raise ValueError("not today")
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with three such classes, as pip would leave it."""
+    info = tmp_path / "site" / "log_classes-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: log-classes\nVersion: 1.0\n")
+    points = "".join(f"{name.lower()} = log_classes:{name}\n" for name in ("Apart", "Nothing", "Broken"))
+    (info / "entry_points.txt").write_text(f"[torchrun.logs_specs]\n{points}")
+    (info.parent / "log_classes.py").write_text(LOGS)
+    monkeypatch.syspath_prepend(str(info.parent))
+    return tmp_path
+
+
+def test_class_of_somebody_else_decides_on_the_files(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    worker = installed / "worker.py"
+    worker.write_text(
+        "import os, sys\nsys.stdout.write(os.environ['SET_BY_THE_CLASS'] + '\\n')\nsys.stderr.write('aside\\n')\n"
+    )
+    logs = installed / "logs"
+    spec = spec_of(["--logs-specs=apart", f"--log-dir={logs}", "--tee=0:2", "--nproc-per-node=2", str(worker)])
+    assert round_of(spec, Output(spec, ThirdPartyLogs(spec)), 0) == []
+    assert [(logs / f"{rank}.txt").read_text() for rank in range(2)] == ["0\n", "1\n"]
+    assert sorted(capfd.readouterr().err.splitlines()) == ["[default0]:aside", "aside"]
+    assert ThirdPartyLogs(spec).root == str(logs)
+
+
+def test_class_that_is_not_there_or_broken_is_named(installed: Path) -> None:
+    with pytest.raises(UsageError, match="--logs-specs=none: no installed package") as raised:
+        ThirdPartyLogs(spec_of(["--logs-specs=none", "train.py"]))
+    assert "There are apart, broken, " in raised.value.remedy
+    with pytest.raises(PluginError, match="--logs-specs=broken: ValueError: not today"):
+        ThirdPartyLogs(spec_of(["--logs-specs=broken", "train.py"]))
+    with pytest.raises(PluginError, match=r"--logs-specs=nothing: .* each local rank"):
+        ThirdPartyLogs(spec_of(["--logs-specs=nothing", "train.py"])).begin({0: {}})
+
+
+def test_event_handler_is_torchs() -> None:
+    program = (
+        "from rdzv_launcher.run.workers.event_log import EventLog\n"
+        "EventLog('console').record('torchelastic.worker.status.FAILED', {'run_id': 'job', 'exit_code': 3})\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert '"name": "torchelastic.worker.status.FAILED", "source": "AGENT"' in ended.stderr
+    assert '"metadata": {"run_id": "job", "exit_code": 3}' in ended.stderr
+    with pytest.raises(UsageError, match="--event-log-handler=nowhere: torch knows no such") as raised:
+        EventLog("nowhere")
+    assert "console" in raised.value.remedy
+
+
+def test_file_timer_serves_one_round_after_the_other(tmp_path: Path) -> None:
+    path, before = tmp_path / "timer", set(threading.enumerate())
+    timer = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": str(path)})
+    for _ in range(2):
+        assert timer.start() == {"TORCHELASTIC_TIMER_FILE": str(path)}
+        assert stat.S_ISFIFO(path.stat().st_mode)
+        FileTimerClient(str(path)).release("scope")  # there is a server that reads
+    timer.stop()
+    assert not path.exists()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_file_timer_without_a_client_leaves_no_thread(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    timer = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"})
+    (path,) = timer.start().values()
+    assert os.path.basename(path).startswith("watchdog_timer_")
+    (thread,) = set(threading.enumerate()) - before
+    timer.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert not os.path.exists(path)
+
+
+def test_worker_that_misses_its_deadline_is_killed_and_so_is_who_started_it(tmp_path: Path) -> None:
+    """torch's server does so: with the signal that the worker has chosen."""
+    program = f"""
+import os, subprocess, sys
+from rdzv_launcher.run.workers.file_timer import FileTimer
+variables = FileTimer("job", {{"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}}).start()
+worker = "import os, sys, time; from torch.distributed.elastic.timer import FileTimerClient; "
+worker += "FileTimerClient(os.environ['TORCHELASTIC_TIMER_FILE']).acquire('step', 1.0); time.sleep(600)"
+process = subprocess.Popen([sys.executable, "-c", worker], env=os.environ | variables)
+open({str(tmp_path / "pid")!r}, "w").write(str(process.pid))
+process.wait()
+import time
+time.sleep(600)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], env=os.environ | {"TMPDIR": str(tmp_path)}, check=False)
+    assert ended.returncode == -9
+    pid = int((tmp_path / "pid").read_text())
+    assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_file_timer_that_nobody_asked_for() -> None:
+    assert FileTimer("job", {}).start() == {}
+    given = FileTimer("job", {"TORCHELASTIC_TIMER_FILE": "path", "TORCHELASTIC_ENABLE_FILE_TIMER": "0"})
+    assert given.start() == {"TORCHELASTIC_TIMER_FILE": "path"}
+    assert not os.path.exists("path")
+
+
+def test_file_timer_where_there_can_be_no_pipe(tmp_path: Path) -> None:
+    path = str(tmp_path / "no" / "timer")
+    timer = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": path})
+    with pytest.raises(UsageError, match=f"TORCHELASTIC_TIMER_FILE={path}: no pipe can be made there"):
+        timer.start()
+
+
+def test_health_port_is_said_to_be_served_by_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    assert not warn_of_health_port({})
+    assert not caplog.text
+    assert warn_of_health_port({"TORCHELASTIC_HEALTH_CHECK_PORT": "8080"})
+    assert "TORCHELASTIC_HEALTH_CHECK_PORT=8080: nobody answers" in caplog.text
+
+
+def test_numa_binding_says_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without the hardware: no numactl, then one, and no GPU whose place could be asked for."""
+    assert bound(("python", "train.py"), 0, "") == ("python", "train.py")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingDependency, match="--numa-binding=node starts the workers with numactl"):
+        bound(("python", "train.py"), 0, "node")
+    (tmp_path / "numactl").write_text("#!/bin/sh\n")
+    (tmp_path / "numactl").chmod(0o755)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UsageError, match="--numa-binding=node: torch cannot bind local rank 3"):
+        bound(("python", "train.py"), 3, "node")
+    assert not caplog.records  # torch logs a traceback
+
+
+@pytest.mark.parametrize("mode", ["node", "socket", "exclusive", "core-complex"])
+def test_numa_binding_puts_torchs_numactl_in_front(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which processors, is what torch finds out from the hardware: here it is told."""
+    from torch.numa import binding
+
+    asked = []
+
+    def processors(*, gpu_index: int, numa_options: binding.NumaOptions) -> set[int]:
+        asked.append((gpu_index, numa_options.affinity_mode.value))
+        return {0, 1, 2, 5}
+
+    monkeypatch.setattr(binding, "_get_logical_cpus_to_bind_to", processors)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "numactl").write_text("#!/bin/sh\n")
+    (tmp_path / "numactl").chmod(0o755)
+    assert bound(("./train", "-x"), 2, mode) == ("numactl", "--physcpubind=0-2,5", "./train", "-x")
+    assert asked == [(2, mode)]

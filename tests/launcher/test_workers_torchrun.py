@@ -1,0 +1,233 @@
+"""What workers get from ``run/workers``, beside what they get from torchrun: variables, files, lines, error files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import WORKERS
+from starts_workers import parsed
+
+from rdzv_plugins.testing.agents.agent import Agents
+
+LAUNCHERS = {
+    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
+    "ours": [sys.executable, str(Path(__file__).with_name("starts_workers.py")), "report.json"],
+}
+ALONE = ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=job"]
+DIFFER = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "OF_THE_LAUNCHER"}
+"""The first two are the rendezvous's; the path of the error file has a part that is drawn by chance."""
+RANKS = range(4)
+
+
+@dataclass
+class Ended:
+    """A launcher that has ended."""
+
+    directory: Path
+    code: int
+    stdout: str
+    stderr: str
+
+    def said(self, stream: str) -> list[str]:
+        """Lines of workers, in whatever order they came."""
+        return sorted(line for line in getattr(self, stream).splitlines() if "says" in line)
+
+    @property
+    def run_directory(self) -> Path:
+        (found,) = (self.directory / "logs").iterdir()
+        return found
+
+    def files(self) -> set[str]:
+        return {str(path.relative_to(self.run_directory)) for path in self.run_directory.rglob("*.*") if path.is_file()}
+
+    def log(self, name: str) -> list[str]:
+        return [line for line in (self.run_directory / name).read_text().splitlines() if "says" in line]
+
+
+def launch(agents: Agents, launcher: str, arguments: list[str]) -> Ended:
+    """Run it to its end, in a directory of its own."""
+    directory = agents.directory / launcher
+    (directory / "said").mkdir(parents=True)
+    with ExitStack() as files:
+        streams = [files.enter_context((directory / name).open("wb")) for name in ("stdout", "stderr")]
+        process = subprocess.Popen(
+            [*LAUNCHERS[launcher], *([parsed(arguments)] if launcher == "ours" else arguments)],
+            cwd=directory,
+            env=agents.env,
+            stdin=subprocess.DEVNULL,
+            stdout=streams[0],
+            stderr=streams[1],
+        )
+        try:
+            code = process.wait(180)
+        finally:
+            process.kill()
+            process.wait()
+    return Ended(directory, code, *((directory / name).read_text() for name in ("stdout", "stderr")))
+
+
+def both(directory: Path, arguments: list[str], **variables: str) -> Iterator[dict[str, Ended]]:
+    agents = Agents(directory)
+    agents.env.pop("OMP_NUM_THREADS", None)
+    agents.env.update(variables)
+    try:
+        yield {launcher: launch(agents, launcher, arguments) for launcher in LAUNCHERS}
+    finally:
+        agents.close()
+
+
+@pytest.fixture(scope="module")
+def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ended]]:
+    """Four workers, each with its streams in another way; the second fails once, and all are started again."""
+    yield from both(
+        tmp_path_factory.mktemp("restarted"),
+        [
+            *ALONE,
+            "--nproc-per-node=4",
+            "--max-restarts=1",
+            "--role=trainer",
+            "--log-dir=logs",
+            "--tee=0:3,1:1",
+            "--redirects=1:2,2:3",
+            "--local-ranks-filter=0,1,3",
+            "--duplicate-stdout-filters=apple,, x,kiwi",
+            "--duplicate-stderr-filters=pear",
+            "--signals-to-handle=SIGTERM,SIGUSR1",
+            str(WORKERS / "writes.py"),
+            "said",
+            "${local_rank}",
+            "$$x",
+            "${other}",
+        ],
+        TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="<${role_name} ${rank} ${local_rank} ${what}> ",
+        CUDA_VISIBLE_DEVICES="7,6,5,4",
+    )
+
+
+def told(ended: Ended, attempt: int, rank: int) -> dict[str, Any]:
+    return dict(json.loads((ended.directory / "said" / f"{attempt}.{rank}.json").read_text()))
+
+
+def test_both_end_well(restarted: dict[str, Ended]) -> None:
+    assert {name: ended.code for name, ended in restarted.items()} == dict.fromkeys(LAUNCHERS, 0)
+    (failed,), succeeded = json.loads((restarted["ours"].directory / "report.json").read_text())
+    assert failed == {"rank": 1, "code": 1, "says": "ValueError: a fault on purpose"}
+    assert succeeded == []
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_every_variable_is_torchruns(restarted: dict[str, Ended], attempt: int, rank: int) -> None:
+    theirs, ours = (told(restarted[name], attempt, rank)["environ"] for name in LAUNCHERS)
+    assert ours["TORCHELASTIC_RESTART_COUNT"] == str(attempt)
+    assert {"OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID", "CUDA_VISIBLE_DEVICES"} <= theirs.keys()
+    names = (theirs.keys() | ours.keys()) - DIFFER - {"PWD"}
+    assert {name: ours.get(name) for name in names} == {name: theirs.get(name) for name in names}
+    ends = {each["TORCHELASTIC_ERROR_FILE"].partition("/attempt_")[2] for each in (ours, theirs)}
+    assert ends == {f"{attempt}/{rank}/error.json"}
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_arguments_are_torchruns(restarted: dict[str, Ended], rank: int) -> None:
+    theirs, ours = (told(restarted[name], 0, rank)["argv"] for name in LAUNCHERS)
+    assert ours == theirs == [str(rank), "$x", "${other}"]
+
+
+def test_files_are_torchruns(restarted: dict[str, Ended]) -> None:
+    assert restarted["ours"].files() == restarted["torchrun"].files()
+    assert {
+        "attempt_0/1/error.json",
+        "attempt_0/2/stdout.log",
+        "attempt_1/filtered_stdout.log",
+        "attempt_1/1/stderr.log",
+    } <= restarted["ours"].files()
+    assert restarted["ours"].run_directory.name.startswith("job_")
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_lines_in_the_files_are_torchruns(restarted: dict[str, Ended], stream: str) -> None:
+    names = [name for name in restarted["torchrun"].files() if name.endswith(f"{stream}.log")]
+    assert len(names) == 8
+    for name in names:  # the collected ones are of several workers, in any order
+        assert sorted(restarted["ours"].log(name)) == sorted(restarted["torchrun"].log(name)), name
+        assert restarted["ours"].log(name), name
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_lines_on_the_console_are_torchruns(restarted: dict[str, Ended], stream: str) -> None:
+    ours = restarted["ours"].said(stream)
+    assert ours == restarted["torchrun"].said(stream)
+    assert "<trainer 0 0 ${what}> says 0 0 kiwi \u00e9" in ours
+    assert ("<trainer 1 1 ${what}> says 1 1 pear" in ours) == (stream == "stdout")
+    assert "says 1 3 pear" in ours
+    assert not [line for line in ours if "says 0 2" in line]
+
+
+def test_error_file_is_torchruns(restarted: dict[str, Ended]) -> None:
+    theirs, ours = (
+        json.loads((restarted[name].run_directory / "attempt_0/1/error.json").read_text())["message"]
+        for name in LAUNCHERS
+    )
+    assert ours["message"] == theirs["message"] == "ValueError: a fault on purpose"
+
+
+@pytest.fixture(scope="module")
+def run_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ended]]:
+    """One worker of --run-path that raises, with a virtual local rank, under a scheduler that wants an error file."""
+    script = str(WORKERS / "raises.py")
+    yield from both(
+        tmp_path_factory.mktemp("run_path"),
+        [
+            *ALONE,
+            *("--run-path", "--log-dir=logs", "--tee=3", "--virtual-local-rank", script, "said", "--lr", "0.1"),
+        ],
+        TORCHELASTIC_ERROR_FILE="scheduler.json",
+        CUDA_VISIBLE_DEVICES="3, 5",
+        TORCHELASTIC_TIMER_FILE="timer",
+    )
+
+
+def test_script_of_run_path_runs_as_under_torchrun(run_path: dict[str, Ended]) -> None:
+    theirs, ours = (json.loads((run_path[name].directory / "said/started.json").read_text()) for name in LAUNCHERS)
+    environ = [each.pop("environ") for each in (theirs, ours)]
+    assert ours == theirs
+    assert ours["name"] == "__main__"
+    assert ours["argv"][1:] == ["said", "--lr", "0.1"]
+    names = (environ[0].keys() | environ[1].keys()) - DIFFER - {"PWD"}
+    assert {name: environ[1].get(name) for name in names} == {name: environ[0].get(name) for name in names}
+    assert (environ[1]["LOCAL_RANK"], environ[1]["CUDA_VISIBLE_DEVICES"]) == ("0", "3")
+
+
+def test_exception_of_run_path_is_recorded_as_by_torchrun(run_path: dict[str, Ended]) -> None:
+    for file in ("logs", "scheduler.json"):
+        found = {}
+        for name in LAUNCHERS:
+            path = run_path[name].directory / file
+            path = run_path[name].run_directory / "attempt_0/0/error.json" if file == "logs" else path
+            found[name] = json.loads(path.read_text())["message"]
+            info = found[name].pop("extraInfo")
+            assert int(info.pop("timestamp")) > 0
+            assert info.pop("py_callstack").splitlines()[-2:] == [
+                '    raise KeyError("a fault on purpose")',
+                "KeyError: 'a fault on purpose'",
+            ]
+            assert info == {}
+        assert found["ours"] == found["torchrun"]
+        assert found["ours"].get("errorCode") == (None if file == "logs" else 1)
+
+
+def test_output_of_run_path_is_torchruns(run_path: dict[str, Ended]) -> None:
+    assert {ended.code for ended in run_path.values()} == {1}
+    assert run_path["ours"].files() == run_path["torchrun"].files()
+    assert run_path["ours"].said("stdout") == run_path["torchrun"].said("stdout") == ["[default0]:says a line"]
+    # there the agent prints what a worker has raised, here the worker does
+    assert "[default0]:KeyError: 'a fault on purpose'" in run_path["ours"].stderr.splitlines()
+    assert "KeyError: 'a fault on purpose'" in run_path["torchrun"].stderr
