@@ -1,4 +1,10 @@
-"""Every flag and PET_* variable of the installed torchrun means the same to ``rdzv-run``."""
+"""Every flag and PET_* variable of the installed torchrun means the same to ``rdzv-run``, which declares its own.
+
+What torch's parser has is walked here, and a difference is told by flag and fact. Two things are meant to differ: the
+texts of the help (``help``, ``metavar``), and the defaults of ``UNSET_UNLESS_GIVEN``.
+"""
+
+from __future__ import annotations
 
 import argparse
 import itertools
@@ -7,51 +13,64 @@ import pytest
 from torch.distributed.argparse_util import check_env, env
 from torch.distributed.run import get_args_parser
 
-from rdzv_launcher.run.arguments import build_parser, parse_arguments
+from rdzv_launcher.run.command_line.options import Switch, Value
+from rdzv_launcher.run.command_line.parser import build_parser
+from rdzv_launcher.run.command_line.parsing import parse_arguments
+from rdzv_launcher.run.command_line.variables import variable_of
+from rdzv_plugins.errors import UsageError
 
-UNSET_UNLESS_GIVEN = {"master_addr", "master_port", "node_rank", "rdzv_backend", "rdzv_id", "local_addr"}
+UNSET_UNLESS_GIVEN = {"master_addr", "node_rank", "rdzv_backend", "rdzv_id"}
 """Here None means "not given": the launcher has to tell a default from a choice."""
 
+FACTS = ("dest", "nargs", "const", "choices", "required")
+
 SAMPLES = {
-    "nnodes": "2:4",
-    "nproc_per_node": "auto",
-    "rdzv_conf": "timeout=30,rank=1",
-    "start_method": "fork",
-    "numa_binding": "node",
-    "redirects": "0:1,1:2",
-    "duplicate_stdout_filters": "apple,pe,,ar",
-    "signals_to_handle": "SIGTERM,SIGUSR1",
+    "nnodes": ["2:4", "1", ""],
+    "nproc_per_node": ["auto", "8"],
+    "rdzv_conf": ["timeout=30,rank=1", "a=b=c"],
+    "start_method": ["fork", "forkserver", "spawn"],
+    "numa_binding": ["node", "core-complex"],
+    "redirects": ["0:1,1:2", "3"],
+    "duplicate_stdout_filters": ["apple,pe,,ar", "", ",", ",,,", "a,,,b,", "a,,b"],
+    "duplicate_stderr_filters": ["apple,pe,,ar", "one"],
+    "signals_to_handle": ["SIGTERM,SIGUSR1"],
 }
+"""Values of the options; of others those of their types."""
+TEXTS = {int: ["7", "-1", " 3 "], float: ["0.5", "1e3", "2"]}
+WRONG = {int: "3.5", float: "soon"}
 
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch):
     for action in get_args_parser()._actions:
         monkeypatch.delenv(f"PET_{action.dest.upper()}", raising=False)
+    monkeypatch.delenv("TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", raising=False)
 
 
 def optional(parser):
     return [action for action in parser._actions if action.option_strings and action.dest != "help"]
 
 
-def same_kind(torchs, ours):
-    """All that an option is, but for its default; its type by name, as torch makes one type afresh each time."""
-    facts = ("dest", "nargs", "const", "choices", "required", "metavar", "help")
-    assert type(ours) is type(torchs)
-    assert [getattr(ours, fact) for fact in facts] == [getattr(torchs, fact) for fact in facts]
-    assert getattr(ours.type, "__name__", None) == getattr(torchs.type, "__name__", None)
+def samples(action):
+    return SAMPLES.get(action.dest) or TEXTS.get(action.type) or ["text", "with space", "x=y"]
 
 
-def sample(action):
-    number = {int: "7", float: "0.5"}.get(action.type)
-    return SAMPLES.get(action.dest) or number or "text"
+def differences(torchs, ours):
+    """All that an option is, but for its help; its type by name, as torch makes one type afresh each time."""
+    found = [(fact, getattr(torchs, fact), getattr(ours, fact)) for fact in FACTS]
+    found.append(("type", *(getattr(each.type or str, "__name__", None) for each in (torchs, ours))))
+    found.append(("spellings", set(torchs.option_strings), set(ours.option_strings)))
+    found.append(("reads a variable", isinstance(torchs, env | check_env), isinstance(ours, Value | Switch)))
+    if torchs.dest not in UNSET_UNLESS_GIVEN:
+        found.append(("default", torchs.default, ours.default))
+    return [f"{fact}: torchrun's is {theirs!r}, ours {own!r}" for fact, theirs, own in found if theirs != own]
 
 
 def parsed_by_both(argv):
     """torch's namespace, and ours less our own options."""
     torchs = vars(get_args_parser().parse_args(argv))
     ours = vars(parse_arguments(argv))
-    return torchs, {dest: ours[dest] for dest in torchs}
+    return torchs, {dest: ours.get(dest, "missing") for dest in torchs}
 
 
 OPTIONS = optional(get_args_parser())
@@ -64,22 +83,27 @@ def action_of(dest):
     return action
 
 
-@pytest.mark.parametrize(("spelling", "dest"), SPELLINGS, ids=[spelling for spelling, _ in SPELLINGS])
-def test_every_spelling_of_torchs_options_is_the_same_option_here(spelling, dest):
-    ours = {s: action for action in build_parser()._actions for s in action.option_strings}
-    same_kind(action_of(dest), ours[spelling])
+def test_every_option_of_torchs_is_one_of_ours():
+    ours = {action.dest: action for action in build_parser()._actions}
+    missing = [f"{'/'.join(action.option_strings)} is missing" for action in OPTIONS if action.dest not in ours]
+    differ = [
+        f"{'/'.join(action.option_strings)}: {difference}"
+        for action in OPTIONS
+        if action.dest in ours
+        for difference in differences(action, ours[action.dest])
+    ]
+    assert not missing + differ, "\n".join(missing + differ)
 
 
 def test_positional_arguments_are_torchs():
     torchs, ours = ([a for a in p._actions if not a.option_strings] for p in (get_args_parser(), build_parser()))
     for theirs, own in zip(torchs, ours, strict=True):
-        same_kind(theirs, own)
+        assert differences(theirs, own) == []
 
 
 def test_defaults_are_torchs_but_for_those_that_are_unset_unless_given():
     torchs, ours = parsed_by_both(["train.py"])
-    differ = {dest for dest in torchs if ours[dest] != torchs[dest]}
-    assert differ <= UNSET_UNLESS_GIVEN
+    assert {dest for dest in torchs if ours[dest] != torchs[dest]} == UNSET_UNLESS_GIVEN
     assert {dest for dest in UNSET_UNLESS_GIVEN if ours[dest] is not None} == set()
 
 
@@ -87,25 +111,31 @@ def test_defaults_are_torchs_but_for_those_that_are_unset_unless_given():
 @pytest.mark.parametrize("joined", [False, True], ids=["apart", "joined"])
 def test_given_value_is_read_as_torch_reads_it(spelling, dest, joined):
     action = action_of(dest)
-    if action.nargs == 0:
-        argv = [spelling]
-    elif joined and spelling.startswith("--"):
-        argv = [f"{spelling}={sample(action)}"]
-    else:
-        argv = [spelling, sample(action)]
-    torchs, ours = parsed_by_both([*argv, "train.py", "--lr", "0.1", spelling])
-    assert ours[dest] == torchs[dest]
-    assert ours[dest] not in (None, action.default)
-    assert ours["training_script_args"] == ["--lr", "0.1", spelling]
+    for text in samples(action) if action.nargs != 0 else [""]:
+        if action.nargs == 0:
+            argv = [spelling]
+        elif joined:
+            argv = [f"{spelling}={text}"] if spelling.startswith("--") else [f"{spelling}{text}"]
+        else:
+            argv = [spelling, text]
+        torchs, ours = parsed_by_both([*argv, "train.py", "--lr", "0.1", spelling])
+        assert ours[dest] == torchs[dest], argv
+        assert type(ours[dest]) is type(torchs[dest]), argv
+        assert ours["training_script_args"] == ["--lr", "0.1", spelling]
+        assert dest in parse_arguments([*argv, "train.py"]).given
+    assert dest not in parse_arguments(["train.py"]).given
 
 
 @pytest.mark.parametrize("dest", FROM_ENVIRONMENT)
 def test_variable_is_read_as_torch_reads_it(dest, monkeypatch):
     action = action_of(dest)
-    monkeypatch.setenv(f"PET_{dest.upper()}", "1" if action.nargs == 0 else sample(action))
-    torchs, ours = parsed_by_both(["train.py"])
-    assert ours[dest] == torchs[dest]
-    assert ours[dest] not in (None, action.default)
+    for text in ["1", "0", "2", " 1", "-1"] if action.nargs == 0 else samples(action):
+        monkeypatch.setenv(f"PET_{dest.upper()}", text)
+        torchs, ours = parsed_by_both(["train.py"])
+        assert ours[dest] == torchs[dest], text
+        assert type(ours[dest]) is type(torchs[dest]), text
+        args = parse_arguments(["train.py"])
+        assert dest in args.given & args.by_variable
 
 
 @pytest.mark.parametrize("dest", FROM_ENVIRONMENT)
@@ -113,9 +143,32 @@ def test_flag_wins_over_the_variable(dest, monkeypatch):
     action = action_of(dest)
     flag = action.nargs == 0
     monkeypatch.setenv(f"PET_{dest.upper()}", "0" if flag else "9")
-    spelling = action.option_strings[0]
-    torchs, ours = parsed_by_both([spelling, *([] if flag else [sample(action)]), "train.py"])
+    argv = [action.option_strings[0], *([] if flag else [samples(action)[0]]), "train.py"]
+    torchs, ours = parsed_by_both(argv)
     assert ours[dest] == torchs[dest]
+    args = parse_arguments(argv)
+    assert dest in args.given - args.by_variable
+
+
+@pytest.mark.parametrize("dest", sorted({action.dest for action in OPTIONS} - set(FROM_ENVIRONMENT)))
+def test_variable_that_torch_does_not_have_is_none_here(dest, monkeypatch):
+    monkeypatch.setenv(variable_of(dest), "node")
+    torchs, ours = parsed_by_both(["train.py"])
+    assert ours[dest] is torchs[dest] is None
+
+
+@pytest.mark.parametrize("dest", [action.dest for action in OPTIONS if action.type in WRONG])
+def test_value_of_a_wrong_type_is_refused_and_its_source_named(dest, monkeypatch, capsys):
+    action = action_of(dest)
+    wrong = WRONG[action.type]
+    for parse in (get_args_parser().parse_args, parse_arguments):
+        with pytest.raises(SystemExit) as end:
+            parse([f"{action.option_strings[0]}={wrong}", "train.py"])
+        assert end.value.code == 2
+        assert f"invalid {action.type.__name__} value: '{wrong}'" in capsys.readouterr().err
+    monkeypatch.setenv(f"PET_{dest.upper()}", wrong)
+    with pytest.raises(UsageError, match=f"^PET_{dest.upper()}={wrong}: not a valid {action.type.__name__}"):
+        parse_arguments(["train.py"])
 
 
 @pytest.mark.parametrize(
@@ -125,6 +178,10 @@ def test_flag_wins_over_the_variable(dest, monkeypatch):
         ["--rdzv_backend=c10d", "--rdzv-endpoint=h:1", "--rdzv_id=7", "--rdzv-conf=a=1,b=2", "-m", "pkg.mod", "x"],
         ["--standalone", "-r", "3", "-t", "0:1", "--no_python", "./run.sh", "--", "--rdzv-strict"],
         ["--max-restarts=3", "--monitor_interval", "5", "--log_dir=/tmp", "--role", "trainer", "t.py"],
+        ["--nnode", "3", "--stand", "--redir=1", "t.py"],  # cut short, as long as it is clear
+        ["-mr3", "pkg.mod"],
+        ["--", "t.py", "--", "--nnodes=3"],
+        ["-", "--nnodes=3"],
     ],
 )
 def test_whole_command_lines_mean_the_same(argv):
@@ -134,14 +191,16 @@ def test_whole_command_lines_mean_the_same(argv):
     assert {d: torchs[d] for d in set(torchs) - given} == {d: action_of(d).default for d in set(torchs) - given}
 
 
-def test_value_out_of_torchs_choices_is_refused(capsys):
+@pytest.mark.parametrize("dest", [action.dest for action in OPTIONS if action.choices])
+def test_value_out_of_torchs_choices_is_refused(dest, capsys):
+    flag = action_of(dest).option_strings[0]
     with pytest.raises(SystemExit) as end:
-        parse_arguments(["--start-method=teleport", "train.py"])
+        parse_arguments([f"{flag}=teleport", "train.py"])
     assert end.value.code == 2
-    assert "--start-method" in capsys.readouterr().err
+    assert flag in capsys.readouterr().err
 
 
-def test_our_own_options_take_no_spelling_of_torchs():
+def test_our_own_options_take_no_spelling_of_torchs_and_there_is_no_other():
     torchs = {spelling for spelling, _ in SPELLINGS}
     ours = set(itertools.chain(*(action.option_strings for action in optional(build_parser())))) - torchs
     assert ours == {
@@ -151,6 +210,7 @@ def test_our_own_options_take_no_spelling_of_torchs():
         "--exit_barrier_timeout",
         "--enable-tiered-parallel-tcpstore",
         "--enable_tiered_parallel_tcpstore",
+        "--preload",
         "--rdzv-no-plugin",
         "--rdzv_no_plugin",
         "--rdzv-strict",
@@ -166,3 +226,50 @@ def test_both_spellings_of_our_own_options_work():
     assert isinstance(dashed, argparse.Namespace)
     assert dashed == scored
     assert (dashed.rdzv_no_plugin, dashed.rdzv_strict, dashed.exit_barrier_timeout) == (["a"], True, 5.0)
+
+
+def test_flag_that_may_be_repeated_has_all_its_values():
+    assert parse_arguments(["--rdzv-no-plugin=a", "--rdzv_no_plugin", "b", "t.py"]).rdzv_no_plugin == ["a", "b"]
+
+
+@pytest.mark.parametrize("of_torch", ["7.5", None])
+@pytest.mark.parametrize("ours", ["6", None])
+@pytest.mark.parametrize("flag", ["5", None])
+def test_torchs_variable_of_the_exit_barrier_is_the_last_to_be_asked(flag, ours, of_torch, monkeypatch):
+    if of_torch:
+        monkeypatch.setenv("TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", of_torch)
+    if ours:
+        monkeypatch.setenv("PET_EXIT_BARRIER_TIMEOUT", ours)
+    args = parse_arguments([*([f"--exit-barrier-timeout={flag}"] if flag else []), "t.py"])
+    assert args.exit_barrier_timeout == float(flag or ours or of_torch or 300)
+
+
+@pytest.mark.parametrize("name", ["PET_EXIT_BARRIER_TIMEOUT", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"])
+def test_variable_of_the_exit_barrier_that_is_no_number_is_named(name, monkeypatch):
+    monkeypatch.setenv(name, "long")
+    with pytest.raises(UsageError, match=f"^{name}=long: not a valid float"):
+        parse_arguments(["t.py"])
+    assert parse_arguments(["--exit-barrier-timeout=1", "t.py"]).exit_barrier_timeout == 1.0
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--bogus"], "unrecognized arguments: --bogus\n"),
+        (["--bogus=3", "t.py"], "unrecognized arguments: --bogus\n"),
+        (["--nnodes", "2", "--role=a", "--bogus", "t.py"], "unrecognized arguments: --bogus\n"),
+        (["--nnode=2", "--standalone", "-m", "-r3", "--zzz=2", "t.py"], "unrecognized arguments: --zzz\n"),
+        (["--nods=2", "t.py"], "unrecognized arguments: --nods; did you mean --nnodes?\n"),
+        (["--rdzv_backed=c10d", "t.py"], "unrecognized arguments: --rdzv_backed; did you mean --rdzv-backend?\n"),
+        (["-x", "t.py"], "unrecognized arguments: -x\n"),
+        (["--nnodes=2"], "the following arguments are required: script"),
+        (["--role", "--bogus", "t.py"], "argument --role: expected one argument"),
+        (["--rdzv", "c10d", "t.py"], "ambiguous option: --rdzv could match"),
+        (["--standalone=1", "t.py"], "argument --standalone: ignored explicit argument '1'"),
+    ],
+)
+def test_what_cannot_be_parsed_is_named(argv, said, capsys):
+    with pytest.raises(SystemExit) as end:
+        parse_arguments(argv)
+    assert end.value.code == 2
+    assert f"rdzv-run: error: {said}" in capsys.readouterr().err

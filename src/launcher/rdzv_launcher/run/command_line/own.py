@@ -1,0 +1,67 @@
+"""The flags that torchrun does not have."""
+
+from __future__ import annotations
+
+import argparse
+
+from rdzv_launcher.run.command_line.options import Repeated, Switch, Value
+from rdzv_launcher.version import ShowVersion
+
+TITLE = "rdzv-run options"
+
+
+def add_our_own(parser: argparse.ArgumentParser) -> None:
+    """Declare ours, in a section of the help."""
+    ours = parser.add_argument_group(TITLE)
+    ours.add_argument(
+        "--exit-barrier-timeout",
+        "--exit_barrier_timeout",
+        action=Value,
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="after so long a node that is done waits only for nodes that are known to live (default: "
+        "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300)",
+    )
+    ours.add_argument(
+        "--preload",
+        action=Value,
+        type=str,
+        default="",
+        metavar="MODULE[,MODULE...]",
+        help="import these once, while the nodes meet, and fork the workers of every round from there; torch, say "
+        "(also RDZV_PRELOAD, or --rdzv-conf preload=MODULE[:MODULE...])",
+    )
+    ours.add_argument(
+        "--enable-tiered-parallel-tcpstore",
+        "--enable_tiered_parallel_tcpstore",
+        action=Value,
+        type=str,
+        default="false",
+        metavar="true|false",
+        help="torch_npu_run's switch for one store proxy per node: true is --rdzv-backend=tiered (default false)",
+    )
+    ours.add_argument(
+        "--check",
+        action=Switch,
+        help="say what can be known before the start, line by line, and end: nothing is started, nothing is left",
+    )
+    ours.add_argument(
+        "--rdzv-no-plugin",
+        "--rdzv_no_plugin",
+        action=Repeated,
+        metavar="NAME",
+        help="switch off the plug-in (or distribution) NAME; may be repeated. Also RDZV_DISABLE_PLUGINS=NAME,...",
+    )
+    ours.add_argument(
+        "--rdzv-strict",
+        "--rdzv_strict",
+        action=Switch,
+        help="stop if any installed plug-in is broken, not only the selected one",
+    )
+    ours.add_argument(
+        "-v", "--verbose", action=Switch, help="log more, and show tracebacks of errors (also RDZV_DEBUG=1)"
+    )
+    ours.add_argument(
+        "--version", action=ShowVersion, help="print the versions, and whether the native part is there, and end"
+    )

@@ -1,0 +1,86 @@
+"""The parser of ``rdzv-run``: all flags, the form of their help, and what is said of one that is not known."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Sequence
+from typing import NoReturn
+
+from rdzv_launcher.run.command_line.own import add_our_own
+from rdzv_launcher.run.command_line.torchrun import add_torchruns
+from rdzv_plugins.errors import UsageError
+
+
+def build_parser() -> Parser:
+    """The parser with all flags. It reads no variables: ``parse_arguments`` does."""
+    parser = Parser(
+        prog="rdzv-run",
+        usage="%(prog)s [flag ...] script [argument ...]",
+        description="torchrun with rendezvous backends as plug-ins. Each flag may also be written with underscores, "
+        "and come by a variable: PET_NNODES=2 is --nnodes=2. See also: rdzv backends",
+        formatter_class=_Help,
+    )
+    add_torchruns(parser)
+    add_our_own(parser)
+    return parser
+
+
+class Parser(argparse.ArgumentParser):
+    """Finds the flag that is not known when the arguments cannot be parsed: argparse may complain of another thing."""
+
+    arguments: Sequence[str] = ()
+    """What is being parsed."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends as argparse does, with 2. Raises ``UsageError`` for a flag that the installed torchrun has."""
+        # needed here alone, as difflib below: both cost more than the parser does
+        from rdzv_launcher.run.command_line.installed_torch import knows
+
+        unknown = self._first_unknown()
+        if unknown and knows(unknown):
+            raise UsageError(
+                f"{unknown} is a flag of the installed torchrun, and this rdzv-run is too old to have it",
+                remedy="Leave it out, or look for a newer release of rdzv-plugins.",
+            )
+        super().error(f"unrecognized arguments: {unknown}{self._similar(unknown)}" if unknown else message)
+
+    def _first_unknown(self) -> str:
+        """The first flag before the script that is none of ours; empty if all are known."""
+        arguments = iter(self.arguments)
+        for argument in arguments:
+            if not argument.startswith("-") or argument in ("-", "--") or argument[1].isdecimal() or " " in argument:
+                return ""  # the script
+            flag, joined, _ = argument.partition("=")
+            glued = joined or (len(flag) > 2 and not flag.startswith("--"))
+            meant = self._meant_by(flag)
+            if not meant:
+                return flag
+            if not glued and all(action.nargs != 0 for action in meant):
+                next(arguments, None)  # its value
+        return ""
+
+    def _meant_by(self, flag: str) -> list[argparse.Action]:
+        """The options that a flag may be: it may be cut short, and a short one may have its value glued to it."""
+        spelt = self._option_string_actions
+        if flag in spelt:
+            return [spelt[flag]]
+        if flag.startswith("--"):
+            return [action for known, action in spelt.items() if known.startswith(flag)]
+        return [spelt[flag[:2]]] if flag[:2] in spelt else []
+
+    def _similar(self, unknown: str) -> str:
+        import difflib
+
+        flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        found = difflib.get_close_matches(unknown.replace("_", "-"), flags, n=1, cutoff=0.7)
+        return f"; did you mean {found[0]}?" if found else ""
+
+
+class _Help(argparse.HelpFormatter):
+    """Shows each flag in one spelling."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        shown = copy.copy(action)
+        shown.option_strings = [flag for flag in action.option_strings if "_" not in flag]
+        return super()._format_action_invocation(shown)

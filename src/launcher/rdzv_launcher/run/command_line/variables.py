@@ -1,0 +1,39 @@
+"""The environment variables that stand for flags: ``PET_`` and the flag's name, as torchrun has them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+
+from rdzv_plugins.errors import UsageError
+
+_ALSO = {"exit_barrier_timeout": "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", "preload": "RDZV_PRELOAD"}
+"""Other variables, torch's among them, that say the same as a flag. The flag's own variable wins."""
+
+
+def variable_of(dest: str) -> str:
+    """The variable of the option with this destination."""
+    return f"PET_{dest.upper()}"
+
+
+def source_of(dest: str) -> str | None:
+    """The variable that gives this option a value now; None if none is set. An empty one is set."""
+    names = (variable_of(dest), *([_ALSO[dest]] if dest in _ALSO else []))
+    return next((name for name in names if name in os.environ), None)
+
+
+@contextlib.contextmanager
+def blaming_variables(args: argparse.Namespace) -> Iterator[None]:
+    """A ``UsageError`` about a flag that nobody has written names the variable in its place."""
+    try:
+        yield
+    except UsageError as error:
+        text = str(error)
+        for dest in args.by_variable:
+            flag = rf"--{dest.replace('_', '[-_]')}(?![\w-])"
+            text = re.sub(flag, source_of(dest) or variable_of(dest), text)
+        error.args = (text,)
+        raise
