@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from rdzv_launcher.bench import arguments as bench
 from rdzv_launcher.console import logging_given_back, report, setup_logging
 from rdzv_launcher.tools import conformance, new_backend, serve
+from rdzv_launcher.tools.stacks import command as stacks
 from rdzv_launcher.tools.status import command as status
 from rdzv_launcher.version import ShowVersion
 from rdzv_plugins.errors import debug_wanted
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     conformance.configure(commands)
     new_backend.configure(commands)
     serve.configure(commands)
+    stacks.configure(commands)
     status.configure(commands)
     args = parser.parse_args(argv)
     with contextlib.nullcontext() if argv is None else logging_given_back():
@@ -59,6 +61,7 @@ _COMMANDS = {
     "conformance": conformance.run,
     "new-backend": new_backend.run,
     "serve": serve.run,
+    "stacks": stacks.run,
     "status": status.run,
 }
 

@@ -1,0 +1,116 @@
+"""Workers at the same place, together: the odd ones first.
+
+Two workers are at the same place if their main threads have equal stacks and their processes are in like states. A
+worker that runs changes its place all the time: of its innermost call the line does not count.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+
+from rdzv_launcher.run.stacks.frames import Frame
+from rdzv_launcher.run.stacks.reports import WorkerReport
+
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
+_AROUND = ("wrapper", "wrapped", "inner", "decorate_context", "_fn", "<lambda>")
+"""Functions that stand around the one that was called, and say nothing of it."""
+_STILL = {"T": "stopped", "t": "stopped", "D": "stuck", "Z": "ended", "X": "ended", "ended": "ended"}
+_KINDS = ("stopped", "stuck", "ended", "unknown", "waiting", "running")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Workers at one place, in the order of their ranks."""
+
+    kind: str
+    """``stopped``, ``stuck`` (in the kernel), ``ended``, ``unknown`` (no stack), ``running`` or ``waiting``."""
+    workers: tuple[WorkerReport, ...]
+
+    @property
+    def ranks(self) -> list[int]:
+        return [worker.rank for worker in self.workers]
+
+    @property
+    def shown(self) -> WorkerReport:
+        """The one whose stack is shown: with native frames, if those of one were read."""
+        return next((each for each in self.workers if each.process.reader.native), self.workers[0])
+
+    @property
+    def where(self) -> str:
+        """The place in a few words; empty if it is not known."""
+        return where(self.shown.process.frames)
+
+
+def grouped(workers: Iterable[WorkerReport]) -> list[Group]:
+    """The groups, the odd ones first: what stands still, then the smaller ones, then by rank."""
+    every = sorted(workers, key=lambda each: (each.rank, each.process.pid))
+    waiting = {each.process.frames for each in every if _kind(each) == "waiting"}
+    found: dict[object, list[WorkerReport]] = {}
+    for worker in every:
+        found.setdefault(_place(worker, waiting), []).append(worker)
+    groups = [Group(min(map(_kind, each), key=_KINDS.index), tuple(each)) for each in found.values()]
+    return sorted(groups, key=lambda each: (each.kind not in _STILL.values(), len(each.workers), each.ranks))
+
+
+def compressed(ranks: Sequence[int]) -> str:
+    """Ranks as text: ``0-2, 5``."""
+    parts: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+
+
+def named(ranks: Sequence[int]) -> str:
+    """``rank 3``, ``ranks 0-2``."""
+    return f"rank{'' if len(set(ranks)) == 1 else 's'} {compressed(ranks)}"
+
+
+def where(frames: Sequence[Frame]) -> str:
+    """The innermost line of the user's own code, and what it calls: ``in all_reduce, called at a.py:3 in step``."""
+    known = [frame for frame in frames if frame.file]
+    if not known:
+        return ""
+    own = next((at for at, frame in enumerate(known) if not _is_library(frame.file)), None)
+    if own is None:
+        return f"in {known[0].function} ({known[0].short})"
+    line = f"at {known[own].short} in {known[own].function}"
+    called = [frame for frame in known[:own] if frame.function.rpartition(".")[2] not in _AROUND]
+    return f"in {called[-1].function}, called {line}" if called else line
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith("<frozen") or any(each in file for each in _places())
+
+
+def _places() -> tuple[str, ...]:
+    return (*_LIBRARIES, os.path.join(sysconfig.get_paths()["stdlib"], ""))
+
+
+def _kind(worker: WorkerReport) -> str:
+    process = worker.process
+    if process.state in _STILL:
+        return _STILL[process.state]
+    reader = process.reader
+    if reader.state in _STILL and reader.state not in "ZX":
+        return _STILL[reader.state]
+    if not process.frames:
+        return "unknown"
+    active = reader.threads[0].is_active
+    return "running" if (reader.state == "R" if active is None else active) else "waiting"
+
+
+def _place(worker: WorkerReport, waiting: Set[tuple[Frame, ...]]) -> object:
+    """What is equal for two workers of a group. ``waiting``: the places where others wait."""
+    kind, frames = _kind(worker), worker.process.frames
+    if not frames:
+        return kind, worker.process.tried, worker.process.wait_channel
+    innermost = frames[0]
+    if kind == "running" and frames not in waiting:
+        innermost = Frame(innermost.function, innermost.file, 0)
+    return kind if kind in ("stopped", "stuck") else "", innermost, frames[1:]

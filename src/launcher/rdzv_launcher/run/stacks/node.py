@@ -1,0 +1,132 @@
+"""The stacks of this node's workers, for whoever asks the agent, and for a file before they are killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rdzv_launcher.run.stacks import processes
+from rdzv_launcher.run.stacks.gathering import NATIVE_S, Node, Worker, gather
+from rdzv_launcher.run.stacks.reports import WorkerReport, workers_of
+from rdzv_launcher.run.stacks.text import Silent, report_text
+from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.questions import STACKS, NodeAnswer, Question, Questions, UnknownKind
+from rdzv_plugins.stacks_on_request import VARIABLE
+
+logger = logging.getLogger(__name__)
+
+_LEAST_S, _MOST_S = 0.5, 120.0
+_WITHIN_S = 10.0
+_PEERS_S = 20.0
+"""For the answers of other nodes, for which nobody waits."""
+
+
+class NodeStacks:
+    """One per agent. Thread-safe: it is asked on threads of its own, whatever the agent's main thread does."""
+
+    def __init__(self, node: Callable[[], Node], directory: str) -> None:
+        """``node`` tells who works here now; ``directory`` is the agent's own, for what workers write."""
+        self._node = node
+        self.own = Path(directory, "stacks")
+        """Where workers write their stacks on request."""
+        self._logs = directory
+        self._reading = threading.Lock()  # a process has one debugger at a time
+        self._stored = 0
+        try:
+            self.own.mkdir(mode=0o700)
+        except OSError as error:
+            logger.debug("workers cannot write their stacks: %s", error)
+
+    def log_to(self, directory: str) -> None:
+        """Where files go, if there are any: the directory of the workers' logs."""
+        if directory and directory != os.devnull:
+            self._logs = directory
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables for the workers that are being started."""
+        return {VARIABLE: f"{self.own},{os.getpid()}"}
+
+    def answer(self, question: Question) -> Any:
+        """As ``questions.Answer``: to ``stacks``, with the arguments ``within`` (s), ``children`` and ``native``."""
+        if question.kind != STACKS:
+            raise UnknownKind(question.kind)
+        within = question.arguments.get("within", _WITHIN_S)
+        if not isinstance(within, int | float) or not _LEAST_S <= within <= _MOST_S:
+            raise ValueError(f"within={within!r} is not a time")
+        native = within if question.arguments.get("native") else NATIVE_S
+        return self._gather(within, children=bool(question.arguments.get("children")), native=native)
+
+    def store(self, why: str, within: float) -> None:
+        """Store where the workers that live are, because they ``why``. For any thread; raises nothing.
+
+        One line says where. What cannot be written goes to the log itself, so that it is not lost.
+        """
+        try:
+            node = self._node()
+            if any(processes.is_there(processes.look(worker.pid)) for worker in node.workers):
+                self._store(workers_of(self._gather(within, native=0)), (), f"workers of this node {why}")
+        except Exception as error:
+            logger.warning("the stacks of the workers could not be read: %s", error)
+
+    def store_of_peers(self, questions: Questions | None, why: str) -> None:
+        """The same of the other nodes' workers, which are asked; on a thread of its own, and returns at once."""
+        if questions is not None:
+            threading.Thread(
+                target=self._ask_peers, args=(questions, why), name="rdzv-stacks-of-peers", daemon=True
+            ).start()
+
+    def _gather(self, within: float, *, children: bool = False, native: float = NATIVE_S) -> dict[str, Any]:
+        with self._reading:
+            return gather(self._node(), within=within, children=children, native=native)
+
+    def _ask_peers(self, questions: Questions, why: str) -> None:
+        try:
+            answers = questions.ask(STACKS, {"within": _PEERS_S - 2}, _PEERS_S)
+        except (RdzvError, TimeoutError) as error:
+            logger.debug("the other nodes could not be asked for their stacks: %s", error)
+            return
+        workers, silent = read(answers)
+        self._store([each for each in workers if each.process.state != "ended"], silent, why)
+
+    def _store(self, workers: Iterable[WorkerReport], silent: Iterable[Silent], why: str) -> None:
+        text = report_text(list(workers), list(silent), threads=True)
+        self._stored += 1
+        node = self._node()
+        path = Path(self._logs, f"stacks-{node.host}-{os.getpid()}-{self._stored}.log")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{why}\n{text}\n")
+        except OSError as error:
+            logger.warning("%s; their stacks (%s cannot be written: %s):\n%s", why, path, error.strerror, text)
+        else:
+            logger.warning("%s; where they are is in %s: %s", why, path, text.partition("\n")[0])
+
+
+def read(answers: Iterable[NodeAnswer]) -> tuple[list[WorkerReport], list[Silent]]:
+    """The workers of all nodes, and the nodes that have said nothing of theirs."""
+    workers, silent = [], []
+    for each in answers:
+        problem = each.problem
+        rank = "a node" if each.node_rank is None else f"node {each.node_rank}"
+        name = f"{rank} on {each.host} (pid {each.pid})"
+        if not problem:
+            try:
+                found = workers_of(each.answer)
+                workers += found
+                if not found:
+                    silent.append(Silent(name, "has no workers now: it is a spare, or waits for other nodes", "idle"))
+                continue
+            except ValueError as error:
+                problem = f"has answered with something that cannot be read: {error}"
+        silent.append(Silent(name, problem))
+    return workers, silent
+
+
+def workers_in(pids: Mapping[int, int], ranks: Mapping[int, int]) -> tuple[Worker, ...]:
+    """The workers by their local ranks; ``pids`` and ``ranks`` are what the agent has started, and as whom."""
+    return tuple(Worker(ranks[local], local, pid) for local, pid in sorted(pids.items()) if ranks.get(local, -1) >= 0)

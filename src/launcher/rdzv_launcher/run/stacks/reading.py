@@ -1,0 +1,175 @@
+"""Reading a process's stacks from outside: by py-spy, or by what the process writes itself.
+
+Both raise ``NoStacks`` with the reason, and leave the process as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rdzv_launcher.run.stacks import processes
+from rdzv_launcher.run.stacks.frames import Frame, Thread, limited
+from rdzv_plugins.stacks_on_request import SIGNAL
+
+INSTALL = "pip install 'rdzv-plugins[diagnose]'"
+
+_LOOK_S = 0.02
+_LOOKS = 10
+_QUIET_S, _LONG_QUIET_S = 0.06, 1.0
+"""What one signal makes a process write has no end mark: it is over when nothing more comes. The main thread is the
+last, so after its outermost call that is soon; elsewhere the process may have had to wait for a processor."""
+_OUTERMOST = (" in <module>", " in _run_module_as_main")
+_MOST_WRITTEN = 100
+"""Threads that ``faulthandler`` writes of: with more than these, the main one may not be among them."""
+_MOST_OUTPUT = 8 * 2**20
+_MOST_THREADS = 256
+_SCOPES = {
+    "1": "kernel.yama.ptrace_scope=1: only its ancestors may",
+    "2": "kernel.yama.ptrace_scope=2: only root may",
+    "3": "kernel.yama.ptrace_scope=3: nobody may",
+}
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+(?: \[(?P<name>.*)\])? \(most recent call first\):$")
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+
+
+class NoStacks(Exception):
+    """The reason, for people."""
+
+
+def py_spy() -> str | None:
+    """The program: of this installation, or on the path."""
+    beside = Path(sys.executable).parent / "py-spy"
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+def by_py_spy(process: processes.Process, *, native: bool = False, timeout: float) -> list[Thread]:
+    """The threads of a Python process; ``native``: with the native frames among those of Python, which is slower."""
+    program = py_spy()
+    if program is None:
+        raise NoStacks(f"py-spy is not installed ({INSTALL})")
+    command = [program, "dump", "--json", "--pid", str(process.pid)]
+    if process.stands_still:
+        command.append("--nonblocking")  # py-spy would wait for a stop that never comes
+    elif native:
+        command.append("--native")
+    try:
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=max(0.1, timeout),
+            env=os.environ | {"RUST_BACKTRACE": "0"},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        _let_go_on(process)
+        raise NoStacks(f"py-spy was not done within {timeout:.1f} s") from None
+    except OSError as error:
+        raise NoStacks(f"py-spy cannot be run: {error}") from None
+    if ended.returncode:
+        raise NoStacks(f"py-spy: {_reason(ended.stderr.decode(errors='replace'), process.pid)}")
+    try:
+        return _threads(json.loads(ended.stdout[:_MOST_OUTPUT]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise NoStacks(f"py-spy has written something else than stacks: {error!r}") from None
+
+
+def by_request(process: processes.Process, directory: Path | None, *, timeout: float) -> list[Thread]:
+    """What a process writes that has registered for it, into a file in ``directory``: see ``stacks_on_request``."""
+    if directory is None:
+        raise NoStacks("it was not told where to write its stacks itself: RDZV_STACKS is not set")
+    path = directory / str(process.pid)
+    if not path.exists() or not processes.catches(process.pid, SIGNAL):
+        raise NoStacks("it does not write its stacks itself: it has imported neither torch nor rdzv_plugins.worker")
+    if process.state in "TtD":
+        raise NoStacks("it cannot write its stacks itself as long as it stands still")
+    before = path.stat().st_size
+    try:
+        os.kill(process.pid, SIGNAL)
+    except PermissionError:
+        raise NoStacks("it belongs to another user: it may not be sent a signal") from None
+    except ProcessLookupError:
+        raise NoStacks("it has ended") from None
+    text, since, deadline = "", time.monotonic(), time.monotonic() + timeout
+    with path.open("rb") as file:
+        file.seek(before)
+        while time.monotonic() < deadline and len(text) < _MOST_OUTPUT:
+            if more := file.read(_MOST_OUTPUT).decode(errors="replace"):
+                text, since = text + more, time.monotonic()
+            quiet = _QUIET_S if text.rstrip("\n").endswith(_OUTERMOST) else _LONG_QUIET_S
+            if text and time.monotonic() - since > quiet:
+                break
+            time.sleep(_LOOK_S)
+    if not text:
+        raise NoStacks(f"it has not written its stacks within {timeout:.1f} s: it does not come out of the kernel")
+    return _written(text)
+
+
+def _let_go_on(process: processes.Process) -> None:
+    """A debugger that was killed just when it had begun may leave the process stopped."""
+    if process.state in "Tt":
+        return
+    for _ in range(_LOOKS):
+        now = processes.look(process.pid)
+        if now is None:
+            return
+        if now.state == "T":
+            os.kill(process.pid, signal.SIGCONT)
+            return
+        time.sleep(_LOOK_S)
+
+
+def _reason(text: str, pid: int) -> str:
+    lines = [line.strip() for line in text.partition("Stack backtrace:")[0].splitlines()]
+    said = "; ".join(re.sub(r"^(Error|\d+): ", "", line) for line in lines if line and line != "Caused by:")
+    if not re.search(r"(?i)permission denied|operation not permitted|elevated|sudo", said):
+        return said[:300] or "it has not said why"
+    why = []
+    user = processes.user_of(pid)
+    if user is not None and user != os.geteuid():
+        why.append(f"it runs as user {user}, this one as {os.geteuid()}")
+    try:
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+        why += [_SCOPES[scope]] if scope in _SCOPES else []
+    except OSError:
+        pass
+    reasons = ", and ".join(why) or "a container without CAP_SYS_PTRACE, or a process that has hidden itself"
+    return f"it may not read this process ({reasons})"
+
+
+def _threads(data: Any) -> list[Thread]:
+    threads = []
+    for each in data[:_MOST_THREADS]:
+        frames = [Frame(str(f["name"]), str(f["filename"]), int(f["line"] or 0)) for f in each["frames"]]
+        name, is_main = str(each["thread_name"] or ""), each["os_thread_id"] == each["pid"]
+        is_main = is_main or (each["os_thread_id"] is None and name == "MainThread")
+        threads.append(Thread(name, is_main, limited(frames), bool(each["active"])))
+    return sorted(threads, key=lambda thread: not thread.is_main)
+
+
+def _written(text: str) -> list[Thread]:
+    """What ``faulthandler`` has written: the main thread comes last."""
+    found: list[tuple[str, list[Frame]]] = []
+    current = 0
+    for line in text.splitlines():
+        if head := _THREAD.match(line):
+            current = len(found) if line.startswith("Current") else current
+            found.append((head["name"] or "", []))
+        elif (frame := _FRAME.match(line)) and found:
+            number = frame["line"]
+            found[-1][1].append(Frame(frame["function"], frame["file"], int(number) if number.isdecimal() else 0))
+    if not found:
+        raise NoStacks("what it has written are no stacks")
+    # the kernel gives a signal to the main thread, as long as that can take it
+    main = current if len(found) >= _MOST_WRITTEN else len(found) - 1
+    threads = [Thread(name, number == main, limited(frames)) for number, (name, frames) in enumerate(found)]
+    return sorted(threads, key=lambda thread: not thread.is_main)

@@ -1,0 +1,156 @@
+"""A node's answers to questions: each is heard on the watch's thread, and answered on another.
+
+The question is a key of the asker's session, so it goes when the asker has, whatever became of it; then each node
+deletes its answer. No answer is written to a question that has gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rdzv_plugins.coordination import Event, KeyValue, Session
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.insisting import patience
+from rdzv_plugins.elastic.question_wire import TooLarge, pack_answer, pack_problem, unpack_question
+from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.plain_text import printable
+from rdzv_plugins.questions import Answer, Question, UnknownKind
+
+logger = logging.getLogger(__name__)
+
+_THREADS = 4
+"""Questions that are answered at the same time: one that takes its time holds up no other asker."""
+_WAITING = 32
+"""Questions that may wait for that; what comes beyond is left without an answer."""
+
+
+@dataclass
+class _Asked:
+    """A question that is there, and the keys that were written for it."""
+
+    question: Question
+    key: KeyValue
+    gone: threading.Event = field(default_factory=threading.Event)
+    written: list[str] = field(default_factory=list)
+
+
+class Answering:
+    """Thread-safe. ``session`` gives the node's session, and may wait for it; None when there will be none."""
+
+    def __init__(self, session: Callable[[], Session | None], node_id: str) -> None:
+        self._session, self._node_id = session, node_id
+        self._answer: Answer | None = None
+        self._lock = threading.Lock()
+        self._asked: dict[str, _Asked] = {}
+        self._waiting: queue.Queue[Callable[[], None]] = queue.Queue(_WAITING)
+        self._threads = 0
+
+    def answer_with(self, answer: Answer) -> None:
+        """As ``Questions.answer_with``."""
+        self._answer = answer
+
+    def hear(self, event: Event) -> None:
+        """A key of a question was written, or has gone. Called on the watch's thread; returns at once."""
+        id_ = event.key.removeprefix(keys.ASKED)
+        if event.value is None:
+            with self._lock:
+                asked = self._asked.pop(id_, None)
+                if asked is not None:
+                    asked.gone.set()
+            if asked is not None and asked.written:
+                self._soon(functools.partial(self._forget, asked))
+            return
+        try:
+            question = unpack_question(id_, event.value)
+        except ValueError as error:
+            logger.debug("key %s: %s", printable(event.key), error)
+            return
+        asked = _Asked(question, KeyValue(event.key, event.value, event.revision))
+        with self._lock:
+            # what went while there was no session is not told: the oldest make room
+            old = [self._asked.pop(each) for each in list(self._asked)[: max(0, len(self._asked) + 1 - _WAITING)]]
+            self._asked[id_] = asked
+        for each in old:
+            each.gone.set()
+            self._soon(functools.partial(self._forget, each))
+        self._soon(lambda: self._reply(asked))
+
+    def _soon(self, task: Callable[[], None]) -> None:
+        try:
+            self._waiting.put_nowait(task)
+        except queue.Full:
+            logger.debug("too many questions at once")
+            return
+        with self._lock:
+            if self._threads == _THREADS:
+                return
+            self._threads += 1
+            name = f"rdzv-answers-{self._threads}"
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                task = self._waiting.get(timeout=1.0)
+            except queue.Empty:  # questions are rare: no thread waits for them
+                with self._lock:
+                    if self._waiting.empty():
+                        self._threads -= 1
+                        return
+                continue
+            try:
+                task()
+            except (ConnectionLost, TimeoutError) as error:
+                logger.debug("a question was not answered: %s", error)
+            except Exception:  # the next one is to be answered
+                logger.warning("a question was not answered", exc_info=True)
+
+    def _reply(self, asked: _Asked) -> None:
+        if asked.gone.is_set():
+            return
+        parts = self._parts(asked.question)
+        session = self._session()
+        if session is None:
+            return
+        prefix = f"{keys.ANSWERS}{asked.question.id}/{self._node_id}/"
+        for name, part in parts.items():  # each by itself: together they may be more than one request may have
+            with self._lock:
+                if asked.gone.is_set():
+                    break
+                asked.written.append(prefix + name)
+            written = session.put({prefix + name: part}, ephemeral=True, guard=asked.key, timeout=patience(session))
+            if written is None:
+                break
+        if asked.gone.is_set():
+            self._forget(asked)
+
+    def _parts(self, question: Question) -> dict[str, bytes]:
+        kind = printable(question.kind, 40)
+        unknown = (
+            f"it does not know questions of kind {kind!r}: it was started by plain torchrun, or is of another version"
+        )
+        if self._answer is None:
+            return pack_problem(unknown)
+        try:
+            return pack_answer(self._answer(question))
+        except UnknownKind:
+            return pack_problem(unknown)
+        except TooLarge as error:
+            return pack_problem(f"its answer is too large: {error}")
+        except Exception as error:
+            logger.debug("while answering a question of kind %s", kind, exc_info=True)
+            return pack_problem(f"its agent met an error: {type(error).__name__}: {error}")
+
+    def _forget(self, asked: _Asked) -> None:
+        with self._lock:
+            written, asked.written = asked.written, []
+        session = self._session()
+        if session is not None and written:
+            with contextlib.suppress(ConnectionLost, TimeoutError):  # they go with the session
+                session.delete(written, timeout=patience(session))

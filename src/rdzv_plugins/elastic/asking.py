@@ -1,0 +1,147 @@
+"""Asking all nodes of a run, by a session of one of them or of somebody from outside: two writes, and a watch.
+
+Who is in the job is what its member keys say, so a node that does not answer can be named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.insisting import patience
+from rdzv_plugins.elastic.keys import Assignment, Member, readable
+from rdzv_plugins.elastic.question_wire import MOST_PARTS, is_part, is_whole, pack_question, unpack_answer
+from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.plain_text import printable
+from rdzv_plugins.questions import NodeAnswer
+
+_TTL_S = 10.0
+
+
+@dataclass
+class _Node:
+    """One that is asked."""
+
+    rank: int | None
+    host: str
+    pid: int
+    parts: dict[str, bytes] = field(default_factory=dict)
+    gone: bool = False
+
+    @property
+    def is_through(self) -> bool:
+        return self.gone or is_whole(self.parts)
+
+
+def ask_from_outside(
+    service: CoordinationBackend, kind: str, arguments: Mapping[str, Any], timeout: float
+) -> list[NodeAnswer]:
+    """Ask the run of ``service`` by a session of its own; closes the service. Raises ``RdzvError``, ``TimeoutError``.
+
+    ``timeout`` (seconds) holds for reaching the service, and again for the answers. Empty if the run has no node.
+    """
+    with contextlib.closing(service):
+        session = service.open_session(_TTL_S, on_lost=lambda _: None, timeout=timeout)
+        return ask(session, kind, arguments, timeout)
+
+
+def ask(session: Session, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
+    """As ``Questions.ask``, by this session."""
+    start = time.monotonic()
+    members, revision = session.list(keys.MEMBERS, timeout=patience(session))
+    told, _ = session.list(keys.NODES, timeout=patience(session))
+    nodes = _nodes(members, told)
+    answers = _Answers(nodes)
+    if any(not node.gone for node in nodes.values()):
+        _exchange(session, answers, kind, arguments, revision, start + timeout)
+    found = [_answer(node, timeout) for node in nodes.values()]
+    return sorted(found, key=lambda each: (each.node_rank is None, each.node_rank or 0, each.host, each.pid))
+
+
+def _exchange(
+    session: Session, answers: _Answers, kind: str, arguments: Mapping[str, Any], revision: int, deadline: float
+) -> None:
+    id_ = uuid.uuid4().hex
+    question = {keys.ASKED + id_: pack_question(kind, arguments)}
+    prefix = f"{keys.ANSWERS}{id_}/"
+    seconds = patience(session)
+    with contextlib.ExitStack() as watches:
+        for each, hear, after in ((prefix, answers.hear, 0), (keys.MEMBERS, answers.hear_of_members, revision)):
+            watches.callback(session.watch(each, hear, after=after, timeout=seconds).cancel)
+        try:
+            session.put(question, ephemeral=True, timeout=seconds)
+            answers.wait(deadline)
+        finally:
+            # the nodes delete their answers when the question has gone; this one need not wait for that
+            with contextlib.suppress(ConnectionLost, TimeoutError):
+                session.delete(question, timeout=seconds)
+
+
+class _Answers:
+    """What comes in. Thread-safe."""
+
+    def __init__(self, nodes: Mapping[str, _Node]) -> None:
+        self._nodes = nodes
+        self._changed = threading.Condition()
+
+    def hear(self, events: Sequence[Event]) -> None:
+        with self._changed:
+            for event in events:
+                node_id, _, name = event.key.partition("/")[2].partition("/")[2].partition("/")
+                node = self._nodes.get(node_id)
+                if node is None or event.value is None or node.is_through or not is_part(name, event.value):
+                    continue
+                if len(node.parts) < MOST_PARTS:
+                    node.parts[name] = event.value
+            self._changed.notify_all()
+
+    def hear_of_members(self, events: Sequence[Event]) -> None:
+        with self._changed:
+            for event in events:
+                node = self._nodes.get(event.key.removeprefix(keys.MEMBERS))
+                if node is not None and event.value is None:
+                    node.gone = True
+            self._changed.notify_all()
+
+    def wait(self, deadline: float) -> None:
+        """Until all are through, or the time (monotonic) has come."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: all(node.is_through for node in self._nodes.values()), max(0.0, deadline - time.monotonic())
+            )
+
+
+def _nodes(members: Sequence[KeyValue], told: Sequence[KeyValue]) -> dict[str, _Node]:
+    """Those that are there, and those of the newest round that are not there any more."""
+    places = [place for place in readable(Assignment, told) if place.is_place]
+    newest = max((place.round for place in places), default=0)
+    ranks = {place.node_id: place for place in places if place.round == newest}
+    nodes = {}
+    for member in readable(Member, members):
+        place = ranks.get(member.node_id)
+        nodes[member.node_id] = _Node(place.rank if place else None, member.host, member.pid)
+    for node_id, place in ranks.items():
+        if node_id not in nodes:
+            nodes[node_id] = _Node(place.rank, place.host, place.pid, gone=True)
+    return nodes
+
+
+def _answer(node: _Node, timeout: float) -> NodeAnswer:
+    answer, problem = None, ""
+    if is_whole(node.parts):
+        try:
+            answer, problem = unpack_answer(node.parts)
+        except ValueError as error:
+            problem = f"has answered with something that cannot be read: {error}"
+    elif node.gone:
+        problem = "has left the job, or was lost"
+    else:
+        problem = f"has not answered within {timeout:g} s: its agent is stopped, or its machine is too busy"
+    return NodeAnswer(node.rank, node.host, node.pid, answer, printable(problem))

@@ -1,0 +1,29 @@
+"""``Questions`` of an elastic handler: asked and answered by the session that the node has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rdzv_plugins.elastic import asking
+from rdzv_plugins.elastic.answering import Answering
+from rdzv_plugins.elastic.link import Link
+from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.questions import Answer, NodeAnswer
+
+
+class ElasticQuestions:
+    """Thread-safe. The view tells ``answering`` of each question."""
+
+    def __init__(self, link: Link, node_id: str) -> None:
+        self._link = link
+        self.answering = Answering(link.wait_session, node_id)
+
+    def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
+        session = self._link.session
+        if session is None:
+            raise ConnectionLost("there is no session with the rendezvous now")
+        return asking.ask(session, kind, arguments, timeout)
+
+    def answer_with(self, answer: Answer) -> None:
+        self.answering.answer_with(answer)

@@ -1,0 +1,66 @@
+"""Questions that the nodes of a job answer while it runs: what a handler may offer, and who asks is given.
+
+A question is of a kind (``stacks``), with arguments in JSON, and each node's agent answers in JSON, on a thread of its
+own: its main thread may be in a rendezvous, in the exit barrier, or held up. A handler that can carry questions has an
+attribute ``questions``; of one that has none, its nodes cannot be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+STACKS = "stacks"
+"""The kind of question to which the answer is where this node's workers are: see ``rdzv_launcher.run.stacks``."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a node is asked."""
+
+    id: str
+    """32 hexadecimal digits, another one each time."""
+    kind: str
+    """A node that does not know it says so."""
+    arguments: Mapping[str, Any]
+    """JSON, from somebody who can reach the service: to be checked."""
+
+
+@dataclass(frozen=True)
+class NodeAnswer:
+    """What one node of the job has answered, or why there is no answer."""
+
+    node_rank: int | None
+    """Its rank in the newest round, None if it has none."""
+    host: str
+    pid: int
+    """Its agent's."""
+    answer: Any = None
+    """JSON, from somebody who can reach the service: to be checked."""
+    problem: str = ""
+    """Why there is no answer, a sentence; empty if there is one."""
+
+
+Answer = Callable[[Question], Any]
+"""Returns JSON. Raises ``UnknownKind``; what else it raises becomes the problem that the asker is told."""
+
+
+class UnknownKind(LookupError):
+    """A node is asked what it knows nothing of: by another version, or by somebody who tries."""
+
+
+class Questions(Protocol):
+    """Carries questions and answers between the nodes of a job. Thread-safe."""
+
+    def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
+        """Ask all nodes of the job, this one among them; waits at most ``timeout`` seconds for them.
+
+        There is one for each node that is known, in the order of their ranks. Raises ``ConnectionLost`` or
+        ``TimeoutError`` if the service does not answer.
+        """
+        ...
+
+    def answer_with(self, answer: Answer) -> None:
+        """From now on ``answer`` is called with each question, on threads of its own."""
+        ...

@@ -1,0 +1,304 @@
+"""``rdzv stacks``: real jobs that hang, each rank at a place of its own, asked from outside and on their machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import etcd_kit
+import pytest
+from elastic_kit import EtcdMeeting, Meeting, outputs
+from harness import BIN, Agent, Cluster, new_cluster, wait_until
+
+PATIENCE_S = 120
+ALL = 120
+"""--timeout: nothing takes that long."""
+
+
+class Stacks:
+    """What the command has said."""
+
+    def __init__(self, ended: subprocess.CompletedProcess[str]) -> None:
+        self.code, self.text, self.error = ended.returncode, ended.stdout, ended.stderr
+
+    @property
+    def data(self) -> dict[str, Any]:
+        assert self.text, self.error
+        return json.loads(self.text)
+
+    @property
+    def groups(self) -> dict[tuple[int, ...], tuple[str, str]]:
+        """The ranks of each group: its kind, and where it is."""
+        data = self.data.get("runs", [self.data])
+        return {tuple(each["ranks"]): (each["kind"], each["where"]) for run in data for each in run["groups"]}
+
+
+def ask(*flags: object) -> Stacks:
+    command = [str(BIN / "rdzv"), "stacks", f"--timeout={ALL}", *map(str, flags)]
+    return Stacks(subprocess.run(command, capture_output=True, text=True, timeout=2 * ALL, check=False))
+
+
+class Hanging:
+    """A job whose ranks stand where they were told to."""
+
+    def __init__(
+        self, cluster: Cluster, places: str, *, backend: str = "parallel", nproc: int, nnodes: int = 2, **env: str
+    ) -> None:
+        self.cluster, self.run_id = cluster, getattr(cluster, "run_id", "none")
+        if self.run_id == "none":
+            self.run_id = f"hangs-{uuid.uuid4().hex[:8]}"
+        self.agents = [
+            cluster.run(
+                "stands.py",
+                *places.split(),
+                backend=backend,
+                nnodes=nnodes,
+                nproc=nproc,
+                rank=rank,
+                conf="ttl=60" if backend in ("parallel", "etcd") else "",
+                options=[f"--rdzv-id={self.run_id}"],
+                **env,
+            )
+            for rank in range(nnodes)
+        ]
+        for rank in range(nnodes * nproc):
+            self.wait_said(f"rank {rank} stands")
+
+    def wait_said(self, line: str) -> None:
+        wait_until(
+            lambda: any(line in agent.text for agent in self.agents),
+            PATIENCE_S,
+            lambda: f"no {line!r}:\n{outputs(self.agents)}",
+        )
+
+    @property
+    def flags(self) -> list[str]:
+        return [f"--rdzv-endpoint={self.cluster.endpoint}", f"--rdzv-id={self.run_id}"]
+
+    def ask(self, *flags: str) -> Stacks:
+        return ask(*self.flags, *flags)
+
+    def wait_groups(self, expected: dict[tuple[int, ...], str], *flags: str) -> Stacks:
+        """Until the ranks have got from saying so to where they stand."""
+        said: list[Stacks] = []
+
+        def there() -> Stacks | None:
+            said.append(self.ask("--json", *flags))
+            return said[-1] if set(said[-1].groups) == set(expected) else None
+
+        found: Stacks = wait_until(there, PATIENCE_S, lambda: f"{said[-1].groups}\n{said[-1].error}")
+        for ranks, place in expected.items():
+            assert place in " ".join(found.groups[ranks]), found.groups
+        return found
+
+
+GLOO = "1=endless_loop 2=wait_for_child 3=skip_collective 4=stop_here"
+PLACES = {
+    (0, 5): "waiting in all_reduce, called at stands.py:",
+    (1,): "running at stands.py:",
+    (2,): "waiting in run, called at stands.py:",
+    (3,): "waiting in barrier, called at stands.py:",
+    (4,): "stopped at stands.py:",
+}
+
+
+@pytest.fixture(scope="module")
+def gloo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hanging]:
+    """Six ranks of two nodes."""
+    for cluster in new_cluster(tmp_path_factory.mktemp("gloo")):
+        yield Hanging(cluster, GLOO, nproc=3)
+
+
+def test_each_rank_is_named_with_its_place(gloo: Hanging) -> None:
+    found = gloo.wait_groups(PLACES)
+    assert found.code == 0, found.data["silent"]
+    for rank, function in enumerate(GLOO.split(), 1):
+        name = function.partition("=")[2]
+        assert name in found.groups[(rank,)][1]
+    kinds = [each["kind"] for each in found.data["groups"]]
+    assert kinds[0] == "stopped"
+    assert found.data["groups"][-1]["ranks"] == [0, 5]
+    assert {each["node_rank"] for each in found.data["nodes"]} == {0, 1}
+
+
+def test_the_text_says_it_in_one_sentence_and_then_each_place_once(gloo: Hanging) -> None:
+    gloo.wait_groups(PLACES)
+    found = gloo.ask()
+    assert found.code == 0, found.error
+    first, _, rest = found.text.partition("\n")
+    assert first.startswith("6 workers on 2 nodes: rank 4 (node 1 on ")
+    assert ") is stopped at stands.py:" in first
+    assert "; the other 2 are in all_reduce, called at stands.py:" in first
+    assert rest.count("\n    all_reduce (") == 1
+    assert "Ranks 0, 5 (nodes 0-1 on " in rest
+    assert "STOPPED by a signal; kill -CONT " in rest
+    assert "state S in " in rest  # of the child for which rank 2 waits
+    assert ": sleep 600" in rest
+
+
+def test_the_same_is_known_on_their_machine_without_the_endpoint(gloo: Hanging) -> None:
+    gloo.wait_groups(PLACES)
+    found = ask(f"--rdzv-id={gloo.run_id}", "--json")
+    assert found.code == 0, found.error
+    assert set(found.groups) == set(PLACES)
+    (run,) = found.data["runs"]
+    assert run["run"] == gloo.run_id
+    assert run["silent"] == []
+
+
+def test_native_frames_are_read_of_one_worker_at_each_place(gloo: Hanging) -> None:
+    gloo.wait_groups(PLACES)
+    groups = {tuple(each["ranks"]): each for each in gloo.ask("--json", "--native").data["groups"]}
+    waiting = [each["process"]["native"] for each in groups[(0, 5)]["workers"]]
+    named = [frame["function"] for frames in waiting for frame in frames]
+    assert any("c10d" in name or "cond" in name for name in named), waiting
+    assert "all_reduce" in named
+    assert [len(frames) > 0 for frames in waiting].count(True) <= 2  # one of each node
+
+
+def test_all_threads_are_shown_if_they_are_wanted(cluster: Cluster) -> None:
+    job = Hanging(cluster, "--plain 0=wait_with_thread", nproc=1, nnodes=1)
+    assert "in_thread (" not in job.ask().text
+    wait_until(lambda: "in_thread (" in job.ask("--threads").text, PATIENCE_S, lambda: job.ask("--threads").text)
+    assert "  thread beside:\n" in job.ask("--threads").text
+
+
+@pytest.mark.parametrize("backend", ["parallel", "etcd"])
+def test_a_node_whose_agent_is_stopped_is_named(backend: str, request, tmp_path) -> None:
+    etcd: etcd_kit.Cluster | None = request.getfixturevalue("one_etcd") if backend == "etcd" else None
+    with contextlib.closing(Meeting(tmp_path) if etcd is None else EtcdMeeting(tmp_path, etcd)) as meeting:
+        job = Hanging(meeting, "--plain 3=wait_for_lock", backend=backend, nproc=2)
+        flags = [] if etcd is None else ["--rdzv-backend=etcd"]
+        found = job.wait_groups({(0, 1, 2): "in stand", (3,): "in wait_for_lock"}, *flags)
+        assert found.code == 0
+        stopped = next(agent for agent in job.agents if not meeting.listens(agent))
+        node = job.agents.index(stopped)
+        os.kill(stopped.pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: state(stopped) == "T", PATIENCE_S, lambda: state(stopped))
+            some = job.ask("--timeout=15", *flags)
+            assert some.code == 1
+            assert f"node {node} on " in some.text
+            assert f"(pid {stopped.pid}) has not answered within 15 s" in some.text
+            assert "1 node without an answer" in some.text.partition("\n")[0]
+            here = ask(f"--rdzv-id={job.run_id}")
+            assert here.code == 1
+            assert "4 workers on 2 nodes" in here.text
+            assert f"the agent of node {node} (pid {stopped.pid}) is stopped; kill -CONT {stopped.pid}" in here.text
+        finally:
+            os.kill(stopped.pid, signal.SIGCONT)
+
+
+def state(agent: Agent) -> str:
+    with open(f"/proc/{agent.pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+
+
+def test_nothing_is_left_of_a_question(tmp_path) -> None:
+    with contextlib.closing(Meeting(tmp_path)) as meeting:
+        job = Hanging(meeting, "--plain", nproc=1)
+        assert job.ask().code == 0
+        service = meeting.coordination(job.run_id)
+        with contextlib.closing(service):
+            session = service.open_session(60, on_lost=lambda _: None, timeout=60)
+            for prefix in ("all/asked/", "answer/"):
+                wait_until(
+                    lambda: not session.list(prefix, timeout=60)[0],  # noqa: B023
+                    PATIENCE_S,
+                    lambda: f"{session.list(prefix, timeout=60)[0]}",  # noqa: B023
+                )
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="takes a capability away from root")
+def test_where_no_debugger_may_look_workers_write_their_stacks_themselves(cluster: Cluster) -> None:
+    before = ["setpriv", "--inh-caps=-sys_ptrace", "--bounding-set=-sys_ptrace"]
+    run_id = f"hides-{uuid.uuid4().hex[:8]}"
+    agent = cluster.start(
+        [
+            "rdzv-run",
+            "--nproc-per-node=2",
+            "--rdzv-backend=parallel",
+            f"--rdzv-endpoint={cluster.endpoint}",
+            f"--rdzv-id={run_id}",
+            cluster.script("stands.py"),
+            *["--plain", "--hidden", "0=wait_for_lock", "1=endless_loop"],
+        ],
+        before=before,
+    )
+    for rank in range(2):
+        agent.wait_for(f"rank {rank} stands")
+    flags = [f"--rdzv-endpoint={cluster.endpoint}", f"--rdzv-id={run_id}", "--json"]
+    found = ask(*flags)
+    workers = {each["rank"]: each["process"] for group in found.data["groups"] for each in group["workers"]}
+    assert workers[0]["how"] == "faulthandler"
+    assert "it may not read this process" in workers[0]["tried"][0]
+    assert found.groups[(0,)][1].endswith("in wait_for_lock")
+    # it has not said that it would, so it is not sent the signal, by which it would end
+    assert workers[1]["how"] == ""
+    assert "it does not write its stacks itself" in workers[1]["tried"][1]
+    assert found.groups[(1,)] == ("unknown", "")
+    assert found.code == 1
+    assert {each["process"]["pid"] for g in ask(*flags).data["groups"] for each in g["workers"]} == {
+        each["pid"] for each in workers.values()
+    }
+
+
+def test_workers_that_are_no_python_and_what_they_have_started(cluster: Cluster) -> None:
+    run_id = f"shell-{uuid.uuid4().hex[:8]}"
+    shell = f"{BIN / 'python'} {cluster.script('stands.py')} --plain; true"
+    agent = cluster.start(
+        [
+            "rdzv-run",
+            "--no-python",
+            "--rdzv-backend=parallel",
+            f"--rdzv-endpoint={cluster.endpoint}",
+            f"--rdzv-id={run_id}",
+            "bash",
+            "-c",
+            shell,
+        ]
+    )
+    agent.wait_for("rank 0 stands")
+    found = ask(f"--rdzv-endpoint={cluster.endpoint}")
+    assert found.code == 0, found.text + found.error
+    assert "at stands.py:" in found.text
+    assert "no Python program; that of pid " in found.text
+
+
+def test_children_are_read_on_demand(cluster: Cluster) -> None:
+    job = Hanging(cluster, "--plain 0=python_child", nproc=1, nnodes=1)
+    wait_until(lambda: "in_child (" in job.ask("--children").text, PATIENCE_S, lambda: job.ask("--children").text)
+    assert "in_child (" not in job.ask().text
+
+
+def test_jobs_that_cannot_be_asked_say_what_can_be_done(cluster: Cluster) -> None:
+    job = Hanging(cluster, "--plain", backend="static", nproc=1)
+    found = job.ask()
+    assert found.code == 2
+    assert "cannot be asked" in found.error
+    assert "`rdzv stacks` without --rdzv-endpoint" in found.error
+    here = ask(f"--rdzv-id={job.run_id}")
+    assert here.code == 0
+    assert "2 workers on 2 nodes: all are at stands.py:" in here.text
+
+
+def test_who_is_not_there_is_said(cluster: Cluster) -> None:
+    nobody = ask(f"--rdzv-endpoint={cluster.endpoint}", "--timeout=2")
+    assert nobody.code == 68
+    assert "Traceback" not in nobody.error
+    none = ask(f"--rdzv-id=no-such-{uuid.uuid4().hex}")
+    assert none.code == 1
+    assert "there is no worker of run 'no-such-" in none.text
+    wrong = ask("--rdzv-backend=parallel")
+    assert wrong.code == 2
+    job = Hanging(cluster, "--plain", nproc=1, nnodes=1)
+    other = ask(f"--rdzv-endpoint={cluster.endpoint}", "--rdzv-id=other")
+    assert other.code == 68
+    assert repr(job.run_id) in other.error

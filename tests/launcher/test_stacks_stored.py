@@ -1,0 +1,57 @@
+"""Where workers are is stored before they are killed, and when others wait for them in vain."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+from harness import Agent, Cluster
+
+
+def stored(agent: Agent) -> str:
+    """The text of the file that it names."""
+    return Path(agent.wait_for(r"where they are is in (\S+\.log): ")[1]).read_text()
+
+
+def test_a_worker_that_does_not_end_is_stored_before_it_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+    agent = cluster.run(
+        "stands.py",
+        "--plain",
+        "1=ignore_sigterm",
+        nproc=2,
+        options=["--shutdown-timeout=20", f"--log-dir={tmp_path / 'logs'}"],
+    )
+    agent.wait_for("rank 0 stands")
+    agent.wait_for("rank 1 stands")
+    os.kill(agent.pid, signal.SIGTERM)
+    assert agent.wait() == 128 + signal.SIGTERM, agent.text
+    text = stored(agent)
+    assert "in ignore_sigterm" in text
+    assert "rank 0 (node 0" in text
+    assert len(re.findall("where they are is in", agent.text)) == 1
+    assert list((tmp_path / "logs").rglob("stacks-*.log"))
+
+
+def test_workers_that_end_leave_no_file(cluster: Cluster, tmp_path: Path) -> None:
+    agent = cluster.run("stands.py", "--plain", options=["--shutdown-timeout=20", f"--log-dir={tmp_path / 'logs'}"])
+    agent.wait_for("rank 0 stands")
+    os.kill(agent.pid, signal.SIGTERM)
+    assert agent.wait() == 128 + signal.SIGTERM, agent.text
+    assert "where they are is in" not in agent.text
+    assert not list((tmp_path / "logs").rglob("stacks-*.log"))
+
+
+def test_who_waits_too_long_in_the_exit_barrier_stores_where_the_others_are(cluster: Cluster, tmp_path: Path) -> None:
+    options = ["--exit-barrier-timeout=2", f"--log-dir={tmp_path / 'logs'}"]
+    agents = [
+        cluster.run(
+            "stands.py", "--plain", "0=end", "1=wait_for_lock", backend="parallel", nnodes=2, rank=rank, options=options
+        )
+        for rank in range(2)
+    ]
+    text = stored(agents[0])
+    assert text.startswith("workers of node rank 1 were not done 2 s after this node's\n")
+    assert "1 worker on 1 node: rank 1 (node 1 on " in text
+    assert "in wait_for_lock" in text

@@ -1,0 +1,200 @@
+"""Questions and answers through a real server: who answers, who is named, what is left, and what garbage does."""
+
+from __future__ import annotations
+
+import json
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from rdzv_plugins.coordination import Event
+from rdzv_plugins.elastic import keys, question_wire
+from rdzv_plugins.elastic.answering import Answering
+from rdzv_plugins.elastic.asking import ask
+from rdzv_plugins.elastic.keys import Assignment, Member, encode
+from rdzv_plugins.elastic.question_wire import (
+    MOST_PARTS,
+    PART_BYTES,
+    is_part,
+    is_whole,
+    pack_answer,
+    pack_question,
+    unpack_answer,
+    unpack_question,
+)
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
+from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.questions import Question, UnknownKind
+from rdzv_plugins.testing.agents.processes import wait_until
+
+PATIENCE_S = 60.0
+ID = "0123456789abcdef" * 2
+
+
+class Run:
+    """A run at a server of its own, and its sessions."""
+
+    def __init__(self, port: int) -> None:
+        self._service = NativeCoordination(Endpoint("127.0.0.1", port), "run", name="test", who="the test")
+        self.observer = self.open()
+
+    def open(self) -> NativeSession:
+        return self._service.open_session(60, on_lost=lambda _: None, timeout=PATIENCE_S)
+
+    def close(self) -> None:
+        self._service.close()
+
+    def keys(self, *prefixes: str) -> list[str]:
+        return [kv.key for prefix in prefixes for kv in self.observer.list(prefix, timeout=PATIENCE_S)[0]]
+
+    def wait_empty(self) -> None:
+        """Until nothing is left of any question."""
+        there = lambda: self.keys(keys.ASKED, keys.ANSWERS)  # noqa: E731
+        wait_until(lambda: not there(), PATIENCE_S, lambda: f"still there: {there()}")
+
+
+class Node:
+    """A node of the run, as far as questions go."""
+
+    def __init__(self, run: Run, rank: int, answer: Callable[[Question], Any] | None) -> None:
+        self.session, self.id = run.open(), f"node-{rank}"
+        member = Member(self.id, f"host-{rank}", "m", 100 + rank, "127.0.0.1", "127.0.0.1", 1)
+        place = Assignment(3, rank, 2, self.id, member.host, "m", member.pid, "127.0.0.1", 1, None, "127.0.0.1", 1)
+        self.session.put({keys.NODES + self.id: encode(place)}, timeout=PATIENCE_S)
+        self.session.put({keys.MEMBERS + self.id: encode(member)}, ephemeral=True, timeout=PATIENCE_S)
+        self.answering = Answering(lambda: self.session, self.id)
+        if answer is not None:
+            self.answering.answer_with(answer)
+        self.session.watch(keys.ALL, self._hear, timeout=PATIENCE_S)
+
+    def _hear(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.key.startswith(keys.ASKED):
+                self.answering.hear(event)
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    with StoreServer("127.0.0.1", threads=1) as server:
+        run = Run(server.port)
+        yield run
+        run.close()
+
+
+def echo(question: Question) -> Any:
+    if question.kind != "echo":
+        raise UnknownKind(question.kind)
+    return dict(question.arguments)
+
+
+def test_each_node_answers_and_nothing_is_left(run: Run) -> None:
+    for rank in (1, 0):
+        Node(run, rank, lambda question, rank=rank: echo(question) | {"rank": rank})
+    answers = ask(run.open(), "echo", {"a": [1, "ü"]}, PATIENCE_S)
+    assert [(each.node_rank, each.host, each.pid) for each in answers] == [(0, "host-0", 100), (1, "host-1", 101)]
+    assert [each.answer for each in answers] == [{"a": [1, "ü"], "rank": rank} for rank in (0, 1)]
+    assert [each.problem for each in answers] == ["", ""]
+    run.wait_empty()
+
+
+def test_a_kind_that_a_node_does_not_know_is_said_so(run: Run) -> None:
+    Node(run, 0, echo)
+    Node(run, 1, None)
+    problems = [each.problem for each in ask(run.open(), "x" * 500, {}, PATIENCE_S)]
+    assert all("it does not know questions of kind 'xxx" in each for each in problems)
+    assert all(len(each) < 200 for each in problems)
+
+
+def test_an_answer_that_raises_is_a_problem_and_the_next_question_is_answered(run: Run) -> None:
+    Node(run, 0, lambda question: 1 / question.arguments["by"])
+    (first,) = ask(run.open(), "divide", {"by": 0}, PATIENCE_S)
+    assert first.problem == "its agent met an error: ZeroDivisionError: division by zero"
+    (second,) = ask(run.open(), "divide", {"by": 2}, PATIENCE_S)
+    assert second.answer == 0.5
+
+
+def test_answers_may_be_larger_than_a_value_may_be_and_not_endless(run: Run, monkeypatch) -> None:
+    monkeypatch.setattr(question_wire, "MOST_BYTES", 2**20)
+    noise = [zlib.crc32(str(number).encode()) for number in range(20_000)]
+    Node(run, 0, lambda question: noise if question.kind == "much" else noise * 10)
+    (much,) = ask(run.open(), "much", {}, PATIENCE_S)
+    assert much.answer == noise
+    assert len(pack_answer(noise)) > 1
+    (more,) = ask(run.open(), "more", {}, PATIENCE_S)
+    assert "its answer is too large: it has " in more.problem
+    run.wait_empty()
+
+
+def test_nodes_that_do_not_answer_or_have_gone_are_named(run: Run) -> None:
+    asked = threading.Event()
+    go_on = threading.Event()
+    silent = Node(run, 0, lambda question: asked.set() or go_on.wait(PATIENCE_S))
+    gone = Node(run, 1, None)
+    gone.session.close()
+    try:
+        first, second = ask(run.open(), "echo", {}, 0.5)
+        assert first.problem.startswith("has not answered within 0.5 s")
+        assert (second.node_rank, second.host, second.problem) == (1, "host-1", "has left the job, or was lost")
+        assert asked.wait(PATIENCE_S)
+    finally:
+        go_on.set()
+    run.wait_empty()  # it answers too late: to nobody
+    assert silent.id
+
+
+def test_a_node_that_goes_while_it_is_waited_for_is_not_waited_for(run: Run) -> None:
+    Node(run, 0, echo)
+    leaving = Node(run, 1, None)
+    leaving.answering.answer_with(lambda question: leaving.session.close())
+    first, second = ask(run.open(), "echo", {}, PATIENCE_S)
+    assert (first.answer, second.problem) == ({}, "has left the job, or was lost")
+
+
+def test_the_answers_go_with_an_asker_that_dies(run: Run) -> None:
+    Node(run, 0, echo)
+    asker = run.open()
+    asker.put({keys.ASKED + ID: pack_question("echo", {})}, ephemeral=True, timeout=PATIENCE_S)
+    wait_until(lambda: run.keys(keys.ANSWERS), PATIENCE_S, lambda: "no answer")
+    asker.close()
+    run.wait_empty()
+
+
+def test_garbage_harms_nobody(run: Run) -> None:
+    Node(run, 0, echo)
+    garbage = [b"", b"\xff", b"[]", b'{"kind": 1}', b"[" * 10_000, b"x" * 100_000, b'{"kind": "a", "arguments": []}']
+    stranger = run.open()
+    for number, value in enumerate(garbage):
+        stranger.put({f"{keys.ASKED}{number:032x}": value}, ephemeral=True, timeout=PATIENCE_S)
+    for name in ("short", "../" * 10, "X" * 32):
+        stranger.put({keys.ASKED + name: pack_question("echo", {})}, ephemeral=True, timeout=PATIENCE_S)
+    (answer,) = ask(run.open(), "echo", {"well": True}, PATIENCE_S)
+    assert answer.answer == {"well": True}
+    for number in range(200):  # more than are kept: the oldest make room
+        stranger.put({f"{keys.ASKED}{number:032x}": pack_question("echo", {})}, ephemeral=True, timeout=PATIENCE_S)
+    stranger.close()
+    (answer,) = ask(run.open(), "echo", {"well": True}, PATIENCE_S)
+    assert answer.answer == {"well": True}
+    run.wait_empty()
+
+
+def test_forged_answers_are_not_believed_to_be_whole(monkeypatch) -> None:
+    monkeypatch.setattr(question_wire, "MOST_BYTES", 2**20)
+    bomb = zlib.compress(b'{"answer": "' + b"0" * 2**21 + b'"}')
+    for parts in (
+        {"0.1": bomb},
+        {"0.1": b"no zlib"},
+        {"0.1": zlib.compress(b"[]")},
+        {"0.1": zlib.compress(b"[" * 9999)},
+    ):
+        with pytest.raises(ValueError):  # noqa: PT011
+            unpack_answer(parts)
+    assert not is_whole({"0.2": b"", "0.1": b""})
+    assert not is_whole({})
+    assert not is_part("0.1", b"x" * (PART_BYTES + 1))
+    assert not any(is_part(name, b"") for name in ("", "1.1", "x.1", "0", f"0.{MOST_PARTS + 1}", "-1.3", "0.9999999"))
+    assert unpack_answer(pack_answer({"a": None})) == ({"a": None}, "")
+    assert unpack_question(ID, json.dumps({"kind": "k", "arguments": {}}).encode()) == Question(ID, "k", {})

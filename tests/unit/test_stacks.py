@@ -1,0 +1,197 @@
+"""Grouping of stacks, the sentence about them, and what foreign answers and a full disk do."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rdzv_launcher.run.stacks import processes, reading
+from rdzv_launcher.run.stacks.frames import Frame, limited
+from rdzv_launcher.run.stacks.gathering import Node, Worker, gather
+from rdzv_launcher.run.stacks.grouping import compressed, grouped, named, where
+from rdzv_launcher.run.stacks.node import NodeStacks, read
+from rdzv_launcher.run.stacks.reports import WorkerReport, workers_of
+from rdzv_launcher.run.stacks.text import Silent, report_text
+from rdzv_plugins.questions import NodeAnswer, Question, UnknownKind
+
+TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+REDUCE = [["all_reduce", TORCH, 3018], ["wrapper", TORCH, 83], ["step", "/home/me/train.py", 30]]
+LOAD = [["Queue.get", "/usr/lib/python3.11/queue.py", 180], ["_Iter.__next__", "/x/site-packages/torch/d.py", 5]]
+LOAD += [["step", "/home/me/train.py", 28]]
+
+
+def answer(node_rank: int, *workers: tuple[int, list[Any], dict[str, Any]]) -> dict[str, Any]:
+    """A node's; of each worker the rank, the stack, and what is special."""
+    told = [
+        {"rank": rank, "local_rank": 0, "pid": 1000 + rank, "state": "S", "how": "py-spy" if stack else ""}
+        | {"threads": [{"name": "MainThread", "main": True, "active": False, "stack": at}] if stack else []}
+        | special
+        for at, (rank, stack, special) in enumerate(workers)
+    ]
+    return {
+        "node_rank": node_rank,
+        "host": f"host-{node_rank}",
+        "agent": 1,
+        "workers": told,
+        "stacks": [stack for _, stack, _ in workers],
+    }
+
+
+def active(at: int) -> dict[str, Any]:
+    return {"threads": [{"name": "MainThread", "main": True, "active": True, "stack": at}]}
+
+
+def job(*answers: dict[str, Any]) -> list[WorkerReport]:
+    return [worker for each in answers for worker in workers_of(each)]
+
+
+def test_equal_stacks_are_one_group_and_the_odd_ones_come_first() -> None:
+    first = answer(0, *((rank, REDUCE, {}) for rank in range(32)))
+    second = answer(1, *((rank, LOAD if rank == 40 else REDUCE, {}) for rank in range(32, 64)))
+    text = report_text(job(first, second))
+    assert text.splitlines()[0] == (
+        "64 workers on 2 nodes: rank 40 (node 1 on host-1) is in _Iter.__next__, called at train.py:28 in step; "
+        "the other 63 are in all_reduce, called at train.py:30 in step"
+    )
+    assert "Ranks 0-39, 41-63 (nodes 0-1, pids 1000, 1001, 1002, 1003 and 59 more): waiting" in text
+    assert text.count("all_reduce (") == 1
+
+
+def test_the_sentence_names_the_oddest_and_counts_the_others() -> None:
+    stacks = [(rank, [["f", "/home/me/train.py", rank]], {}) for rank in range(6)]
+    same = [(rank, REDUCE, {}) for rank in (6, 7)]
+    first = report_text(job(answer(0, *stacks, *same))).splitlines()[0]
+    assert first.startswith("8 workers on 1 node: rank 0 (node 0 on host-0) is at train.py in f; rank 1 ")
+    assert first.endswith("; 2 more at 2 other places; the other 2 are in all_reduce, called at train.py:30 in step")
+    assert "rank 4" not in first
+    assert report_text(job(answer(0, *same))).startswith("2 workers on 1 node: all are in all_reduce, ")
+
+
+def test_what_stands_still_comes_before_what_waits() -> None:
+    places = [(0, REDUCE, {}), (1, REDUCE, {}), (2, LOAD, {}), (3, REDUCE, {"state": "T"}), (4, REDUCE, {"state": "D"})]
+    groups = grouped(job(answer(0, *places)))
+    assert [(each.kind, each.ranks) for each in groups] == [
+        ("stopped", [3]),
+        ("stuck", [4]),
+        ("waiting", [2]),
+        ("waiting", [0, 1]),
+    ]
+
+
+def test_a_worker_that_runs_changes_its_line_but_not_its_place() -> None:
+    loop = [[["loop", "/home/me/train.py", line], ["main", "/home/me/train.py", 90]] for line in (3, 4, 5)]
+    running = answer(0, *((rank, stack, active(rank)) for rank, stack in enumerate(loop)))
+    assert [each.ranks for each in grouped(job(running))] == [[0, 1, 2]]
+    waiting = answer(0, *((rank, stack, {}) for rank, stack in enumerate(loop)))
+    assert [each.ranks for each in grouped(job(waiting))] == [[0], [1], [2]]
+    both = answer(0, (0, REDUCE, {}), (1, REDUCE, active(1)), (2, REDUCE, {}))  # one polls at this moment
+    assert [each.ranks for each in grouped(job(both))] == [[0, 1, 2]]
+
+
+def test_text_of_ranks() -> None:
+    assert compressed([5, 0, 1, 2, 2]) == "0-2, 5"
+    assert (named([3]), named([0, 1])) == ("rank 3", "ranks 0-1")
+    assert where([Frame("poll", "/usr/lib/python3.11/selectors.py", 4)]) == "in poll (selectors.py:4)"
+    assert where([]) == ""
+    deep = limited([Frame("again", "/a.py", 1)] * 5000)
+    assert len(deep) < 200
+    assert any("more calls" in frame.function for frame in deep)
+
+
+def test_what_nodes_wrote_steers_no_terminal() -> None:
+    evil = [["f\x1b[2J", "/home/\x1b]0;x\x07.py", 3]]
+    text = report_text(job(answer(0, (0, evil, {"wait_channel": "\x1b[1m"}))), [Silent("node\x1b", "is\nsilent")])
+    assert "\x1b" not in text
+    assert "\nsilent" not in text
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        None,
+        [],
+        {},
+        {"stacks": [], "workers": [], "host": 3, "node_rank": 0},
+        answer(0, (0, REDUCE, {"pid": "x"})),
+        answer(0, (0, REDUCE, {"threads": [{"name": "", "main": True, "stack": 7}]})),
+        answer(0, (0, REDUCE, {"threads": [{"name": "", "main": True, "stack": -1}]})),
+        answer(0, (0, [["f", "g"]], {})),
+        answer(0, (0, [[1, 2, 3]], {})),
+        answer(0, (0, REDUCE, {"below": [{"below": 5}]})),
+    ],
+)
+def test_an_answer_that_is_none_is_a_node_without_one(garbage: Any) -> None:
+    workers, (silent,) = read([NodeAnswer(3, "host-3", 12, garbage)])
+    assert workers == []
+    assert silent.name == "node 3 on host-3 (pid 12)"
+    assert silent.problem.startswith("has answered with something that cannot be read")
+
+
+def test_a_node_without_workers_is_no_silent_one() -> None:
+    workers, (idle,) = read([NodeAnswer(None, "host-3", 12, answer(3))])
+    assert workers == []
+    assert report_text(workers, [idle]).splitlines() == [
+        "no worker",
+        "",
+        "a node on host-3 (pid 12) has no workers now: it is a spare, or waits for other nodes",
+    ]
+
+
+SLEEPS = "import sys, time\ndef here():\n    sys.stdout.write('up\\n'); sys.stdout.flush()\n    time.sleep(600)\nhere()"
+
+
+@pytest.fixture
+def sleeper():
+    with subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_where_nothing_can_be_written_the_log_has_it(sleeper: int, tmp_path: Path, caplog) -> None:
+    stacks = NodeStacks(lambda: Node("host-a", 1, workers=(Worker(0, 0, sleeper),)), str(tmp_path))
+    (tmp_path / "file").touch()
+    stacks.log_to(str(tmp_path / "file" / "below"))
+    with caplog.at_level(logging.WARNING, "rdzv_launcher"):
+        stacks.store("have not ended", 60)
+    (record,) = caplog.records
+    assert "cannot be written: Not a directory" in record.getMessage()
+    assert "in here" in record.getMessage()
+
+
+def test_other_questions_are_none_for_it(tmp_path: Path) -> None:
+    stacks = NodeStacks(lambda: Node("host-a", 1), str(tmp_path))
+    with pytest.raises(UnknownKind):
+        stacks.answer(Question("0" * 32, "other", {}))
+    for within in (0, -1, 1e9, "x", None, [1]):
+        with pytest.raises(ValueError, match="is not a time"):
+            stacks.answer(Question("0" * 32, "stacks", {"within": within}))
+    assert stacks.answer(Question("0" * 32, "stacks", {}))["workers"] == []
+
+
+def test_without_py_spy_it_is_said_what_was_tried(sleeper: int, monkeypatch) -> None:
+    monkeypatch.setattr(reading, "py_spy", lambda: None)
+    node = Node("host-a", 1, workers=(Worker(0, 0, sleeper),))
+    (worker,) = workers_of(gather(node, within=60))
+    assert worker.process.how == ""
+    assert "pip install 'rdzv-plugins[diagnose]'" in worker.process.tried[0]
+    assert "RDZV_STACKS is not set" in worker.process.tried[1]
+    assert worker.process.state == "S"
+    assert worker.process.wait_channel or not processes.look(sleeper).wait_channel
+    assert "at a place that cannot be read" in report_text([worker])
+
+
+def test_a_worker_that_has_ended_is_said_to_have(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (worker,) = workers_of(gather(Node("host-a", 1, workers=(Worker(7, 0, ended.pid),)), within=60))
+    assert worker.process.state == "ended"
+    assert report_text([worker]).startswith("1 worker on 1 node: rank 7 (host-a) has ended")
