@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         StoreAddress,
     )
     from rdzv_plugins.options import option
+    from rdzv_plugins.round_info import RoundInfo, StoreInfo
+    from rdzv_plugins.store import Store
 
 __all__ = [
     "Backend",
@@ -46,15 +48,24 @@ __all__ = [
     "RendezvousHandler",
     "RendezvousInfo",
     "Request",
+    "RoundInfo",
     "Session",
+    "Store",
     "StoreAddress",
+    "StoreInfo",
     "Watch",
     "hookimpl",
     "option",
 ]
 
 _COORDINATION = ("CoordinationBackend", "Event", "KeyValue", "OnEvents", "Session", "Watch")
-_ELSEWHERE = {"hookimpl": "hookspecs", "option": "options"} | dict.fromkeys(_COORDINATION, "coordination")
+_ELSEWHERE = {
+    **dict.fromkeys(_COORDINATION, "coordination"),
+    **dict.fromkeys(("RoundInfo", "StoreInfo"), "round_info"),
+    "Store": "store",
+    "hookimpl": "hookspecs",
+    "option": "options",
+}
 
 
 def __getattr__(name: str) -> Any:

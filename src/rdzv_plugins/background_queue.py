@@ -31,7 +31,7 @@ class BackgroundQueue(Generic[T]):
         self._changed = threading.Condition(threading.RLock())  # a signal's handler may come back to it
         self._items: collections.deque[tuple[T, int]] = collections.deque()
         self._held = self._dropped = 0
-        self._on_room: Callable[[], None] | None = None
+        self._on_room: list[Callable[[], None]] = []
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
         atexit.register(self.flush, _LAST_WORDS_S)
@@ -54,11 +54,15 @@ class BackgroundQueue(Generic[T]):
     def has_room(self, otherwise: Callable[[], None]) -> bool:
         """Less than half of it is in use. If not, ``otherwise`` is called once that is so, on the queue's thread.
 
-        For those who can wait with what they have, so that it is not dropped. Only the last ``otherwise`` is called.
+        For those who can wait with what they have, so that it is not dropped. Who asks again with the same
+        ``otherwise`` is called once.
         """
         with self._changed:
             room = self._held < self._limit // 2 or os.getpid() != self._process
-            self._on_room = None if room else otherwise
+            if otherwise in self._on_room:
+                self._on_room.remove(otherwise)
+            if not room:
+                self._on_room.append(otherwise)
             return room
 
     def flush(self, timeout: float) -> bool:
@@ -80,11 +84,11 @@ class BackgroundQueue(Generic[T]):
                 item, size = self._items[0]  # held until it is delivered
             with contextlib.suppress(Exception):
                 self._deliver(item)
-            dropped, on_room = 0, None
+            dropped, on_room = 0, list[Callable[[], None]]()
             with self._changed:
                 if self._held - size < self._limit // 2:
                     dropped, self._dropped = self._dropped, 0
-                    on_room, self._on_room = self._on_room, None
+                    on_room, self._on_room = self._on_room, []
             with contextlib.suppress(Exception):
                 if dropped:
                     self._on_dropped(dropped)
@@ -92,5 +96,6 @@ class BackgroundQueue(Generic[T]):
                 self._items.popleft()
                 self._held -= size
                 self._changed.notify_all()
-            if on_room is not None:
-                on_room()
+            for each in on_room:
+                with contextlib.suppress(Exception):
+                    each()

@@ -114,6 +114,36 @@ class LimitTooLow(RdzvError):
     exit_code = 71  # EX_OSERR
 
 
+class WorkersStuck(RdzvError):
+    """A worker of this node does not end, not even by SIGKILL, or was in uninterruptible sleep (state D) for too long.
+
+    The kernel holds it, and what it works with: a device, a network card, a file system. The node ends, and no worker
+    is started on it again; the other nodes may go on without it.
+    """
+
+    exit_code = 71  # EX_OSERR
+
+
+class WorkerNotStarted(RdzvError):
+    """The system could not start a worker: its program is not there, or there may be no further process.
+
+    The message names the worker by its local rank, the program or file, and what the system said. No worker of the
+    round runs on this node.
+    """
+
+    exit_code = 71
+
+
+class KeeperLost(RdzvError):
+    """The process that keeps this node's workers has ended, or does not answer: the workers are ended with it.
+
+    Somebody has killed it, or memory was short.
+    """
+
+    exit_code = 71
+    remedy_text = "If nobody has killed it, look for the out-of-memory killer: dmesg, or the events of the container."
+
+
 class JoinVetoed(RdzvError):
     """A plug-in's ``rdzv_before_join`` hook refused to let this node join (a failed health check).
 
@@ -123,12 +153,34 @@ class JoinVetoed(RdzvError):
     exit_code = 77  # EX_NOPERM
 
 
+class StoreError(RdzvError):
+    """A store of a round's agents, or the agents' control store, did not do what it was asked.
+
+    Where torch calls it is torch's ``DistStoreError``, and the first class below ``DistNetworkError``.
+    """
+
+    exit_code = 68  # EX_NOHOST
+
+
+class StoreLost(StoreError):
+    """The connection with the store is broken, for ever; the message names the store and says why.
+
+    Most often the agent that served it has ended.
+    """
+
+
+class StoreTimeout(StoreError):
+    """A key that was waited for in a store was not there in time; the message names key and store."""
+
+    exit_code = 75  # EX_TEMPFAIL
+
+
 class RendezvousFailed(RdzvError):
     """Nodes could not agree on a round, or lost each other.
 
     This and the classes below it are at the same time torch's rendezvous error of their kind where torch's agent
-    calls: ``RendezvousTimeoutError``, ``RendezvousConnectionError``, ``RendezvousClosedError`` or
-    ``RendezvousStateError``.
+    calls, as from plain torchrun: ``RendezvousTimeoutError``, ``RendezvousConnectionError``, ``RendezvousClosedError``
+    or ``RendezvousStateError``.
     """
 
     exit_code = 76  # EX_PROTOCOL
@@ -250,6 +302,16 @@ class NotNeeded(RendezvousClosed):
     """
 
     exit_code = 66  # EX_NOINPUT
+
+
+class SpareReleased(NotNeeded):
+    """A spare's job is done: nothing is left to do for it, and nothing went wrong.
+
+    Raised by ``next_rendezvous``. ``rdzv-run`` makes a successful end of it, torch's agent does with the
+    ``RendezvousGracefulExitError`` that it gets.
+
+    Exit code: 0, of ``rdzv-run``
+    """
 
 
 def debug_wanted() -> bool:

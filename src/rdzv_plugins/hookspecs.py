@@ -55,18 +55,22 @@ def rdzv_register_backends() -> Backend | Iterable[Backend]:  # type: ignore[emp
 
 
 @hookspec
-def rdzv_resolve_request(request: Request) -> Mapping[str, Any] | None:
+def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
     """Fill in what the surroundings know, such as a scheduler: the node rank, the endpoint, the run id.
 
-    Called: once for each launch, after the command line is read and before the backend is looked up. Not with
+    Called: once for each launch, after the command line is read and before the backend is made. Not with
         ``--standalone``.
 
     Arguments:
-        request: the launch as it is known so far. ``request.given`` has the names of the fields that the user set;
-            ``request.options`` is None.
+        request: the launch as it is known so far. ``request.given`` has the names of the fields that the user set, or
+            a plug-in that was asked before; ``request.options`` is None.
+        backend: the ``Backend`` that is asked for; None where there is none of that name. It says where its nodes meet:
+            an endpoint made from a node's name is right where ``backend.meets_at`` is ``node``. And it says by its
+            capabilities whether a given node rank decides anything.
 
     Result: a mapping of ``Request`` fields, ``{"node_rank": 3, "endpoint": "10.0.0.1:29500"}``; or None. What the
-        user gave wins over every plug-in; among plug-ins the first to answer for a field wins.
+        user gave wins over every plug-in; among plug-ins the first to answer for a field wins. Those that ship with
+        us are asked after all others: ``hookimpl(trylast=True)``.
 
     Errors: a field that ``Request`` does not have, or a value of the wrong type, is an error of the plug-in: the node
         ends with exit code 69.
@@ -126,7 +130,7 @@ def rdzv_after_join(request: Request, info: RendezvousInfo) -> None:
         request: the launch, complete.
         info: the ``RendezvousInfo``. ``info.rank`` and ``info.world_size`` count nodes,
             ``info.bootstrap_store_info`` says where the workers' store is, ``info.store`` is the agents' store of the
-            round.
+            round: the methods of torch's ``Store``, with the errors of ``rdzv_plugins.errors``.
 
     Result: ignored.
 

@@ -38,13 +38,13 @@ class StoreAddress(Protocol):
 class RendezvousInfo(Protocol):
     """The result of one round (torch: ``RendezvousInfo``).
 
-    ``store`` is a ``torch.distributed.Store`` private to the round and to the agents; ``rank`` and
-    ``world_size`` count nodes, not workers.
+    ``store`` is private to the round and to the agents; ``rank`` and ``world_size`` count nodes, not workers.
+    ``round_info.RoundInfo`` is one that needs no torch.
     """
 
     @property
     def store(self) -> Any:
-        """A ``torch.distributed.Store``, as thread-safe as torch's own."""
+        """A ``store.Store``, or a ``torch.distributed.Store``: it is made one. As thread-safe as torch's own."""
         ...
 
     @property
@@ -68,8 +68,8 @@ class RendezvousHandler(Protocol):
     """Full control over a node's part in the rendezvous; one instance per agent.
 
     torch's agent calls it from its main thread only. Every method but ``next_rendezvous`` has to
-    return at once. Errors raised should be subclasses of torch's ``RendezvousError`` where code
-    outside this project may catch them.
+    return at once. It raises ``RendezvousFailed`` or a class below it, which become torch's errors of their kind
+    where torch's agent calls; or torch's errors themselves.
     """
 
     def get_backend(self) -> str:
@@ -361,6 +361,11 @@ class Request:
     """What the backend's ``validate`` has returned: where its nodes meet, parsed. None before the backend is known."""
     standalone: bool = False
     """This node meets no other: --standalone, or a single node of the default backend without an endpoint."""
+    idle: str = ""
+    """Why there is nothing to do for this process, in words: it ends with 0 at once. Empty: it is an agent.
+
+    For plug-ins of schedulers that start a command several times on a node.
+    """
     given: frozenset[str] = frozenset()
     """The fields that the user set: ``rdzv_resolve_request`` fills in only the others."""
     whose: Callable[[str], str] = field(default=_nobody_knows, compare=False, repr=False)

@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 from attack_kit import wait_until
 from relay import Relay
-from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, TCPStore
+from torch.distributed import PrefixStore, TCPStore
 
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.errors import EndpointUnreachable, StoreLost, StoreTimeout
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.reach import reach
+from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
-from rdzv_plugins.kvstore.tcpstore.torch_store import greet_store, serve
+from rdzv_plugins.kvstore.tcpstore.torch_store import serve
 from rdzv_plugins.options import PortRange
+from rdzv_plugins.store import Prefixed
 
 Connect = Callable[[], PlainClient]
 
@@ -105,10 +107,10 @@ def test_get_waits_for_another_client(port: int) -> None:
 def test_a_wait_ends_after_its_timeout_and_the_connection_goes_on(port: int) -> None:
     client = connect(port, timeout=0.05)
     with pytest.raises(
-        DistStoreError, match=rf"wait timeout after 0.05 s for missing in the store at 127.0.0.1 port {port}"
+        StoreTimeout, match=rf"wait timeout after 0.05 s for missing in the store at 127.0.0.1 port {port}"
     ):
         client.get("missing")
-    with pytest.raises(DistStoreError, match=r"after 0\.01 s"):
+    with pytest.raises(StoreTimeout, match=r"after 0\.01 s"):
         client.wait(["missing"], timedelta(seconds=0.01))
     client.set_timeout(timedelta(seconds=30))
     assert client.timeout == timedelta(seconds=30)
@@ -121,7 +123,7 @@ def test_a_lost_server_is_a_network_error_and_stays_one() -> None:
         client = connect(port)
         client.set("k", "v")
     for _ in range(2):
-        with pytest.raises(DistNetworkError, match=f"store at 127.0.0.1 port {port}"):
+        with pytest.raises(StoreLost, match=f"store at 127.0.0.1 port {port}"):
             client.get("k")
 
 
@@ -150,7 +152,7 @@ def test_a_signal_ends_a_wait(port: int) -> None:
         finally:
             thread.join()
             signal.signal(signal.SIGUSR1, before)
-    with pytest.raises(DistNetworkError, match="is broken"):
+    with pytest.raises(StoreLost, match="is broken"):
         client.set("k", "v")  # half an answer may have been read: what comes next would be misread
 
 
@@ -186,10 +188,10 @@ def test_interruption_ends_a_request_that_gets_no_answer(name: str) -> None:
         )
         silent, _ = listener.accept()
         threading.Thread(target=lambda: (silent.recv(1), interruption.interrupt("round 7 is over"))).start()
-        with silent, pytest.raises(DistNetworkError, match=f"^lost the store at {where}: round 7 is over$"):
+        with silent, pytest.raises(StoreLost, match=f"^lost the store at {where}: round 7 is over$"):
             getattr(client, name)(*REQUESTS[name])
         for each, arguments in REQUESTS.items():
-            with pytest.raises(DistNetworkError, match="is broken: round 7 is over"):
+            with pytest.raises(StoreLost, match="is broken: round 7 is over"):
                 getattr(client, each)(*arguments)
 
 
@@ -199,7 +201,7 @@ def test_interruption_ends_every_client_under_it_and_those_that_come_later(port:
     interruption.interrupt("it is over")
     interruption.interrupt("and that came later")
     for client in [*clients, connect(port, interruption=interruption)]:
-        with pytest.raises(DistNetworkError, match="it is over"):
+        with pytest.raises(StoreLost, match="it is over"):
             client.add("k", 1)
         client.close()
     assert other.add("k", 1) == 1
@@ -228,3 +230,56 @@ def test_no_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("gethostbyaddr", "getnameinfo", "getfqdn"):
             monkeypatch.setattr(socket, name, refuse)
         assert connect(port).add("k", 1) == 1
+
+
+def test_a_client_that_may_connect_again_goes_on_after_a_signal(port: int) -> None:
+    """Half an answer may be left: nothing of it is taken for the next one."""
+
+    class Stop(Exception):
+        pass
+
+    def stop(number: int, frame: object) -> None:
+        raise Stop
+
+    def again() -> socket.socket:
+        return reach(Endpoint("127.0.0.1", port), 60, "the store", greet_store)
+
+    with Relay(port) as relay:
+        connection = reach(Endpoint("127.0.0.1", relay.port), 60, "the store", greet_store)
+        greeted = relay.passed[True]
+        client = PlainClient(connection, prefix="", timeout=60, interruption=Interruption(), again=again)
+        OPEN.append(client)
+
+        def interrupt() -> None:
+            wait_until(lambda: relay.passed[True] > greeted, lambda: "nothing was asked")
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, stop)
+        thread = threading.Thread(target=interrupt)
+        try:
+            thread.start()
+            with pytest.raises(Stop):
+                client.get("never")
+        finally:
+            thread.join()
+            signal.signal(signal.SIGUSR1, before)
+    assert [client.add("n", 2), client.add("n", 3)] == [2, 5]
+    assert connect(port, prefix="p").num_keys() == client.num_keys()
+
+
+def test_a_part_of_a_store_has_its_own_keys(port: int) -> None:
+    whole = connect(port, prefix="")
+    part = Prefixed("a/b", whole)
+    theirs = PrefixStore("a/b", TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False))
+    part.multi_set(["x", "y"], ["1", "2"])
+    assert theirs.multi_get(["x", "y"]) == part.multi_get(["x", "y"]) == whole.multi_get(["a/b/x", "a/b/y"])
+    assert (part.add("n", 1), theirs.add("n", 1), whole.get("a/b/n")) == (1, 2, b"2")
+    assert part.compare_set("c", "", "first") == theirs.get("c") == b"first"
+    assert (part.check(["c"]), whole.check(["c"]), part.delete_key("c"), part.check(["c"])) == (
+        True,
+        False,
+        True,
+        False,
+    )
+    with pytest.raises(StoreTimeout):
+        part.wait(["none"], timedelta(seconds=0.01))

@@ -1,1 +1,1 @@
-"""From the name of a backend and a request to the handler that torch's agent is given."""
+"""From the name of a backend and a request to the handler that the agent is given."""

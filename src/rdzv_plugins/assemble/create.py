@@ -1,4 +1,4 @@
-"""Gets from a name and a request to the handler that torch's agent is given."""
+"""Gets from a name and a request to the handler that the agent is given."""
 
 from __future__ import annotations
 

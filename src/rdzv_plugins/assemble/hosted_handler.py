@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 
 from rdzv_plugins.assemble.local_endpoint import warn_of_small_round
@@ -19,6 +20,7 @@ from rdzv_plugins.interfaces import (
     RendezvousInfo,
     Request,
 )
+from rdzv_plugins.questions import Questions
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ class HostedHandler:
         level = logging.INFO if request.max_nodes > 1 else logging.DEBUG
         self._host.before_join(request)
         logger.log(level, "run %s: joining at %s by %s", request.run_id, request.endpoint, request.backend)
-        info = self._inner.next_rendezvous()
+        info = _in_contract(self._inner.next_rendezvous())
         self._host.after_join(request, info)
         where = info.bootstrap_store_info
         logger.log(
@@ -107,6 +109,11 @@ class HostedHandler:
         """How long a round holds; None where nobody can say."""
         return getattr(self._inner, "holding", None)
 
+    @property
+    def questions(self) -> Questions | None:
+        """What carries questions between the nodes; None where nothing does."""
+        return getattr(self._inner, "questions", None)
+
     def working_peers(self) -> Sequence[str]:
         return self._inner.working_peers() if isinstance(self._inner, PeerAware) else ()
 
@@ -134,3 +141,12 @@ class HostedHandler:
         """Variables that the handler and the plug-ins add to one worker's environment; a plug-in's go first."""
         own = dict(self._inner.worker_env()) if isinstance(self._inner, EnvironmentAware) else {}
         return own | self._host.worker_env(self._request, env | own)
+
+
+def _in_contract(info: RendezvousInfo) -> RendezvousInfo:
+    """The round as the contract has it: a store of torch's, which c10d and plug-ins return, raises our errors."""
+    if "torch" not in sys.modules:  # then it is none of torch's
+        return info
+    from rdzv_plugins.torch_types.stores import in_contract
+
+    return in_contract(info)

@@ -24,11 +24,7 @@ def look(entry: Entry, request: Request, timeout: float) -> RunStatus:
     Raises ``RdzvError``.
     """
     backend = entry.backend
-    if backend.meets_at == "service" and not request.is_named:
-        raise UsageError(
-            f"several jobs may meet at {request.endpoint}: which one is meant?", remedy="Give its --rdzv-id."
-        )
-    request = with_options(entry, request)
+    request = _looking(entry, request)
     with blaming(entry, "when it was asked what a run does"):
         try:
             return backend.status(request, timeout) if backend.status else _observed(entry, request, timeout)
@@ -36,6 +32,29 @@ def look(entry: Entry, request: Request, timeout: float) -> RunStatus:
             raise EndpointUnreachable(
                 f"run {request.run_id!r} at {request.endpoint}: {error}", remedy="--timeout=SECONDS waits longer."
             ) from error
+
+
+def coordination_of(entry: Entry, request: Request) -> CoordinationBackend:
+    """The service at which the run of ``request`` meets apart from its nodes, as one more node sees it.
+
+    Raises ``RdzvError``.
+    """
+    created = created_by(entry, _looking(entry, request))
+    if not isinstance(created, CoordinationBackend):
+        raise UsageError(
+            f"nodes that meet by {entry.backend.name} cannot be asked: it is no coordination service",
+            remedy="`rdzv stacks` without --rdzv-endpoint, on each of its machines, reads the workers there.",
+        )
+    return created
+
+
+def _looking(entry: Entry, request: Request) -> Request:
+    """The request with its options, if it says which run is meant. Raises ``UsageError``."""
+    if entry.backend.meets_at == "service" and not request.is_named:
+        raise UsageError(
+            f"several jobs may meet at {request.endpoint}: which one is meant?", remedy="Give its --rdzv-id."
+        )
+    return with_options(entry, request)
 
 
 def _observed(entry: Entry, request: Request, timeout: float) -> RunStatus:

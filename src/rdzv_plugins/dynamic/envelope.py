@@ -22,7 +22,7 @@ from rdzv_plugins.interfaces import RendezvousBackend, Request, Token
 from rdzv_plugins.kvstore.sockets.reach import default_address, wait_reachable
 from rdzv_plugins.kvstore.tcpstore.torch_store import connect, serve
 from rdzv_plugins.options import PortRange
-from rdzv_plugins.rounds.torch_errors import as_torch
+from rdzv_plugins.torch_types.errors import as_torch
 
 logger = logging.getLogger(__name__)
 

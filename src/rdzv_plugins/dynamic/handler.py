@@ -35,8 +35,9 @@ from rdzv_plugins.rounds.ends import ended_error, parse_outcome
 from rdzv_plugins.rounds.job_record import JobRecord
 from rdzv_plugins.rounds.settings_check import compare, refusal, signed, wanted
 from rdzv_plugins.rounds.staying import stay_while
-from rdzv_plugins.rounds.torch_errors import as_torch
 from rdzv_plugins.rounds.worker_stores import WorkerStores
+from rdzv_plugins.torch_types.errors import as_torch
+from rdzv_plugins.torch_types.stores import OfTorch
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         self._workers = WorkerStores(settings, timeout=settings.read_timeout)
         self._prefix = run_prefix(request.run_id)
         self._shared = PrefixStore(self._prefix, store)
-        self._record_ = JobRecord(self._shared)
+        self._record_ = JobRecord(OfTorch(self._shared))
         # what a store holds that outlives the nodes, as a file does, may be that of nodes which are gone
         self._control = store if isinstance(store, TCPStore) else None
         self._agreed = self._control is None
@@ -194,7 +195,11 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
             return
         try:
             stay_while(self._is_needed, self.working_peers)
-        except (DistError, errors.EndpointLost) as error:  # it is gone with the agent that served it, which is done
+        except (
+            DistError,
+            errors.StoreError,
+            errors.EndpointLost,
+        ) as error:  # it is gone with the agent that served it, which is done
             logger.debug("could not wait for the other nodes: %s", error)
 
     def leave(self, outcome: Outcome) -> None:
@@ -212,7 +217,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
             self._record_.mark_left(str(self._this_node))
             if self._hosts_store:
                 self._record_.wait_left(map(str, self._others()), self._options.linger)
-        except DistError as error:
+        except (DistError, errors.StoreError) as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
 
     def shutdown(self) -> bool:

@@ -13,7 +13,7 @@ from torch.distributed.elastic.rendezvous import api
 
 from rdzv_plugins.errors import RendezvousFailed
 from rdzv_plugins.interfaces import RendezvousBackend, Token
-from rdzv_plugins.rounds.torch_errors import as_torch
+from rdzv_plugins.torch_types.errors import as_torch
 
 T = TypeVar("T")
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError
-
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.rounds.ends import ended_error
-from rdzv_plugins.rounds.torch_errors import as_torch
 
 
 def raise_if_ended(view: View, problem: errors.EndpointLost | None, request: Request) -> None:
     """Raise the reason if the job has failed elsewhere, or the service is lost (``problem``)."""
     ended = view.ended
     if ended is not None and ended.end != "done":
-        raise as_torch(ended_error(ended, request))
+        raise ended_error(ended, request)
     if problem is not None:
-        raise as_torch(problem)
+        raise problem
 
 
 def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: bool) -> None:
@@ -36,7 +33,7 @@ def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: boo
     if is_finishing(view) and not _is_inside(view, round_):
         if spare or round_:
             was = "was left out" if round_ else "was a spare"
-            raise RendezvousGracefulExitError(f"run {request.run_id!r} is done without this node, which {was}")
+            raise errors.SpareReleased(f"run {request.run_id!r} is done without this node, which {was}")
         raise errors.NotNeeded(
             f"run {request.run_id!r} at {request.endpoint} is about to end ({view.finishing.by} is done): this node "
             "has come too late to take part, and has not run its script",

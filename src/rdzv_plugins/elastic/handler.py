@@ -12,9 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch.distributed import DistError
-from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
-
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import CoordinationBackend, Session
 from rdzv_plugins.elastic import farewell, keys
@@ -28,13 +25,14 @@ from rdzv_plugins.elastic.leading.ranks import Order
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.myself import Myself, new_member
 from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.questions import ElasticQuestions
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.interfaces import Failure, Outcome, Request
+from rdzv_plugins.round_info import RoundInfo, StoreInfo
 from rdzv_plugins.rounds.ends import parse_failure, to_json
 from rdzv_plugins.rounds.joining_again import must_join_again
-from rdzv_plugins.rounds.torch_errors import as_torch
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +61,8 @@ class ElasticHandler:
             settings=settings_of(request, backend.name, options, me.host),
         )
         self._self = Myself(me, self._link)
+        self.questions = ElasticQuestions(self._link, me.node_id)
+        self._view.on_asked = self.questions.answering.hear
         self._store = RoundStore(options, self._cut_off)
         self._joining = Joining(request, options, self._view, self._link, self._self, self._store)
         self.holding = RoundHolding(self._link, self._view, self._joining, options.ttl)
@@ -215,40 +215,31 @@ class ElasticHandler:
     def worker_env(self) -> Mapping[str, str]:
         return self._store.environment | {"RDZV_ROUND": str(self._joining.round)}
 
-    def next_rendezvous(self) -> RendezvousInfo:
-        """Join the next round and block until it is complete. Raises torch's rendezvous errors, with who is missing."""
+    def next_rendezvous(self) -> RoundInfo:
+        """Join the next round and block until it is complete. Raises ``RendezvousFailed``, with who is missing."""
         while True:
             self.raise_if_ended()
             self._working = False
             self._say_over()  # on the watch's thread it may come too late: the next round may begin before its turn
-            try:
-                place = self._joining.next_place()
-            except errors.RendezvousFailed as error:
-                raise as_torch(error) from error.__cause__
+            place = self._joining.next_place()
             self._end_vain_waits()  # it may have been over before this node was no longer joining
             try:
                 where = self._store.open(place, self._request.local_addr)
-            except (DistError, errors.EndpointUnreachable) as error:
+            except (errors.StoreError, errors.EndpointUnreachable) as error:
                 if not must_join_again(self):
                     raise self._no_way(error) from error
                 logger.info("round %d was over before this node's proxy was connected (%s)", place.round, error)
                 continue
-            except errors.RendezvousFailed as error:
-                raise as_torch(error) from error.__cause__
-            return RendezvousInfo(
-                self._store.agents, place.rank, place.world, RendezvousStoreInfo(where.host, where.port)
-            )
+            return RoundInfo(self._store.agents, place.rank, place.world, StoreInfo(where.host, where.port))
 
     def _no_way(self, error: Exception) -> errors.RendezvousFailed:
         run = f"run {self._request.run_id!r}"
         if isinstance(error, errors.EndpointUnreachable):
-            return as_torch(errors.EndpointUnreachable(f"{run}: {error}", remedy=error.remedy))
-        return as_torch(
-            errors.RendezvousFailed(
-                f"{run}: this node's proxy has no way to the store: {error}",
-                remedy="The key trunk/N comes from node N, which is to connect this one (--rdzv-conf fanout). "
-                "Look at that node's output.",
-            )
+            return errors.EndpointUnreachable(f"{run}: {error}", remedy=error.remedy)
+        return errors.RendezvousFailed(
+            f"{run}: this node's proxy has no way to the store: {error}",
+            remedy="The key trunk/N comes from node N, which is to connect this one (--rdzv-conf fanout). "
+            "Look at that node's output.",
         )
 
     def _told(self) -> None:

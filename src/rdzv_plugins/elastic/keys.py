@@ -13,6 +13,8 @@
     all/notice          a node was left out or refused, for people (Notice)
     all/end             how the job ended (Outcome)
     failure/<round>     the first failure of a round, over all nodes
+    all/asked/<id>      ephemeral, of whoever asks: a question to all nodes (``question_wire``)
+    answer/<id>/<node_id>/<part>    ephemeral: a node's answer, until the question has gone
 
 Every node watches ``all/`` and its own ``node/`` key, the leader ``members/``. Each value carries the
 number of its round, so that a late one changes nothing. JSON, never pickle: who can write to the service
@@ -45,6 +47,8 @@ FINISHING = "all/finishing"
 NOTICE = "all/notice"
 END = "all/end"
 FAILURES = "failure/"
+ASKED = "all/asked/"
+ANSWERS = "answer/"
 
 PROTOCOL = 3
 """The version of these keys. Nodes of different versions refuse each other."""

@@ -16,7 +16,7 @@ from rdzv_plugins.endpoints import Endpoint, is_loopback_address
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.sockets.reach import try_connect
-from rdzv_plugins.kvstore.tcpstore.torch_store import greet_store
+from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 
 logger = logging.getLogger(__name__)
 

@@ -66,7 +66,7 @@ class NodeProxy:
 
         ``agents`` is a client of that store, ``address`` the one of this node for other nodes. A root that refuses is
         tried again until ``interruption``, or for long enough. Raises ``EndpointUnreachable``,
-        ``AddressInUse``, or torch's ``DistError`` when the parent does not say where it is.
+        ``AddressInUse``, or a ``StoreError`` when the parent does not say where it is.
         """
         root = Endpoint(place.master_addr, place.master_port)
         self._environment = {"RDZV_ROOT_ADDR": root.host, "RDZV_ROOT_PORT": str(root.port)}

@@ -21,8 +21,8 @@ from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
 from rdzv_plugins.kvstore.sockets.reach import try_connect
+from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
-from rdzv_plugins.kvstore.tcpstore.torch_store import greet_store
 from rdzv_plugins.rounds.worker_stores import WorkerStores
 
 _PREFIX = "agents"
@@ -134,7 +134,7 @@ class RoundStore:
     def interrupt(self, round_: int, reason: str) -> None:
         """End all waits of this node's agent in the store of ``round_``, whoever serves it. Never blocks; any thread.
 
-        What is asked of that store from now on fails at once, by ``DistNetworkError`` with ``reason``.
+        What is asked of that store from now on fails at once, by ``StoreLost`` with ``reason``.
         """
         waited_for, interruption = self._waits
         if waited_for == round_:

@@ -25,6 +25,8 @@ class View:
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
+        self.on_asked: Callable[[Event], None] = lambda _: None
+        """Called with what becomes of questions (``answering``), on the thread with the news; returns at once."""
         self._changed = threading.Condition()
         self._version = 0
         self._session = 0
@@ -86,7 +88,9 @@ class View:
 
     def _take(self, event: Event) -> None:
         key, value = event.key, event.value
-        if key == keys.LEADER:
+        if key.startswith(keys.ASKED):
+            self.on_asked(event)
+        elif key == keys.LEADER:
             self.has_leader = value is not None
         elif value is None:  # nothing else is ever deleted
             if key.startswith(keys.NODES):

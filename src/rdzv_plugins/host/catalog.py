@@ -81,8 +81,13 @@ class Catalog:
 
     def meets_at(self, name: str) -> str:
         """``Backend.meets_at`` of what ``find`` finds; empty where that raises an error."""
+        backend = self.known(name)
+        return backend.meets_at if backend is not None else ""
+
+    def known(self, name: str) -> Backend | None:
+        """The backend that ``find`` finds; None where that raises an error."""
         claims = self._claims.get(normalise(name), [])
-        return claims[0].backend.meets_at if len(claims) == 1 else ""
+        return claims[0].backend if len(claims) == 1 else None
 
 
 def _conflict(name: str, claims: list[Entry]) -> str:

@@ -13,7 +13,7 @@ from rdzv_plugins.errors import BrokenPlugin, PluginError, RdzvError, is_signal
 from rdzv_plugins.host.catalog import Catalog
 from rdzv_plugins.host.discovery import PluginRecord, disabled_by_environment, discover, normalise
 from rdzv_plugins.host.validation import new_manager, validate
-from rdzv_plugins.interfaces import Node, Outcome, RendezvousInfo, Request
+from rdzv_plugins.interfaces import Backend, Node, Outcome, RendezvousInfo, Request
 
 logger = logging.getLogger(__name__)
 
@@ -72,24 +72,20 @@ class PluginHost:
         for conflict in self.catalog.conflicts():
             logger.warning("%s", conflict)
 
-    def resolve_request(self, request: Request) -> Request:
-        """Let plug-ins fill in fields that the user did not give.
+    def resolve_request(self, request: Request, backend: Backend | None = None) -> Request:
+        """Let plug-ins fill in fields that the user did not give, each with what those before it have filled in.
 
-        Raises ``BrokenPlugin`` if one answers with a field that ``Request`` does not have.
+        ``backend`` is looked up by its name if it is None. Raises ``BrokenPlugin`` if a plug-in answers with a field
+        that ``Request`` does not have.
         """
-        fields = {f.name for f in dataclasses.fields(Request)} - {"given", "options"}
-        for record, answer in self._answers("rdzv_resolve_request", request=request):
-            _check_mapping(record, "rdzv_resolve_request", answer)
-            wrong = set(answer) - fields
-            if wrong:
-                raise BrokenPlugin(f"{record.label} resolved unknown request fields: {', '.join(sorted(wrong))}")
-            for name, value in answer.items():
-                if not isinstance(value, _field_type(name)):
-                    raise BrokenPlugin(f"{record.label} resolved {name}={value!r}, a {type(value).__name__}")
-            new = {name: value for name, value in answer.items() if name not in request.given}
-            if new:
-                logger.info("%s filled in %s", record.label, ", ".join(f"{k}={v}" for k, v in new.items()))
-                request = dataclasses.replace(request, **new, given=request.given | set(new))
+        for record in self._in_order("rdzv_resolve_request"):
+            asked = backend or self.catalog.known(request.backend)
+            for answer in self._ask(record, "rdzv_resolve_request", request=request, backend=asked):
+                _check_fields(record, answer)
+                new = {name: value for name, value in answer.items() if name not in request.given}
+                if new:
+                    logger.info("%s filled in %s", record.label, ", ".join(f"{k}={v}" for k, v in new.items()))
+                    request = dataclasses.replace(request, **new, given=request.given | set(new))
         return request
 
     def before_join(self, request: Request) -> None:
@@ -126,32 +122,51 @@ class PluginHost:
         self._answers("rdzv_shutdown", swallow=True, request=request, outcome=outcome)
 
     def _answers(self, hook: str, *, swallow: bool = False, **arguments: Any) -> list[tuple[PluginRecord, Any]]:
-        """Call a hook plug-in by plug-in, so that an error can be put down to the one that raised it.
+        """What all plug-ins answer to a hook, in order."""
+        asked = self._in_order(hook)
+        return [(each, answer) for each in asked for answer in self._ask(each, hook, swallow=swallow, **arguments)]
+
+    def _in_order(self, hook: str) -> list[PluginRecord]:
+        """The usable plug-ins; marked as ``tryfirst`` or ``trylast``, before or after the others, as pluggy has it."""
+        marked = {each.plugin_name: each for each in getattr(self._manager.hook, hook).get_hookimpls()}
+        usable = [record for record in self.records if record.plugin is not None]
+        return sorted(usable, key=lambda r: marked[r.id].trylast - marked[r.id].tryfirst if r.id in marked else 0)
+
+    def _ask(self, record: PluginRecord, hook: str, *, swallow: bool = False, **arguments: Any) -> list[Any]:
+        """Call a hook of one plug-in, so that an error can be put down to it. At most one answer.
 
         Own errors (``RdzvError``) pass through; anything else becomes ``PluginError`` with the plug-in's name.
         """
-        answers = []
-        for record in self.records:
-            if record.plugin is None:
-                continue
-            others = [r.plugin for r in self.records if r.plugin is not None and r is not record]
-            call: Callable[..., list[Any]] = self._manager.subset_hook_caller(hook, others)
-            try:
-                answers += [(record, answer) for answer in call(**arguments)]
-            except RdzvError:
-                if not swallow:
-                    raise
-                logger.warning("%s failed in %s", record.label, hook, exc_info=True)
-            except Exception as error:
-                if is_signal(error):
-                    raise
-                if not swallow:
-                    raise PluginError(
-                        f"{record.label} raised {type(error).__name__} in {hook}: {error}",
-                        remedy=f"Switch it off with --rdzv-no-plugin {record.name}, or repair it.",
-                    ) from error
-                logger.warning("%s failed in %s: %s", record.label, hook, error)
-        return answers
+        others = [r.plugin for r in self.records if r.plugin is not None and r is not record]
+        call: Callable[..., list[Any]] = self._manager.subset_hook_caller(hook, others)
+        try:
+            return call(**arguments)
+        except RdzvError:
+            if not swallow:
+                raise
+            logger.warning("%s failed in %s", record.label, hook, exc_info=True)
+        except Exception as error:
+            if is_signal(error):
+                raise
+            if not swallow:
+                raise PluginError(
+                    f"{record.label} raised {type(error).__name__} in {hook}: {error}",
+                    remedy=f"Switch it off with --rdzv-no-plugin {record.name}, or repair it.",
+                ) from error
+            logger.warning("%s failed in %s: %s", record.label, hook, error)
+        return []
+
+
+def _check_fields(record: PluginRecord, answer: object) -> None:
+    """Refuse what no ``Request`` can be made with."""
+    _check_mapping(record, "rdzv_resolve_request", answer)
+    assert isinstance(answer, Mapping)
+    wrong = set(answer) - ({f.name for f in dataclasses.fields(Request)} - {"given", "options"})
+    if wrong:
+        raise BrokenPlugin(f"{record.label} resolved unknown request fields: {', '.join(sorted(wrong))}")
+    for name, value in answer.items():
+        if not isinstance(value, _field_type(name)):
+            raise BrokenPlugin(f"{record.label} resolved {name}={value!r}, a {type(value).__name__}")
 
 
 def _check_mapping(record: PluginRecord, hook: str, answer: object) -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from torch.distributed import DistNetworkError, Store
-
+from rdzv_plugins.errors import StoreTimeout
 from rdzv_plugins.interfaces import Failure, Outcome
 from rdzv_plugins.rounds.ends import parse_failure, parse_outcome, to_json
+from rdzv_plugins.store import Store
 
 
 class JobRecord:
-    """The record of one run. Thread-safe as far as the store is: torch's stores serialise their calls."""
+    """The record of one run. As thread-safe as the store. Every method raises ``StoreError``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -47,11 +47,11 @@ class JobRecord:
     def going(self, who: str) -> str | None:
         """Why that agent has stopped its workers, None if it has not."""
         key = f"going/{who}"
-        return str(self._store.get(key).decode(errors="replace")) if self._store.check([key]) else None
+        return self._store.get(key).decode(errors="replace") if self._store.check([key]) else None
 
     def has_left(self, *agents: str) -> bool:
         """True once all these have said that they need the store no longer. One request."""
-        return bool(self._store.check([f"left/{who}" for who in agents]))
+        return self._store.check([f"left/{who}" for who in agents])
 
     def mark_left(self, who: str) -> None:
         """This agent process, known as ``who``, needs the store no longer."""
@@ -64,9 +64,7 @@ class JobRecord:
             return
         try:
             self._store.wait(keys, timedelta(seconds=linger))
-        except DistNetworkError:
-            raise
-        except RuntimeError:  # the time is over
+        except StoreTimeout:
             pass
 
     def _read(self, key: str) -> bytes:

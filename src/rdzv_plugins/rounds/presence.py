@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Iterable
 
-from torch.distributed import DistError, Store
-
+from rdzv_plugins.errors import StoreError
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.reach import dial
 from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
+from rdzv_plugins.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Presence:
                     self._client.wait([f"ask/{number}"])
                     self._client.set(f"alive/{number}/{self._me}", "")
                 number += 1
-        except DistError as error:  # the store has gone, and with it who could ask
+        except StoreError as error:  # the store has gone, and with it who could ask
             logger.debug("this agent answers no longer: %s", error)
 
 
@@ -76,6 +76,6 @@ def ask(store: Store, agents: Iterable[str], timeout: float) -> set[str]:
         store.set(f"ask/{number - 1}", "")  # who asked before may have ended in between
     while silent and time.monotonic() < deadline:
         silent = {agent for agent in silent if not store.check([f"alive/{number}/{agent}"])}
-        if silent:  # torch's client would log each wait that is over
+        if silent:
             time.sleep(_PAUSE_S)
     return asked - silent

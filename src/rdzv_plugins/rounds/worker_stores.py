@@ -17,14 +17,18 @@ logger = logging.getLogger(__name__)
 class WorkerStores:
     """Serves at most one at a time. One thread at a time."""
 
-    def __init__(self, options: WorkerStoreOptions, *, timeout: float, ports: PortTurns | None = None) -> None:
+    def __init__(
+        self, options: WorkerStoreOptions, *, timeout: float, ports: PortTurns | None = None, alone: bool = False
+    ) -> None:
         """``timeout`` (seconds) is that of the object which ``store=torch`` needs for its server.
 
-        ``ports`` are those of ``options`` where others take their turns at them, too.
+        ``ports`` are those of ``options`` where others take their turns at them, too. ``alone``: there is one node, and
+        where its store is concerns nobody.
         """
         self._options = options
         self._ports = ports or PortTurns(options.worker_ports)
         self._timeout = timeout
+        self._level = logging.DEBUG if alone else logging.INFO
         self._server: Any = None
         self._current: Any = None
         self._served = 0
@@ -74,5 +78,6 @@ class WorkerStores:
         else:
             keyspace = self._server.open_keyspace(name, listen_fd=listener.detach())
         where = Endpoint(host, keyspace.port)
-        logger.info("the workers' store is at %s (who waits for what: rdzv status --rdzv-endpoint=%s)", where, where)
+        who_waits = "the workers' store is at %s (who waits for what: rdzv status --rdzv-endpoint=%s)"
+        logger.log(self._level, who_waits, where, where)
         return keyspace

@@ -10,19 +10,22 @@ from datetime import timedelta
 
 from torch.distributed import Store
 
+from rdzv_plugins import store
 from rdzv_plugins.rounds.exit_barrier import ARRIVALS, node_key
-
-Text = str | bytes
+from rdzv_plugins.store import Text
+from rdzv_plugins.torch_types.errors import store_errors_of_torch
 
 
 class AgentStore(Store):  # type: ignore[misc]
-    """Passes everything on to ``inner``; as thread-safe. ``on_done`` is called before node ``rank`` enters the barrier.
+    """Passes everything on to ``inner``, with torch's errors for ours; as thread-safe.
+
+    ``on_done`` is called before node ``rank`` enters the barrier.
 
     Its time-out is its own: torch's agent changes it for its barriers, and behind a prefix ``inner`` may be the control
     store, which other threads use meanwhile.
     """
 
-    def __init__(self, inner: Store, rank: int, on_done: Callable[[], None]) -> None:
+    def __init__(self, inner: store.Store, rank: int, on_done: Callable[[], None]) -> None:
         super().__init__()
         self._inner, self._rank, self._on_done = inner, rank, on_done
         self._timeout: timedelta | None = None
@@ -30,8 +33,9 @@ class AgentStore(Store):  # type: ignore[misc]
     def add(self, key: str, amount: int) -> int:
         if key == ARRIVALS:
             self._on_done()
-            self._inner.set(node_key(self._rank), "")
-        return int(self._inner.add(key, amount))
+            self.set(node_key(self._rank), "")
+        with store_errors_of_torch():
+            return self._inner.add(key, amount)
 
     @property
     def timeout(self) -> timedelta:
@@ -42,33 +46,42 @@ class AgentStore(Store):  # type: ignore[misc]
         self._timeout = timeout
 
     def set(self, key: str, value: Text) -> None:
-        self._inner.set(key, value)
+        with store_errors_of_torch():
+            self._inner.set(key, value)
 
     def get(self, key: str) -> bytes:
-        self._wait_as_told([key])
-        return bytes(self._inner.get(key))
+        with store_errors_of_torch():
+            self._wait_as_told([key])
+            return self._inner.get(key)
 
     def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
-        return bytes(self._inner.compare_set(key, expected, desired))
+        with store_errors_of_torch():
+            return self._inner.compare_set(key, expected, desired)
 
     def check(self, keys: Sequence[str]) -> bool:
-        return bool(self._inner.check(keys))
+        with store_errors_of_torch():
+            return self._inner.check(keys)
 
     def delete_key(self, key: str) -> bool:
-        return bool(self._inner.delete_key(key))
+        with store_errors_of_torch():
+            return self._inner.delete_key(key)
 
     def num_keys(self) -> int:
-        return int(self._inner.num_keys())
+        with store_errors_of_torch():
+            return self._inner.num_keys()
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
-        self._inner.multi_set(keys, values)
+        with store_errors_of_torch():
+            self._inner.multi_set(keys, values)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        self._wait_as_told(keys)
-        return list(self._inner.multi_get(keys))
+        with store_errors_of_torch():
+            self._wait_as_told(keys)
+            return self._inner.multi_get(keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        self._inner.wait(keys, self.timeout if timeout is None else timeout)
+        with store_errors_of_torch():
+            self._inner.wait(keys, self.timeout if timeout is None else timeout)
 
     def _wait_as_told(self, keys: Sequence[str]) -> None:
         if self._timeout is not None:

@@ -13,7 +13,7 @@ _LAUNCHER_TIMEOUT = 900
 """torch's LaunchConfig adds ``timeout=900`` (a number, where the user's values are text) to every job."""
 
 _FIXED = frozenset(
-    {"backend", "min_nodes", "max_nodes", "nproc_per_node", "role", "max_restarts", "conf", "entrypoint"}
+    {"backend", "min_nodes", "max_nodes", "nproc_per_node", "role", "max_restarts", "conf", "entrypoint", "idle"}
 )
 """What plug-ins cannot fill in here: torchrun has decided it and acts on it."""
 
@@ -47,7 +47,7 @@ def create(params: Any) -> Any:
         )
     try:
         entry = host.catalog.find(name)
-        request = prepare(entry, host.resolve_request(request_from(params)))
+        request = prepare(entry, host.resolve_request(request_from(params), entry.backend))
         return TorchrunHandler(create_handler(host, entry, request))
     except RdzvError as error:
         raise in_full(error) from error.__cause__

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousInfo
 
-from rdzv_plugins.errors import RdzvError, debug_wanted, is_signal
+from rdzv_plugins.errors import RdzvError, RendezvousFailed, debug_wanted, is_signal
 from rdzv_plugins.interfaces import Failure, Outcome
 from rdzv_plugins.torch_bridge.agent_store import AgentStore
+from rdzv_plugins.torch_types.errors import as_torch
 
 if TYPE_CHECKING:
     from rdzv_plugins.assemble.hosted_handler import HostedHandler
@@ -103,10 +104,12 @@ class TorchrunHandler:
 
 
 def in_full(error: RdzvError) -> RdzvError:
-    """The same error as torch is to print it, with the remedy in its text. It may be raised more than once.
+    """The error as torch is to print it, with the remedy in its text, and torch's of its kind if it is of a rendezvous.
 
     What led to it here is left out, unless RDZV_DEBUG=1: torch prints its own way to us in any case.
     """
+    if isinstance(error, RendezvousFailed):
+        error = as_torch(error)
     text, remedy = str(error), error.remedy
     if remedy and not text.endswith(remedy):
         error.args = (f"{text}{'' if text.endswith(('.', '?', '!')) else '.'} {remedy}",)

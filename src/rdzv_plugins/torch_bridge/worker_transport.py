@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rdzv_plugins.stacks_on_request import register
+
 SOCKET = "RDZV_STORE_SOCKET"
 """Where the store of this worker's round listens: a path, or ``@`` and the name of an abstract socket."""
 PORT = "RDZV_STORE_PORT"
@@ -27,6 +29,7 @@ Handler = Callable[..., Rendezvous]
 
 def install() -> None:
     """Arrange the store of env://, if the agent has a proxy. Called by torch; never raises an ``Exception``."""
+    register()
     if not os.environ.get(PORT):
         return
     try:

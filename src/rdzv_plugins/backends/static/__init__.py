@@ -6,13 +6,15 @@ old place, a failure ends the job everywhere with its cause. Endpoint: ``HOST:PO
 
 from __future__ import annotations
 
+import functools
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rdzv_plugins.backends.static.look import NAME, recognise, status
 from rdzv_plugins.endpoints import Endpoint, meeting_point
-from rdzv_plugins.errors import UsageError
+from rdzv_plugins.errors import MissingDependency, UsageError
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request
 from rdzv_plugins.options import WorkerStoreOptions, option
@@ -20,11 +22,18 @@ from rdzv_plugins.options import WorkerStoreOptions, option
 if TYPE_CHECKING:
     from rdzv_plugins.backends.static.handler import StaticHandler
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class StaticOptions(WorkerStoreOptions):
     """torch's ``rank`` and ``timeout``, and ours."""
 
+    store: Literal["torch", "parallel"] | None = option(  # type: ignore[assignment]  # unset, too
+        None,
+        help="Server of the workers' store, and of the control store on node rank 0: torch's own, or parallel, the "
+        "native one of several threads; unset: parallel where it is installed.",
+    )
     rank: int | None = option(None, help="This node's rank, where --node-rank cannot be given.", minimum=0)
     timeout: float = option(900, help="Time within which all nodes have to join a round.", unit="s", minimum=1)
     read_timeout: float = option(60, help="Limit of one read of the control store.", unit="s", minimum=1)
@@ -34,6 +43,23 @@ class StaticOptions(WorkerStoreOptions):
         unit="s",
         minimum=0,
     )
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the stores are the native one's. Unset, the choice is this node's own: both speak torch's format."""
+        return self.store == "parallel" if self.store is not None else _has_native_store()
+
+
+@functools.cache
+def _has_native_store() -> bool:
+    from rdzv_plugins.kvstore.native.server import native_part
+
+    try:
+        native_part()
+    except MissingDependency as error:
+        logger.debug("torch's own store serves this job, from node rank 0: %s", error)
+        return False
+    return True
 
 
 def node_rank(request: Request) -> int:

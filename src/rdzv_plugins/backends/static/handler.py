@@ -11,11 +11,10 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 
-from torch.distributed import DistError, PrefixStore, TCPStore
-from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
-
 from rdzv_plugins import errors
+from rdzv_plugins.backends.static import control
 from rdzv_plugins.backends.static.arrivals import Arrival, Go, parse_go
+from rdzv_plugins.backends.static.control import ControlStore
 from rdzv_plugins.backends.static.look import NAME, run_prefix
 from rdzv_plugins.backends.static.peers import Peers
 from rdzv_plugins.backends.static.rounds import Rounds
@@ -23,18 +22,19 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import Failure, Outcome, Request
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.kvstore.sockets.reach import is_own_address, look
+from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.hello import hello_key, hello_of, parse_hello
-from rdzv_plugins.kvstore.tcpstore.torch_store import connect, greet_store, serve_at
 from rdzv_plugins.kvstore.tcpstore.watch import AwaitedKey, Watch
 from rdzv_plugins.kvstore.tcpstore.whose import refuse_others, stranger_at, telling_whose
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.reporting import Reporting
+from rdzv_plugins.round_info import RoundInfo, StoreInfo
 from rdzv_plugins.rounds.ends import ended_error, parse_outcome
 from rdzv_plugins.rounds.job_record import JobRecord
 from rdzv_plugins.rounds.settings_check import torch_version, warn_of_other_torch
 from rdzv_plugins.rounds.staying import stay_while
-from rdzv_plugins.rounds.torch_errors import as_torch
 from rdzv_plugins.rounds.worker_stores import WorkerStores
+from rdzv_plugins.store import Prefixed, Store
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +56,12 @@ class StaticHandler:
         self._round = 0
         self._members: tuple[str, ...] = ()
         self._prefix = run_prefix(request.run_id)
-        self._control: TCPStore | None = None
-        self._workers = WorkerStores(request.options, timeout=request.options.read_timeout)
+        self._control: ControlStore | None = None
+        self._workers = WorkerStores(
+            request.options,
+            timeout=request.options.read_timeout,
+            alone=request.max_nodes == 1 and not request.options.store,
+        )
         self._rounds: Rounds | None = None
         self._record: JobRecord | None = None
         self._peers: Peers | None = None
@@ -117,8 +121,8 @@ class StaticHandler:
     def lost_peers(self) -> Sequence[str]:
         try:
             return self._peers.lost(self._others()) if self._peers is not None else ()
-        except (DistError, OSError) as error:  # node rank 0 is the one that is lost
-            raise self._problem or as_torch(self._lost(error)) from error
+        except (errors.StoreError, OSError) as error:  # node rank 0 is the one that is lost
+            raise self._problem or self._lost(error) from error
 
     def stay(self) -> None:
         """See ``PeerAware``: node rank 0 serves both stores."""
@@ -128,7 +132,7 @@ class StaticHandler:
         try:
             others = [who.incarnation for who in self._others().values()]
             stay_while(lambda: self._is_needed() and not record.has_left(*others), self.working_peers)
-        except DistError as error:
+        except errors.StoreError as error:
             logger.debug("could not wait for the other nodes: %s", error)
 
     def shutdown(self) -> bool:
@@ -136,9 +140,11 @@ class StaticHandler:
         if self._peers is not None:
             self._peers.close()
         self._workers.shutdown()
+        if self._control is not None:
+            self._control.close()
         return True
 
-    def next_rendezvous(self) -> RendezvousInfo:
+    def next_rendezvous(self) -> RoundInfo:
         """Enter the next round and block until every node has. See ``rounds`` for how."""
         self.raise_if_ended()
         deadline = time.monotonic() + self._options.timeout
@@ -146,13 +152,9 @@ class StaticHandler:
             if self._rounds is None:
                 self._open_control_store()
             go = self._join(deadline)
-        except errors.RendezvousFailed as error:
-            raise as_torch(error) from error.__cause__
-        except (DistError, OSError) as error:
-            raise self._problem or as_torch(self._lost(error)) from error
-        return RendezvousInfo(
-            self._agents_(), self._rank, self._nodes, RendezvousStoreInfo(go.master_addr, go.master_port)
-        )
+        except (errors.StoreError, OSError) as error:
+            raise self._problem or self._lost(error) from error
+        return RoundInfo(self._agents_(), self._rank, self._nodes, StoreInfo(go.master_addr, go.master_port))
 
     def leave(self, outcome: Outcome) -> None:
         """Tell the others. Node rank 0 stays until they have left, at most ``linger`` seconds."""
@@ -168,7 +170,7 @@ class StaticHandler:
             self._record.mark_left(self._me.incarnation)
             if serves:
                 self._record.wait_left(self._present(), self._options.linger)
-        except DistError as error:
+        except errors.StoreError as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
 
     def _present(self) -> list[str]:
@@ -253,19 +255,24 @@ class StaticHandler:
         """Serve it on node rank 0, reach it from the others, and make sure that it is this job's."""
         options = self._options
         if self._rank == 0:
-            store = serve_at(self._listen(), timeout=options.read_timeout)
-            store.set(hello_key(NAME), hello_of(self._request, self._nodes, torch_version()).text)
+            native, read_timeout = options.is_native, options.read_timeout
+            store = control.serve(self._listen(), native=native, read_timeout=read_timeout)
+            store.client.set(hello_key(NAME), hello_of(self._request, self._nodes, torch_version()).text)
         else:
-            store, _ = connect(
+            stranger = functools.partial(stranger_at, self._request, self._endpoint)
+            store = control.connect(
                 self._endpoint,
                 join_timeout=options.timeout,
-                timeout=options.read_timeout,
+                read_timeout=options.read_timeout,
                 who=_WHO,
-                stranger=functools.partial(stranger_at, self._request, self._endpoint),
+                greet=functools.partial(greet_store, stranger=stranger),
             )
-            self._compare(store)
+            with contextlib.ExitStack() as if_refused:
+                if_refused.callback(store.close)
+                self._compare(store.client)
+                if_refused.pop_all()
         self._control = store
-        prefixed = PrefixStore(self._prefix, store)
+        prefixed = Prefixed(self._prefix, store.client)
         self._record = JobRecord(prefixed)
         self._rounds = Rounds(prefixed)
         if self._nodes > 1:
@@ -278,8 +285,9 @@ class StaticHandler:
             return f"this node is to serve {self._endpoint}, and can"
         if not look(self._endpoint, _WHO, greet_store):
             return ""
-        store, _ = connect(self._endpoint, join_timeout=_PREFLIGHT_S, timeout=_PREFLIGHT_S, who=_WHO)
-        self._compare(store)
+        store = control.connect(self._endpoint, join_timeout=_PREFLIGHT_S, read_timeout=_PREFLIGHT_S, who=_WHO)
+        with contextlib.closing(store):
+            self._compare(store.client)
         return f"{_WHO} answers at {self._endpoint}, with the same settings"
 
     def _listen(self) -> socket.socket:
@@ -291,10 +299,10 @@ class StaticHandler:
         with telling_whose(self._request, self._endpoint):
             return bind(self._endpoint.host, PortRange(port, port), f"{_WHO} of run {self._request.run_id!r}")
 
-    def _compare(self, store: TCPStore) -> None:
+    def _compare(self, store: Store) -> None:
         try:
             hello = parse_hello(self._hello(store))
-        except (DistError, ValueError) as error:
+        except (errors.StoreError, ValueError) as error:
             raise errors.EndpointUnreachable(
                 f"{self._endpoint} is a torch TCPStore, but not that of a 'static' node rank 0: {error}",
                 remedy="Start every node with rdzv-run and --rdzv-backend=static, or choose another port.",
@@ -313,18 +321,18 @@ class StaticHandler:
         if hello.torch:
             warn_of_other_torch(hello.torch, host)
 
-    def _hello(self, store: TCPStore) -> bytes:
+    def _hello(self, store: Store) -> bytes:
         """Wait for the hello, unless it is known that another backend's nodes meet there."""
         key = hello_key(NAME)
         refuse_others(store, [key], self._request, self._endpoint)
-        return bytes(store.get(key))
+        return store.get(key)
 
     def _master_address(self) -> str:
         if self._request.local_addr:
             return self._request.local_addr
         return "127.0.0.1" if self._endpoint.host == "localhost" else self._endpoint.host
 
-    def _control_(self) -> TCPStore:
+    def _control_(self) -> ControlStore:
         assert self._control is not None, "used before the first round"
         return self._control
 
@@ -340,9 +348,9 @@ class StaticHandler:
             self._rounds_().settle(self._rounds_().latest(), Go(ended=done))
         return not self._restart
 
-    def _agents_(self) -> PrefixStore:
+    def _agents_(self) -> Prefixed:
         """The agents' store of the round."""
-        return PrefixStore(f"agents/{self._round}", self._rounds_().store)
+        return Prefixed(f"agents/{self._round}", self._rounds_().store)
 
     def _others(self) -> dict[int, Arrival]:
         """The other nodes of the last complete round, by rank."""
@@ -360,10 +368,11 @@ class StaticHandler:
     def _on_end(self, value: bytes) -> None:
         outcome = parse_outcome(value)
         if outcome.end != "done":
-            self._problem = as_torch(ended_error(outcome, self._request))
+            self._problem = ended_error(outcome, self._request)
 
     def _on_lost(self, error: Exception) -> None:
-        self._problem = self._problem or as_torch(self._lost(error))
+        self._problem = self._problem or self._lost(error)
+        self._control_().interrupt(str(error))
 
     def _lost(self, error: BaseException) -> errors.EndpointLost:
         return errors.EndpointLost(

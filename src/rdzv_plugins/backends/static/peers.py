@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch.distributed import PrefixStore, Store, TCPStore
-
 from rdzv_plugins.backends.static.arrivals import Arrival
+from rdzv_plugins.backends.static.control import ControlStore
 from rdzv_plugins.rounds import exit_barrier
 from rdzv_plugins.rounds.job_record import JobRecord
 from rdzv_plugins.rounds.presence import Presence, ask
+from rdzv_plugins.store import Prefixed, Store
 
 _ANSWER_S = 10.0
 """An agent that lives answers at once; one on a machine that is very busy, somewhat later."""
@@ -19,11 +19,11 @@ Nodes = Mapping[int, Arrival]
 
 
 class Peers:
-    """One thread at a time. Every method asks the control store, and raises its ``DistError`` once that is lost."""
+    """One thread at a time. Every method asks the control store, and raises its ``StoreLost`` once that is lost."""
 
-    def __init__(self, control: TCPStore, prefix: str, record: JobRecord, me: str) -> None:
+    def __init__(self, control: ControlStore, prefix: str, record: JobRecord, me: str) -> None:
         prefix = f"{prefix}/presence"
-        self._store = PrefixStore(prefix, control)
+        self._store = Prefixed(prefix, control.client)
         self._record = record
         self._presence = Presence(control.host, control.port, prefix, me)
 

@@ -21,9 +21,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import timedelta
 
-from torch.distributed import DistNetworkError, DistStoreError, Store
-
 from rdzv_plugins.backends.static.arrivals import Arrival, Go, parse_go
+from rdzv_plugins.errors import StoreTimeout
+from rdzv_plugins.store import Store
 
 
 class Rounds:
@@ -34,11 +34,11 @@ class Rounds:
 
     def latest(self) -> int:
         """The newest round asked for, 0 before the first."""
-        return int(self.store.add("round", 0))
+        return self.store.add("round", 0)
 
     def is_settled(self, round_: int) -> bool:
         """True once ``go`` of that round is written: nobody can join it any more."""
-        return bool(self.store.check([f"go/{round_}"]))
+        return self.store.check([f"go/{round_}"])
 
     def open(self, round_: int, by: str) -> int:
         """Ask for ``round_``, tell those still in the one before ``by`` whom, and return the newest round."""
@@ -60,9 +60,7 @@ class Rounds:
         keys = [f"node/{round_}/{rank}" for rank in range(nodes)]
         try:
             self.store.wait(keys, timedelta(seconds=timeout))
-        except DistNetworkError:
-            raise
-        except DistStoreError:
+        except StoreTimeout:
             return None
         return [Arrival(**json.loads(text)) for text in self.store.multi_get(keys)]
 

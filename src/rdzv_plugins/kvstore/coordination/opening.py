@@ -11,6 +11,7 @@ from rdzv_plugins.errors import EndpointUnreachable, RunIdMismatch
 from rdzv_plugins.kvstore.coordination import frames
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children
 from rdzv_plugins.kvstore.native.framing import DONE, VERSION, NotNative, OtherVersion, frame, hello, receive_reply
+from rdzv_plugins.kvstore.native.statistics import NO_RUN
 from rdzv_plugins.kvstore.tcpstore.whose import Stranger, is_torch_store, look_if_silent, unknown
 
 _LEAST_TTL, _MOST_TTL = 0.1, 3600.0
@@ -76,6 +77,8 @@ class Opening:
     def _read(self, status: int, payload: bytes) -> str:
         if status == frames.OTHER_RUN:
             served = payload.decode(errors="backslashreplace")
+            if served == NO_RUN:
+                raise self._stranger() or self._not_native("it is the control store of a job with another backend")
             raise RunIdMismatch(
                 f"{self._endpoint} serves run {served!r}, and this node belongs to run {self._run_id!r}",
                 remedy="Give all nodes of a job the same --rdzv-id, and two jobs two endpoints.",

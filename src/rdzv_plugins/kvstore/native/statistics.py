@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -27,3 +28,14 @@ def _parse_report(text: str) -> dict[str, Any]:
         return {**report, "children": [_parse_report(child) for child in report["children"]]}
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
+
+
+CONTROL = "control"
+"""The name of the first keyspace of a server that is the agents' control store of one job."""
+NO_RUN = "(a control store, for no session)"
+"""The only run for which such a server opens sessions: nobody's."""
+
+
+def is_control_store(stats: Mapping[str, Any]) -> bool:
+    """Whether these are the statistics of such a server."""
+    return any(keyspace.get("name") == CONTROL for keyspace in stats.get("keyspaces", ()))

@@ -1,4 +1,4 @@
-"""A client of a TCPStore for agents, as a ``torch.distributed.Store``.
+"""A client of a TCPStore for agents, without torch: a ``Store`` of the contract.
 
 torch's own client looks up the name of every server that it connects to, which can take ten seconds where no name
 server answers, and a signal cannot interrupt it while it waits. This one does neither. Workers have torch's.
@@ -12,14 +12,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import DistNetworkError, DistStoreError, Store
-
+from rdzv_plugins.errors import StoreLost, StoreTimeout
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.tcpstore.wire import receive
+from rdzv_plugins.store import Text
 
 _SET, _COMPARE_SET, _GET, _ADD, _CHECK, _WAIT = 1, 2, 3, 4, 5, 6
 _NUM_KEYS, _DELETE, _MULTI_GET, _MULTI_SET, _CANCEL_WAIT = 7, 8, 10, 11, 12
@@ -27,28 +27,42 @@ _READY = 0
 _ANSWER_S = 60.0
 """An answer that need not wait for anybody takes at most this long."""
 
-Text = str | bytes
+Dial = Callable[[], socket.socket]
 
 
-class PlainClient(Store):  # type: ignore[misc]
-    """All keys begin with ``prefix``. Thread-safe: one request at a time, waits included.
+class PlainClient:
+    """A ``Store``. Thread-safe: one request at a time, waits included.
 
-    Takes over ``connection``, which has been greeted. ``timeout`` (seconds) is that of waits. Raises
-    ``DistStoreError`` when it has passed, and ``DistNetworkError`` once the connection is broken, for ever: also
-    when ``interruption`` comes, which ends a request at once, and whose reason the error names.
+    Takes over ``connection``, which has been greeted. All keys begin with ``prefix``, if there is one. ``timeout``
+    (seconds) is that of waits, ``answer`` that of answers for which the store waits for nobody; None: no limit. Raises
+    ``StoreTimeout`` when the first has passed, and ``StoreLost`` once the connection is broken, for ever: also when
+    ``interruption`` comes, which ends a request at once, and whose reason the error names.
+
+    A signal whose handler raises leaves half an answer behind: then the next request has a new connection by ``again``,
+    which raises ``OSError`` if there is none; without ``again`` the connection counts as broken.
     """
 
-    def __init__(self, connection: socket.socket, *, prefix: str, timeout: float, interruption: Interruption) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        connection: socket.socket,
+        *,
+        prefix: str,
+        timeout: float,
+        interruption: Interruption,
+        answer: float | None = _ANSWER_S,
+        again: Dial | None = None,
+    ) -> None:
         host, port = connection.getpeername()[:2]
         self._where = f"{host} port {port}"
-        self._connection = connection
-        self._prefix = f"/{prefix}/".encode()
+        self._connection: socket.socket = connection
+        self._prefix = f"/{prefix}/".encode() if prefix else b"/"
         self._timeout = timedelta(seconds=timeout)
+        self._answer, self._again = answer, again
         self._lock = threading.Lock()
         self._broken = ""
+        self._half = False  # the connection is closed: half an answer was left in it
         self._interruption = interruption
-        interruption.attach(connection)
+        self._attach()
 
     @property
     def timeout(self) -> timedelta:
@@ -98,14 +112,14 @@ class PlainClient(Store):  # type: ignore[misc]
         def released(connection: socket.socket) -> bool:
             if _wait_byte(connection, limit):
                 return True
-            connection.settimeout(_ANSWER_S)
+            connection.settimeout(self._answer)
             connection.sendall(struct.pack("=B", _CANCEL_WAIT))
             if receive(connection, 1)[0] == _READY:  # it was released just before
                 receive(connection, 1)
             return False
 
         if not self._ask(struct.pack("=B", _WAIT) + self._keys(keys), released):
-            raise DistStoreError(f"wait timeout after {limit:g} s for {', '.join(keys)} in the store at {self._where}")
+            raise StoreTimeout(f"wait timeout after {limit:g} s for {', '.join(keys)} in the store at {self._where}")
 
     def close(self) -> None:
         """Use it no longer. May be called more than once; not while another thread waits."""
@@ -114,19 +128,40 @@ class PlainClient(Store):  # type: ignore[misc]
     def _ask(self, request: bytes, read: Any = None) -> Any:
         with self._lock:
             if reason := self._broken or self._interruption.reason:
-                raise DistNetworkError(f"the connection to the store at {self._where} is broken: {reason}")
+                raise StoreLost(f"the connection to the store at {self._where} is broken: {reason}")
             try:
-                self._connection.settimeout(_ANSWER_S)
+                if self._half:
+                    self._connect_again()
+                self._connection.settimeout(self._answer)
                 self._connection.sendall(request)
                 return None if read is None else read(self._connection)
-            except BaseException as error:  # a signal too: half an answer may be left
+            except OSError as error:
                 self._break(self._interruption.reason or str(error) or type(error).__name__)
-                if isinstance(error, OSError):
-                    raise DistNetworkError(f"lost the store at {self._where}: {self._broken}") from error
+                raise StoreLost(f"lost the store at {self._where}: {self._broken}") from error
+            except BaseException as error:  # a signal: half an answer may be left
+                if self._again is None:
+                    self._break(self._interruption.reason or str(error) or type(error).__name__)
+                else:
+                    self._half = True
+                    self._hang_up()
                 raise
+
+    def _connect_again(self) -> None:
+        assert self._again is not None
+        self._connection = self._again()
+        self._half = False
+        self._attach()
+
+    def _attach(self) -> None:
+        if self._connection.family != socket.AF_UNIX:
+            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # many requests have no answer
+        self._interruption.attach(self._connection)
 
     def _break(self, reason: str) -> None:
         self._broken = self._broken or reason
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         self._interruption.detach(self._connection)
         self._connection.close()
 

@@ -14,8 +14,8 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.sockets.listening import Ports, bind
 from rdzv_plugins.kvstore.sockets.reach import wait_reachable
-from rdzv_plugins.kvstore.tcpstore import wire
-from rdzv_plugins.kvstore.tcpstore.whose import Stranger, look_if_silent, unknown
+from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
+from rdzv_plugins.kvstore.tcpstore.whose import Stranger, unknown
 
 
 def serve(host: str, ports: Ports, *, timeout: float, what: str) -> TCPStore:
@@ -52,6 +52,7 @@ def connect(
     Raises ``EndpointUnreachable``, also when something answers that is not a store.
     """
     deadline = time.monotonic() + join_timeout
+    # first by ourselves: torch's own client waits for the answer to a greeting without a limit
     address = wait_reachable(endpoint, join_timeout, who, functools.partial(greet_store, stranger=stranger))
     remaining = max(1.0, deadline - time.monotonic())
     try:
@@ -65,22 +66,3 @@ def connect(
         ) from error
     store.set_timeout(timedelta(seconds=timeout))
     return store, address
-
-
-def greet_store(connection: socket.socket, stranger: Stranger = unknown) -> str:
-    """Ask first whether this is a store: torch's own client waits for the answer without a limit."""
-    try:
-        wire.greet(connection, on_sent=lambda: look_if_silent(connection, stranger))
-    except TimeoutError:
-        return "something accepts connections there, but does not answer as a torch TCPStore"
-    except wire.NotAStore as error:
-        if known := stranger():
-            raise known from None
-        host, port = connection.getpeername()[:2]
-        raise EndpointUnreachable(
-            f"{Endpoint(host, port)} is not a torch TCPStore: it answered {error.args[0]!r}",
-            remedy="Another program uses that port. Choose another port, the same on every node.",
-        ) from None
-    except ConnectionError:  # a store that is just ending, or starting
-        return "something accepts connections there and hangs up"
-    return ""

@@ -12,10 +12,9 @@ from collections.abc import Callable
 
 from rdzv_plugins.kvstore.sockets.reach import dial
 from rdzv_plugins.kvstore.tcpstore import wire
+from rdzv_plugins.kvstore.tcpstore.keep_alive import keep_alive
 
 _CONNECT_S = 30.0
-_KEEPALIVE_S = 10
-_KEEPALIVE_PROBES = 3
 
 
 class Watch:
@@ -42,14 +41,7 @@ class Watch:
             self._connection.close()
             raise
         self._connection.settimeout(None)
-        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (
-            ("TCP_KEEPIDLE", _KEEPALIVE_S),
-            ("TCP_KEEPINTVL", _KEEPALIVE_S),
-            ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
-        ):
-            if hasattr(socket, name):  # Linux; elsewhere the system's own times hold
-                self._connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        keep_alive(self._connection)
         self._thread = threading.Thread(target=self._run, name=f"rdzv-watch-{key}", daemon=True)
         self._thread.start()
 

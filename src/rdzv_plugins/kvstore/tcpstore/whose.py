@@ -47,7 +47,7 @@ def telling_whose(request: Request, endpoint: Endpoint) -> Iterator[None]:
 
 
 def refuse_others(store: Any, keys: Sequence[str], request: Request, endpoint: Endpoint) -> None:
-    """Raise what is known of the owner of ``store``, torch's client of ``endpoint``, if it has none of ``keys``."""
+    """Raise what is known of the owner of ``store``, a client of ``endpoint``, if it has none of ``keys``."""
     if not any(store.check([key]) for key in keys):
         known = stranger_at(request, endpoint)
         if known is not None and not any(store.check([key]) for key in keys):  # its node had only just begun to serve

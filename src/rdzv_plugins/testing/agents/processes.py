@@ -13,9 +13,16 @@ MARK = "RDZV_TEST_MARK"
 """The variable by which the processes of a test are found."""
 
 
+_CONCERN = (
+    *("PET_", "RDZV_", "TORCHELASTIC_"),
+    *("SLURM_", "OMPI_", "PMIX_", "FLUX_", "PBS_", "SM_", "TORCHX_"),  # a launch reads those of schedulers, too
+)
+_CONCERN_ALSO = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX", "TRAINING_JOB_NAME")
+
+
 def clean_environment() -> dict[str, str]:
     """The variables of this process, but for those that concern the launcher."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "RDZV_", "TORCHELASTIC_"))}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(_CONCERN) and k not in _CONCERN_ALSO}
     return clean | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 

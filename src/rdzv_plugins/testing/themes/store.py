@@ -182,7 +182,7 @@ class StoreTheme(Theme):
         assert second.store("delete_key", "text") is True
         assert first.store("check", ["text"]) is False
         error = first.store_later("wait", ["nobody sets this"], _SOON).error()
-        assert error.is_a("DistStoreError"), error
+        assert error.is_a("StoreTimeout"), error
 
     def test_barrier_of_agents(self, pair: Pair) -> None:
         """The barrier at torch's end lets the agents go when the last of them has come."""

@@ -31,7 +31,6 @@ def serve() -> Any:
     os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # as rdzv-run does for its own import
     gc.disable()  # see quick_torch.py
     programs = {"rdzv-run": found("rdzv_launcher.run.cli"), "torchrun": found("torch.distributed.run")}
-    importlib.import_module("rdzv_launcher.run.arguments")
     importlib.import_module("rdzv_launcher.run.launch")
     gc.freeze()
     gc.enable()

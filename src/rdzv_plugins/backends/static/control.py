@@ -1,0 +1,89 @@
+"""The agents' control store of a static job: node rank 0 serves it, every node is a client. Without torch."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import socket
+from typing import Any
+
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kvstore.sockets.interruption import Interruption
+from rdzv_plugins.kvstore.sockets.reach import Greeting, dial, reach
+from rdzv_plugins.kvstore.tcpstore import wire
+from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
+from rdzv_plugins.kvstore.tcpstore.keep_alive import keep_alive
+from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
+
+_CONNECT_S = 30.0
+
+
+class ControlStore:
+    """A client, and on node rank 0 the server, too. Thread-safe.
+
+    A signal leaves the client as it was: what an agent says when it is stopped goes by it. An answer has no limit:
+    a server that stands still goes on later; that one is gone is heard by TCP, or told by ``interrupt``.
+    """
+
+    def __init__(self, connection: socket.socket, read_timeout: float, server: Any = None) -> None:
+        """Takes over ``connection``, which was greeted, and ``server``. ``read_timeout`` (seconds) is that of waits."""
+        self._server = server
+        self._waits = Interruption()
+        self.host, self.port = connection.getpeername()[:2]
+        keep_alive(connection)
+        self.client = PlainClient(
+            connection,
+            prefix="",
+            timeout=read_timeout,
+            interruption=self._waits,
+            answer=None,
+            again=functools.partial(_greeted, self.host, self.port),
+        )
+
+    def interrupt(self, reason: str) -> None:
+        """End all that is asked, now and later, by ``StoreLost`` with ``reason``. Never blocks."""
+        self._waits.interrupt(reason)
+
+    def close(self) -> None:
+        """Ask nothing more, and serve no longer. May be called more than once."""
+        self.interrupt("this agent ends")
+        self.client.close()
+        server, self._server = self._server, None
+        if hasattr(server, "close"):  # torch's ends when nobody has it any more
+            server.close()
+
+
+def serve(listener: socket.socket, *, native: bool, read_timeout: float) -> ControlStore:
+    """Serve it, by the native store or by torch's, on a socket that listens, which is taken over."""
+    address, port = listener.getsockname()[:2]
+    own = {"::": "127.0.0.1", "0.0.0.0": "127.0.0.1"}.get(address, address)
+    server: Any
+    if native:
+        from rdzv_plugins.kvstore.native.limits import raise_file_limit
+        from rdzv_plugins.kvstore.native.server import StoreServer
+        from rdzv_plugins.kvstore.native.statistics import CONTROL, NO_RUN
+
+        raise_file_limit()
+        server = StoreServer(threads=1, listen_fd=listener.detach(), name=CONTROL, run=NO_RUN)
+    else:
+        from rdzv_plugins.kvstore.tcpstore.torch_store import serve_at
+
+        server = serve_at(listener, timeout=read_timeout)
+    return ControlStore(_greeted(own, port), read_timeout, server)
+
+
+def connect(
+    endpoint: Endpoint, *, join_timeout: float, read_timeout: float, who: str, greet: Greeting = greet_store
+) -> ControlStore:
+    """Reach it at ``endpoint``, for ``join_timeout`` seconds. Raises ``EndpointUnreachable``."""
+    return ControlStore(reach(endpoint, join_timeout, who, greet), read_timeout)
+
+
+def _greeted(host: str, port: int) -> socket.socket:
+    """Another connection. Raises ``OSError``."""
+    with contextlib.ExitStack() as unless_kept:
+        connection = unless_kept.enter_context(dial(host, port, _CONNECT_S))
+        wire.greet(connection)
+        keep_alive(connection)
+        unless_kept.pop_all()
+        return connection
