@@ -43,14 +43,20 @@ def test_given_rank_that_does_not_count(tmp_path: Path) -> None:
 
 def test_agents_are_warm_where_their_variables_allow_it_and_none_outlives_close(tmp_path: Path) -> None:
     script = tmp_path / "worker.py"
-    script.write_text("import os, time\nprint(f'started by {os.getppid()}', flush=True)\ntime.sleep(600)\n")
+    script.write_text(
+        "import os, time\n"
+        "above = open(f'/proc/{os.getppid()}/stat').read().rpartition(')')[2].split()[1]\n"
+        "print(f'started by the keeper of {above}', flush=True)\n"
+        "time.sleep(600)\n"
+    )
     with closing(Agents(tmp_path)) as agents:
         warm, cold = agents.launch("rdzv-run", [script]), agents.launch("rdzv-run", [script], PYTHONHASHSEED="1")
         assert (warm.is_warm, cold.is_warm) == (True, False)
         for agent in (warm, cold):
-            agent.wait_for(rf"started by {agent.pid}\b")
-        wait_until(lambda: len(agents.processes()) == 4, 60, lambda: f"two agents, a worker each: {agents.processes()}")
+            agent.wait_for(rf"started by the keeper of {agent.pid}\b")
+        # two agents, a worker each, and the keeper that has the variables of the cold one
+        wait_until(lambda: len(agents.processes()) == 5, 60, lambda: f"{agents.processes()}")
         os.kill(warm.pid, 9)  # its worker goes with it
         assert warm.wait() == -9
-        wait_until(lambda: len(agents.processes()) == 2, 60, lambda: f"the other and its worker: {agents.processes()}")
+        wait_until(lambda: len(agents.processes()) == 3, 60, lambda: f"the other and its worker: {agents.processes()}")
     assert agents.processes() == {}

@@ -12,7 +12,8 @@ from guides import HOW_TO
 from manifests import ETCD, FOLDER, Manifest, container_of, documents, everything, one, pod_of
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-from rdzv_launcher.run.arguments import build_parser, parse_arguments
+from rdzv_launcher.run.command_line.parser import build_parser
+from rdzv_launcher.run.command_line.parsing import parse_arguments
 from rdzv_plugins import errors
 
 JOBS = [manifest for _, manifest in everything() if manifest["kind"] == "Job"]

@@ -26,7 +26,10 @@ from rdzv_plugins.testing.agents.processes import MARK
 pytestmark = pytest.mark.timeout(900)
 README = read_page(ROOT / "README.md")
 
-NOT_RUN = {"make demo": "makes an environment of its own out of the checkout, and fetches torch for it"}
+NOT_RUN = {
+    "make demo": "makes an environment of its own out of the checkout, and fetches torch for it",
+    "srun --nodes=4 --ntasks-per-node=1 --gpus-per-node=8 rdzv-run train.py": "needs a cluster under Slurm",
+}
 """Commands that cannot be run here, each with the reason."""
 
 SERVES = ("etcd ", "rdzv serve ")

@@ -124,9 +124,13 @@ class Cluster(Agents):
         return [self.run(script, *args, backend=backend, nnodes=2, rank=rank, conf=conf, **options) for rank in ranks]
 
     def workers(self, agent: Agent, script: str) -> list[int]:
-        """Pids of an agent's workers."""
+        """Pids of an agent's workers, whose parent is its keeper; of plain torchrun, which has none, its children."""
         return sorted(
-            pid for pid, command in self.processes().items() if script in command and parent_of(pid) == agent.pid
+            pid
+            for pid, command in self.processes().items()
+            if script in command
+            and comm_of(pid) != "rdzv-keeper"
+            and agent.pid in (parent := parent_of(pid), parent_of(parent))
         )
 
     def wait_gone(self) -> None:
@@ -156,6 +160,14 @@ def parent_of(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return 0
+
+
+def comm_of(pid: int) -> str:
+    """The name that a process has given itself; empty where there is no such process any more."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def threads_of(pid: int) -> list[str]:

@@ -1,50 +1,16 @@
-"""The agent's own loop: written after torch's, asks before it counts a failure, and looks at no wall clock."""
+"""The agent's loop: asks before it counts a failure, and looks at no wall clock."""
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import inspect
 import os
 import re
 import subprocess
-import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from elastic_kit import Job, Meeting, in_one_round, observing, outputs, parallel_only, restarts, worlds, write_at_once
 from harness import Agent, wait_until
-from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
-
-WRITTEN_AFTER = {
-    "_invoke_run": "af8673ca9425e872",
-    "_exit_barrier": "a2f3dde88f0f9c26",
-    "_rendezvous": "0249060b3fcd46ac",
-}
-"""What the methods of torch 2.13 do, by ``meaning``: the first two are replaced by ours, the third is called twice."""
-
-
-def meaning(method: Callable[..., object]) -> str:
-    """A hash of what a method does: not of its comments, its documentation or its layout."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
-    (function,) = tree.body
-    assert isinstance(function, ast.FunctionDef)
-    if isinstance(function.body[0], ast.Expr) and isinstance(function.body[0].value, ast.Constant):
-        del function.body[0]
-    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
-
-
-@pytest.mark.parametrize("name", WRITTEN_AFTER)
-def test_torchs_method_is_the_one_that_ours_was_written_after(name: str) -> None:
-    found = meaning(inspect.unwrap(getattr(SimpleElasticAgent, name)))
-    assert found == WRITTEN_AFTER[name], (
-        f"SimpleElasticAgent.{name} of torch {torch.__version__} is not that of torch 2.13. Read what has changed "
-        "(torch/distributed/elastic/agent/server/api.py), do the same in src/launcher/agent_loop.py or "
-        f"src/launcher/agent.py where it concerns them, and then put {found!r} here."
-    )
 
 
 @parallel_only  # the agent's decision, whatever the service

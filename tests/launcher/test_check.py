@@ -146,8 +146,8 @@ REFUSED = {
     "directories: not writable": (2, "directories", ["--log-dir=/proc/1/logs"]),
     "flags: redirects": (2, "flags", ["--redirects=9"]),
     "flags: ranks": (2, "flags", ["--local-ranks-filter=first"]),
-    "flags: signal": (2, "flags", ["--signals-to-handle=SIGTERM,SIGNONE"]),
-    "flags: another signal": (2, "flags", ["--signals-to-handle=SIGKILL"]),
+    "signals": (2, "signals", ["--signals-to-handle=SIGTERM,SIGNONE"]),
+    "signals: one that cannot be handled": (2, "signals", ["--signals-to-handle=SIGKILL"]),
 }
 
 

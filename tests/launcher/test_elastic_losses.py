@@ -212,5 +212,5 @@ def test_node_that_hangs_between_the_round_and_its_workers_is_named(meeting: Mee
     other = job.node(1)
     hangs.wait_for("waits as 0")
     message = error_of(other, 76)
-    assert "node 0" in message
+    assert "node rank 0" in message
     assert other.reports() == []

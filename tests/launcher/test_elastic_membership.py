@@ -55,7 +55,7 @@ def test_spare_takes_the_place_of_a_lost_node_and_another_one_ends_with_the_job(
     (left,) = (spare for spare in spares if spare is not used)
     job.finish(survivor, used, left)
     assert left.reports() == []
-    assert "this node was a spare, and has not run its script" in left.text
+    assert "which was a spare, and has not run its script" in left.text
     assert restarts(survivor, used) == {"0"}
     assert trained(survivor) == trained(used)
     assert meeting.processes() == {}

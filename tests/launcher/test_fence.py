@@ -107,7 +107,7 @@ def test_nothing_outlives_an_agent_that_is_stopped_or_done(cluster: Cluster) -> 
     agent = cluster.run("outlives.py", "ends")
     started = started_here(agent)
     os.kill(agent.pid, signal.SIGTERM)
-    agent.wait_for("closing signal SIGTERM")
+    agent.wait_for("telling the workers of this node to end: SIGTERM")
     os.kill(agent.pid, signal.SIGTERM)  # one of them takes no notice of the first
     assert agent.wait() == 143
     assert not any(map(alive, started)), [*filter(alive, started)]

@@ -53,5 +53,6 @@ def test_spare_of_a_job_that_is_done_has_succeeded_and_says_what_it_was(meeting:
     stop.touch()
     assert [node.wait() for node in nodes] == [0, 0], outputs(nodes)
     assert spare.wait() == 0, spare.text
-    assert f"run {meeting.run_id} is done: this node was a spare, and has not run its script" in spare.text
+    says = f"run {meeting.run_id!r} is done without this node, which was a spare, and has not run its script"
+    assert says in spare.text
     assert spare.reports() == []

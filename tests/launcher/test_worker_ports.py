@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
 
 from elastic_kit import Job, Meeting, outputs, parallel_only
 from harness import free_port, wait_until
@@ -26,10 +28,18 @@ def test_worker_whose_agent_was_killed_is_late(meeting: Meeting) -> None:
     job = Job(meeting, "2:3", script="late.py", conf=f"last_call_timeout=60,worker_ports={free_range(4)}", args=("-",))
     agents = [job.node(rank) for rank in range(3)]
     begun = [meeting.directory / f"first-{rank}" for rank in range(3)]
-    wait_until(lambda: all(each.exists() for each in begun), 90, lambda: outputs(agents))
-    meeting.kill(agents[2].pid)
-    codes = [agent.wait() for agent in agents[:2]]
-    assert codes == [0, 0], outputs(agents)
+    told = meeting.directory / "late-worker"
+    wait_until(told.exists, 90, lambda: outputs(agents))
+    command, variables = json.loads(told.read_text())
+    late = subprocess.Popen(command, env=variables, cwd=meeting.directory)  # no keeper has it
+    try:
+        wait_until(lambda: all(each.exists() for each in begun), 90, lambda: outputs(agents))
+        meeting.kill(agents[2].pid)
+        codes = [agent.wait() for agent in agents[:2]]
+        assert codes == [0, 0], outputs(agents)
+    finally:
+        late.kill()
+        late.wait()
     for agent in agents[:2]:
         (report,) = agent.reports()
         assert report["LATE"] == "refused"

@@ -76,7 +76,10 @@ print(_rendezvous_handlers["env"] is _env_rendezvous_handler, *ours)
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RDZV_")}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=200)
-    loaded = ["rdzv_plugins", "rdzv_plugins.torch_bridge", "rdzv_plugins.torch_bridge.bridge"]
+    loaded = [
+        "rdzv_plugins",
+        *(f"rdzv_plugins.{name}" for name in ("stacks_on_request", "torch_bridge", "torch_bridge.bridge")),
+    ]
     assert done.stdout.split() == ["True", *loaded, "rdzv_plugins.torch_bridge.worker_transport"], done.stderr
 
 

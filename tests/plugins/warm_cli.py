@@ -9,7 +9,6 @@ import os
 import sys
 import traceback
 
-import rdzv_launcher.run.arguments
 import rdzv_launcher.run.launch  # noqa: F401
 from rdzv_launcher.run.cli import main
 

@@ -19,7 +19,7 @@ from rdzv_plugins.kvstore.tcpstore import plain_client
 SOURCES = Path(rdzv_plugins.__file__).parents[1]
 PARTS = [
     *(f"rdzv_plugins/{room}" for room in ("dynamic", "elastic", "kvstore", "rounds")),
-    *(f"launcher/rdzv_launcher/run/{name}.py" for name in ("agent", "agent_loop")),
+    "launcher/rdzv_launcher/run/agent",
 ]
 OTHERS = {"framing.py", "opening.py", "framed_connection.py", "sessions.py", "torch_store.py", "unix_transport.py"}
 """No waits in a round's store: sessions of the coordination service, torch's control store, workers."""

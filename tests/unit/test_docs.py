@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from rdzv_launcher.bench import arguments as bench
-from rdzv_launcher.run.arguments import build_parser
+from rdzv_launcher.run.command_line.options import Switch, Value
+from rdzv_launcher.run.command_line.own import TITLE
+from rdzv_launcher.run.command_line.parser import build_parser
 from rdzv_launcher.tools import conformance, new_backend, serve
+from rdzv_launcher.tools.stacks import command as stacks
 from rdzv_launcher.tools.status import command as status
 from rdzv_plugins import coordination
 from rdzv_plugins.host import PluginHost, PluginRecord
@@ -23,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 COMMAND_LINE = (DOCS / "reference/command-line.md").read_text()
 PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "native").glob("*.md")]
-OURS = next(group for group in build_parser()._action_groups if group.title == "rdzv-run options")._group_actions
+OURS = next(group for group in build_parser()._action_groups if group.title == TITLE)._group_actions
 
 
 def prose(page: Path) -> str:
@@ -78,7 +81,7 @@ def test_own_flag_and_its_variable_are_documented(action) -> None:
     flags = [flag for flag in action.option_strings if "_" not in flag]
     row = ", ".join(f"`{flag}`" for flag in flags)
     assert re.search(rf"^\| {re.escape(row)}[ |]", section(COMMAND_LINE, "## Flags of rdzv-run"), re.MULTILINE)
-    reads_variable = type(action).__module__ == "torch.distributed.argparse_util"
+    reads_variable = isinstance(action, Value | Switch)
     variables = section(COMMAND_LINE, "## Environment variables")
     assert (f"`PET_{action.dest.upper()}`" in variables) == reads_variable
 
@@ -87,6 +90,7 @@ def test_own_flag_and_its_variable_are_documented(action) -> None:
     ("tool", "heading"),
     [
         (serve, "## rdzv serve"),
+        (stacks, "## rdzv stacks"),
         (status, "## rdzv status"),
         (conformance, "## rdzv conformance"),
         (new_backend, "## rdzv new-backend"),

@@ -8,7 +8,6 @@ from concurrent.futures import wait
 
 import pytest
 from elastic_nodes import PATIENCE_S, Job, asked_at_rest, done, eventually, in_round
-from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError, RendezvousTimeoutError
 
 from rdzv_plugins import errors
 from rdzv_plugins.interfaces import Failure, Outcome
@@ -66,7 +65,7 @@ def test_spare_goes_home_when_a_node_is_done():
         for node in (first, second):
             node.handler.note_done()
         leaving = [job.pool.submit(node.leave, done()) for node in (first, second)]
-        with pytest.raises(RendezvousGracefulExitError, match=r"is done without this node, which was a spare"):
+        with pytest.raises(errors.SpareReleased, match=r"is done without this node, which was a spare"):
             spare.result(PATIENCE_S)
         third.handler.shutdown()
         wait(leaving, PATIENCE_S)
@@ -132,7 +131,7 @@ def test_same_given_rank_is_refused_by_name():
 def test_time_out_names_the_missing_ranks():
     with Job("3", timeout=3) as job:
         missing = r"1 of 3 nodes have joined .*missing: node rank 0, 2"
-        with pytest.raises(RendezvousTimeoutError, match=missing) as raised:
+        with pytest.raises(errors.RendezvousTimeout, match=missing) as raised:
             job.node(node_rank=1).handler.next_rendezvous()
         assert isinstance(raised.value, errors.RendezvousTimeout)
 

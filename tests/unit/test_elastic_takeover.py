@@ -9,7 +9,6 @@ from typing import Literal
 import pytest
 from elastic_nodes import PATIENCE_S, Job, Node, eventually, in_round
 from memory_coordination import MemorySession, Stage
-from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.keys import Assignment, Round, decode
@@ -52,7 +51,7 @@ def is_lost(node: Node) -> bool:
     """Its agent has been told that it has lost the service."""
     try:
         node.handler.raise_if_ended()
-    except RendezvousConnectionError as error:
+    except errors.EndpointUnreachable as error:
         return isinstance(error, errors.EndpointLost) and "lost the rendezvous of run 'job' at here:1" in str(error)
     return False
 

@@ -4,7 +4,7 @@ import pytest
 from torch.distributed.elastic.rendezvous import api
 
 from rdzv_plugins import Failure, errors
-from rdzv_plugins.rounds.torch_errors import as_torch
+from rdzv_plugins.torch_types.errors import as_torch
 
 FAILURE = Failure(node_rank=1, host="node", global_rank=3, local_rank=1, pid=7, exit_code=-9)
 
@@ -61,6 +61,7 @@ def test_twin_is_ours_and_torchs(cls):
         (errors.RendezvousTimeout, api.RendezvousTimeoutError),
         (errors.RendezvousClosed, api.RendezvousClosedError),
         (errors.PeerFailed, api.RendezvousClosedError),
+        (errors.SpareReleased, api.RendezvousGracefulExitError),
         (errors.EndpointUnreachable, api.RendezvousConnectionError),
         (errors.EndpointLost, api.RendezvousConnectionError),
         (errors.AddressInUse, api.RendezvousConnectionError),

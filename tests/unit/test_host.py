@@ -190,3 +190,35 @@ def test_plugin_that_imports_torch_is_noted(installed, monkeypatch):
     installed("stranger = stranger", source="import sys; sys.modules['torch'] = sys\n" + WORKING)
     record = PluginHost.load().catalog.find("stranger").record
     assert record.notes == ["imports torch when it is loaded"]
+
+
+def test_resolve_hooks_are_asked_in_order_each_with_what_is_known():
+    """As pluggy has it: ``tryfirst``, then the others, then ``trylast``."""
+    seen = []
+
+    def plugin(name, **mark):
+        def rdzv_resolve_request(request, backend):
+            seen.append((name, request.run_id, "run_id" in request.given, backend))
+            return {"run_id": name}
+
+        module = types.ModuleType(name)
+        module.rdzv_resolve_request = hookimpl(**mark)(rdzv_resolve_request)
+        record = PluginRecord(name, name, "dist", "3", plugin=module)
+        validate(record)
+        return record
+
+    records = [plugin("last", trylast=True), plugin("middle"), plugin("first", tryfirst=True)]
+    asked = backend()
+    assert PluginHost(records).resolve_request(REQUEST, asked).run_id == "first"
+    assert seen == [("first", "run", False, asked), ("middle", "first", True, asked), ("last", "first", True, asked)]
+
+
+def test_resolve_hook_is_told_the_backend_that_is_asked_for():
+    told = []
+    provides = host_with(
+        rdzv_register_backends=lambda: backend(name="static"),
+        rdzv_resolve_request=lambda backend: told.append(backend),
+    )
+    provides.resolve_request(REQUEST)
+    provides.resolve_request(Request("missing", "run", "", 1, 1, 1))
+    assert [each and each.name for each in told] == ["static", None]

@@ -141,3 +141,16 @@ def test_who_waits_for_room_is_told_once() -> None:
     assert room.wait(PATIENCE_S)
     assert queue.flush(PATIENCE_S)
     assert queue.has_room(room.set)
+
+
+def test_all_who_wait_for_room_are_told() -> None:
+    """The stderr of workers and --tee share one queue: who asks, and even finds room, must not make the other wait."""
+    go, rooms, told = threading.Event(), [threading.Event(), threading.Event()], []
+    queue = BackgroundQueue("queue", lambda item: go.wait(PATIENCE_S), lambda count: None, limit=10)
+    for _ in range(10):
+        assert queue.put("x")
+    for room in [*rooms, rooms[0]]:
+        assert not queue.has_room(room.set)
+    assert not queue.has_room(lambda: told.append(1 // 0))
+    go.set()
+    assert [room.wait(PATIENCE_S) for room in rooms] == [True, True]

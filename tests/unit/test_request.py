@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from rdzv_launcher.run.arguments import blaming_variables, parse_arguments
 from rdzv_launcher.run.cli import main
+from rdzv_launcher.run.command_line.parsing import parse_arguments
+from rdzv_launcher.run.command_line.variables import blaming_variables
 from rdzv_launcher.run.request import build_request, check_meeting_point
 from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.endpoints import Endpoint

@@ -66,7 +66,7 @@ def test_each_node_has_a_proxy_in_front_of_the_one_store(proxies: Proxies) -> No
         infos[0].store.set("from", "rank")
         assert infos[1].store.get("from") == b"rank"
         of(proxies, 1).close()
-        with pytest.raises(RuntimeError, match=r"lost the store|broken"):
+        with pytest.raises(errors.StoreLost, match=r"lost the store|broken"):
             infos[1].store.check(["from"])  # that was its way there
 
 

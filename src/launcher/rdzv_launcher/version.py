@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import platform
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +11,9 @@ from rdzv_plugins.errors import MissingDependency
 
 def version_line() -> str:
     """Our version, torch's as it is installed, Python's, and whether the native part is there."""
+    import importlib.metadata
+    import platform
+
     from rdzv_plugins.kvstore.native.server import native_part, version
 
     try:

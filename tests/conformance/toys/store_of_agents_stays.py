@@ -4,22 +4,17 @@ import dataclasses
 
 from rdzv_plugins import hookimpl
 from rdzv_plugins.backends import static
+from rdzv_plugins.store import Prefixed
 
 
 def create(request):
-    from torch.distributed import PrefixStore, TCPStore
-    from torch.distributed.elastic.rendezvous import RendezvousInfo
-
     from rdzv_plugins.backends.static.handler import StaticHandler
 
     class Handler(StaticHandler):
         def next_rendezvous(self):
             info = super().next_rendezvous()
-            return RendezvousInfo(
-                PrefixStore("agents", self._control), info.rank, info.world_size, info.bootstrap_store_info
-            )
+            return dataclasses.replace(info, store=Prefixed("agents", self._control.client))
 
-    assert TCPStore
     return Handler(request, static.node_rank(request))
 
 

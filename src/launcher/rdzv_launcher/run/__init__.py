@@ -1,1 +1,1 @@
-"""``rdzv-run``: from the command line to torch's agent, its workers and the exit code."""
+"""``rdzv-run``: from the command line to the agent, its workers and the exit code."""

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import logging
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rdzv_launcher.run import signals
 from rdzv_launcher.run.devices import accelerators
 from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.version import version_line
@@ -58,17 +55,6 @@ def _versions(start: Start) -> str:
     except MissingDependency:
         logger.warning("%s", version_line())
     return version_line()
-
-
-def _flags(start: Start) -> str:
-    """About workers and their logs. What torch makes for these is made elsewhere, and goes again."""
-    with tempfile.TemporaryDirectory() as directory:
-        elsewhere = copy.copy(start)
-        elsewhere.args = argparse.Namespace(**vars(start.args) | {"log_dir": directory})
-        config, _, _ = elsewhere.torch_config(directory)
-    with signals.given_back(config.signals_to_handle):
-        signals.install(config.signals_to_handle)
-    return f"those about workers, logs and signals ({config.signals_to_handle}) can be read"
 
 
 def _plugins(start: Start) -> str:
@@ -145,8 +131,9 @@ CHECKS = (
     Check("limits", Start.require_limits, ("arguments",)),
     Check("options", Start.check_backend, ("backend",)),
     Check("script", Start.check_script),
+    Check("signals", Start.check_signals),
     Check("directories", Start.check_directories),
-    Check("flags", _flags, ("options", "directories")),
+    Check("flags", Start.read_flags_of_workers, ("options", "signals", "directories")),
     Check("other plug-ins", _plugins, ("plug-ins",)),
     Check("devices", _devices, ("arguments",)),
     Check("address", _address, ("arguments",)),

@@ -27,6 +27,12 @@ def require_temporary() -> str:
         ) from None
 
 
+def write_a_page(directory: str) -> None:
+    """Find out by trying whether there is room: a quota shows nowhere else. Leaves nothing. Raises ``OSError``."""
+    with tempfile.TemporaryFile(dir=directory, buffering=0) as file:  # it has no name, or not for long
+        file.write(_PAGE)
+
+
 def require_log_dir(path: str) -> str:
     """The directory ``path``, or the one in which it would be made. Leaves nothing there.
 
@@ -36,8 +42,7 @@ def require_log_dir(path: str) -> str:
     while not os.path.lexists(there):
         there = os.path.dirname(there)
     try:
-        with tempfile.TemporaryFile(dir=there, buffering=0) as file:  # it has no name, or not for long
-            file.write(_PAGE)
+        write_a_page(there)
         free = shutil.disk_usage(there).free
     except OSError as error:
         kind = LimitTooLow if error.errno in NO_SPACE else UsageError

@@ -1,68 +1,69 @@
-"""One launch: request, handler, torch's agent, exit code.
-
-torch's ``launch_agent`` does the same, but hides what has to be set here: the exit barrier's
-time-out, the signals, how the end is told. What torch's ``LaunchConfig`` holds is handed on to
-``WorkerSpec`` and the agent by name, so a setting that a later torch adds is passed on too.
-"""
+"""One launch: keeper first, then handler, workers and the agent's loop; how it ended becomes an exit code."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import dataclasses
-import inspect
 import logging
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from torch.distributed.elastic import events, metrics
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, record
-from torch.distributed.launcher.api import LaunchConfig
 
 from rdzv_launcher.console import say
-from rdzv_launcher.run import signals
-from rdzv_launcher.run.agent import Agent
+from rdzv_launcher.run.agent import steps
+from rdzv_launcher.run.agent.decisions import Limits
+from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
+from rdzv_launcher.run.agent.node_workers import NodeWorkers
+from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
 from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.fence.run_directory import RunDirectory
+from rdzv_launcher.run.importing import importing_torch
+from rdzv_launcher.run.keeper.keeper import Keeper
 from rdzv_launcher.run.monitor import WorkerMonitor
-from rdzv_launcher.run.preparation import STEPS, Preparation
-from rdzv_launcher.run.stderr_pipes import last_lines
-from rdzv_launcher.run.summary import describe, failure_summary
-from rdzv_launcher.run.torch_lines import failures_said_once
-from rdzv_launcher.run.worker_logs import WorkerLogs
+from rdzv_launcher.run.preparation import Preparation
+from rdzv_launcher.run.stacks.gathering import Node
+from rdzv_launcher.run.stacks.node import NodeStacks, workers_in
+from rdzv_launcher.run.summary import failure_summary
+from rdzv_launcher.run.workers.environment import ERROR_FILE
+from rdzv_launcher.run.workers.error_files import hand_to_scheduler, record_own_error
+from rdzv_launcher.run.workers.event_log import EventLog
+from rdzv_launcher.run.workers.health import warn_of_health_port
+from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs
+from rdzv_launcher.run.workers.output.destinations import Layout
+from rdzv_launcher.run.workers.output.log_files import LogFiles
+from rdzv_launcher.run.workers.output.output import Output
+from rdzv_launcher.run.workers.starts import preload_of
 from rdzv_plugins.assemble.create import create_handler
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.errors import PeerFailed
-from rdzv_plugins.interfaces import Failure, Outcome, Request
+from rdzv_plugins.interfaces import Failure
 
 logger = logging.getLogger(__name__)
 
-_REPORT_TIMEOUT_S = 5.0
+_IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 
 
-def launch(args: argparse.Namespace) -> int:
-    """Run the job of parsed ``args`` on this node; returns the exit code. Raises ``RdzvError`` if it cannot."""
-    start = Preparation(args)
-    for step in STEPS:
-        step(start)
-    request = start.request
+def launch(start: Preparation) -> int:
+    """Run the job of which every step was taken; returns the exit code. Raises ``RdzvError`` if it cannot."""
+    spec, inbox = start.spec, Inbox()
+    if spec.nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
+        logger.info("OMP_NUM_THREADS=1 for each worker (torchrun's default); set it to use more threads")
+    warn_of_health_port(os.environ)
+    event_log = EventLog(spec.event_log_handler)
     with RunDirectory() as directory:
-        config, entrypoint, arguments = start.torch_config(directory.logs)
-        start.host.report_problems()
+        layout = ThirdPartyLogs(spec) if spec.logs_specs else LogFiles(spec, directory.logs)
+        signals = StoppingSignals(start.args.signals_to_handle, inbox.put)
+        keeper = Keeper(preload_of(spec, os.environ))  # before anything has made a thread
         try:
-            signals.install(config.signals_to_handle)
-            handler = create_handler(start.host, start.entry, request)
-            timeout = args.exit_barrier_timeout
-            return Launch(request, handler, config, entrypoint, arguments, timeout, directory).run()
-        except SignalException as stop:  # before there were workers
+            start.host.report_problems()
+            with signals.raising(), importing_torch():
+                handler = create_handler(start.host, start.entry, start.request)
+        except Interrupted as stop:  # before there were workers
+            keeper.close()
             logger.warning("%s: stopped", stop)
             return 128 + int(stop.sigval)
+        except BaseException:
+            keeper.close()
+            raise
+        return Launch(start, handler, keeper, directory, layout, event_log, inbox, signals).run()
 
 
 class Launch:
@@ -70,171 +71,121 @@ class Launch:
 
     def __init__(
         self,
-        request: Request,
+        start: Preparation,
         handler: HostedHandler,
-        config: LaunchConfig,
-        entrypoint: Callable[..., Any] | str,
-        arguments: list[str],
-        exit_barrier_timeout: float,
+        keeper: Keeper,
         directory: RunDirectory,
+        layout: Layout,
+        event_log: EventLog,
+        inbox: Inbox,
+        signals: StoppingSignals,
     ) -> None:
-        self._handler = handler
-        self._config = config
+        self._spec = spec = start.spec
         self._farewell = ""
-        self._name = entrypoint if isinstance(entrypoint, str) else request.entrypoint[0]
-        self._monitor = WorkerMonitor(Path(directory.pipes), self._note_failure)
-        capture = self._monitor if isinstance(entrypoint, str) else None
-        self._fence = Fence(handler.holding, directory.path, on_kill=self._monitor.ignore_exits)
-        signals.at_another(self._fence.kill_at_once)
-        logs = WorkerLogs(config.logs_specs, capture, self._worker_env)
-        spec = WorkerSpec(
-            **_by_name(WorkerSpec, config)
-            | {
-                "local_world_size": config.nproc_per_node,
-                "entrypoint": entrypoint,
-                "args": tuple(arguments),
-                "rdzv_handler": handler,
-            }
+        self._event_log = event_log
+        monitor = WorkerMonitor(Path(directory.pipes))
+        self._output = Output(spec, layout, monitor.attach)
+        self._stacks = NodeStacks(self._node, directory.path)
+        self._stacks.log_to(self._output.root)
+        self._fence = Fence(handler.holding, directory.path, on_kill=lambda: self._workers.fenced())
+        self._workers = NodeWorkers(
+            spec,
+            keeper,
+            lambda: Keeper(preload_of(spec, os.environ)),
+            self._fence,
+            monitor,
+            self._output,
+            self._stacks,
+            inbox,
+            lambda own: handler.worker_env(own) | self._fence.environment | dict(self._stacks.environment),
+            lambda: handler.use_agent_store,
         )
-        self._agent = Agent(
-            handler=handler,
-            monitor=self._monitor,
-            fence=self._fence,
-            **_by_name(LocalElasticAgent, config)
-            | {"spec": spec, "logs_specs": logs, "exit_barrier_timeout": exit_barrier_timeout},
+        settings = Settings(
+            limits=Limits(spec.nproc, spec.max_restarts, float(spec.shutdown_timeout_s)),
+            role=spec.role,
+            monitor_interval=spec.monitor_interval_s,
+            exit_barrier_timeout=start.args.exit_barrier_timeout,
+            stuck_timeout=spec.stuck_timeout_s,
+            identical=os.environ.get(_IDENTICAL) == "1",
         )
+        self._loop = AgentLoop(
+            settings,
+            handler,
+            self._workers,
+            inbox,
+            signals,
+            on_late=lambda why: self._stacks.store_of_peers(handler.questions, why),
+        )
+        self._run_id = handler.get_run_id()
+        if handler.questions is not None:
+            handler.questions.answer_with(self._stacks.answer)
 
     def run(self) -> int:
-        """Run the agent to its end, tell the other nodes how it ended, and return the exit code."""
-        outcome = Outcome("lost", f"{self._who()} had an error")
+        """Run the agent to its end, and say how it ended. Raises what ended it, if that says more than a code."""
         try:
-            metrics.initialize_metrics(metrics.MetricsConfig(self._config.metrics_cfg))
-            # torch's record() copies the first worker's error file to where a scheduler asked for it
-            result: RunResult | None = record(self._run_agent)()
-            self._handler.stay()  # here a signal is heard
-            outcome = Outcome("done")
-            return 0 if result is not None else self._spare()
-        except ChildFailedError as error:
-            failure = self._first_failure(error)
-            outcome = Outcome("failed", describe(failure), failure)
-            self._summarise(failure, {rank: own.exitcode for rank, own in error.failures.items()})
-            return failure.process_exit_code
-        except PeerFailed as error:
-            outcome = Outcome("lost", str(error))
-            self._summarise(error.failure, {})
-            return error.exit_code
-        except SignalException as stop:
-            signals.ignore_all()
-            outcome = Outcome("lost", f"{self._who()} got {stop.sigval.name}")
-            if self._agent.kill_workers():
-                logger.warning("got %s: the workers of this node were stopped", stop.sigval.name)
-            return 128 + int(stop.sigval)
-        except Exception as error:
-            outcome = Outcome("lost", f"{self._who()} ended: {error}")
-            self._record_event(self._agent.get_event_failed())
-            raise
+            end = self._loop.run()
+            self._record(end)
+            return self._tell(end)
         finally:
-            signals.ignore_all()
-            with contextlib.ExitStack() as steps:  # in reverse order, each one even if another fails
-                steps.callback(self._say_farewell)
-                steps.callback(self._leave, outcome)
-                steps.callback(self._monitor.close)
-                steps.callback(self._agent.kill_workers)
+            if self._farewell:  # below everything that the workers still printed
+                say("rdzv-run", self._farewell)
 
-    def _worker_env(self, env: dict[str, str]) -> dict[str, str]:
-        return signals.for_workers() | self._handler.worker_env(env) | self._fence.environment
+    def _node(self) -> Node:
+        """Who works here now, for whoever asks for stacks. Any thread may ask."""
+        group = self._loop.group
+        host, agent = socket.gethostname(), os.getpid()
+        if group is None:
+            return Node(host, agent, self._run_id, own_stacks=self._stacks.own)
+        ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
+        workers = workers_in(group.pids, ranks)
+        return Node(host, agent, self._run_id, group.group_rank, workers, self._stacks.own)
 
-    def _leave(self, outcome: Outcome) -> None:
-        try:
-            self._handler.leave(outcome)
-            self._handler.shutdown()
-        except Exception as error:  # the job is over here, and its exit code is known
-            logger.warning("could not tell the other nodes how this one ended: %s", error)
+    def _tell(self, end: steps.End) -> int:
+        if isinstance(end.error, PeerFailed):
+            self._summarise(end.error.failure, {})
+        elif end.error is not None:
+            raise end.error
+        elif end.signal is not None:
+            logger.warning("got %s: the workers of this node were stopped", end.signal.name)
+        elif end.outcome.failure is not None:
+            self._summarise(end.outcome.failure, self._loop.failures)
+            self._hand_to_scheduler(end.outcome.failure)
+        return end.exit_code
 
-    def _say_farewell(self) -> None:
-        if self._farewell:  # below everything that torch and the workers still printed
-            say("rdzv-run", self._farewell)
+    def _hand_to_scheduler(self, first: Failure) -> None:
+        group, target = self._loop.group, os.environ.get(ERROR_FILE, "")
+        if target and group is not None and first.node_rank == group.group_rank:
+            hand_to_scheduler(self._workers.error_file(first.local_rank), first.exit_code, target)
 
-    def _run_agent(self) -> RunResult | None:
-        with failures_said_once(lambda: self._monitor.has_reported):
-            result: RunResult | None = self._agent.run()
-        if result is not None:
-            self._record_event(self._agent.get_event_succeeded())
-            if result.is_failed():
-                raise ChildFailedError(name=self._name, failures=result.failures)
-        return result
-
-    def _who(self) -> str:
-        rank = self._agent.worker_group.group_rank
-        return f"the agent on {socket.gethostname()} (pid {os.getpid()}{'' if rank is None else f', node {rank}'})"
-
-    def _spare(self) -> int:
-        logger.info("run %s is done: this node was a spare, and has not run its script", self._handler.get_run_id())
-        return 0
-
-    def _record_event(self, event: events.Event) -> None:
-        events.record(event, self._config.event_log_handler)
-
-    def _note_failure(self, local_rank: int, pid: int, exit_code: int, stderr: tuple[str, ...]) -> None:
-        """Called by the monitor the moment the first worker of a round has failed."""
-        failure = self._failure(local_rank, pid, exit_code, stderr)
-        logger.error("%s", describe(failure))
-        try:
-            self._handler.note_failure(failure)
-        except Exception as error:  # the endpoint may be gone with the node that failed: then this is our own view
-            logger.debug("could not record the failure: %s", error)
-
-    def _failure(self, local_rank: int, pid: int, exit_code: int, stderr: tuple[str, ...]) -> Failure:
-        group = self._agent.worker_group
-        return Failure(
-            node_rank=group.group_rank if group.group_rank is not None else -1,
-            host=socket.gethostname(),
-            global_rank=group.workers[local_rank].global_rank,
-            local_rank=local_rank,
-            pid=pid,
-            exit_code=exit_code,
-            stderr=stderr,
+    def _record(self, end: steps.End) -> None:
+        """For handlers of events that somebody has registered with torch; an error of ours also for a scheduler."""
+        group = self._loop.group
+        self._event_log.record(
+            f"torchelastic.worker.status.{'SUCCEEDED' if end.exit_code == 0 else 'FAILED'}",
+            {
+                "run_id": self._spec.run_id,
+                "group_rank": None if group is None else group.group_rank,
+                "role": self._spec.role,
+                "state": "SUCCEEDED" if end.exit_code == 0 else "FAILED",
+                "restarts": self._loop.decisions.restarts_used,
+                "error": None if end.error is None else str(end.error),
+            },
         )
-
-    def _first_failure(self, error: ChildFailedError) -> Failure:
-        """The first failure of the round over all nodes; this node's own when the others cannot be asked."""
-        _, own = error.get_first_failure()
-        tail = self._monitor.tail(own.local_rank) or _recorded(own)
-        mine = self._failure(own.local_rank, own.pid, own.exitcode, tail)
-        try:
-            if not self._monitor.wait_report(_REPORT_TIMEOUT_S):
-                self._handler.note_failure(mine)
-            return self._handler.first_failure() or mine
-        except Exception as problem:  # the store may have gone with the failed node
-            logger.debug("could not ask for the first failure: %s", problem)
-            return mine
+        if end.error is not None and not isinstance(end.error, PeerFailed):
+            record_own_error(end.error, os.environ.get(ERROR_FILE, ""))
 
     def _summarise(self, first: Failure, here: dict[int, int]) -> None:
-        group, config = self._agent.worker_group, self._config
-        logs = str(config.logs_specs.root_log_dir)
-        hint = "" if config.max_restarts else " (--max-restarts=N restarts all workers)"
+        used, most = self._loop.decisions.restarts_used, self._spec.max_restarts
+        hint = "" if most else " (--max-restarts=N restarts all workers)"
+        group, logs = self._loop.group, self._output.root
         self._farewell = failure_summary(
             first,
             here,
-            node_rank=group.group_rank,
-            restarts=f"restarts used on this node: {self._agent.restarts_used} of {config.max_restarts}{hint}",
+            node_rank=-1 if group is None else group.group_rank,
+            restarts=f"restarts used on this node: {used} of {most}{hint}",
             log_dir=logs if _has_logs(logs) else "",
         )
 
 
-def _recorded(failure: ProcessFailure) -> tuple[str, ...]:
-    """What torch's error file says of a failure: with --run-path, where stderr is not captured, the traceback's end."""
-    message = failure.error_file_data.get("message", "")
-    if isinstance(message, dict):
-        message = message.get("extraInfo", {}).get("py_callstack", message.get("message", ""))
-    return last_lines(str(message).encode()) if message != "<NONE>" else ()
-
-
 def _has_logs(directory: str) -> bool:
     return any(name.endswith(".log") for _, _, names in os.walk(directory) for name in names)
-
-
-def _by_name(target: type, config: LaunchConfig) -> dict[str, Any]:
-    """The fields of ``config`` that ``target``'s constructor takes under the same name."""
-    accepted = inspect.signature(target).parameters
-    return {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name in accepted}

@@ -1,27 +1,24 @@
-"""What a launch does before it starts anything, step by step. ``rdzv-run --check`` takes the same steps."""
+"""What a launch does before it starts anything, step by step. ``rdzv-run --check`` takes the same steps.
+
+None of it needs torch, unless the devices of this machine are to be counted: a mistake is answered before the import.
+"""
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 from collections.abc import Callable
-from typing import Any
 
-from torch.distributed.launcher.api import LaunchConfig
-from torch.distributed.run import config_from_args
-
-from rdzv_launcher.run.arguments import blaming_variables
+from rdzv_launcher.run import signals
+from rdzv_launcher.run.command_line.variables import blaming_variables
 from rdzv_launcher.run.directories import require_log_dir, require_temporary
 from rdzv_launcher.run.limits import require_files, require_processes
-from rdzv_launcher.run.request import TORCHS_DYNAMIC, build_request, check_meeting_point, check_script
+from rdzv_launcher.run.request import build_request, check_meeting_point, check_script
+from rdzv_launcher.run.workers.spec import WorkersSpec, read_spec
 from rdzv_plugins.assemble.create import prepare
-from rdzv_plugins.errors import UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
-
-logger = logging.getLogger(__name__)
 
 
 class Preparation:
@@ -33,9 +30,15 @@ class Preparation:
     host: PluginHost
     entry: Entry
     request: Request
+    spec: WorkersSpec
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
+
+    def take_all_steps(self) -> None:
+        """Take every step; the first that raises is the last."""
+        for step in STEPS:
+            step(self)
 
     def load_plugins(self) -> str:
         """Load the plug-ins of this installation."""
@@ -77,6 +80,11 @@ class Preparation:
         check_script(self.args)
         return str(self.args.training_script)
 
+    def check_signals(self) -> str:
+        """Check that there are such signals, and that they can be handled."""
+        with blaming_variables(self.args):
+            return ", ".join(number.name for number in signals.read(self.args.signals_to_handle))
+
     def check_directories(self) -> str:
         """Check the directories for temporary files and for the workers' logs."""
         temporary = require_temporary()
@@ -84,13 +92,11 @@ class Preparation:
             return f"temporary files, and what workers are told to log, go to {temporary}"
         return f"temporary files go to {temporary}, logs to {require_log_dir(self.args.log_dir)}"
 
-    def torch_config(self, logs: str) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str]]:
-        """Read the flags about the workers as torch does; ``logs`` is the directory without --log-dir.
-
-        torch makes the directory of the logs meanwhile. Raises ``UsageError``.
-        """
+    def read_flags_of_workers(self) -> str:
+        """What the flags say about the workers and their logs."""
         with blaming_variables(self.args):
-            return _torch_config(self.args, self.request, logs)
+            self.spec = read_spec(self.args, self.request)
+        return "those about workers and logs can be read"
 
 
 STEPS: tuple[Callable[[Preparation], str], ...] = (
@@ -100,30 +106,8 @@ STEPS: tuple[Callable[[Preparation], str], ...] = (
     Preparation.require_limits,
     Preparation.check_backend,
     Preparation.check_script,
+    Preparation.check_signals,
     Preparation.check_directories,
+    Preparation.read_flags_of_workers,
 )
 """The steps in their order: the first that raises decides how the launch ends."""
-
-
-def _torch_config(
-    args: argparse.Namespace, request: Request, logs: str
-) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str]]:
-    """Read the workers' flags as torch does; ``logs`` is the directory without --log-dir. Raises ``UsageError``."""
-    if "OMP_NUM_THREADS" not in os.environ and request.nproc_per_node > 1:
-        os.environ["OMP_NUM_THREADS"] = "1"  # torchrun's default too, which says so in a banner
-        logger.info("OMP_NUM_THREADS=1 for each worker (torchrun's default); set it to use more threads")
-    plain = argparse.Namespace(**vars(args))
-    plain.nproc_per_node = str(request.nproc_per_node)
-    plain.nnodes = f"{request.min_nodes}:{request.max_nodes}"
-    # the rendezvous is ours: torch must neither parse nor warn about these
-    plain.rdzv_backend, plain.rdzv_endpoint = TORCHS_DYNAMIC, request.endpoint or "-"
-    plain.rdzv_conf, plain.node_rank = "", 0
-    plain.role, plain.max_restarts = request.role, request.max_restarts
-    if plain.log_dir is None and plain.logs_specs is None:
-        plain.log_dir = logs
-    plain.rdzv_id, plain.local_addr = request.run_id, request.local_addr
-    try:
-        config, entrypoint, arguments = config_from_args(plain)
-    except (ValueError, AssertionError, OSError) as error:
-        raise UsageError(f"a flag about the workers or their logs (--redirects, --log-dir, ...): {error}") from error
-    return config, entrypoint, list(arguments)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from rdzv_launcher.run.devices import local_world_size
+from rdzv_launcher.run.workers.preloading import PRELOAD
 from rdzv_plugins.endpoints import ALONE, Endpoint, check_port, parse_endpoint, require_meeting_point
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.host.discovery import normalise
@@ -57,14 +58,14 @@ def build_request(
     """
     given = frozenset(field for arg, fields in _GIVEN.items() if arg in args.given for field in fields) | {"entrypoint"}
     min_nodes, max_nodes = _node_range(args.nnodes)
-    conf = parse_conf(args.rdzv_conf)
+    conf = {key: value for key, value in parse_conf(args.rdzv_conf).items() if key != PRELOAD}
     if args.master_port is not None:
         check_port(args.master_port, what="--master-port")
     if args.max_restarts < 0:
         raise UsageError(f"--max-restarts={args.max_restarts} is negative", remedy="0 means: never restart.")
-    if args.monitor_interval <= 0:
+    if not args.monitor_interval > 0:
         raise UsageError(f"--monitor-interval={args.monitor_interval:g} must be more than 0 seconds")
-    if args.exit_barrier_timeout <= 0:
+    if not args.exit_barrier_timeout > 0:
         raise UsageError(f"--exit-barrier-timeout={args.exit_barrier_timeout:g} must be more than 0 seconds")
     _check_run_id(args.rdzv_id or DEFAULT_RUN_ID)
     if args.no_python and args.module:
@@ -89,7 +90,7 @@ def build_request(
     if args.standalone:
         _refuse_company(args, meets_at(_backend(args)))
     else:
-        request = resolve(request)
+        request = _with_master_port(resolve(request), args)
     return _standalone(request, forced=args.standalone)
 
 
@@ -221,6 +222,14 @@ def _endpoint(args: argparse.Namespace, meets_at: str) -> str:
             )
         return str(args.rdzv_endpoint)
     return str(master)
+
+
+def _with_master_port(request: Request, args: argparse.Namespace) -> Request:
+    """--master-port alone, where a plug-in knows the machine: its own choice of a port has not been asked for."""
+    if args.master_port is None or args.master_addr or args.rdzv_endpoint or "endpoint" not in request.given:
+        return request
+    host = parse_endpoint(request.endpoint, args.master_port).host
+    return dataclasses.replace(request, endpoint=str(Endpoint(host, args.master_port)))
 
 
 def _bracketed(address: str) -> str:

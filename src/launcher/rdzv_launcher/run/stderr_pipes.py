@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
 import termios
 import tty
 from collections.abc import Callable
@@ -17,10 +16,10 @@ from pathlib import Path
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import NO_SPACE
+from rdzv_launcher.run.directories import write_a_page
 
 KEEP_BYTES = 16 * 1024
 KEEP_LINES = 20
-_BLOCK = 4096
 _CHUNK = 64 * 1024
 _AT_ONCE = 1 << 20
 """A pipe holds less, at most times."""
@@ -122,10 +121,8 @@ def tail_of_file(path: str) -> tuple[str, ...]:
 
 
 def _lack_of_space(path: str) -> tuple[str, ...]:
-    """Found out by trying: a quota shows nowhere else."""
     try:
-        with tempfile.TemporaryFile(dir=os.path.dirname(path)) as file:
-            file.write(bytes(_BLOCK))
+        write_a_page(os.path.dirname(path))
     except OSError as error:
         if error.errno in NO_SPACE:
             return (f"(rdzv-run: {error.strerror}: {path}, so there may have been more)",)

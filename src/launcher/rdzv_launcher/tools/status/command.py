@@ -77,8 +77,11 @@ def _of_run(entry: Entry, request: Request, args: argparse.Namespace) -> str:
 
 def _of_native_store(endpoint: Endpoint, args: argparse.Namespace, whose: Whose) -> str:
     from rdzv_plugins.kvstore.native.framing import ask_statistics, not_statistics
+    from rdzv_plugins.kvstore.native.statistics import is_control_store
 
     stats = ask_statistics(endpoint, args.timeout, stranger=whose)
+    if is_control_store(stats) and (known := whose()) is not None:
+        raise known
     try:
         add_rounds(endpoint, stats.get("runs", ()), args.timeout)
         return json.dumps(stats, indent=2) if args.json else as_text(endpoint, printable_data(stats))

@@ -1,0 +1,67 @@
+"""What the agent's loop works with: the rendezvous, and whoever starts the workers."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from rdzv_launcher.run.agent.exit_barrier import KnowsOthers
+from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_plugins.interfaces import Failure, Outcome, RendezvousInfo
+
+
+class Rendezvous(KnowsOthers, Protocol):
+    """The part of ``HostedHandler`` that the agent uses. From the main thread, but for ``note_failure``."""
+
+    def get_run_id(self) -> str: ...
+
+    def next_rendezvous(self) -> RendezvousInfo: ...
+
+    def num_nodes_waiting(self) -> int: ...
+
+    def note_failure(self, failure: Failure) -> None: ...
+
+    def first_failure(self) -> Failure | None: ...
+
+    def note_leaving(self, reason: str) -> None: ...
+
+    def lost_peers(self) -> Sequence[str]: ...
+
+    def stay(self) -> None: ...
+
+    def leave(self, outcome: Outcome) -> None: ...
+
+    def shutdown(self) -> bool: ...
+
+
+class Workers(Protocol):
+    """Starts and ends the workers of this node. Called by the main thread; none of it waits for a worker.
+
+    It puts into the agent's inbox, from any thread: ``WorkerEnded`` for each worker and then ``GroupEnded``, both with
+    the group's generation, whatever has ended them, the end of their own parent included; and ``Fenced`` before the
+    fence kills them.
+    """
+
+    def start(self, group: WorkerGroup) -> Mapping[int, int]:
+        """Start all workers of ``group``; returns their pids by local rank. Its generation is new.
+
+        What it raises ends this node. ``kill_all`` follows, and then nothing of the group is left to be told of.
+        """
+        ...
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it to the workers that live, and to what is left in their sessions."""
+        ...
+
+    def kill_all(self) -> None:
+        """SIGKILL for all that was started and lives, wherever it is now."""
+        ...
+
+    def tail(self, local_rank: int) -> tuple[str, ...]:
+        """The last lines that a worker of the newest group wrote to stderr. Any thread."""
+        ...
+
+    def close(self) -> Sequence[int]:
+        """End for good, all that was started included; may wait some seconds. Returns the pids of what does not end."""
+        ...

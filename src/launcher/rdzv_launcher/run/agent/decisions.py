@@ -1,0 +1,319 @@
+"""What an agent does and when: a state machine. No processes, no sockets, no threads, no clock of its own.
+
+Events go in by ``handle``, each with the caller's monotonic time in seconds; steps come out of it, to be taken in their
+order. An agent is in one of these stages:
+
+1. *joining* a round, and exchanging ranks in it;
+2. *working*: its workers run;
+3. *stopping*: they are being stopped, for what comes next (``_Next``); what is left of them holds everything up;
+4. *asking*, after a failure: was a node lost? Then it is no failure of this one, and uses up no restart;
+5. *finding* the first failure over all nodes, when no restart is left;
+6. at the *barrier*: its workers have succeeded, those of others have not yet;
+7. *staying*: all is done, but others still need what this node serves;
+8. *ended*. On the way there the others are told how, once.
+
+Four things hold in every order of events, and tests/unit/test_agent_decisions_model.py tries all of them: no worker is
+started while one of the last generation lives, or anything in its session; a restart is used up by a failure of this
+node's own alone, and never more than there are; a failure is told to the others before anything else is done about it;
+and a signal ends this node with 128+n, whatever else is going on.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Literal
+
+from rdzv_launcher.run.agent import events, steps
+from rdzv_launcher.run.agent.events import Event
+from rdzv_launcher.run.agent.steps import Step
+from rdzv_plugins.errors import PeerFailed, RdzvError, WorkersStuck
+from rdzv_plugins.interfaces import Outcome
+
+Stage = Literal["joining", "working", "stopping", "asking", "finding", "barrier", "staying", "ended"]
+_Next = Literal["join", "ask", "stay", "leave"]
+"""What follows when the workers have ended."""
+
+_Group = Literal["gone", "lives", "stuck"]
+
+_HINT_S = 2.0
+"""Workers that end when they are told to have mostly done so by then."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the user has set, and how long things may take (seconds)."""
+
+    workers: int
+    """The workers of this node."""
+    max_restarts: int = 0
+    shutdown_timeout: float = 30.0
+    """How long workers may take to end when they are told to: then they are killed."""
+    kill_timeout: float = 5.0
+    """How long what was killed may take to end: longer than the kernel needs. Then it is stuck in it."""
+
+
+class Decisions:
+    """One agent's decisions, from ``begin`` to the step ``End``. Not thread-safe.
+
+    All attributes are values that do not change, so a shallow copy is a copy.
+    """
+
+    def __init__(self, limits: Limits, *, host: str, pid: int) -> None:
+        """``host`` and ``pid`` are of this agent, as the others know it."""
+        self._limits = limits
+        self._host, self._pid = host, pid
+        self._node_rank: int | None = None
+        self._stage: Stage = "joining"
+        self._next: _Next = "join"
+        self._generation = 0
+        self._used = 0
+        self._running: frozenset[int] = frozenset()
+        """The workers whose end has not been told, by local rank."""
+        self._group: _Group = "gone"
+        """The newest generation, with all that is in its sessions; stuck: it was killed, and does not end."""
+        self._failure: tuple[int, int] | None = None
+        """The first failure of the newest generation on this node: (local rank, exit code)."""
+        self._fenced = False
+        self._end: steps.End | None = None
+        """How this node ends, once that is decided."""
+        self._killed = False
+        self._stop_by: float | None = None
+        self._hint_at: float | None = None
+
+    @property
+    def stage(self) -> Stage:
+        return self._stage
+
+    @property
+    def generation(self) -> int:
+        """The number of the newest start on this node; 0 before the first."""
+        return self._generation
+
+    @property
+    def restarts_used(self) -> int:
+        """How many of --max-restarts this node has used."""
+        return self._used
+
+    @property
+    def wake_at(self) -> float | None:
+        """When ``TimePassed`` is to be told, unless something happens before; None: nothing is timed."""
+        times = [time for time in (self._stop_by, self._hint_at) if time is not None]
+        return min(times, default=None)
+
+    def begin(self) -> tuple[Step, ...]:
+        """The first steps."""
+        return (steps.Join(),)
+
+    def handle(self, event: Event, now: float) -> tuple[Step, ...]:
+        """What to do about an event. One that comes too late to matter changes nothing."""
+        if self._stage == "ended":
+            return ()
+        match event:
+            case events.SignalArrived(number):
+                return self._on_signal(number, now)
+            case events.Failed(error):
+                return self._on_error(error, now)
+            case events.StartFailed(error):
+                self._running, self._group = frozenset(), "gone"
+                return self._on_error(error, now) if self._stage == "working" else self._ended_group()
+            case events.WorkerEnded(generation, local_rank, exit_code):
+                return self._on_worker(local_rank, exit_code, now) if generation == self._generation else ()
+            case events.GroupEnded(generation):
+                return self._on_group(now) if generation == self._generation else ()
+            case events.TimePassed():
+                return self._on_time(now)
+        return self._on_answer(event) + self._on_news(event, now)
+
+    def _on_answer(self, event: Event) -> tuple[Step, ...]:
+        """An answer to the step that began a stage."""
+        match self._stage, event:
+            case "joining", events.Joined(node_rank):
+                self._node_rank = node_rank
+                return self._start()
+            case "joining", events.RoundOver():
+                return (steps.Join(),)
+            case "joining", events.DoneWithout():
+                self._stage = "staying"
+                return (steps.Stay(),)
+            case "asking", events.PeersAnswered(lost):
+                return self._after_failure(lost)
+            case "finding", events.CauseFound(failure, reason):
+                self._end = steps.End(failure.process_exit_code or 1, Outcome("failed", reason, failure))
+                return self._leave()
+            case "staying", events.Stayed():
+                self._end = steps.End(0, Outcome("done"))
+                return self._leave()
+        return ()
+
+    def _on_news(self, event: Event, now: float) -> tuple[Step, ...]:
+        """Something that happens while workers run, or at the exit barrier."""
+        match self._stage, event:
+            case "working", events.NodesWait():
+                return self._stop(signal.SIGTERM, "join", now)
+            case "working", events.Fenced():
+                self._fenced = True
+                return self._stop(signal.SIGKILL, "ask", now)
+            case "working", events.Stuck(local_rank, pid, seconds):
+                # a new worker here would want what the kernel holds for this one: a device, a network card
+                reason = f"worker {local_rank} (pid {pid}) has been in uninterruptible sleep for {seconds:.0f} s"
+                self._end = self._error_end(_stuck(reason))
+                return (steps.NoteLeaving(reason), *self._stop(signal.SIGTERM, "leave", now))
+            case "barrier", events.BarrierOver():
+                return self._stop(signal.SIGTERM, "stay", now)
+            case "barrier", events.MustRunAgain():
+                return self._stop(signal.SIGTERM, "join", now)
+        return ()
+
+    def _on_worker(self, local_rank: int, exit_code: int, now: float) -> tuple[Step, ...]:
+        if local_rank not in self._running:
+            return ()
+        self._running -= {local_rank}
+        if exit_code != 0 and self._failure is None and (self._stage == "working" or self._fenced):
+            self._failure = local_rank, exit_code
+        if self._stage != "working":
+            return ()
+        if exit_code != 0:
+            return (steps.Report(local_rank, exit_code), *self._stop(signal.SIGTERM, "ask", now))
+        if not self._running:
+            self._stage = "barrier"
+            return (steps.WaitAtBarrier(),)
+        return ()
+
+    def _on_group(self, now: float) -> tuple[Step, ...]:
+        self._group = "gone"
+        if self._stage == "working":  # ends that were not told: they cannot have been good ones
+            untold = min(self._running)
+            self._running = frozenset({untold})
+            return self._on_worker(untold, -int(signal.SIGKILL), now)
+        self._running = frozenset()
+        return self._ended_group() if self._stage == "stopping" else ()
+
+    def _on_signal(self, number: signal.Signals, now: float) -> tuple[Step, ...]:
+        again = self._end is not None and self._end.signal is not None
+        outcome = Outcome("lost", f"{self._who()} got {number.name}")
+        self._end = steps.End(128 + int(number), outcome, signal=number)
+        if not again:
+            leaving = steps.NoteLeaving(f"it got {number.name}")
+            if self._stage == "stopping" and self._killed:
+                self._next = "leave"
+                return (leaving,)
+            stopping = self._stop(number, "leave", now)
+            if self._stage == "stopping":
+                self._hint_at = now + _HINT_S
+            return (leaving, *stopping)
+        if self._stage == "stopping" and not self._killed:  # whoever sends a second one does not want to wait
+            return self._kill(now)
+        return ()
+
+    def _on_error(self, error: Exception, now: float) -> tuple[Step, ...]:
+        if self._stage == "stopping":
+            if self._next != "leave":
+                self._end, self._next = self._error_end(error), "leave"
+            return ()
+        self._end = self._error_end(error)
+        return self._stop(signal.SIGTERM, "leave", now)
+
+    def _on_time(self, now: float) -> tuple[Step, ...]:
+        if self._stage != "stopping":
+            return ()
+        said: tuple[Step, ...] = ()
+        if self._hint_at is not None and now >= self._hint_at:
+            self._hint_at = None
+            said = (
+                steps.Say(
+                    "the workers of this node have not ended yet: after "
+                    f"{self._limits.shutdown_timeout:g} s they are killed, by a second signal at once",
+                    warning=True,
+                ),
+            )
+        if self._stop_by is None or now < self._stop_by:
+            return said
+        if not self._killed:
+            return said + self._kill(now)
+        self._group = "stuck"
+        return (*said, steps.Say(_LEFT, warning=True), *self._ended_group())
+
+    def _after_failure(self, lost: bool) -> tuple[Step, ...]:
+        if lost:
+            said = steps.Say("the workers of this node failed with a node that was lost: this uses up no restart")
+            return (said, *self._join())
+        if self._used < self._limits.max_restarts and self._group == "gone":
+            self._used += 1
+            said = steps.Say(f"restarting the workers: restart {self._used} of {self._limits.max_restarts}")
+            return (said, *self._join())
+        if self._used < self._limits.max_restarts:
+            return self._join()  # which is not possible
+        self._stage = "finding"
+        return (steps.FindCause(*(self._failure or (0, -int(signal.SIGKILL)))),)
+
+    def _stop(self, number: signal.Signals, following: _Next, now: float) -> tuple[Step, ...]:
+        """Stop what lives of the workers; ``following`` comes after that. It never takes longer than it would have."""
+        self._next = following
+        if self._group != "lives":
+            return self._ended_group()
+        if number == signal.SIGKILL:
+            self._stage = "stopping"
+            return self._kill(now)
+        if self._stage != "stopping":
+            self._stage, self._stop_by = "stopping", now + self._limits.shutdown_timeout
+        return (steps.Stop(number),)
+
+    def _kill(self, now: float) -> tuple[Step, ...]:
+        self._killed, self._hint_at = True, None
+        self._stop_by = now + self._limits.kill_timeout
+        return (steps.Kill(),)
+
+    def _ended_group(self) -> tuple[Step, ...]:
+        """The workers have ended, or do not end: what was to follow."""
+        self._killed, self._stop_by, self._hint_at = False, None, None
+        match self._next:
+            case "join":
+                return self._join()
+            case "ask":
+                self._stage = "asking"
+                return (steps.AskPeers(),)
+            case "stay":
+                self._stage = "staying"
+                return (steps.Stay(),)
+            case "leave":
+                return self._leave()
+
+    def _join(self) -> tuple[Step, ...]:
+        if self._group == "stuck":
+            self._end = self._error_end(_stuck(_LEFT))
+            return self._leave()
+        self._stage = "joining"
+        return (steps.Join(),)
+
+    def _start(self) -> tuple[Step, ...]:
+        self._generation += 1
+        self._running, self._group = frozenset(range(self._limits.workers)), "lives"
+        self._failure, self._fenced = None, False
+        self._stage = "working"
+        return (steps.Start(self._generation, self._used),)
+
+    def _leave(self) -> tuple[Step, ...]:
+        assert self._end is not None
+        self._stage = "ended"
+        return (steps.Kill(), steps.Leave(self._end.outcome), self._end)
+
+    def _error_end(self, error: Exception) -> steps.End:
+        code = error.exit_code if isinstance(error, RdzvError) else RdzvError.exit_code
+        reason = str(error) if isinstance(error, PeerFailed) else f"{self._who()} ended: {error}"
+        return steps.End(code, Outcome("lost", reason), error)
+
+    def _who(self) -> str:
+        rank = "" if self._node_rank is None else f", node {self._node_rank}"
+        return f"the agent on {self._host} (pid {self._pid}{rank})"
+
+
+_LEFT = "what the workers of this node have started does not end, not even by SIGKILL"
+
+
+def _stuck(reason: str) -> WorkersStuck:
+    return WorkersStuck(
+        f"{reason}: the workers are not restarted on this node",
+        remedy="The kernel holds it, often for a device, a network card or a file system: look at dmesg. The machine "
+        "may have to be restarted.",
+    )

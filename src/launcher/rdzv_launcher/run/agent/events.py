@@ -1,0 +1,142 @@
+"""What an agent hears: the events that ``Decisions`` is told. Values without behaviour, for any thread."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from rdzv_plugins.interfaces import Failure
+
+
+@dataclass(frozen=True)
+class Joined:
+    """``Join`` is done: this node has its place in a complete round, and its workers have their ranks."""
+
+    node_rank: int
+
+
+@dataclass(frozen=True)
+class RoundOver:
+    """``Join`` came to nothing: the round was over before the ranks were known."""
+
+
+@dataclass(frozen=True)
+class DoneWithout:
+    """``Join`` came to nothing: the job is done without this node, which was a spare, or was left out at last."""
+
+
+@dataclass(frozen=True)
+class StartFailed:
+    """``Start`` came to nothing: none of the workers runs, and nothing that they have started."""
+
+    error: Exception
+
+
+@dataclass(frozen=True)
+class WorkerEnded:
+    """A worker has ended. Its end is told once, and before the ``GroupEnded`` of its generation."""
+
+    generation: int
+    """That of the ``Start`` it belongs to."""
+    local_rank: int
+    exit_code: int
+    """Negative for a signal, as in ``subprocess``."""
+
+
+@dataclass(frozen=True)
+class GroupEnded:
+    """All workers of a generation have ended, and with them all that was left in their sessions."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Fenced:
+    """This node's session has ended, and its workers were killed for that: their ends are no failures."""
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A worker has been in uninterruptible sleep (state D) for too long."""
+
+    local_rank: int
+    pid: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class NodesWait:
+    """While the workers run: the nodes of the round change, or another node restarts its workers."""
+
+
+@dataclass(frozen=True)
+class PeersAnswered:
+    """The answer to ``AskPeers``."""
+
+    lost: bool
+    """The workers have failed because a node was lost."""
+
+
+@dataclass(frozen=True)
+class CauseFound:
+    """The answer to ``FindCause``: the worker that failed first over all nodes."""
+
+    failure: Failure
+    reason: str
+    """The failure in a sentence."""
+
+
+@dataclass(frozen=True)
+class BarrierOver:
+    """``WaitAtBarrier`` is over: all are done, or those who are not are no longer waited for."""
+
+
+@dataclass(frozen=True)
+class MustRunAgain:
+    """In the exit barrier: another node restarts its workers, so those of this one have to run again, too."""
+
+
+@dataclass(frozen=True)
+class Stayed:
+    """``Stay`` is over: nobody needs this node any more."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Whatever was asked of the rendezvous has raised: it has failed, was closed, or the job has ended elsewhere."""
+
+    error: Exception
+
+
+@dataclass(frozen=True)
+class SignalArrived:
+    """This process got a signal that it handles."""
+
+    number: signal.Signals
+
+
+@dataclass(frozen=True)
+class TimePassed:
+    """It is ``wake_at``."""
+
+
+Event: TypeAlias = (
+    Joined
+    | RoundOver
+    | DoneWithout
+    | StartFailed
+    | WorkerEnded
+    | GroupEnded
+    | Fenced
+    | Stuck
+    | NodesWait
+    | PeersAnswered
+    | CauseFound
+    | BarrierOver
+    | MustRunAgain
+    | Stayed
+    | Failed
+    | SignalArrived
+    | TimePassed
+)

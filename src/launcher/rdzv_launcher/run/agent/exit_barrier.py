@@ -1,0 +1,120 @@
+"""The wait for the workers of all nodes, once those of this node have succeeded.
+
+The keys are those of torch's agent (``rounds/exit_barrier``), so nodes of plain torchrun may wait there, too. Unlike
+torch's, the barrier names whom it waits for, lets a failure elsewhere end it, waits on for nodes that are known to live
+when its time is over, and hears when another node has to run again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+from rdzv_launcher.run.agent.events import BarrierOver, MustRunAgain
+from rdzv_launcher.run.agent.round_store import RoundStore, is_lost, is_timeout
+from rdzv_plugins.reporting import EVERY_S, Reporting
+from rdzv_plugins.rounds import exit_barrier as keys
+from rdzv_plugins.rounds.joining_again import must_join_again
+
+logger = logging.getLogger(__name__)
+
+_SLICE_S = 1.0
+
+
+class KnowsOthers(Protocol):
+    """What is asked of a handler meanwhile; see ``JobAware``, ``MembershipAware`` and ``PeerAware``."""
+
+    def note_done(self) -> None: ...
+
+    def must_rejoin(self) -> bool: ...
+
+    def peer_lost(self) -> bool: ...
+
+    def raise_if_ended(self) -> None: ...
+
+    def working_peers(self) -> Sequence[str]: ...
+
+
+class ExitBarrier:
+    """One round's. One thread."""
+
+    def __init__(
+        self,
+        store: RoundStore,
+        handler: KnowsOthers,
+        *,
+        rank: int,
+        nodes: int,
+        timeout: float,
+        on_late: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        """``rank`` of this node among ``nodes``; ``timeout`` (seconds) is for nodes that are not known to live.
+
+        ``on_late`` is called once, when it is over and others are known to work on; it returns at once.
+        """
+        self._store, self._handler = store, handler
+        self._rank, self._nodes, self._timeout = rank, nodes, timeout
+        self._on_late = on_late
+
+    def wait(self) -> BarrierOver | MustRunAgain:
+        """Arrive, and wait for the others. Raises what has ended the job elsewhere; a signal ends it.
+
+        A store that is lost ends it, too: this node's part is done, unless the round is over for all.
+        """
+        try:
+            self._handler.note_done()
+            self._store.set(keys.node_key(self._rank), "")
+            if self._store.add(keys.ARRIVALS, 1) == self._nodes:
+                self._store.set(keys.LAST, "")
+            return self._wait_all()
+        except Exception as error:
+            if not is_lost(error):
+                raise
+            if must_join_again(self._handler):  # the one whose agent serves the store
+                logger.info("the round was over in the exit barrier (%s): this node's workers run again", error)
+                return MustRunAgain()
+            logger.warning("this node is done, but could not wait for the others: %s", error)
+            return BarrierOver()
+
+    def _wait_all(self) -> BarrierOver | MustRunAgain:
+        start, timeout = time.monotonic(), self._timeout
+        reporting = Reporting(grows=True)
+        while not self._all_done():
+            if self._handler.must_rejoin():
+                logger.info("another node restarts its workers: this node's workers run again")
+                return MustRunAgain()
+            waited = time.monotonic() - start
+            if not reporting.is_due() and waited < timeout:
+                continue
+            names = self._missing()
+            if waited >= timeout:
+                if not self._handler.working_peers():  # none that is known to live
+                    logger.warning(
+                        "workers of node rank %s were not done %g s after this node's; leaving without them",
+                        names,
+                        timeout,
+                    )
+                    return BarrierOver()
+                if timeout == self._timeout:
+                    self._on_late(f"workers of node rank {names} were not done {timeout:g} s after this node's")
+                timeout = waited + EVERY_S
+            logger.info("this node is done; waiting for node rank %s (%.0f s)", names, waited)
+        return BarrierOver()
+
+    def _missing(self) -> str:
+        missing = [rank for rank in range(self._nodes) if not self._store.check([keys.node_key(rank)])]
+        return ", ".join(map(str, missing)) or "unknown (plain torchrun nodes do not say)"
+
+    def _all_done(self) -> bool:
+        """True once the last node is in; waits up to a second for it. Raises what ended the job elsewhere."""
+        try:
+            self._store.wait([keys.LAST], timedelta(seconds=_SLICE_S))
+            return True
+        except Exception as error:
+            if not is_timeout(error):
+                raise
+            self._handler.raise_if_ended()
+            return False

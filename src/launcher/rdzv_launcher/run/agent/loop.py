@@ -1,0 +1,333 @@
+"""The agent's loop: takes the steps that ``Decisions`` asks for, and tells it what has come of them.
+
+Everything that happens comes through one inbox: ends of workers, the fence, signals. While workers run the main thread
+waits there, and asks the rendezvous every ``monitor_interval`` whether the round changes, which its handlers answer
+from memory. It waits for other nodes only while no worker runs, and every such wait is ended by a signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from rdzv_launcher.run.agent import events, steps
+from rdzv_launcher.run.agent.collaborators import Rendezvous, Workers
+from rdzv_launcher.run.agent.decisions import Decisions, Limits
+from rdzv_launcher.run.agent.events import Event
+from rdzv_launcher.run.agent.exit_barrier import ExitBarrier
+from rdzv_launcher.run.agent.ranks import RoleInfo, exchange, identical
+from rdzv_launcher.run.agent.round_store import RoundStore, is_graceful_exit, is_lost, is_timeout
+from rdzv_launcher.run.agent.steps import Step
+from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
+from rdzv_launcher.run.agent.stuck_workers import StuckWorkers
+from rdzv_launcher.run.summary import describe
+from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_plugins.errors import NodeLost, RendezvousFailed, is_signal
+from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.rounds.joining_again import must_join_again
+
+logger = logging.getLogger(__name__)
+
+_REPORT_TIMEOUT_S = 5.0
+
+Inbox = queue.SimpleQueue[Event]
+"""Its ``put`` may be called from any thread, and in the middle of a signal handler."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user has set, beyond the ``Limits`` of the decisions. Times in seconds."""
+
+    limits: Limits
+    role: str = "default"
+    monitor_interval: float = 0.1
+    exit_barrier_timeout: float = 300.0
+    stuck_timeout: float = 0.0
+    """How long a worker may be in uninterruptible sleep; 0: for ever."""
+    identical: bool = False
+    """All nodes are known to have as many workers of one role: no ranks are exchanged."""
+
+
+class AgentLoop:
+    """One agent's life, from its first round to its end. For the main thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        rendezvous: Rendezvous,
+        workers: Workers,
+        inbox: Inbox,
+        signals: StoppingSignals,
+        on_late: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        """``workers`` and ``signals`` put what happens into ``inbox``; ``on_late`` is the exit barrier's."""
+        self._on_late = on_late
+        self._settings = settings
+        self._rendezvous, self._workers = rendezvous, workers
+        self._inbox, self._signals = inbox, signals
+        self._host = socket.gethostname()
+        self._decisions = Decisions(settings.limits, host=self._host, pid=os.getpid())
+        self._stuck = StuckWorkers(settings.stuck_timeout)
+        self._store: RoundStore | None = None
+        self._group: WorkerGroup | None = None
+        self._untold: deque[Event] = deque()
+        """What was taken from the inbox, and not told to the decisions yet."""
+        self._failures: dict[int, int] = {}
+        self._report: threading.Thread | None = None
+        self._look_at = 0.0
+        self._stuck_at: float | None = None
+
+    @property
+    def decisions(self) -> Decisions:
+        """For those who tell of it: the stage, the restarts used."""
+        return self._decisions
+
+    @property
+    def group(self) -> WorkerGroup | None:
+        """The workers of the newest round; None before the first."""
+        return self._group
+
+    @property
+    def failures(self) -> dict[int, int]:
+        """The workers of the newest generation that were not told to stop and failed: global rank to exit code."""
+        return self._failures
+
+    def run(self) -> steps.End:
+        """Run to the end, of which the others have been told when this returns.
+
+        Raises only what is a fault of ours, or an exception of the process (``KeyboardInterrupt``): then all workers
+        are killed, and the others are told that this node is lost.
+        """
+        try:
+            todo = self._decisions.begin()
+            while True:
+                event: Event | None = None
+                for step in todo:
+                    if isinstance(step, steps.End):
+                        return step
+                    event = self._take(step)
+                todo = self._tell(event if event is not None else self._next())
+        except BaseException as error:
+            self._workers.kill_all()
+            self._leave(Outcome("lost", f"the agent on {self._host} (pid {os.getpid()}) ended: {error!r}"))
+            raise
+
+    def _tell(self, event: Event) -> tuple[Step, ...]:
+        if isinstance(event, events.SignalArrived):
+            self._signals.taken()
+        if self._decisions.stage == "working":
+            self._note_failure(event)
+        return self._decisions.handle(event, time.monotonic())
+
+    def _note_failure(self, event: Event) -> None:
+        if not isinstance(event, events.WorkerEnded) or event.exit_code == 0 or self._group is None:
+            return
+        if event.generation == self._group.generation:
+            self._failures[self._group.workers[event.local_rank].global_rank] = event.exit_code
+
+    def _note_simultaneous(self) -> None:
+        """The workers are about to be stopped: those whose ends are in the inbox have not ended for that."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._untold.append(self._inbox.get_nowait())
+                self._note_failure(self._untold[-1])
+
+    def _next(self) -> Event:
+        """What happens next."""
+        while True:
+            if self._untold:
+                return self._untold.popleft()
+            now = time.monotonic()
+            times = [each for each in (self._decisions.wake_at, *self._looks(now)) if each is not None]
+            try:
+                return self._inbox.get(timeout=max(0.0, min(times) - now) if times else None)
+            except queue.Empty:
+                pass
+            now = time.monotonic()
+            wake_at = self._decisions.wake_at
+            if wake_at is not None and now >= wake_at:
+                return events.TimePassed()
+            if (event := self._look(now)) is not None:
+                return event
+
+    def _looks(self, now: float) -> tuple[float | None, ...]:
+        """When something has to be looked at: only while workers run."""
+        if self._decisions.stage != "working":
+            return ()
+        self._look_at = min(self._look_at, now + self._settings.monitor_interval)
+        return self._look_at, self._stuck_at
+
+    def _look(self, now: float) -> Event | None:
+        if self._decisions.stage != "working":
+            return None
+        if self._stuck_at is not None and now >= self._stuck_at and self._group is not None:
+            self._stuck_at = self._stuck.look_at(now)
+            if (stuck := self._stuck.look(self._group.pids, now)) is not None:
+                return stuck
+        if now < self._look_at:
+            return None
+        self._look_at = now + self._settings.monitor_interval
+        return self._ask(lambda: events.NodesWait() if self._rendezvous.num_nodes_waiting() > 0 else None)
+
+    def _take(self, step: Step) -> Event | None:
+        """Take a step; returns its answer, if it has one and no signal came in between."""
+        match step:
+            case steps.Join():
+                return self._ask(self._join)
+            case steps.Start(generation, restarts_used):
+                return self._start(generation, restarts_used)
+            case steps.Report(local_rank, exit_code):
+                self._tell_failure(local_rank, exit_code)
+            case steps.Stop(number):
+                self._note_simultaneous()
+                self._workers.signal(number)
+            case steps.Kill():
+                self._workers.kill_all()
+            case steps.AskPeers():
+                return self._ask(lambda: events.PeersAnswered(self._rendezvous.peer_lost()))
+            case steps.FindCause(local_rank, exit_code):
+                return self._ask(lambda: self._find_cause(local_rank, exit_code))
+            case steps.WaitAtBarrier():
+                return self._ask(self._wait_at_barrier)
+            case steps.Stay():
+                return self._ask(self._stay)
+            case steps.NoteLeaving(reason):
+                self._note_leaving(reason)
+            case steps.Say(text, warning):
+                logger.log(logging.WARNING if warning else logging.INFO, "%s", text)
+            case steps.Leave(outcome):
+                self._leave(outcome)
+        return None
+
+    def _ask(self, question: Callable[[], Event | None]) -> Event | None:
+        """Ask what may have to wait for others. A signal ends it: it is in the inbox, and there is no answer."""
+        try:
+            with self._signals.raising():
+                answer = question()
+        except Exception as error:
+            # in the middle of other people's code a signal may come out as an exception of theirs
+            return None if self._signals.pending else events.Failed(error)
+        return None if self._signals.pending else answer
+
+    def _join(self) -> Event:
+        settings = self._settings
+        try:
+            info = self._rendezvous.next_rendezvous()
+        except Exception as error:
+            if not is_graceful_exit(error):
+                raise
+            logger.info("%s%s", error, "" if self._group is not None else ", and has not run its script")
+            return events.DoneWithout()
+        me = RoleInfo(settings.role, info.rank, settings.limits.workers)
+        self._store = info.store
+        try:
+            if settings.identical:
+                workers = identical(me, info.world_size)
+            else:
+                workers = exchange(info.store, me, info.world_size)
+        except Exception as error:
+            if is_signal(error) or not (is_lost(error) or is_timeout(error) or isinstance(error, RendezvousFailed)):
+                raise
+            if must_join_again(self._rendezvous):
+                logger.info("the round was over while ranks were exchanged (%s): joining again", error)
+                return events.RoundOver()
+            if isinstance(error, RendezvousFailed):
+                raise
+            raise RendezvousFailed(
+                f"run {self._rendezvous.get_run_id()!r}: the ranks of the workers could not be exchanged: {error}",
+                remedy="Look at the output of node rank 0, or of the node whose agent serves the store.",
+            ) from error
+        self._group = WorkerGroup(settings.role, info.rank, info.world_size, workers, info.bootstrap_store_info)
+        return events.Joined(info.rank)
+
+    def _start(self, generation: int, restarts_used: int) -> Event | None:
+        assert self._group is not None
+        self._failures, self._report = {}, None
+        self._group = replace(self._group, generation=generation, restarts_used=restarts_used)
+        try:
+            self._group = replace(self._group, pids=dict(self._workers.start(self._group)))
+        except Exception as error:
+            self._workers.kill_all()
+            return events.StartFailed(error)
+        now = time.monotonic()
+        self._look_at, self._stuck_at = now + self._settings.monitor_interval, self._stuck.look_at(now)
+        return None
+
+    def _tell_failure(self, local_rank: int, exit_code: int) -> None:
+        """Tell the others on a thread of its own: it goes over the network, and the workers are to be stopped now."""
+        assert self._group is not None
+        failure = self._group.failure(local_rank, exit_code, host=self._host, stderr=self._workers.tail(local_rank))
+        logger.error("%s", describe(failure))
+
+        def tell() -> None:
+            try:
+                self._rendezvous.note_failure(failure)
+            except Exception as error:  # the endpoint may be gone with the node that failed: then this is our own view
+                logger.debug("could not record the failure: %s", error)
+
+        self._report = threading.Thread(target=tell, name="rdzv-report-failure", daemon=True)
+        self._report.start()
+
+    def _find_cause(self, local_rank: int, exit_code: int) -> Event:
+        """The first failure of the round over all nodes; this node's own when the others cannot be asked."""
+        assert self._group is not None
+        if lost := self._rendezvous.lost_peers():
+            raise NodeLost(
+                f"run {self._rendezvous.get_run_id()!r}: {'; '.join(lost)}. The workers here failed with it",
+                remedy="Look at the output of that node. With --max-restarts=N the others wait for one in its place.",
+            )
+        first = self._group.failure(local_rank, exit_code, host=self._host, stderr=self._workers.tail(local_rank))
+        try:
+            if self._report is not None:
+                self._report.join(_REPORT_TIMEOUT_S)
+            else:
+                self._rendezvous.note_failure(first)
+            first = self._rendezvous.first_failure() or first
+        except Exception as error:  # the store may have gone with the failed node
+            if is_signal(error):
+                raise
+            logger.debug("could not ask for the first failure: %s", error)
+        return events.CauseFound(first, describe(first))
+
+    def _wait_at_barrier(self) -> Event:
+        assert self._group is not None
+        assert self._store is not None
+        rank, nodes = self._group.group_rank, self._group.group_world_size
+        timeout = self._settings.exit_barrier_timeout
+        return ExitBarrier(
+            self._store, self._rendezvous, rank=rank, nodes=nodes, timeout=timeout, on_late=self._on_late
+        ).wait()
+
+    def _stay(self) -> Event:
+        self._rendezvous.stay()
+        return events.Stayed()
+
+    def _note_leaving(self, reason: str) -> None:
+        """No error may stand between a signal and the workers; another signal ends it."""
+        try:
+            with self._signals.raising():
+                self._rendezvous.note_leaving(reason)
+        except Exception as error:
+            if not self._signals.pending:
+                logger.warning("could not tell the other nodes that this one leaves: %s", error)
+
+    def _leave(self, outcome: Outcome) -> None:
+        """From here on signals are ignored: the workers are gone, and what is left to do takes a limited time."""
+        self._signals.ignore_all()
+        try:
+            if left := self._workers.close():
+                logger.error("processes that the workers of this node have started do not end: %s", list(left))
+        finally:
+            try:
+                self._rendezvous.leave(outcome)
+                self._rendezvous.shutdown()
+            except Exception as error:  # the job is over here, and its exit code is known
+                logger.warning("could not tell the other nodes how this one ended: %s", error)

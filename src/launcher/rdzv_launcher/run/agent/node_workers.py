@@ -1,0 +1,227 @@
+"""The workers of this node, generation after generation: started by the keeper, within the fence, with their output.
+
+A thread of its own hears the keeper and tells the agent's inbox, so the agent waits for one thing alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from signal import Signals
+
+from rdzv_launcher.run.agent import events
+from rdzv_launcher.run.agent.loop import Inbox
+from rdzv_launcher.run.fence.fence import Fence
+from rdzv_launcher.run.keeper.keeper import Keeper
+from rdzv_launcher.run.keeper.messages import Ended, Lost, NotPreloaded, Preloaded
+from rdzv_launcher.run.monitor import WorkerMonitor
+from rdzv_launcher.run.stacks.node import NodeStacks
+from rdzv_launcher.run.workers.file_timer import FileTimer
+from rdzv_launcher.run.workers.output.output import Output
+from rdzv_launcher.run.workers.spec import WorkersSpec
+from rdzv_launcher.run.workers.starts import prepare_starts
+from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_plugins.errors import KeeperLost
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.05
+_LONGEST_LOOK_S = 1.0
+"""How often is looked whether what workers have left behind has ended; longer while nobody waits for it."""
+_STACKS_S = 10.0
+"""So long before workers are killed that do not end, it is stored where they are."""
+_KILLED = -int(Signals.SIGKILL)
+
+
+class NodeWorkers:
+    """One per agent. Its methods are for the main thread, but for ``tail`` and ``ignore_ends``."""
+
+    def __init__(
+        self,
+        spec: WorkersSpec,
+        keeper: Keeper,
+        another_keeper: Callable[[], Keeper],
+        fence: Fence,
+        monitor: WorkerMonitor,
+        output: Output,
+        stacks: NodeStacks,
+        inbox: Inbox,
+        extra: Callable[[dict[str, str]], Mapping[str, str]],
+        use_agent_store: Callable[[], bool],
+    ) -> None:
+        """``extra``: what plug-ins, the fence and others add to a worker's variables, which it is given."""
+        self._spec, self._keeper, self._fence = spec, keeper, fence
+        self._another_keeper = another_keeper
+        self._keeper_lives = True
+        self._monitor, self._output, self._inbox = monitor, output, inbox
+        self._stacks = stacks
+        self._storing: threading.Timer | None = None
+        self._extra, self._use_agent_store = extra, use_agent_store
+        self._timer = FileTimer(spec.run_id, os.environ)
+        self._lock = threading.RLock()
+        """Of the keeper, which is for one thread, and of what follows."""
+        self._generation = 0
+        self._running: set[int] = set()
+        self._lives = False
+        """The newest generation, with what is in its sessions: its end was not told yet."""
+        self._asked = False
+        """Somebody waits for that."""
+        self._look_at, self._pause = 0.0, _LOOK_S
+        self._closed = False
+        self._thread = threading.Thread(target=self._listen, name="rdzv-workers", daemon=True)
+        self._thread.start()
+
+    def start(self, group: WorkerGroup) -> Mapping[int, int]:
+        """Start all workers of ``group``; returns their pids by local rank. Raises ``RdzvError``."""
+        variables = self._timer.start()
+        with self._lock:
+            self._replace_lost_keeper()
+            self._fence.starting()
+            starts = prepare_starts(
+                self._spec,
+                group,
+                self._output,
+                self._use_agent_store(),
+                lambda own: variables | {**self._extra(own)},
+            )
+            self._generation, self._running = group.generation, {each.local_rank for each in starts}
+            self._lives, self._asked = True, False
+            try:
+                pids = self._keeper.start(starts)
+            except BaseException:
+                self._lives, self._running = False, set()
+                raise
+            self._fence.started(pids.values())
+            self._monitor.opened()
+            self._take()  # those that have ended while others were started
+        return pids
+
+    def _replace_lost_keeper(self) -> None:
+        if not self._keeper_lives:
+            self._keeper.close()
+            self._keeper, self._keeper_lives = self._another_keeper(), True
+
+    def signal(self, number: Signals) -> None:
+        """Send it to the workers that live, and to what is left in their sessions."""
+        if not self._fence.stopping():  # they may not act any more, not even to end: they were killed
+            number = Signals.SIGKILL
+        elif number != Signals.SIGKILL and self._storing is None:
+            self._store_later(number)
+        with self._lock, contextlib.suppress(KeeperLost):  # of which the agent is told by the ends of the workers
+            if self._running:
+                logger.info("telling the workers of this node to end: %s", number.name)
+            self._keeper.signal_left(number)
+            self._soon()
+
+    def _store_later(self, number: Signals) -> None:
+        """Some time before they are killed, it is stored where workers are that have not ended by this signal."""
+        limit = float(self._spec.shutdown_timeout_s)
+        lead = min(_STACKS_S, limit / 2)
+        why = f"have not ended {limit - lead:g} s after {number.name}"
+        self._storing = threading.Timer(limit - lead, self._stacks.store, (why, lead))
+        self._storing.daemon = True
+        self._storing.start()
+
+    def kill_all(self) -> None:
+        """SIGKILL for all that was started and lives, wherever it is now."""
+        with self._lock:
+            self._keeper.kill_all()
+            self._take()
+            self._soon()
+
+    def tail(self, local_rank: int) -> tuple[str, ...]:
+        """The last lines that a worker of the newest group wrote to stderr. Any thread."""
+        return self._monitor.tail(local_rank)
+
+    def error_file(self, local_rank: int) -> str:
+        """Where a worker of the newest group records its exception; empty if nowhere."""
+        return self._output.error_file(local_rank)
+
+    def fenced(self) -> None:
+        """The fence is about to kill the workers: their ends are no failures. Any thread."""
+        self._inbox.put(events.Fenced())
+
+    def close(self) -> Sequence[int]:
+        """End for good; returns the pids of what does not end."""
+        with self._lock:
+            self._closed = True
+            left = self._keeper.close()
+        self._thread.join()
+        with contextlib.ExitStack() as steps:  # in reverse order, each one even if another fails
+            steps.callback(self._monitor.close)
+            steps.callback(self._output.end)
+            steps.callback(self._timer.stop)
+            return [*{*left, *self._fence.close()}]
+
+    def _soon(self) -> None:
+        """The end of the group is waited for."""
+        self._asked, self._pause, self._look_at = True, _LOOK_S, 0.0
+
+    def _listen(self) -> None:
+        while not self._closed:
+            poll = select.poll()
+            if self._keeper_lives:  # else it would be readable for ever
+                poll.register(self._keeper.fileno(), select.POLLIN)
+            poll.poll((_LOOK_S if self._waits() or not self._keeper_lives else _LONGEST_LOOK_S) * 1000)
+            try:
+                with self._lock:
+                    self._hear()
+            except Exception:  # the agent has to go on hearing of its workers, whatever went wrong
+                logger.exception("the agent's thread for its workers met an error")
+                time.sleep(_LOOK_S)
+
+    def _hear(self) -> None:
+        """Take what there is. The caller holds the lock."""
+        if not self._closed:
+            self._take()
+            self._look()
+
+    def _waits(self) -> bool:
+        return self._lives and not self._running
+
+    def _take(self) -> None:
+        """Tell the agent what the keeper says. The caller holds the lock."""
+        for event in self._keeper.events():
+            match event:
+                case Ended(local_rank, _, exit_code):
+                    self._ended(local_rank, exit_code)
+                case NotPreloaded():
+                    logger.warning("%s", event)
+                case Preloaded(modules, memory, seconds):
+                    logger.debug("preloaded %s in %.1f s (%d KiB)", ", ".join(modules), seconds, memory)
+                case Lost(reason):
+                    logger.error("%s", reason)
+                    for local_rank in sorted(self._running):
+                        self._ended(local_rank, _KILLED)
+                    self._keeper_lives = False
+
+    def _ended(self, local_rank: int, exit_code: int) -> None:
+        if local_rank in self._running:
+            self._running.discard(local_rank)
+            self._inbox.put(events.WorkerEnded(self._generation, local_rank, exit_code))
+            self._look_at = 0.0
+
+    def _look(self) -> None:
+        """Tell the agent once nothing is left of the newest generation. The caller holds the lock."""
+        if not self._waits() or time.monotonic() < self._look_at:
+            return
+        try:
+            left = self._keeper.leftovers()
+        except KeeperLost:
+            left = []
+        if left:
+            self._look_at = time.monotonic() + self._pause
+            self._pause = _LOOK_S if self._asked else min(2 * self._pause, _LONGEST_LOOK_S)
+            return
+        self._lives = False
+        if self._storing is not None:
+            self._storing.cancel()
+            self._storing = None
+        self._fence.stopped(Signals.SIGKILL, time.monotonic())
+        self._output.end()
+        self._inbox.put(events.GroupEnded(self._generation))

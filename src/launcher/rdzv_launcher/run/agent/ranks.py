@@ -1,0 +1,155 @@
+"""How the agents of a round give their workers ranks, through its store: as torch's agents do, to the letter.
+
+Each node says its role and how many workers it has; node 0 reads that of all and says where each node's ranks begin.
+Keys and values are those of torch's agent (agent/server/api.py, ``_assign_worker_ranks``), so nodes of plain torchrun
+may be in the same round, node 0 among them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+
+from rdzv_launcher.run.agent.round_store import RoundStore, is_timeout
+from rdzv_launcher.run.workers.worker_group import Worker
+from rdzv_plugins.errors import RendezvousFailed
+from rdzv_plugins.plain_text import printable
+
+ROLE_INFO = "torchelastic/role_info/"
+ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
+
+_SLICE_S = 1.0
+"""torch's client cannot be interrupted by a signal while it waits."""
+_MOST = 2**31 - 1
+_SHOWN = 100
+_NAMED = 16
+
+
+@dataclass(frozen=True)
+class RoleInfo:
+    """What a node says of itself."""
+
+    role: str
+    rank: int
+    """The node's."""
+    local_world_size: int
+    """How many workers it has."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """Where a node's ranks begin, and of how many workers they are."""
+
+    global_rank: int
+    world_size: int
+    role_rank: int
+    role_world_size: int
+
+    def workers(self, number: int) -> tuple[Worker, ...]:
+        """The node's workers, in the order of their local ranks."""
+        return tuple(
+            Worker(each, self.global_rank + each, self.role_rank + each, self.world_size, self.role_world_size)
+            for each in range(number)
+        )
+
+
+def exchange(store: RoundStore, me: RoleInfo, nodes: int) -> tuple[Worker, ...]:
+    """This node's workers. Waits until the others have said what they are, at most the store's own time-out.
+
+    Raises ``RendezvousFailed``, which names the node that has said nothing, or nonsense, and the store's own error if
+    that is lost.
+    """
+    store.set(f"{ROLE_INFO}{me.rank}", json.dumps(asdict(me)))
+    if me.rank == 0:
+        keys = [f"{ROLE_INFO}{rank}" for rank in range(nodes)]
+        _wait(store, keys, "its role and the number of its workers")
+        infos = [_role_info(value, rank) for rank, value in enumerate(store.multi_get(keys))]
+        bases = assign(infos)
+        values = [json.dumps([*asdict(base).values()]) for base in bases]
+        store.multi_set([f"{ASSIGNED_RANKS}{rank}" for rank in range(nodes)], values)
+        return bases[0].workers(me.local_world_size)
+    key = f"{ASSIGNED_RANKS}{me.rank}"
+    _wait(store, [key], "the ranks of the workers", teller=0)
+    return _base(store.get(key), me).workers(me.local_world_size)
+
+
+def identical(me: RoleInfo, nodes: int) -> tuple[Worker, ...]:
+    """This node's workers where all nodes are known to have as many, of one role: TORCH_ELASTIC_WORKER_IDENTICAL=1."""
+    first, world = me.rank * me.local_world_size, nodes * me.local_world_size
+    return Base(first, world, first, world).workers(me.local_world_size)
+
+
+def assign(infos: Sequence[RoleInfo]) -> list[Base]:
+    """Node 0's part: ranks in the order of the nodes, over all and for each role."""
+    sizes: Counter[str] = Counter()
+    for info in infos:
+        sizes[info.role] += info.local_world_size
+    bases, taken = [], Counter[str]()
+    for info in infos:
+        bases.append(Base(taken.total(), sizes.total(), taken[info.role], sizes[info.role]))
+        taken[info.role] += info.local_world_size
+    return bases
+
+
+def _wait(store: RoundStore, keys: list[str], what: str, teller: int | None = None) -> None:
+    """Wait for what node ``teller`` says, or, if that is None, for what each node says under the key of its rank."""
+    limit = store.timeout.total_seconds()
+    deadline = time.monotonic() + limit
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            store.wait(keys, timedelta(seconds=min(_SLICE_S, max(left, 0.001))))
+            return
+        except Exception as error:
+            if not is_timeout(error):
+                raise
+            if left > _SLICE_S:
+                continue
+            ranks = [teller] if teller is not None else [r for r, key in enumerate(keys) if not store.check([key])]
+            names = ", ".join(map(str, ranks[:_NAMED])) + (" and more" if len(ranks) > _NAMED else "")
+            raise RendezvousFailed(
+                f"node rank {names} of the round has not started its workers: {limit:g} s were not enough for {what}",
+                remedy="Look at the output of that node: it may hang in a plug-in's hook or a file system.",
+            ) from error
+
+
+def _role_info(value: bytes, rank: int) -> RoleInfo:
+    """What node ``rank`` says of itself. Raises ``RendezvousFailed``."""
+    try:
+        data = json.loads(value)
+        role, said, workers = data["role"], data["rank"], data["local_world_size"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise _nonsense(rank, f"{ROLE_INFO}{rank}", value) from None
+    if not isinstance(role, str) or not _is_number(said, rank, rank) or not _is_number(workers, 1, _MOST):
+        raise _nonsense(rank, f"{ROLE_INFO}{rank}", value)
+    return RoleInfo(role, rank, workers)
+
+
+def _base(value: bytes, me: RoleInfo) -> Base:
+    """The ranks that node 0 has given this node. Raises ``RendezvousFailed``."""
+    try:
+        base = Base(*json.loads(value))
+    except (ValueError, TypeError, RecursionError):
+        raise _nonsense(0, f"{ASSIGNED_RANKS}{me.rank}", value) from None
+    for first, size in ((base.global_rank, base.world_size), (base.role_rank, base.role_world_size)):
+        if not _is_number(size, me.local_world_size, _MOST) or not _is_number(first, 0, size - me.local_world_size):
+            raise _nonsense(0, f"{ASSIGNED_RANKS}{me.rank}", value)
+    if base.role_world_size > base.world_size:
+        raise _nonsense(0, f"{ASSIGNED_RANKS}{me.rank}", value)
+    return base
+
+
+def _is_number(value: object, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _nonsense(rank: int, key: str, value: bytes) -> RendezvousFailed:
+    text = printable(value.decode(errors="replace"), _SHOWN)
+    return RendezvousFailed(
+        f"node rank {rank} has written under {key!r} what no agent writes: {text!r}",
+        remedy="Is every node an agent of rdzv-run or torchrun? Who else can write into the agents' store?",
+    )

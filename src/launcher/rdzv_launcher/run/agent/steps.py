@@ -1,0 +1,112 @@
+"""What an agent does: the steps that ``Decisions`` asks for. Values without behaviour.
+
+Of several steps at once only the last may be one that is answered: ``Join``, ``Start``, ``AskPeers``, ``FindCause``,
+``WaitAtBarrier``, ``Stay``. Their answer may also be ``Failed``, or none, when a signal has come in between.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from rdzv_plugins.interfaces import Outcome
+
+
+@dataclass(frozen=True)
+class Join:
+    """Join a round and exchange ranks: ``Joined``, ``RoundOver`` or ``DoneWithout``."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start all workers of this node. Answered only if that is not possible, by ``StartFailed``."""
+
+    generation: int
+    """Counts the starts on this node, from 1."""
+    restarts_used: int
+    """How many of --max-restarts are used; a start after a change of membership uses none."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Tell the others, without waiting for it, that this worker has failed, the first one of its generation here."""
+
+    local_rank: int
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Send the workers, and what is left in their sessions, a signal."""
+
+    number: signal.Signals
+
+
+@dataclass(frozen=True)
+class Kill:
+    """SIGKILL for all that this agent has started, at once."""
+
+
+@dataclass(frozen=True)
+class AskPeers:
+    """The workers have failed: was a node lost? ``PeersAnswered``."""
+
+
+@dataclass(frozen=True)
+class FindCause:
+    """The job fails here: by which worker? ``CauseFound``, or ``Failed`` if it is that a node was lost.
+
+    ``local_rank`` and ``exit_code`` are of the first failure on this node.
+    """
+
+    local_rank: int
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class WaitAtBarrier:
+    """The workers here have succeeded: wait for those of the others. ``BarrierOver`` or ``MustRunAgain``."""
+
+
+@dataclass(frozen=True)
+class Stay:
+    """Wait while others need what this node serves: ``Stayed``."""
+
+
+@dataclass(frozen=True)
+class NoteLeaving:
+    """Tell the others, before the workers are stopped, that this node leaves: their workers will fail with these."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Say:
+    """A line for people."""
+
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Tell the others how this node ends, and let go of the rendezvous."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class End:
+    """The last step: the process ends with ``exit_code``."""
+
+    exit_code: int
+    outcome: Outcome
+    error: Exception | None = None
+    """What ended this node, where it was an error: it says more than the outcome."""
+    signal: signal.Signals | None = None
+
+
+Step: TypeAlias = (
+    Join | Start | Report | Stop | Kill | AskPeers | FindCause | WaitAtBarrier | Stay | NoteLeaving | Say | Leave | End
+)

@@ -1,0 +1,103 @@
+"""The signals that stop a job, as events: what was ignored when we started stays ignored (nohup).
+
+A signal is put into the agent's inbox, whatever the main thread does just now, and is never lost. Where that thread
+waits for others for long it is raised there as well, to get it out: ``raising``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from rdzv_launcher.run.agent.events import SignalArrived
+from rdzv_launcher.run.signals import read
+from rdzv_plugins.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+
+class Interrupted(Exception):
+    """A wait was ended by a signal. Whoever catches every exception knows it by ``sigval`` (``errors.is_signal``)."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(f"got {number.name}")
+        self.sigval = number
+
+
+class StoppingSignals:
+    """One per agent, of the main thread."""
+
+    def __init__(self, names: str, put: Callable[[SignalArrived], None]) -> None:
+        """Handle the signals in ``names`` (comma-separated, as --signals-to-handle) from now on, until ``close``.
+
+        ``put`` is called in the middle of whatever the main thread does. Raises ``UsageError``.
+        """
+        self._put = put
+        self._before: dict[signal.Signals, Any] = {}
+        self._raises = False
+        self._arrived: signal.Signals | None = None
+        try:
+            for number in read(names):
+                self._handle(number)
+        except UsageError:
+            self.close()
+            raise
+        logger.debug("handling signals: %s", ", ".join(number.name for number in self._before) or "none")
+
+    @property
+    def handled(self) -> tuple[signal.Signals, ...]:
+        return tuple(self._before)
+
+    @property
+    def pending(self) -> bool:
+        """One has arrived that the agent has not taken from its inbox yet."""
+        return self._arrived is not None
+
+    def taken(self) -> None:
+        """The agent has taken what has arrived from its inbox."""
+        self._arrived = None
+
+    @contextlib.contextmanager
+    def raising(self) -> Iterator[None]:
+        """A signal raises ``Interrupted`` within, also one that has arrived and was not taken yet."""
+        try:
+            try:
+                self._raises = True
+                if self._arrived is not None:
+                    raise Interrupted(self._arrived)
+                yield
+            finally:
+                self._raises = False
+        finally:
+            self._raises = False  # a signal may have come just before this was done
+
+    def ignore_all(self) -> None:
+        """Ignore further signals: the process is ending, and nothing must interrupt its clean-up."""
+        for number in self._before:
+            signal.signal(number, signal.SIG_IGN)
+
+    def close(self) -> None:
+        """Restore what there was before, for whoever calls a launch in a process of their own."""
+        while self._before:
+            number, before = self._before.popitem()
+            signal.signal(number, before)
+
+    def _handle(self, number: signal.Signals) -> None:
+        before = signal.getsignal(number)
+        if before is signal.SIG_IGN or number in self._before:
+            return
+        try:
+            signal.signal(number, self._on_signal)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--signals-to-handle: {number.name} cannot be handled: {error}") from error
+        self._before[number] = signal.SIG_DFL if before is None else before  # None: none of Python's
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._arrived = signal.Signals(number)
+        self._put(SignalArrived(self._arrived))
+        if self._raises:
+            raise Interrupted(self._arrived)

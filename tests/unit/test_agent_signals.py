@@ -1,0 +1,227 @@
+"""A signal at any moment of the agent's loop ends it with 128+n, whatever the code in between makes of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from rdzv_launcher.run.agent.decisions import Limits
+from rdzv_launcher.run.agent.events import GroupEnded, WorkerEnded
+from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
+from rdzv_launcher.run.agent.steps import End
+from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
+from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.interfaces import Failure, Outcome
+
+NUMBERS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in NUMBERS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def signals(inbox: Inbox) -> StoppingSignals:
+    return StoppingSignals("SIGTERM,SIGUSR1", inbox.put)
+
+
+def get_signal() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def at_once() -> None:
+    get_signal()
+    raise AssertionError("it goes on")
+
+
+def another_error() -> None:
+    try:
+        get_signal()
+    except Interrupted:
+        raise UnboundLocalError("as torch's metrics say") from None
+
+
+def swallowed() -> None:
+    try:
+        get_signal()
+    except Interrupted:
+        return
+
+
+class Alone:
+    """The rendezvous of a node that is alone; ``at`` names the method in which ``what`` happens, once."""
+
+    def __init__(self, at: str, what: Callable[[], None]) -> None:
+        self._at, self._what = at, what
+        self.outcomes: list[Outcome] = []
+        self.left = 0
+
+    def __getattr__(self, name: str) -> Any:
+        answers: dict[str, Any] = {
+            "get_run_id": "run",
+            "next_rendezvous": SimpleNamespace(store=dist.HashStore(), rank=0, world_size=1, bootstrap_store_info=None),
+            "num_nodes_waiting": 0,
+            "must_rejoin": False,
+            "peer_lost": False,
+            "working_peers": (),
+            "lost_peers": (),
+            "first_failure": None,
+        }
+
+        def answer(*_: object) -> Any:
+            if name == self._at:
+                self._at = ""
+                self._what()
+            return answers.get(name)
+
+        return answer
+
+    def note_failure(self, failure: Failure) -> None:
+        pass
+
+    def leave(self, outcome: Outcome) -> None:
+        get_signal()  # the process is ending: this one is ignored
+        self.outcomes.append(outcome)
+
+
+class Given:
+    """Workers that end as they are told to: with ``code`` when started, or by a signal."""
+
+    def __init__(self, inbox: Inbox, code: int | None, on_start: Callable[[], None]) -> None:
+        self._inbox, self._code, self._on_start = inbox, code, on_start
+        self._group: WorkerGroup | None = None
+
+    def start(self, group: WorkerGroup) -> Mapping[int, int]:
+        self._group = group
+        self._on_start()
+        if self._code is not None:
+            self._end(self._code)
+        return {0: 7}
+
+    def signal(self, number: signal.Signals) -> None:
+        self._end(-number)
+
+    def kill_all(self) -> None:
+        self._end(-signal.SIGKILL)
+
+    def _end(self, code: int) -> None:
+        if self._group is not None:
+            self._inbox.put(WorkerEnded(self._group.generation, 0, code))
+            self._inbox.put(GroupEnded(self._group.generation))
+            self._group = None
+
+    def tail(self, local_rank: int) -> tuple[str, ...]:
+        return ()
+
+    def close(self) -> Sequence[int]:
+        return ()
+
+
+def run(
+    inbox: Inbox,
+    signals: StoppingSignals,
+    rendezvous: Alone,
+    code: int | None,
+    *,
+    on_start: Callable[[], None] = lambda: None,
+) -> End:
+    workers = Given(inbox, code, on_start)
+    return AgentLoop(Settings(Limits(1), monitor_interval=0.01), rendezvous, workers, inbox, signals).run()
+
+
+@pytest.mark.parametrize("what", [at_once, another_error, swallowed])
+@pytest.mark.parametrize(
+    ("at", "code"),
+    [
+        ("next_rendezvous", None),
+        ("num_nodes_waiting", None),
+        ("note_done", 0),
+        ("stay", 0),
+        ("peer_lost", 3),
+        ("lost_peers", 3),
+        ("first_failure", 3),
+    ],
+)
+def test_signal_in_every_question(
+    inbox: Inbox, signals: StoppingSignals, at: str, code: int | None, what: Callable[[], None]
+) -> None:
+    rendezvous = Alone(at, what)
+    end = run(inbox, signals, rendezvous, code)
+    assert (end.exit_code, end.signal) == (143, signal.SIGTERM)
+    assert [outcome.end for outcome in rendezvous.outcomes] == ["lost"]
+
+
+def test_second_signal_while_the_others_are_told_of_the_first(inbox: Inbox, signals: StoppingSignals) -> None:
+    def both() -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        raise AssertionError("it goes on")
+
+    rendezvous = Alone("note_leaving", both)
+    assert run(inbox, signals, rendezvous, None, on_start=get_signal).exit_code == 128 + signal.SIGUSR1
+    assert len(rendezvous.outcomes) == 1
+
+
+def test_without_a_signal_the_error_is_the_end(inbox: Inbox, signals: StoppingSignals) -> None:
+    def fault() -> None:
+        raise OSError("odd")
+
+    end = run(inbox, signals, Alone("next_rendezvous", fault), None)
+    assert (end.exit_code, str(end.error)) == (70, "odd")
+
+
+def test_what_is_no_error_kills_the_workers_and_is_told(inbox: Inbox, signals: StoppingSignals) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    rendezvous = Alone("num_nodes_waiting", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(inbox, signals, rendezvous, None)
+    assert [outcome.end for outcome in rendezvous.outcomes] == ["lost"]
+
+
+def test_what_was_ignored_stays_ignored(inbox: Inbox) -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signals = StoppingSignals("SIGTERM,SIGUSR1,SIGTERM", inbox.put)
+    assert signals.handled == (signal.SIGTERM,)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert inbox.empty()
+    signals.close()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_signal_outside_of_a_wait_is_only_noted(inbox: Inbox, signals: StoppingSignals) -> None:
+    get_signal()
+    assert signals.pending
+    with pytest.raises(Interrupted), signals.raising():
+        logging.error("it goes on")
+    inbox.get_nowait()
+    signals.taken()
+    with signals.raising():
+        assert not signals.pending
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [("SIGTERM,NONE", "no signal 'NONE'"), (" , ", "is empty"), ("SIGKILL", "")]
+)
+def test_names_that_cannot_be(inbox: Inbox, names: str, said: str) -> None:
+    with pytest.raises(UsageError, match=f"--signals-to-handle.*{said}"):
+        StoppingSignals(names, inbox.put)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

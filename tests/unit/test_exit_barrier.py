@@ -1,0 +1,140 @@
+"""The exit barrier of three nodes, in a real store: who is waited for, how long, and what ends it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
+from torch.distributed.elastic.utils import store as store_util
+
+from rdzv_launcher.run.agent.events import BarrierOver, MustRunAgain
+from rdzv_launcher.run.agent.exit_barrier import ExitBarrier
+from rdzv_plugins.errors import PeerFailed
+from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.rounds import exit_barrier as keys
+
+FAILURE = Failure(node_rank=1, host="other", global_rank=3, local_rank=0, pid=7, exit_code=-9)
+
+
+class Others:
+    """What the rendezvous of a node knows of the others."""
+
+    def __init__(self) -> None:
+        self.rejoin = False
+        self.lost = False
+        self.works: list[str] = []
+        """Who is known to work."""
+        self.ended: Exception | None = None
+        self.told_done = threading.Event()
+        self.asked = threading.Event()
+
+    def note_done(self) -> None:
+        self.told_done.set()
+
+    def must_rejoin(self) -> bool:
+        return self.rejoin
+
+    def peer_lost(self) -> bool:
+        return self.lost
+
+    def raise_if_ended(self) -> None:
+        if self.ended is not None:
+            raise self.ended
+
+    def working_peers(self) -> list[str]:
+        self.asked.set()
+        return self.works
+
+
+@pytest.fixture
+def server() -> Iterator[StoreServer]:
+    with StoreServer("127.0.0.1") as server:
+        yield server
+
+
+def store(server: StoreServer) -> dist.Store:
+    return dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=120))
+
+
+def barrier(server: StoreServer, rank: int, others: Others | None = None, timeout: float = 120) -> ExitBarrier:
+    return ExitBarrier(store(server), others or Others(), rank=rank, nodes=3, timeout=timeout)
+
+
+def test_all_wait_for_the_last(server: StoreServer) -> None:
+    with ThreadPoolExecutor(3) as threads:
+        first = [threads.submit(barrier(server, rank).wait) for rank in (0, 1)]
+        looking = store(server)
+        looking.wait([keys.node_key(0), keys.node_key(1)])
+        assert not looking.check([keys.LAST])
+        assert not any(each.done() for each in first)
+        last = threads.submit(barrier(server, 2).wait)
+        assert [each.result(60) for each in (*first, last)] == [BarrierOver()] * 3
+
+
+def test_nodes_of_torchrun_wait_there_too(server: StoreServer) -> None:
+    with ThreadPoolExecutor(3) as threads:
+        ours = [threads.submit(barrier(server, rank).wait) for rank in (0, 1)]
+        torchs = threads.submit(
+            store_util.barrier,
+            store=store(server),
+            world_size=3,
+            key_prefix=_TERMINAL_STATE_SYNC_ID,
+            barrier_timeout=120,
+        )
+        assert torchs.result(120) is None
+        assert [each.result(120) for each in ours] == [BarrierOver()] * 2
+
+
+def test_who_is_missing_is_named_and_not_waited_for_when_nobody_knows_it_to_live(
+    server: StoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    store(server).set(keys.node_key(1), "")
+    others = Others()
+    assert barrier(server, 0, others, timeout=0.0).wait() == BarrierOver()
+    assert others.told_done.is_set()
+    assert "workers of node rank 2 were not done 0 s after this node's; leaving without them" in caplog.text
+
+
+def test_who_is_known_to_live_is_waited_for_longer(server: StoreServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    others = Others()
+    others.works = ["node 1"]
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(barrier(server, 0, others, timeout=0.0).wait)
+        assert others.asked.wait(60), "its time is over"
+        for rank in (1, 2):
+            assert barrier(server, rank, timeout=0.0).wait() == BarrierOver()
+        assert waiting.result(60) == BarrierOver()
+    assert "this node is done; waiting for node rank 1, 2 (" in caplog.text
+
+
+def test_another_node_that_restarts_makes_this_one_run_again(server: StoreServer) -> None:
+    others = Others()
+    others.rejoin = True
+    assert barrier(server, 0, others).wait() == MustRunAgain()
+
+
+def test_a_failure_elsewhere_ends_it(server: StoreServer) -> None:
+    others = Others()
+    others.ended = PeerFailed("it failed", FAILURE)
+    with pytest.raises(PeerFailed, match="it failed"):
+        barrier(server, 0, others).wait()
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["done with it", "the round is over"])
+def test_a_store_that_goes_ends_it(server: StoreServer, lost: bool, caplog: pytest.LogCaptureFixture) -> None:
+    others = Others()
+    others.lost = lost
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(barrier(server, 0, others).wait)
+        store(server).wait([keys.node_key(0)])
+        server.close()
+        assert waiting.result(60) == (MustRunAgain() if lost else BarrierOver())
+    assert ("could not wait for the others" in caplog.text) == (not lost)
