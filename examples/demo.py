@@ -74,15 +74,24 @@ class Agent:
         lines.put((self.node, None))
 
     def workers(self) -> dict[int, int]:
-        """Rank to pid of the workers that it runs now."""
+        """Rank to pid of the workers that it runs now: the children of its keeper, which is its child."""
         found = {}
-        for children in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
-            for pid in children.read_text().split():
+        for keeper in children_of(self.process.pid):
+            for pid in children_of(keeper):
                 with contextlib.suppress(OSError):  # it may end while we look
                     if SCRIPT.name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                         rank = re.search(rb"(?:^|\0)RANK=(\d+)\0", Path(f"/proc/{pid}/environ").read_bytes())
-                        found[int(rank[1]) if rank else -1] = int(pid)
+                        found[int(rank[1]) if rank else -1] = pid
         return found
+
+
+def children_of(parent: int) -> list[int]:
+    """The pids of a process's children."""
+    found: list[int] = []
+    for children in Path(f"/proc/{parent}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it may end while we look
+            found += map(int, children.read_text().split())
+    return found
 
 
 class Demo:
@@ -193,7 +202,7 @@ class Demo:
             self.start_agent(node)
         if not ranks:
             say(f"   {self.backend} gives the node ranks itself: the agent shown as [node 1] may become node 0.")
-        say("   Agents and workers import torch now: the first epoch comes in some seconds.")
+        say("   The workers import torch now: the first epoch comes in some seconds.")
 
     def start_agent(self, node: int) -> None:
         """Start the rdzv-run of one node."""
