@@ -39,7 +39,7 @@ _KILLED = -int(Signals.SIGKILL)
 
 
 class NodeWorkers:
-    """One per agent. Its methods are for the main thread, but for ``tail`` and ``ignore_ends``."""
+    """One per agent. Its methods are for the main thread, but for ``tail`` and ``fenced``."""
 
     def __init__(
         self,
