@@ -1,0 +1,83 @@
+"""What a plug-in registers: a backend's name, what it promises, and how it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from rdzv_plugins.capabilities import Capability
+from rdzv_plugins.coordination import CoordinationBackend
+from rdzv_plugins.interfaces.handler import RendezvousHandler
+from rdzv_plugins.interfaces.request import Request
+from rdzv_plugins.interfaces.state_backend import RendezvousBackend
+from rdzv_plugins.run_status import RunStatus
+
+Created: TypeAlias = RendezvousHandler | RendezvousBackend | CoordinationBackend
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What a plug-in's ``rdzv_register_backends`` hook returns: a name and how to make it.
+
+    Making a ``Backend`` must be cheap: ``rdzv backends`` lists all of them without importing torch.
+    """
+
+    name: str
+    """The name that --rdzv-backend selects; case, ``-`` and ``_`` do not matter."""
+    summary: str
+    """One line about the backend, for lists."""
+    create: Callable[[Request], Created]
+    """Makes the handler, the coordination backend or the state backend of this node. May import and block.
+
+    Called once on each node, in the agent's main thread. ``RdzvError`` reaches the user as it is raised,
+    ``ModuleNotFoundError`` as what to install; anything else is a fault of the plug-in.
+    """
+    aliases: tuple[str, ...] = ()
+    """Other names for the backend."""
+    capabilities: frozenset[Capability] = frozenset()
+    """What the backend promises; the conformance suite tries each."""
+    options: type | None = None
+    """A frozen dataclass whose fields are the accepted --rdzv-conf keys (see ``options.option``); None: no keys."""
+    validate: Callable[[Request], object] | None = None
+    """Checks the request, its options parsed, before anything starts; raises ``UsageError``. Must not block.
+
+    What it returns is the ``target`` of the request that the other functions get: an endpoint is parsed once.
+    """
+    meets_at: Literal["", "node", "service"] = ""
+    """Where the backend's nodes meet, if that is the same for all jobs; empty if it is not.
+
+    ``node``: at one of them, which the endpoint names, so that --master-addr may name it, too. ``service``: apart from
+    them, where other jobs may meet as well: a launch without --rdzv-id is refused, and --master-addr, which says
+    nothing of the endpoint then, is left alone.
+    """
+    install: str = ""
+    """The command that installs what ``create`` imports, for the error message."""
+    check: Callable[[], object] | None = None
+    """Raises an ``RdzvError`` that says what is missing and what to do, where it cannot be used by this installation.
+
+    For ``rdzv backends``, which calls it for each list, and for each launch: it is quick, imports no torch, and asks
+    nobody.
+    """
+    preflight: Callable[[Request, ExitStack], str] | None = None
+    """Looks whether this node could meet the others now, for ``rdzv-run --check``; returns what it found, a sentence.
+
+    Gets the request that ``create`` would get, in its place. It asks for some seconds at most and leaves nothing:
+    what it opens and others are to find taken, such as a port that this node would serve, it puts on the ``ExitStack``,
+    which is closed once all is checked. Raises the ``RdzvError`` with which the launch would end. What may yet
+    become right, such as a node that is not there yet, is a warning of a logger below ``rdzv_plugins``.
+    """
+    recognise: Callable[[Request, float], str] | None = None
+    """Tells what listens at the request's endpoint, if it is this backend's: "the rendezvous of run 'a' by ...", or "".
+
+    Asked for somebody who was given this endpoint and perhaps another backend: ``options`` is None, the endpoint may be
+    of another form. Any thread may call it. It takes no longer than that many seconds, imports no torch, and changes
+    nothing of what it finds. What it raises counts as "".
+    """
+    status: Callable[[Request, float], RunStatus] | None = None
+    """Tells ``rdzv status`` what a run does, seen from outside; that many seconds for each step. Changes nothing.
+
+    The request has its options. Raises an ``RdzvError`` that says why nothing is known. None: the framework reads the
+    keys of a coordination backend that ``meets_at`` a service; of others nothing is known.
+    """

@@ -1,0 +1,41 @@
+"""How a worker ended that failed, and how a node's part in the job ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One worker's end. ``exit_code`` is negative for a signal, as in ``subprocess``. Any thread may have it."""
+
+    node_rank: int
+    """The rank, in the round that failed, of the node on which the worker ran; ``host`` is that node's name."""
+    host: str
+    global_rank: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    stderr: tuple[str, ...] = ()
+    """The last lines of its standard error, at most a few kilobytes."""
+
+    @property
+    def process_exit_code(self) -> int:
+        """The exit code that a shell would report: the code itself, or 128+n for signal n."""
+        return 128 - self.exit_code if self.exit_code < 0 else self.exit_code
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How this node's part in the job ended. Any thread may have it.
+
+    ``done``: its workers succeeded. ``failed``: restarts are used up, the job is over for everybody.
+    ``lost``: the node goes (a signal, an error of its own), the others may go on without it.
+    """
+
+    end: Literal["done", "failed", "lost"]
+    reason: str = ""
+    """A sentence, for the others and for the log."""
+    failure: Failure | None = None
+    """The worker that failed first over all nodes, if one did."""
