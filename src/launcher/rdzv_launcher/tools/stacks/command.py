@@ -15,6 +15,7 @@ from rdzv_launcher.run.stacks.grouping import grouped
 from rdzv_launcher.run.stacks.node import read
 from rdzv_launcher.run.stacks.reports import WorkerReport
 from rdzv_launcher.run.stacks.text import Silent, headline, report_text
+from rdzv_launcher.tools.job import add_job_flags, request_of
 from rdzv_launcher.tools.stacks.local import idle_agents, local_jobs, read_job
 from rdzv_launcher.tools.stacks.remote import ask_job
 from rdzv_plugins.errors import UsageError
@@ -26,19 +27,10 @@ _ON_THE_WAY_S = 1.0
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
     parser = commands.add_parser("stacks", help="show where the workers of a job are in their code, the odd ones first")
-    parser.add_argument(
-        "--rdzv-endpoint",
-        "--rdzv_endpoint",
-        default="",
-        metavar="HOST:PORT",
-        help="of the job: all of its nodes are asked; unset: the workers of this machine, of any backend",
-    )
-    parser.add_argument(
-        "--rdzv-backend", "--rdzv_backend", default="", metavar="NAME", help="of the job; unset: found by the endpoint"
-    )
-    parser.add_argument("--rdzv-id", "--rdzv_id", default="", metavar="ID", help="of the job, where others meet, too")
-    parser.add_argument(
-        "--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="the job's, to reach where its nodes meet"
+    add_job_flags(
+        parser,
+        endpoint_help="of the job: all of its nodes are asked; unset: the workers of this machine, of any backend",
+        endpoint_required=False,
     )
     parser.add_argument("--children", action="store_true", help="also what the workers have started (data loaders)")
     parser.add_argument(
@@ -67,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _remote(args: argparse.Namespace) -> int:
     arguments = {"within": max(1.0, args.timeout - _ON_THE_WAY_S), "children": args.children, "native": args.native}
-    answers = ask_job(args.rdzv_endpoint, args.rdzv_backend, args.rdzv_id, args.rdzv_conf, arguments, args.timeout)
+    answers = ask_job(request_of(args), arguments, args.timeout)
     workers, silent = read(answers)
     if args.json:
         nodes = [asdict(each) for each in answers]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rdzv_launcher.tools.status.run import Whose, request_of
+from rdzv_launcher.tools.job import Whose, statistics_of
 from rdzv_plugins.assemble.looking import coordination_of
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
@@ -20,25 +20,23 @@ HERE = "`rdzv stacks` without --rdzv-endpoint, on each of its machines, reads th
 _NAMED = 8
 
 
-def ask_job(
-    endpoint: str, backend: str, run_id: str, conf: str, arguments: Mapping[str, Any], timeout: float
-) -> list[NodeAnswer]:
-    """What the nodes of the job at ``endpoint`` answer to ``stacks``. Raises ``RdzvError``."""
+def ask_job(request: Request, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
+    """What the nodes of the job answer to ``stacks``. Raises ``RdzvError``."""
     from rdzv_plugins.elastic.asking import ask_from_outside
     from rdzv_plugins.questions import STACKS
 
     host = PluginHost.load()
-    request = request_of(endpoint, backend, run_id, conf)
     try:
         service, run = _service(host, request, timeout)
         answers = ask_from_outside(service, STACKS, arguments, timeout)
     except TimeoutError as error:
         raise EndpointUnreachable(
-            f"{endpoint}: {error}", remedy=f"--timeout=SECONDS waits longer. Or: {HERE}"
+            f"{request.endpoint}: {error}", remedy=f"--timeout=SECONDS waits longer. Or: {HERE}"
         ) from error
     if not answers:
         raise EndpointUnreachable(
-            f"no node of run {run!r} is at {endpoint}", remedy="`rdzv status` says who is there. Check --rdzv-id."
+            f"no node of run {run!r} is at {request.endpoint}",
+            remedy="`rdzv status` says who is there. Check --rdzv-id.",
         )
     return answers
 
@@ -65,12 +63,8 @@ def _service(host: PluginHost, request: Request, timeout: float) -> tuple[Coordi
 
 def _native(endpoint: Endpoint, request: Request, timeout: float, whose: Whose) -> tuple[CoordinationBackend, str]:
     from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
-    from rdzv_plugins.kvstore.native.framing import ask_statistics
-    from rdzv_plugins.kvstore.native.statistics import is_control_store
 
-    stats = ask_statistics(endpoint, timeout, stranger=whose)
-    if is_control_store(stats) and (known := whose()) is not None:
-        raise known
+    stats = statistics_of(endpoint, timeout, whose)
     run = _run(endpoint, request, [str(each["name"]) for each in stats.get("runs", ())])
     return NativeCoordination(endpoint, run, name="stacks", who="the store"), run
 

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from rdzv_launcher.tools.job import Whose, add_job_flags, request_of, statistics_of
 from rdzv_launcher.tools.status.figures import counts, duration, size
 from rdzv_launcher.tools.status.rounds import add_rounds, round_text
-from rdzv_launcher.tools.status.run import Whose, request_of, run_data, run_text
+from rdzv_launcher.tools.status.run import run_data, run_text
 from rdzv_launcher.tools.status.tree import names, only_ahead, proxy, tree
 from rdzv_plugins.assemble.looking import can_look
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
@@ -30,19 +31,11 @@ _CLIENTS_SHOWN = 3
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
     parser = commands.add_parser("status", help="ask a job, or a native store, who is there and what is waited for")
-    parser.add_argument(
-        "--rdzv-endpoint",
-        "--rdzv_endpoint",
-        required=True,
-        metavar="HOST:PORT",
-        help="of a job, of rdzv serve, or of a workers' store (its first node says it; MASTER_ADDR:MASTER_PORT)",
-    )
-    parser.add_argument(
-        "--rdzv-backend", "--rdzv_backend", default="", metavar="NAME", help="of the job; unset: found by the endpoint"
-    )
-    parser.add_argument("--rdzv-id", "--rdzv_id", default="", metavar="ID", help="of the job, where others meet, too")
-    parser.add_argument(
-        "--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="the job's, to reach where its nodes meet"
+    add_job_flags(
+        parser,
+        endpoint_required=True,
+        endpoint_help="of a job, of rdzv serve, or of a workers' store "
+        "(its first node says it; MASTER_ADDR:MASTER_PORT)",
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="for an answer (default 10)")
@@ -53,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 < args.timeout < float("inf"):
         raise UsageError(f"--timeout={args.timeout:g} is not a time", remedy="Give a number of seconds above 0.")
     host = PluginHost.load()
-    request = request_of(args.rdzv_endpoint, args.rdzv_backend, args.rdzv_id, args.rdzv_conf)
+    request = request_of(args)
     entry = host.catalog.find(args.rdzv_backend) if args.rdzv_backend else None
     if entry is not None and can_look(entry.backend):
         text = _of_run(entry, request, args)
@@ -76,12 +69,9 @@ def _of_run(entry: Entry, request: Request, args: argparse.Namespace) -> str:
 
 
 def _of_native_store(endpoint: Endpoint, args: argparse.Namespace, whose: Whose) -> str:
-    from rdzv_plugins.kvstore.native.framing import ask_statistics, not_statistics
-    from rdzv_plugins.kvstore.native.statistics import is_control_store
+    from rdzv_plugins.kvstore.native.framing import not_statistics
 
-    stats = ask_statistics(endpoint, args.timeout, stranger=whose)
-    if is_control_store(stats) and (known := whose()) is not None:
-        raise known
+    stats = statistics_of(endpoint, args.timeout, whose)
     try:
         add_rounds(endpoint, stats.get("runs", ()), args.timeout)
         return json.dumps(stats, indent=2) if args.json else as_text(endpoint, printable_data(stats))

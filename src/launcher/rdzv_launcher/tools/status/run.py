@@ -3,48 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from rdzv_launcher.tools.status.figures import many
 from rdzv_launcher.tools.status.rounds import round_data, round_text
 from rdzv_plugins.assemble.looking import look
-from rdzv_plugins.assemble.recognition import Found, recognise
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import EndpointUnreachable
-from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
-from rdzv_plugins.options import parse_conf
-
-
-def request_of(endpoint: str, backend: str, run_id: str, conf: str) -> Request:
-    """The request that a node of the job would make. Raises what ``parse_conf`` does."""
-    return Request(
-        backend=backend,
-        run_id=run_id or DEFAULT_RUN_ID,
-        endpoint=endpoint,
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=0,
-        conf=MappingProxyType(parse_conf(conf)),
-        given=frozenset({"run_id"} if run_id else ()),
-    )
-
-
-class Whose:
-    """Asks all backends what an endpoint is, for ``ask_statistics``; ``found`` is who knew it."""
-
-    def __init__(self, host: PluginHost, request: Request) -> None:
-        self._host, self._request = host, request
-        self.found: Found | None = None
-
-    def __call__(self) -> EndpointUnreachable | None:
-        """The error that says what is at the endpoint, if a backend knows it: a ``Stranger``."""
-        self.found = recognise(self._host.catalog, self._request)
-        if self.found is None:
-            return None
-        return EndpointUnreachable(f"at {self._request.endpoint} is {self.found.what}, and no native store")
+from rdzv_plugins.interfaces import Request
 
 
 def run_data(entry: Entry, request: Request, timeout: float) -> dict[str, Any]:

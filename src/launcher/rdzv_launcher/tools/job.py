@@ -1,0 +1,76 @@
+"""The job that a command of ``rdzv`` asks: the flags that say which, a request as of its nodes, and who is there."""
+
+from __future__ import annotations
+
+import argparse
+from types import MappingProxyType
+from typing import Any
+
+from rdzv_plugins.assemble.recognition import Found, recognise
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
+from rdzv_plugins.options import parse_conf
+
+
+def add_job_flags(parser: argparse.ArgumentParser, *, endpoint_help: str, endpoint_required: bool) -> None:
+    """Add the flags by which ``request_of`` knows the job."""
+    parser.add_argument(
+        "--rdzv-endpoint",
+        "--rdzv_endpoint",
+        required=endpoint_required,
+        default="",
+        metavar="HOST:PORT",
+        help=endpoint_help,
+    )
+    parser.add_argument(
+        "--rdzv-backend", "--rdzv_backend", default="", metavar="NAME", help="of the job; unset: found by the endpoint"
+    )
+    parser.add_argument("--rdzv-id", "--rdzv_id", default="", metavar="ID", help="of the job, where others meet, too")
+    parser.add_argument(
+        "--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="the job's, to reach where its nodes meet"
+    )
+
+
+def request_of(args: argparse.Namespace) -> Request:
+    """The request that a node of the job would make. Raises what ``parse_conf`` does."""
+    return Request(
+        backend=args.rdzv_backend,
+        run_id=args.rdzv_id or DEFAULT_RUN_ID,
+        endpoint=args.rdzv_endpoint,
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=0,
+        conf=MappingProxyType(parse_conf(args.rdzv_conf)),
+        given=frozenset({"run_id"} if args.rdzv_id else ()),
+    )
+
+
+class Whose:
+    """Asks all backends what an endpoint is, for ``statistics_of``; ``found`` is who knew it."""
+
+    def __init__(self, host: PluginHost, request: Request) -> None:
+        self._host, self._request = host, request
+        self.found: Found | None = None
+
+    def __call__(self) -> EndpointUnreachable | None:
+        """The error that says what is at the endpoint, if a backend knows it: a ``Stranger``."""
+        self.found = recognise(self._host.catalog, self._request)
+        if self.found is None:
+            return None
+        return EndpointUnreachable(f"at {self._request.endpoint} is {self.found.what}, and no native store")
+
+
+def statistics_of(endpoint: Endpoint, timeout: float, whose: Whose) -> dict[str, Any]:
+    """What the native store at ``endpoint`` says of itself within ``timeout`` seconds.
+
+    Raises ``EndpointUnreachable`` if there is none, or if a backend knows it as the store of its agents.
+    """
+    from rdzv_plugins.kvstore.native.framing import ask_statistics
+    from rdzv_plugins.kvstore.native.statistics import is_control_store
+
+    statistics = ask_statistics(endpoint, timeout, stranger=whose)
+    if is_control_store(statistics) and (known := whose()) is not None:
+        raise known
+    return statistics
