@@ -73,6 +73,8 @@ class NodeWorkers:
         """Somebody waits for that."""
         self._look_at, self._pause = 0.0, _LOOK_S
         self._closed = False
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Of the thread, which closes it: it is to look at once."""
         self._thread = threading.Thread(target=self._listen, name="rdzv-workers", daemon=True)
         self._thread.start()
 
@@ -99,6 +101,7 @@ class NodeWorkers:
             self._fence.started(pids.values())
             self._monitor.opened()
             self._take()  # those that have ended while others were started
+            self._wake()
         return pids
 
     def _replace_lost_keeper(self) -> None:
@@ -149,6 +152,7 @@ class NodeWorkers:
     def close(self) -> Sequence[int]:
         """End for good; returns the pids of what does not end."""
         with self._lock:
+            self._wake()
             self._closed = True
             left = self._keeper.close()
         self._thread.join()
@@ -159,27 +163,46 @@ class NodeWorkers:
             return [*{*left, *self._fence.close()}]
 
     def _soon(self) -> None:
-        """The end of the group is waited for."""
+        """The end of the group is waited for. The caller holds the lock."""
         self._asked, self._pause, self._look_at = True, _LOOK_S, 0.0
+        self._wake()
+
+    def _wake(self) -> None:
+        """What the thread waits for has changed. The caller holds the lock."""
+        if not self._closed:
+            os.eventfd_write(self._woken, 1)
 
     def _listen(self) -> None:
-        while not self._closed:
+        while True:
             poll = select.poll()
-            if self._keeper_lives:  # else it would be readable for ever
-                poll.register(self._keeper.fileno(), select.POLLIN)
-            poll.poll((_LOOK_S if self._waits() or not self._keeper_lives else _LONGEST_LOOK_S) * 1000)
+            poll.register(self._woken, select.POLLIN)
+            with self._lock:
+                if self._closed:
+                    break
+                if self._keeper_lives:  # else it would be readable for ever
+                    poll.register(self._keeper.fileno(), select.POLLIN)
+                idle = self._idle_s()
+            poll.poll(idle * 1000)
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._woken)
             try:
                 with self._lock:
                     self._hear()
             except Exception:  # the agent has to go on hearing of its workers, whatever went wrong
                 logger.exception("the agent's thread for its workers met an error")
                 time.sleep(_LOOK_S)
+        os.close(self._woken)
 
     def _hear(self) -> None:
         """Take what there is. The caller holds the lock."""
         if not self._closed:
             self._take()
             self._look()
+
+    def _idle_s(self) -> float:
+        """Seconds until something has to be looked at, if nothing happens before."""
+        due = self._look_at - time.monotonic() if self._waits() else _LONGEST_LOOK_S
+        return min(max(0.0, due), _LONGEST_LOOK_S)
 
     def _waits(self) -> bool:
         return self._lives and not self._running
