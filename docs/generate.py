@@ -35,6 +35,12 @@ OURS = "rdzv-plugins"
 BASES = (WorkerStoreOptions, DynamicSettings, ElasticOptions, TlsOptions)
 """Options dataclasses from which plug-ins derive theirs."""
 
+_FOR_SCHEDULERS = (
+    "*Requeue*: what was wrong may be over, so the same job may be started again. *Do not requeue*: it would end in "
+    "the same way again. *Look*: the code alone does not tell, the message does. Codes that are no error of ours, a "
+    "worker's own among them, are in [Command line](command-line.md#exit-codes)."
+)
+
 _SECTION = re.compile(r"(Called|Arguments|Result|Errors|Example|Undeclared|Exit code):(.*)")
 _WIDTH = 120
 
@@ -172,14 +178,16 @@ def error_tree(classes: Sequence[type[errors.RdzvError]]) -> str:
     told = {cls: sections(vars(cls).get("__doc__") or "") for cls in classes}
     _complain([f"error {cls.__name__}: no docstring of its own" for cls in classes if not told[cls][""]])
     codes = {cls: told[cls].get("Exit code") or _code(cls.exit_code) for cls in classes}
-    by_code: dict[str, list[str]] = {}
+    by_code: dict[str, list[type[errors.RdzvError]]] = {}
     for cls, code in sorted(codes.items(), key=lambda each: each[0].exit_code):
-        by_code.setdefault(code, []).append(f"[`{cls.__name__}`](#{cls.__name__.lower()})")
+        by_code.setdefault(code, []).append(cls)
+    _complain([f"exit code {code}: its classes differ in `scheduler`" for code, of in by_code.items() if _differ(of)])
     pages = [
         "## The tree",
         "```text\n" + "\n".join(_tree(classes[0], classes)) + "\n```",
         "## By exit code",
-        table(["code", "classes"], [[code, ", ".join(names)] for code, names in by_code.items()]),
+        _fill(_FOR_SCHEDULERS),
+        table(["code", "a scheduler should", "classes"], [_row(code, of) for code, of in by_code.items()]),
     ]
     for cls in classes:
         summary, _, more = told[cls][""].partition("\n\n")
@@ -189,6 +197,14 @@ def error_tree(classes: Sequence[type[errors.RdzvError]]) -> str:
             facts += f" Remedy: {cls.remedy_text}"
         pages += [f"## {cls.__name__}", markdown(summary), *([markdown(more)] if more else []), _fill(facts)]
     return "\n\n".join(pages)
+
+
+def _differ(classes: Sequence[type[errors.RdzvError]]) -> bool:
+    return len({cls.scheduler for cls in classes}) > 1
+
+
+def _row(code: str, classes: Sequence[type[errors.RdzvError]]) -> list[str]:
+    return [code, classes[0].scheduler, ", ".join(f"[`{cls.__name__}`](#{cls.__name__.lower()})" for cls in classes)]
 
 
 def _tree(cls: type[errors.RdzvError], classes: Sequence[type[errors.RdzvError]], depth: int = 0) -> Iterator[str]:

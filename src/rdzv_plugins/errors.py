@@ -3,7 +3,8 @@
 A class carries its exit code and, where one exists, its remedy. A message says what happened,
 to which node, endpoint or plug-in; the remedy says what to do next. Exit codes of our own errors
 follow sysexits.h (64 and up), so that they are not mistaken for a training script's own 1, 2 or 3;
-only a wrong command line exits with 2, as argparse does.
+only a wrong command line exits with 2, as argparse does. What a scheduler should do about a code belongs to the class,
+too, and is the same for all classes with that code.
 
 A plug-in raises them where the contract says so; any other exception that leaves a plug-in is reported as a fault of
 the plug-in. docs/reference/errors.md is written from the docstrings below, by ``python docs/generate.py``.
@@ -15,7 +16,11 @@ import os
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from typing import Literal, TypeAlias
+
     from rdzv_plugins.interfaces import Failure
+
+    Advice: TypeAlias = Literal["requeue", "do not requeue", "look"]
 
 
 class RdzvError(Exception):
@@ -27,6 +32,9 @@ class RdzvError(Exception):
     """
 
     exit_code: int = 70  # EX_SOFTWARE: a class below should say better
+    scheduler: ClassVar[Advice] = "look"
+    """What whoever has started the process is to do about this exit code: start the job again, or not, or let a person
+    look first: nobody can tell by the code."""
     remedy_text: ClassVar[str] = ""
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
@@ -42,6 +50,7 @@ class UsageError(RdzvError):
     """
 
     exit_code = 2
+    scheduler: ClassVar[Advice] = "do not requeue"
 
 
 class OptionError(UsageError):
@@ -74,6 +83,7 @@ class PluginError(RdzvError):
     """
 
     exit_code = 69  # EX_UNAVAILABLE
+    scheduler: ClassVar[Advice] = "do not requeue"
 
 
 class BrokenPlugin(PluginError):
@@ -144,6 +154,22 @@ class KeeperLost(RdzvError):
     remedy_text = "If nobody has killed it, look for the out-of-memory killer: dmesg, or the events of the container."
 
 
+class CrashLoop(RdzvError):
+    """The workers fail again and again at the same place, and restarting them does not help: the job has ended.
+
+    Three rounds in a row had the same first failure over all nodes, by its exception and last frame, and no progress in
+    between, though restarts were left. Which failures count is ``--rdzv-conf crash_loop``; all nodes end with this
+    code. Where the restarts are used up, the job ends with the worker's own code instead.
+    """
+
+    exit_code = 82
+    scheduler: ClassVar[Advice] = "do not requeue"
+    remedy_text = (
+        "Look at the traceback, and at what has changed since it last worked. --rdzv-conf crash_loop=off goes on until "
+        "the restarts are used up, as torchrun does."
+    )
+
+
 class JoinVetoed(RdzvError):
     """A plug-in's ``rdzv_before_join`` hook refused to let this node join (a failed health check).
 
@@ -160,6 +186,7 @@ class StoreError(RdzvError):
     """
 
     exit_code = 68  # EX_NOHOST
+    scheduler: ClassVar[Advice] = "requeue"
 
 
 class StoreLost(StoreError):
@@ -193,6 +220,7 @@ class RendezvousTimeout(RendezvousFailed):
     """
 
     exit_code = 75  # EX_TEMPFAIL
+    scheduler: ClassVar[Advice] = "requeue"
 
 
 class EndpointUnreachable(RendezvousFailed):
@@ -203,6 +231,7 @@ class EndpointUnreachable(RendezvousFailed):
     """
 
     exit_code = 68  # EX_NOHOST
+    scheduler: ClassVar[Advice] = "requeue"
 
 
 class AccessRefused(EndpointUnreachable):
@@ -212,6 +241,7 @@ class AccessRefused(EndpointUnreachable):
     """
 
     exit_code = 77  # EX_NOPERM
+    scheduler: ClassVar[Advice] = "look"
 
 
 class EndpointLost(EndpointUnreachable):
@@ -229,6 +259,7 @@ class NodeLost(RendezvousFailed):
     """
 
     exit_code = 68
+    scheduler: ClassVar[Advice] = "requeue"
 
 
 class ConnectionLost(EndpointLost):
@@ -256,6 +287,7 @@ class AddressInUse(RendezvousFailed):
     """
 
     exit_code = 68
+    scheduler: ClassVar[Advice] = "requeue"
 
 
 class RunIdMismatch(RendezvousFailed):
@@ -272,6 +304,7 @@ class SettingsDiffer(RendezvousFailed):
     """
 
     exit_code = 78  # EX_CONFIG
+    scheduler: ClassVar[Advice] = "do not requeue"
 
 
 class RendezvousClosed(RendezvousFailed):
@@ -284,15 +317,17 @@ class RendezvousClosed(RendezvousFailed):
 class PeerFailed(RendezvousClosed):
     """The job has failed on another node.
 
-    ``failure`` is the worker that failed first over all nodes: its rank, its node, its last lines on stderr.
+    ``failure`` is the worker that failed first over all nodes: its rank, its node, its last lines on stderr. ``why``
+    says why the job was ended although restarts were left; empty if none was.
 
     Exit code: the failed worker's
     """
 
-    def __init__(self, message: str, failure: Failure) -> None:
+    def __init__(self, message: str, failure: Failure, *, why: str = "", exit_code: int = 0) -> None:
+        """``exit_code`` is that of the node that ended the job, if it was not the worker's."""
         super().__init__(message)
-        self.failure = failure
-        self.exit_code = failure.process_exit_code or 1  # whatever was written: the job has not succeeded
+        self.failure, self.why = failure, why
+        self.exit_code = exit_code or failure.process_exit_code or 1  # whatever was written: it has not succeeded
 
 
 class NotNeeded(RendezvousClosed):
@@ -302,6 +337,7 @@ class NotNeeded(RendezvousClosed):
     """
 
     exit_code = 66  # EX_NOINPUT
+    scheduler: ClassVar[Advice] = "do not requeue"
 
 
 class SpareReleased(NotNeeded):

@@ -122,7 +122,11 @@ def test_a_job_knows_what_is_worth_another_try(job: Manifest, monkeypatch: pytes
     assert pod_of(job)["restartPolicy"] == "Never"  # the policies below want it
     disrupted, hopeless = job["spec"]["podFailurePolicy"]["rules"]
     assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    classes = [errors.UsageError, errors.PluginError]  # not JoinVetoed: another machine may be healthy
+    classes = [
+        errors.UsageError,
+        errors.PluginError,
+        errors.CrashLoop,
+    ]  # not JoinVetoed: another machine may be healthy
     assert hopeless["onExitCodes"] == {"operator": "In", "values": sorted(each.exit_code for each in classes)}
     workers_have = inspect.signature(LocalElasticAgent).parameters["shutdown_timeout"].default
     assert arguments_of(job, monkeypatch).shutdown_timeout is None

@@ -188,7 +188,7 @@ def test_round_is_made_ready_without_torch(tmp_path: Path) -> None:
     args.preload = ""  # a flag of ours
     program = f"""
 import argparse, os, sys
-from rdzv_launcher.run.workers import event_log, failures, file_timer, health, logs_specs, spec, starts
+from rdzv_launcher.run.workers import causes, event_log, failures, file_timer, logs_specs, spec, starts
 from rdzv_launcher.run.workers.output import log_files, output
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Request
@@ -201,7 +201,6 @@ group = WorkerGroup("default", 0, 1, (Worker(0, 0, 0, 1, 1),), StoreInfo("127.0.
 timer = file_timer.FileTimer("job", os.environ)
 (start,) = starts.prepare_starts(spec, group, ours, True, lambda variables: timer.start())
 event_log.EventLog(spec.event_log_handler).record("torchelastic.worker.status.SUCCEEDED", {{}})
-health.warn_of_health_port(os.environ)
 ours.end()
 timer.stop()
 failures.worker_failure(local_rank=0, global_rank=0, host="", pid=1, exit_code=1, ended=0.0, error_file=start.stdout)

@@ -15,7 +15,6 @@ from torch.distributed.elastic.timer import FileTimerClient
 
 from rdzv_launcher.run.workers.event_log import EventLog
 from rdzv_launcher.run.workers.file_timer import FileTimer
-from rdzv_launcher.run.workers.health import warn_of_health_port
 from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs
 from rdzv_launcher.run.workers.numa import bound
 from rdzv_launcher.run.workers.output.output import Output
@@ -153,13 +152,6 @@ def test_file_timer_where_there_can_be_no_pipe(tmp_path: Path) -> None:
     timer = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": path})
     with pytest.raises(UsageError, match=f"TORCHELASTIC_TIMER_FILE={path}: no pipe can be made there"):
         timer.start()
-
-
-def test_health_port_is_said_to_be_served_by_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    assert not warn_of_health_port({})
-    assert not caplog.text
-    assert warn_of_health_port({"TORCHELASTIC_HEALTH_CHECK_PORT": "8080"})
-    assert "TORCHELASTIC_HEALTH_CHECK_PORT=8080: nobody answers" in caplog.text
 
 
 def test_numa_binding_says_what_it_lacks(

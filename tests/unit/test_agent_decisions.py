@@ -98,14 +98,48 @@ def test_own_failures_use_up_restarts_and_lost_nodes_do_not() -> None:
     assert story.tell(events.PeersAnswered(lost=True))[-1] == steps.Join()
     assert story.tell(events.Joined(1)) == [steps.Start(2, 0)]
     story.ends(3)
-    assert story.tell(events.PeersAnswered(lost=False)) == [
-        steps.Say("restarting the workers: restart 1 of 1"),
-        steps.Join(),
-    ]
+    assert story.tell(events.PeersAnswered(lost=False)) == [steps.CountRestart(0, 3)]
+    assert story.tell(events.RestartAllowed()) == [steps.Say("restarting the workers: restart 1 of 1"), steps.Join()]
     assert story.tell(events.Joined(1)) == [steps.Start(3, 1)]
     story.ends(3)
     assert story.tell(events.PeersAnswered(lost=False)) == [steps.FindCause(0, 3)]
     assert story.machine.restarts_used == 1
+
+
+def test_a_restart_waits_unless_others_begin_before() -> None:
+    story = Story(restarts=2).working()
+    story.ends(3)
+    story.tell(events.PeersAnswered(lost=False))
+    (said,) = story.tell(events.RestartAllowed(delay=4.0))
+    assert said == steps.Say("restarting the workers: restart 1 of 2, in 4 s")
+    assert story.machine.wake_at == 104.0
+    assert story.wait() == [steps.Join()]
+    assert story.machine.wake_at is None
+    story.tell(events.Joined(0))
+    story.ends(3)
+    story.tell(events.PeersAnswered(lost=False), events.RestartAllowed(delay=8.0))
+    assert story.tell(events.NodesWait()) == [steps.Join()]
+    assert story.tell(events.Joined(0)) == [steps.Start(3, 2)]
+
+
+def test_a_signal_ends_the_wait_for_a_restart_and_so_does_the_end_of_the_job_elsewhere() -> None:
+    for event, code in ((events.SignalArrived(TERM), 143), (events.Failed(PeerFailed("failed", ELSEWHERE)), 9)):
+        story = Story(restarts=1).working()
+        story.ends(3)
+        story.tell(events.PeersAnswered(lost=False), events.RestartAllowed(delay=4.0))
+        assert end_of(story.tell(event))[0] == code
+
+
+def test_a_job_that_may_not_be_restarted_ends_everywhere_with_the_same_code() -> None:
+    story = Story(restarts=5).working()
+    story.ends(3)
+    story.tell(events.PeersAnswered(lost=False))
+    code, outcome = end_of(story.tell(events.RestartRefused(ELSEWHERE, "it failed", "it is a loop", 82)))
+    assert (code, outcome) == (82, Outcome("failed", "it failed", ELSEWHERE, "it is a loop", 82))
+    story = Story(restarts=5).working()
+    story.ends(3)
+    story.tell(events.PeersAnswered(lost=False))
+    assert end_of(story.tell(events.RestartRefused(ELSEWHERE, "it failed", "no budget")))[0] == 9
 
 
 def test_a_change_of_membership_uses_up_no_restart() -> None:

@@ -16,15 +16,17 @@ import pytest
 
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.decisions import Decisions, Limits
-from rdzv_plugins.errors import EndpointLost, NodeLost, PeerFailed, WorkersStuck
+from rdzv_plugins.errors import CrashLoop, EndpointLost, NodeLost, PeerFailed, WorkersStuck
 from rdzv_plugins.interfaces import Failure
 
 FAILURE = Failure(node_rank=1, host="other", global_rank=3, local_rank=0, pid=7, exit_code=-9)
 LOST, PEER, GONE = EndpointLost("lost"), PeerFailed("failed elsewhere", FAILURE), NodeLost("gone")
 STUCK = WorkersStuck("stuck")
+REFUSED = events.RestartRefused(FAILURE, "it failed", "it is a loop", CrashLoop.exit_code)
 ANSWERED = {
     steps.Join: "joining",
     steps.AskPeers: "asking",
+    steps.CountRestart: "counting",
     steps.FindCause: "finding",
     steps.WaitAtBarrier: "barrier",
     steps.Stay: "staying",
@@ -35,6 +37,8 @@ ANSWERS = (
     events.RoundOver,
     events.DoneWithout,
     events.PeersAnswered,
+    events.RestartAllowed,
+    events.RestartRefused,
     events.CauseFound,
     events.BarrierOver,
     events.MustRunAgain,
@@ -85,6 +89,8 @@ class World:
         """Failures that were this node's own, and followed by a restart."""
         self.own_failure = False
         """The newest generation has failed here."""
+        self.refused = False
+        """The rest of the job has no restart for it."""
         self.last_signal = 0
         self.left: steps.Leave | None = None
         self.end: steps.End | None = None
@@ -100,7 +106,7 @@ class World:
 
     def key(self) -> Hashable:
         """Equal for worlds in which the same can happen: times count from now."""
-        times = ("_stop_by", "_hint_at")
+        times = ("_stop_by", "_hint_at", "_join_at")
         inside = [value for name, value in vars(self.machine).items() if name not in (*times, "_end")]
         inside += [_relative(getattr(self.machine, name), self.now) for name in times]
         mine = [value for name, value in vars(self).items() if name not in ("machine", "now", "end", "left")]
@@ -134,6 +140,9 @@ class World:
                 yield events.StartFailed(LOST), False
         if machine.stage == "stopping" and not self.errors:
             yield events.Failed(LOST), False
+        if machine.stage == "delaying":
+            yield events.NodesWait(), False
+            yield events.Failed(PEER), False
         yield from ((event, True) for event in self._answers())
 
     def _answers(self) -> Iterator[events.Event]:
@@ -147,6 +156,10 @@ class World:
         elif self.awaited is steps.AskPeers:
             yield events.PeersAnswered(lost=True)
             yield events.PeersAnswered(lost=False)
+        elif self.awaited is steps.CountRestart:
+            yield events.RestartAllowed()
+            yield events.RestartAllowed(delay=9.0)
+            yield REFUSED
         elif self.awaited is steps.FindCause:
             yield events.CauseFound(FAILURE, "it failed")
             yield events.Failed(GONE)
@@ -184,8 +197,10 @@ class World:
             case events.TimePassed():
                 assert self.machine.wake_at is not None
                 self.now = self.machine.wake_at
-            case events.PeersAnswered(lost):
-                self.counted += not lost and self.machine.restarts_used < self.case.restarts
+            case events.RestartAllowed():
+                self.counted += 1
+            case events.RestartRefused():
+                self.refused = True
         self.spent = signals, fenced, stuck, untold
         if isinstance(event, (*ANSWERS, events.SignalArrived)) or self.awaited is steps.Start:
             self.awaited = None
@@ -234,7 +249,11 @@ class World:
             assert self.group
         if stage == "working":
             assert self.running
-        assert (self.machine.wake_at is None) == (stage != "stopping")
+        assert (self.machine.wake_at is None) == (stage not in ("stopping", "delaying"))
+        if stage in ("counting", "delaying"):
+            assert not self.group
+        if stage == "counting":
+            assert self.machine.restarts_used < self.case.restarts, "there is a restart to count"
 
     def _check_end(self, end: steps.End) -> None:
         assert self.left is not None, "the others are told before the end"
@@ -249,9 +268,11 @@ class World:
             assert not self.own_failure
             assert not self.errors
         if end.outcome.end == "failed":
-            assert self.counted == self.case.restarts, "no restart is left"
+            assert self.refused or self.counted == self.case.restarts, "no restart is left"
             assert end.outcome.failure == FAILURE
-            assert end.exit_code == FAILURE.process_exit_code
+            assert end.exit_code == (REFUSED.exit_code if self.refused else FAILURE.process_exit_code)
+            assert end.outcome.exit_code == (REFUSED.exit_code if self.refused else 0), "the same on all nodes"
+            assert bool(end.outcome.why) == self.refused
         if end.outcome.end == "lost":
             assert end.error is not None
             assert end.exit_code == end.error.exit_code
@@ -309,10 +330,12 @@ class Explorer:
             events.GroupEnded(world.machine.generation - 1),
         ]
         late += [] if world.awaited is steps.AskPeers else [events.PeersAnswered(lost=True)]
+        late += [] if world.awaited is steps.CountRestart else [events.RestartAllowed(), REFUSED]
         late += [] if world.awaited is steps.Join else [events.Joined(0)]
         late += [] if world.awaited is steps.Stay else [events.Stayed()]
         late += [] if world.awaited is steps.WaitAtBarrier else [events.BarrierOver(), events.MustRunAgain()]
-        late += [] if world.machine.stage == "working" else [events.NodesWait(), events.Fenced()]
+        late += [] if world.machine.stage == "working" else [events.Fenced()]
+        late += [] if world.machine.stage in ("working", "delaying") else [events.NodesWait()]
         for event in late:
             machine = copy.copy(world.machine)
             assert machine.handle(event, world.now) == (), event
@@ -347,4 +370,5 @@ def test_every_order_of_events(case: Case) -> None:
     assert not explorer.endless(), explorer.story(explorer.endless()[0])
     expected: set[tuple[str, Any]] = {("done", 0), ("failed", 137), ("lost", 143), ("lost", 68), ("lost", 71)}
     assert expected <= explorer.ends
+    assert (("failed", REFUSED.exit_code) in explorer.ends) == (case.restarts > 0)
     assert {code for end, code in explorer.ends if end == "lost"} <= {68, 71, 137, 143, 130}

@@ -84,6 +84,7 @@ class Alone:
             "working_peers": (),
             "lost_peers": (),
             "first_failure": None,
+            "count_restart": None,
         }
 
         def answer(*_: object) -> Any:
@@ -131,6 +132,9 @@ class Given:
     def tail(self, local_rank: int) -> tuple[str, ...]:
         return ()
 
+    def cause(self, local_rank: int, exit_code: int) -> str:
+        return ""
+
     def close(self) -> Sequence[int]:
         return ()
 
@@ -141,10 +145,11 @@ def run(
     rendezvous: Alone,
     code: int | None,
     *,
+    restarts: int = 0,
     on_start: Callable[[], None] = lambda: None,
 ) -> End:
     workers = Given(inbox, code, on_start)
-    return AgentLoop(Settings(Limits(1), monitor_interval=0.01), rendezvous, workers, inbox, signals).run()
+    return AgentLoop(Settings(Limits(1, restarts), monitor_interval=0.01), rendezvous, workers, inbox, signals).run()
 
 
 @pytest.mark.parametrize("what", [at_once, another_error, swallowed])
@@ -158,13 +163,14 @@ def run(
         ("peer_lost", 3),
         ("lost_peers", 3),
         ("first_failure", 3),
+        ("count_restart", 3),
     ],
 )
 def test_signal_in_every_question(
     inbox: Inbox, signals: StoppingSignals, at: str, code: int | None, what: Callable[[], None]
 ) -> None:
     rendezvous = Alone(at, what)
-    end = run(inbox, signals, rendezvous, code)
+    end = run(inbox, signals, rendezvous, code, restarts=int(at == "count_restart"))
     assert (end.exit_code, end.signal) == (143, signal.SIGTERM)
     assert [outcome.end for outcome in rendezvous.outcomes] == ["lost"]
 

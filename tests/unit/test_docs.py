@@ -13,6 +13,7 @@ from rdzv_launcher.bench import arguments as bench
 from rdzv_launcher.run.command_line.options import Switch, Value
 from rdzv_launcher.run.command_line.own import TITLE
 from rdzv_launcher.run.command_line.parser import build_parser
+from rdzv_launcher.run.own_options import OwnOptions
 from rdzv_launcher.tools import conformance, new_backend, serve
 from rdzv_launcher.tools.stacks import command as stacks
 from rdzv_launcher.tools.status import command as status
@@ -74,6 +75,14 @@ def test_limits_of_serve_are_the_servers_own() -> None:
         for info in describe_options(StoreLimits)
     ]
     assert re.findall(r"^\| `\w+` \|.*$", section(COMMAND_LINE, "## rdzv serve"), re.MULTILINE) == rows
+
+
+def test_own_keys_are_those_of_the_code() -> None:
+    rows = [
+        f"| `{info.name}` | {info.default or 'unset'} | {info.type} | {info.help} |"
+        for info in describe_options(OwnOptions)
+    ]
+    assert re.findall(r"^\| `\w+` \|.*$", section(COMMAND_LINE, "## Restarts"), re.MULTILINE) == rows
 
 
 @pytest.mark.parametrize("action", OURS, ids=lambda action: action.dest)

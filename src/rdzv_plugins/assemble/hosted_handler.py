@@ -19,6 +19,8 @@ from rdzv_plugins.interfaces import (
     RendezvousHandler,
     RendezvousInfo,
     Request,
+    RestartAware,
+    WaitAware,
 )
 from rdzv_plugins.questions import Questions
 
@@ -85,6 +87,14 @@ class HostedHandler:
 
     def first_failure(self) -> Failure | None:
         return self._inner.first_failure() if isinstance(self._inner, JobAware) else None
+
+    def count_restart(self, note: str) -> Sequence[str] | None:
+        """See ``RestartAware``; None where restarts are not counted over all nodes."""
+        return self._inner.count_restart(note) if isinstance(self._inner, RestartAware) else None
+
+    def waits_for(self) -> str:
+        """See ``WaitAware``. Empty where nobody can say."""
+        return self._inner.waits_for() if isinstance(self._inner, WaitAware) else ""
 
     def must_rejoin(self) -> bool:
         return self._inner.must_rejoin() if isinstance(self._inner, JobAware) else False

@@ -166,6 +166,12 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
     def first_failure(self) -> Failure | None:
         return self._record_.first_failure(self._state_holder.state.round)
 
+    def count_restart(self, note: str) -> Sequence[str]:
+        return self._record_.count_restart(self._state_holder.state.round, note)
+
+    def waits_for(self) -> str:
+        return self._facts_of_a_member()
+
     def must_rejoin(self) -> bool:
         return False  # as in torch: a node that is done does not run again
 

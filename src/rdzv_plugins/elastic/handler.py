@@ -26,6 +26,7 @@ from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.myself import Myself, new_member
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.questions import ElasticQuestions
+from rdzv_plugins.elastic.reports import what_is_waited_for
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.elastic.view import View
@@ -68,6 +69,7 @@ class ElasticHandler:
         self.holding = RoundHolding(self._link, self._view, self._joining, options.ttl)
         self._store.session_lives = self.holding.session_lives
         self._keeping = self._link.keeping = Keeping(self._view, self._joining, self._self)
+        self._restarts: dict[int, str] = {}
         self._working = False  # the agent has begun to ask after its workers
         self._saying = threading.Lock()
         self._said_over = 0
@@ -114,6 +116,24 @@ class ElasticHandler:
         key = f"{keys.FAILURES}{self._joining.round}"
         held, _ = session.list(key, timeout=patience(session))
         return next((parse_failure(kv.value) for kv in held if kv.key == key), None)
+
+    def count_restart(self, note: str) -> Sequence[str]:
+        """See ``RestartAware``. A service that has lost its memory is told again what this node knows."""
+        session, mine = self._link.session, self._restarts
+        if session is None:
+            raise errors.ConnectionLost("there is no session with the rendezvous now")
+        mine.setdefault(self._joining.round, note)
+        held, _ = session.list(keys.RESTARTS, timeout=patience(session))
+        known = keys.restarts_of(held)
+        for round_ in sorted(mine.keys() - known.keys()):
+            _, kept = session.create(f"{keys.RESTARTS}{round_}", mine[round_].encode(), timeout=patience(session))
+            known |= keys.restarts_of([kept])
+        mine.update(known)
+        return [note for _, note in sorted(mine.items())]
+
+    def waits_for(self) -> str:
+        """See ``WaitAware``."""
+        return what_is_waited_for(self._view, self._request, self._joining.round)
 
     def note_done(self) -> None:
         """This node's workers have all succeeded; it still waits for those of the others."""

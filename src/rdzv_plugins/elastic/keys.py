@@ -13,6 +13,7 @@
     all/notice          a node was left out or refused, for people (Notice)
     all/end             how the job ended (Outcome)
     failure/<round>     the first failure of a round, over all nodes
+    restart/<round>     the round failed, and its nodes' workers are restarted: a note of why
     all/asked/<id>      ephemeral, of whoever asks: a question to all nodes (``question_wire``)
     answer/<id>/<node_id>/<part>    ephemeral: a node's answer, until the question has gone
 
@@ -47,6 +48,7 @@ FINISHING = "all/finishing"
 NOTICE = "all/notice"
 END = "all/end"
 FAILURES = "failure/"
+RESTARTS = "restart/"
 ASKED = "all/asked/"
 ANSWERS = "answer/"
 
@@ -233,6 +235,12 @@ def readable(cls: type[T], held: Iterable[KeyValue]) -> Iterator[T]:
             yield decode(cls, kv.value)
         except ValueError as error:
             logger.warning("cannot read key %r of the rendezvous: %s", kv.key, error)
+
+
+def restarts_of(held: Iterable[KeyValue]) -> dict[int, str]:
+    """The notes below ``RESTARTS``, by round. Keys of another form are left out."""
+    rounds = ((kv.key.removeprefix(RESTARTS), kv.value) for kv in held)
+    return {int(number): value.decode(errors="replace") for number, value in rounds if number.isdecimal()}
 
 
 def _told(value: Any) -> dict[str, Any]:

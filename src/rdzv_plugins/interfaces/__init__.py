@@ -19,6 +19,8 @@ from rdzv_plugins.interfaces.optional import EnvironmentAware as EnvironmentAwar
 from rdzv_plugins.interfaces.optional import JobAware as JobAware
 from rdzv_plugins.interfaces.optional import MembershipAware as MembershipAware
 from rdzv_plugins.interfaces.optional import PeerAware as PeerAware
+from rdzv_plugins.interfaces.optional import RestartAware as RestartAware
+from rdzv_plugins.interfaces.optional import WaitAware as WaitAware
 from rdzv_plugins.interfaces.outcome import Failure as Failure
 from rdzv_plugins.interfaces.outcome import Outcome as Outcome
 from rdzv_plugins.interfaces.request import DEFAULT_RUN_ID as DEFAULT_RUN_ID

@@ -37,6 +37,29 @@ class JobAware(Protocol):
 
 
 @runtime_checkable
+class RestartAware(Protocol):
+    """Optional method of a handler that counts restarts over all nodes. For the agent's main thread."""
+
+    def count_restart(self, note: str) -> Sequence[str]:
+        """The workers of the current round have failed, and are to be restarted: count that, with a note of it.
+
+        Each round counts once, with the note that comes first. Returns the notes of all rounds that count, in their
+        order; that of the current one is the last. Raises ``ConnectionLost``, ``StoreError`` or ``TimeoutError`` if
+        nobody can be asked.
+        """
+        ...
+
+
+@runtime_checkable
+class WaitAware(Protocol):
+    """Optional method of a handler that knows what it waits for. Any thread; it sends nothing."""
+
+    def waits_for(self) -> str:
+        """While ``next_rendezvous`` waits: who is there and who is missing, a sentence. Empty while nobody knows."""
+        ...
+
+
+@runtime_checkable
 class MembershipAware(Protocol):
     """Optional methods of a handler that knows which nodes live. For the agent's main thread."""
 

@@ -19,6 +19,8 @@ class Failure:
     exit_code: int
     stderr: tuple[str, ...] = ()
     """The last lines of its standard error, at most a few kilobytes."""
+    cause: str = ""
+    """What is known beyond its end and its last lines, a sentence: an out-of-memory kill, say. Empty: nothing is."""
 
     @property
     def process_exit_code(self) -> int:
@@ -39,3 +41,7 @@ class Outcome:
     """A sentence, for the others and for the log."""
     failure: Failure | None = None
     """The worker that failed first over all nodes, if one did."""
+    why: str = ""
+    """Why the job has failed although restarts were left, a sentence; empty if none was."""
+    exit_code: int = 0
+    """What every node of a failed job ends with; 0: the code of ``failure``."""

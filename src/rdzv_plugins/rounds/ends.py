@@ -12,6 +12,8 @@ from rdzv_plugins.plain_text import printable
 
 _MOST_LINES = 100
 """The most lines that are read of a worker's last words; fewer are written."""
+_SENTENCE = 2000
+"""The most characters of a sentence."""
 
 
 def to_json(end: Outcome | Failure) -> str:
@@ -26,7 +28,11 @@ def parse_outcome(text: bytes | str) -> Outcome:
         failure, end = data.get("failure"), data["end"]
         if end not in ("done", "failed", "lost"):
             raise TypeError(f"its end is {end!r}")
-        return Outcome(end, printable(str(data["reason"])), _failure(failure) if failure else None)
+        code = data.get("exit_code", 0)
+        if type(code) is not int or not 0 <= code <= 255:
+            raise TypeError(f"its exit_code is {code!r}")
+        why = printable(str(data.get("why", "")))[:_SENTENCE]
+        return Outcome(end, printable(str(data["reason"])), _failure(failure) if failure else None, why, code)
     except (TypeError, AttributeError, KeyError, RecursionError) as error:
         raise ValueError(f"not an outcome: {error}") from None
 
@@ -50,7 +56,8 @@ def _failure(data: dict[str, Any]) -> Failure:
     if not isinstance(lines, list):
         raise TypeError("its stderr is no list of lines")
     stderr = tuple(printable(str(line)) for line in lines[-_MOST_LINES:])
-    return Failure(host=printable(str(data["host"])), stderr=stderr, **numbers)
+    cause = printable(str(data.get("cause", "")))[:_SENTENCE]
+    return Failure(host=printable(str(data["host"])), stderr=stderr, cause=cause, **numbers)
 
 
 def ended_error(outcome: Outcome, request: Request) -> errors.RendezvousFailed:
@@ -60,6 +67,8 @@ def ended_error(outcome: Outcome, request: Request) -> errors.RendezvousFailed:
         return errors.PeerFailed(
             f"run {request.run_id!r} failed on node {failed.node_rank} ({failed.host}): {outcome.reason}",
             failed,
+            why=outcome.why,
+            exit_code=outcome.exit_code,
         )
     return errors.RendezvousClosed(
         f"run {request.run_id!r} at {request.endpoint} has ended: {outcome.reason or outcome.end}",

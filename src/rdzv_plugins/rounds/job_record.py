@@ -1,19 +1,23 @@
 """What the nodes of a job tell each other through their control store: failures, ends, who has left.
 
-Keys, all under the prefix of the run: ``failure/<round>`` the first failure of a round (JSON),
-``end`` how the job ended (JSON), ``going/<agent>`` why an agent stops its workers, ``left/<agent>`` an agent
-that has left. JSON, never pickle: whoever can write to a store must not be able to run code on its readers.
+Keys, all under the prefix of the run: ``failure/<round>`` the first failure of a round (JSON), ``restarts`` the rounds
+that failed and whose workers were to be restarted (JSON), ``end`` how the job ended (JSON), ``going/<agent>`` why an
+agent stops its workers, ``left/<agent>`` an agent that has left. JSON, never pickle: whoever can write to a store must
+not be able to run code on its readers.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import timedelta
 
-from rdzv_plugins.errors import StoreTimeout
+from rdzv_plugins.errors import StoreError, StoreTimeout
 from rdzv_plugins.interfaces import Failure, Outcome
 from rdzv_plugins.rounds.ends import parse_failure, parse_outcome, to_json
 from rdzv_plugins.store import Store
+
+_TRIES = 100
 
 
 class JobRecord:
@@ -30,6 +34,16 @@ class JobRecord:
         """The first failure of ``round_``, if there was one."""
         text = self._read(f"failure/{round_}")
         return parse_failure(text) if text else None
+
+    def count_restart(self, round_: int, note: str) -> list[str]:
+        """Count ``round_`` unless it is counted, with a note; the notes of all that count, in order of the rounds."""
+        held = self._read("restarts")
+        for _ in range(_TRIES):
+            if round_ in (counted := _parse_restarts(held)):
+                return [text for _, text in sorted(counted.items())]
+            # who is not the first finds, mostly, that another node has counted the same round
+            held = self._store.compare_set("restarts", held, json.dumps(sorted({**counted, round_: note}.items())))
+        raise StoreError(f"the restart after round {round_} could not be counted: others write all the time")
 
     def end(self, outcome: Outcome) -> None:
         """Say how the job ended. The first to say so is believed."""
@@ -70,3 +84,11 @@ class JobRecord:
     def _read(self, key: str) -> bytes:
         # check first: get() of a missing key would block
         return self._store.get(key) if self._store.check([key]) else b""
+
+
+def _parse_restarts(text: bytes) -> dict[int, str]:
+    """By round. What cannot be read counts as nothing: others may write there what they like."""
+    try:
+        return {int(round_): str(note) for round_, note in json.loads(text or b"[]")}
+    except (TypeError, ValueError, RecursionError):
+        return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -12,9 +13,14 @@ from rdzv_launcher.run.agent import steps
 from rdzv_launcher.run.agent.decisions import Limits
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
+from rdzv_launcher.run.agent.retries import RetryLimits
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
 from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.fence.run_directory import RunDirectory
+from rdzv_launcher.run.health.answers import Health
+from rdzv_launcher.run.health.pulse import Pulse
+from rdzv_launcher.run.health.readiness import readiness
+from rdzv_launcher.run.health.server import HealthServer
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.keeper import Keeper
 from rdzv_launcher.run.monitor import WorkerMonitor
@@ -25,7 +31,6 @@ from rdzv_launcher.run.summary import failure_summary
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.error_files import hand_to_scheduler, record_own_error
 from rdzv_launcher.run.workers.event_log import EventLog
-from rdzv_launcher.run.workers.health import warn_of_health_port
 from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs
 from rdzv_launcher.run.workers.output.destinations import Layout
 from rdzv_launcher.run.workers.output.log_files import LogFiles
@@ -46,12 +51,15 @@ def launch(start: Preparation) -> int:
     spec, inbox = start.spec, Inbox()
     if spec.nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         logger.info("OMP_NUM_THREADS=1 for each worker (torchrun's default); set it to use more threads")
-    warn_of_health_port(os.environ)
     event_log = EventLog(spec.event_log_handler)
-    with RunDirectory() as directory:
+    with RunDirectory() as directory, contextlib.ExitStack() as at_end:
         layout = ThirdPartyLogs(spec) if spec.logs_specs else LogFiles(spec, directory.logs)
         signals = StoppingSignals(start.args.signals_to_handle, inbox.put)
         keeper = Keeper(preload_of(spec, os.environ))  # before anything has made a thread
+        pulse = Pulse()
+        health = Health(pulse, start.own.health_timeout)
+        if start.own.health_port and (server := HealthServer.open(health, start.own.health_port)) is not None:
+            at_end.callback(server.close)
         try:
             start.host.report_problems()
             with signals.raising(), importing_torch():
@@ -63,7 +71,7 @@ def launch(start: Preparation) -> int:
         except BaseException:
             keeper.close()
             raise
-        return Launch(start, handler, keeper, directory, layout, event_log, inbox, signals).run()
+        return Launch(start, handler, keeper, directory, layout, event_log, inbox, signals, pulse, health).run()
 
 
 class Launch:
@@ -79,6 +87,8 @@ class Launch:
         event_log: EventLog,
         inbox: Inbox,
         signals: StoppingSignals,
+        pulse: Pulse,
+        health: Health,
     ) -> None:
         self._spec = spec = start.spec
         self._farewell = ""
@@ -106,6 +116,7 @@ class Launch:
             monitor_interval=spec.monitor_interval_s,
             exit_barrier_timeout=start.args.exit_barrier_timeout,
             stuck_timeout=spec.stuck_timeout_s,
+            retries=RetryLimits(start.own.job_restarts, start.own.crash_loop, start.own.restart_delay),
             identical=os.environ.get(_IDENTICAL) == "1",
         )
         self._loop = AgentLoop(
@@ -115,7 +126,9 @@ class Launch:
             inbox,
             signals,
             on_late=lambda why: self._stacks.store_of_peers(handler.questions, why),
+            pulse=pulse,
         )
+        health.tell_by(lambda: readiness(self._loop.decisions.stage, self._loop.group, handler.waits_for()))
         self._run_id = handler.get_run_id()
         if handler.questions is not None:
             handler.questions.answer_with(self._stacks.answer)
@@ -142,13 +155,13 @@ class Launch:
 
     def _tell(self, end: steps.End) -> int:
         if isinstance(end.error, PeerFailed):
-            self._summarise(end.error.failure, {})
+            self._summarise(end.error.failure, {}, end.error.why)
         elif end.error is not None:
             raise end.error
         elif end.signal is not None:
             logger.warning("got %s: the workers of this node were stopped", end.signal.name)
         elif end.outcome.failure is not None:
-            self._summarise(end.outcome.failure, self._loop.failures)
+            self._summarise(end.outcome.failure, self._loop.failures, end.outcome.why)
             self._hand_to_scheduler(end.outcome.failure)
         return end.exit_code
 
@@ -174,7 +187,7 @@ class Launch:
         if end.error is not None and not isinstance(end.error, PeerFailed):
             record_own_error(end.error, os.environ.get(ERROR_FILE, ""))
 
-    def _summarise(self, first: Failure, here: dict[int, int]) -> None:
+    def _summarise(self, first: Failure, here: dict[int, int], why: str) -> None:
         used, most = self._loop.decisions.restarts_used, self._spec.max_restarts
         hint = "" if most else " (--max-restarts=N restarts all workers)"
         group, logs = self._loop.group, self._output.root
@@ -184,6 +197,7 @@ class Launch:
             node_rank=-1 if group is None else group.group_rank,
             restarts=f"restarts used on this node: {used} of {most}{hint}",
             log_dir=logs if _has_logs(logs) else "",
+            why=why,
         )
 
 

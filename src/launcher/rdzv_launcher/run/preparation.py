@@ -13,6 +13,7 @@ from rdzv_launcher.run import signals
 from rdzv_launcher.run.command_line.variables import blaming_variables
 from rdzv_launcher.run.directories import require_log_dir, require_temporary
 from rdzv_launcher.run.limits import require_files, require_processes
+from rdzv_launcher.run.own_options import OwnOptions, read_own
 from rdzv_launcher.run.request import build_request, check_meeting_point, check_script
 from rdzv_launcher.run.workers.spec import WorkersSpec, read_spec
 from rdzv_plugins.assemble.create import prepare
@@ -30,6 +31,7 @@ class Preparation:
     host: PluginHost
     entry: Entry
     request: Request
+    own: OwnOptions
     spec: WorkersSpec
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -48,6 +50,7 @@ class Preparation:
     def read_arguments(self) -> str:
         """Flags and variables, and what plug-ins add to them."""
         with blaming_variables(self.args):
+            self.own = read_own(self.args)
             self.request = build_request(self.args, self.host.resolve_request, self.host.catalog.meets_at)
         request = self.request
         nodes = str(request.max_nodes) if request.min_nodes == request.max_nodes else self.args.nnodes
@@ -95,7 +98,7 @@ class Preparation:
     def read_flags_of_workers(self) -> str:
         """What the flags say about the workers and their logs."""
         with blaming_variables(self.args):
-            self.spec = read_spec(self.args, self.request)
+            self.spec = read_spec(self.args, self.request, job_restarts=self.own.job_restarts)
         return "those about workers and logs can be read"
 
 

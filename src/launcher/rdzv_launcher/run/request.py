@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from rdzv_launcher.run.devices import local_world_size
-from rdzv_launcher.run.workers.preloading import PRELOAD
+from rdzv_launcher.run.own_options import NAMES
 from rdzv_plugins.endpoints import ALONE, Endpoint, check_port, parse_endpoint, require_meeting_point
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.host.discovery import normalise
@@ -58,7 +58,7 @@ def build_request(
     """
     given = frozenset(field for arg, fields in _GIVEN.items() if arg in args.given for field in fields) | {"entrypoint"}
     min_nodes, max_nodes = _node_range(args.nnodes)
-    conf = {key: value for key, value in parse_conf(args.rdzv_conf).items() if key != PRELOAD}
+    conf = {key: value for key, value in parse_conf(args.rdzv_conf).items() if key not in NAMES}
     if args.master_port is not None:
         check_port(args.master_port, what="--master-port")
     if args.max_restarts < 0:

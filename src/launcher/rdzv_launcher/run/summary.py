@@ -34,11 +34,17 @@ def describe(failure: Failure) -> str:
 
 
 def failure_summary(
-    first: Failure, here: Mapping[int, int], *, node_rank: int, restarts: str, log_dir: str = ""
+    first: Failure, here: Mapping[int, int], *, node_rank: int, restarts: str, log_dir: str = "", why: str = ""
 ) -> str:
-    """The whole text. ``here`` maps this node's failed global ranks to their exit codes."""
+    """The whole text. ``here`` maps this node's failed global ranks to their exit codes.
+
+    ``why``: why the job has ended although restarts were left; empty if none was.
+    """
     lines = ["the job failed.", f"  first failure: {describe(first)}"]
-    hint = _HINTS.get(signal.Signals(-first.exit_code)) if -first.exit_code in set(signal.Signals) else None
+    if why:
+        lines.insert(1, f"  {why}")
+    usual = _HINTS.get(signal.Signals(-first.exit_code)) if -first.exit_code in set(signal.Signals) else None
+    hint = first.cause or usual
     if hint:
         lines.append(f"  {hint}")
     if first.stderr:

@@ -68,6 +68,7 @@ class StaticHandler:
         self._watch: Watch | None = None
         self._end_watch: Watch | None = None
         self._restart = False
+        self._waits_for = ""
         self._problem: Exception | None = None
 
     def get_backend(self) -> str:
@@ -104,6 +105,12 @@ class StaticHandler:
 
     def first_failure(self) -> Failure | None:
         return self._record.first_failure(self._round) if self._record is not None else None
+
+    def count_restart(self, note: str) -> Sequence[str]:
+        return self._record.count_restart(self._round, note) if self._record is not None else [note]
+
+    def waits_for(self) -> str:
+        return self._waits_for
 
     def note_done(self) -> None:
         """Does nothing: the exit barrier says it."""
@@ -147,6 +154,7 @@ class StaticHandler:
     def next_rendezvous(self) -> RoundInfo:
         """Enter the next round and block until every node has. See ``rounds`` for how."""
         self.raise_if_ended()
+        self._waits_for = ""
         deadline = time.monotonic() + self._options.timeout
         try:
             if self._rounds is None:
@@ -227,6 +235,7 @@ class StaticHandler:
 
     def _follow(self, round_: int, deadline: float) -> Go:
         reporting = Reporting()
+        self._waits_for = f"round {round_} at {self._endpoint}: node rank 0 has not said yet that all nodes are there"
         store = self._control_()
         awaited = AwaitedKey(store.host, store.port, f"{self._prefix}/go/{round_}")
         try:
@@ -239,17 +248,20 @@ class StaticHandler:
     def _report(self, round_: int, deadline: float, reporting: Reporting) -> None:
         """Say who is missing, if it is time, or raise ``RendezvousTimeout`` saying it."""
         now = time.monotonic()
-        if not reporting.is_due() and now < deadline:
+        due = reporting.is_due()
+        if not due and self._waits_for and now < deadline:
             return
         missing = self._rounds_().missing(round_, self._nodes)
         who = f"missing: node rank {', '.join(map(str, missing))}" if missing else "node rank 0 has not started it"
         facts = f"{self._nodes - len(missing)} of {self._nodes} nodes are in round {round_} at {self._endpoint}; {who}"
+        self._waits_for = facts
         if now >= deadline:
             raise errors.RendezvousTimeout(
                 f"run {self._request.run_id!r}: {facts}, after {self._options.timeout:g} s",
                 remedy="Look at the output of those nodes. --rdzv-conf timeout=SECONDS waits longer.",
             )
-        logger.info("waiting: %s (%.0f s left)", facts, deadline - now)
+        if due:
+            logger.info("waiting: %s (%.0f s left)", facts, deadline - now)
 
     def _open_control_store(self) -> None:
         """Serve it on node rank 0, reach it from the others, and make sure that it is this job's."""

@@ -24,6 +24,8 @@ class Rendezvous(KnowsOthers, Protocol):
 
     def first_failure(self) -> Failure | None: ...
 
+    def count_restart(self, note: str) -> Sequence[str] | None: ...
+
     def note_leaving(self, reason: str) -> None: ...
 
     def lost_peers(self) -> Sequence[str]: ...
@@ -60,6 +62,10 @@ class Workers(Protocol):
 
     def tail(self, local_rank: int) -> tuple[str, ...]:
         """The last lines that a worker of the newest group wrote to stderr. Any thread."""
+        ...
+
+    def cause(self, local_rank: int, exit_code: int) -> str:
+        """What is known of a worker's end beyond that, a sentence; empty if nothing is. Its group is the newest."""
         ...
 
     def close(self) -> Sequence[int]:

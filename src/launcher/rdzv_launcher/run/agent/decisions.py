@@ -7,10 +7,11 @@ order. An agent is in one of these stages:
 2. *working*: its workers run;
 3. *stopping*: they are being stopped, for what comes next (``_Next``); what is left of them holds everything up;
 4. *asking*, after a failure: was a node lost? Then it is no failure of this one, and uses up no restart;
-5. *finding* the first failure over all nodes, when no restart is left;
-6. at the *barrier*: its workers have succeeded, those of others have not yet;
-7. *staying*: all is done, but others still need what this node serves;
-8. *ended*. On the way there the others are told how, once.
+5. *counting* a restart: is there one for the job, and when? *delaying* it;
+6. *finding* the first failure over all nodes, when no restart is left;
+7. at the *barrier*: its workers have succeeded, those of others have not yet;
+8. *staying*: all is done, but others still need what this node serves;
+9. *ended*. On the way there the others are told how, once.
 
 Four things hold in every order of events, and tests/unit/test_agent_decisions_model.py tries all of them: no worker is
 started while one of the last generation lives, or anything in its session; a restart is used up by a failure of this
@@ -30,7 +31,9 @@ from rdzv_launcher.run.agent.steps import Step
 from rdzv_plugins.errors import PeerFailed, RdzvError, WorkersStuck
 from rdzv_plugins.interfaces import Outcome
 
-Stage = Literal["joining", "working", "stopping", "asking", "finding", "barrier", "staying", "ended"]
+Stage = Literal[
+    "joining", "working", "stopping", "asking", "counting", "delaying", "finding", "barrier", "staying", "ended"
+]
 _Next = Literal["join", "ask", "stay", "leave"]
 """What follows when the workers have ended."""
 
@@ -80,6 +83,8 @@ class Decisions:
         self._killed = False
         self._stop_by: float | None = None
         self._hint_at: float | None = None
+        self._join_at: float | None = None
+        """When the delay before a restart is over."""
 
     @property
     def stage(self) -> Stage:
@@ -98,7 +103,7 @@ class Decisions:
     @property
     def wake_at(self) -> float | None:
         """When ``TimePassed`` is to be told, unless something happens before; None: nothing is timed."""
-        times = [time for time in (self._stop_by, self._hint_at) if time is not None]
+        times = [time for time in (self._stop_by, self._hint_at, self._join_at) if time is not None]
         return min(times, default=None)
 
     def begin(self) -> tuple[Step, ...]:
@@ -123,9 +128,9 @@ class Decisions:
                 return self._on_group(now) if generation == self._generation else ()
             case events.TimePassed():
                 return self._on_time(now)
-        return self._on_answer(event) + self._on_news(event, now)
+        return self._on_answer(event, now) + self._on_news(event, now)
 
-    def _on_answer(self, event: Event) -> tuple[Step, ...]:
+    def _on_answer(self, event: Event, now: float) -> tuple[Step, ...]:
         """An answer to the step that began a stage."""
         match self._stage, event:
             case "joining", events.Joined(node_rank):
@@ -138,6 +143,12 @@ class Decisions:
                 return (steps.Stay(),)
             case "asking", events.PeersAnswered(lost):
                 return self._after_failure(lost)
+            case "counting", events.RestartAllowed(delay):
+                return self._restart(delay, now)
+            case "counting", events.RestartRefused(failure, reason, why, exit_code):
+                outcome = Outcome("failed", reason, failure, why, exit_code)
+                self._end = steps.End(exit_code or failure.process_exit_code or 1, outcome)
+                return self._leave()
             case "finding", events.CauseFound(failure, reason):
                 self._end = steps.End(failure.process_exit_code or 1, Outcome("failed", reason, failure))
                 return self._leave()
@@ -147,8 +158,10 @@ class Decisions:
         return ()
 
     def _on_news(self, event: Event, now: float) -> tuple[Step, ...]:
-        """Something that happens while workers run, or at the exit barrier."""
+        """Something that happens while workers run, before they are restarted, or at the exit barrier."""
         match self._stage, event:
+            case "delaying", events.NodesWait():  # others are about to begin
+                return self._join()
             case "working", events.NodesWait():
                 return self._stop(signal.SIGTERM, "join", now)
             case "working", events.Fenced():
@@ -215,6 +228,8 @@ class Decisions:
         return self._stop(signal.SIGTERM, "leave", now)
 
     def _on_time(self, now: float) -> tuple[Step, ...]:
+        if self._join_at is not None and now >= self._join_at:
+            return self._join()
         if self._stage != "stopping":
             return ()
         said: tuple[Step, ...] = ()
@@ -239,13 +254,21 @@ class Decisions:
             said = steps.Say("the workers of this node failed with a node that was lost: this uses up no restart")
             return (said, *self._join())
         if self._used < self._limits.max_restarts and self._group == "gone":
-            self._used += 1
-            said = steps.Say(f"restarting the workers: restart {self._used} of {self._limits.max_restarts}")
-            return (said, *self._join())
+            self._stage = "counting"
+            return (steps.CountRestart(*(self._failure or (0, -int(signal.SIGKILL)))),)
         if self._used < self._limits.max_restarts:
             return self._join()  # which is not possible
         self._stage = "finding"
         return (steps.FindCause(*(self._failure or (0, -int(signal.SIGKILL)))),)
+
+    def _restart(self, delay: float, now: float) -> tuple[Step, ...]:
+        self._used += 1
+        later = f", in {delay:g} s" if delay > 0 else ""
+        said = steps.Say(f"restarting the workers: restart {self._used} of {self._limits.max_restarts}{later}")
+        if delay <= 0:
+            return (said, *self._join())
+        self._stage, self._join_at = "delaying", now + delay
+        return (said,)
 
     def _stop(self, number: signal.Signals, following: _Next, now: float) -> tuple[Step, ...]:
         """Stop what lives of the workers; ``following`` comes after that. It never takes longer than it would have."""
@@ -280,6 +303,7 @@ class Decisions:
                 return self._leave()
 
     def _join(self) -> tuple[Step, ...]:
+        self._join_at = None
         if self._group == "stuck":
             self._end = self._error_end(_stuck(_LEFT))
             return self._leave()
@@ -295,7 +319,7 @@ class Decisions:
 
     def _leave(self) -> tuple[Step, ...]:
         assert self._end is not None
-        self._stage = "ended"
+        self._stage, self._join_at = "ended", None
         return (steps.Kill(), steps.Leave(self._end.outcome), self._end)
 
     def _error_end(self, error: Exception) -> steps.End:

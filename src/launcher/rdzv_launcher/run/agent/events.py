@@ -79,6 +79,28 @@ class PeersAnswered:
 
 
 @dataclass(frozen=True)
+class RestartAllowed:
+    """An answer to ``CountRestart``: the workers may be restarted."""
+
+    delay: float = 0.0
+    """So many seconds later."""
+
+
+@dataclass(frozen=True)
+class RestartRefused:
+    """An answer to ``CountRestart``: the job ends here, although this node has restarts left."""
+
+    failure: Failure
+    """The worker that failed first over all nodes."""
+    reason: str
+    """The failure in a sentence."""
+    why: str
+    """Why it is not restarted, in a sentence."""
+    exit_code: int = 0
+    """What all nodes end with; 0: the code of the failure."""
+
+
+@dataclass(frozen=True)
 class CauseFound:
     """The answer to ``FindCause``: the worker that failed first over all nodes."""
 
@@ -132,6 +154,8 @@ Event: TypeAlias = (
     | Stuck
     | NodesWait
     | PeersAnswered
+    | RestartAllowed
+    | RestartRefused
     | CauseFound
     | BarrierOver
     | MustRunAgain

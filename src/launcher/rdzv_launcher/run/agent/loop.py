@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.collaborators import Rendezvous, Workers
@@ -24,19 +24,25 @@ from rdzv_launcher.run.agent.decisions import Decisions, Limits
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.exit_barrier import ExitBarrier
 from rdzv_launcher.run.agent.ranks import RoleInfo, exchange, identical
+from rdzv_launcher.run.agent.retries import Retries, RetryLimits
 from rdzv_launcher.run.agent.round_store import RoundStore, is_graceful_exit, is_lost, is_timeout
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
 from rdzv_launcher.run.agent.stuck_workers import StuckWorkers
+from rdzv_launcher.run.health.pulse import Pulse
 from rdzv_launcher.run.summary import describe
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import NodeLost, RendezvousFailed, is_signal
-from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.interfaces import Failure, Outcome
 from rdzv_plugins.rounds.joining_again import must_join_again
 
 logger = logging.getLogger(__name__)
 
 _REPORT_TIMEOUT_S = 5.0
+_LOOKS = ("working", "delaying")
+"""The stages in which the rendezvous is asked for news."""
+_START_S, _LEAVE_S = 120.0, 60.0
+"""How long the main thread may take to start workers, which may have to be preloaded, and to end."""
 
 Inbox = queue.SimpleQueue[Event]
 """Its ``put`` may be called from any thread, and in the middle of a signal handler."""
@@ -52,6 +58,7 @@ class Settings:
     exit_barrier_timeout: float = 300.0
     stuck_timeout: float = 0.0
     """How long a worker may be in uninterruptible sleep; 0: for ever."""
+    retries: RetryLimits = field(default_factory=RetryLimits)
     identical: bool = False
     """All nodes are known to have as many workers of one role: no ranks are exchanged."""
 
@@ -67,8 +74,12 @@ class AgentLoop:
         inbox: Inbox,
         signals: StoppingSignals,
         on_late: Callable[[str], None] = lambda why: None,
+        pulse: Pulse | None = None,
     ) -> None:
-        """``workers`` and ``signals`` put what happens into ``inbox``; ``on_late`` is the exit barrier's."""
+        """``workers`` and ``signals`` put what happens into ``inbox``; ``on_late`` is the exit barrier's.
+
+        ``pulse`` is told that the main thread goes on.
+        """
         self._on_late = on_late
         self._settings = settings
         self._rendezvous, self._workers = rendezvous, workers
@@ -76,13 +87,15 @@ class AgentLoop:
         self._host = socket.gethostname()
         self._decisions = Decisions(settings.limits, host=self._host, pid=os.getpid())
         self._stuck = StuckWorkers(settings.stuck_timeout)
+        self._retries = Retries(settings.retries, rendezvous)
+        self._pulse = pulse or Pulse()
         self._store: RoundStore | None = None
         self._group: WorkerGroup | None = None
         self._untold: deque[Event] = deque()
         """What was taken from the inbox, and not told to the decisions yet."""
         self._failures: dict[int, int] = {}
         self._report: threading.Thread | None = None
-        self._look_at = 0.0
+        self._look_at = self._started_at = 0.0
         self._stuck_at: float | None = None
 
     @property
@@ -147,10 +160,14 @@ class AgentLoop:
                 return self._untold.popleft()
             now = time.monotonic()
             times = [each for each in (self._decisions.wake_at, *self._looks(now)) if each is not None]
+            wait = max(0.0, min(times) - now) if times else None
+            self._pulse.beat(wait)
             try:
-                return self._inbox.get(timeout=max(0.0, min(times) - now) if times else None)
+                return self._inbox.get(timeout=wait)
             except queue.Empty:
                 pass
+            finally:
+                self._pulse.beat(0.0)
             now = time.monotonic()
             wake_at = self._decisions.wake_at
             if wake_at is not None and now >= wake_at:
@@ -159,23 +176,24 @@ class AgentLoop:
                 return event
 
     def _looks(self, now: float) -> tuple[float | None, ...]:
-        """When something has to be looked at: only while workers run."""
-        if self._decisions.stage != "working":
+        """When something has to be looked at: only while workers run, or are about to be restarted."""
+        if self._decisions.stage not in _LOOKS:
             return ()
         self._look_at = min(self._look_at, now + self._settings.monitor_interval)
-        return self._look_at, self._stuck_at
+        return self._look_at, self._stuck_at if self._decisions.stage == "working" else None
 
     def _look(self, now: float) -> Event | None:
-        if self._decisions.stage != "working":
+        stage = self._decisions.stage
+        if stage not in _LOOKS:
             return None
-        if self._stuck_at is not None and now >= self._stuck_at and self._group is not None:
+        if stage == "working" and self._stuck_at is not None and now >= self._stuck_at and self._group is not None:
             self._stuck_at = self._stuck.look_at(now)
             if (stuck := self._stuck.look(self._group.pids, now)) is not None:
                 return stuck
         if now < self._look_at:
             return None
         self._look_at = now + self._settings.monitor_interval
-        return self._ask(lambda: events.NodesWait() if self._rendezvous.num_nodes_waiting() > 0 else None)
+        return self._ask(lambda: events.NodesWait() if self._rendezvous.num_nodes_waiting() > 0 else None, within=0.0)
 
     def _take(self, step: Step) -> Event | None:
         """Take a step; returns its answer, if it has one and no signal came in between."""
@@ -193,6 +211,8 @@ class AgentLoop:
                 self._workers.kill_all()
             case steps.AskPeers():
                 return self._ask(lambda: events.PeersAnswered(self._rendezvous.peer_lost()))
+            case steps.CountRestart(local_rank, exit_code):
+                return self._ask(lambda: self._count_restart(local_rank, exit_code))
             case steps.FindCause(local_rank, exit_code):
                 return self._ask(lambda: self._find_cause(local_rank, exit_code))
             case steps.WaitAtBarrier():
@@ -207,14 +227,20 @@ class AgentLoop:
                 self._leave(outcome)
         return None
 
-    def _ask(self, question: Callable[[], Event | None]) -> Event | None:
-        """Ask what may have to wait for others. A signal ends it: it is in the inbox, and there is no answer."""
+    def _ask(self, question: Callable[[], Event | None], within: float | None = None) -> Event | None:
+        """Ask what may have to wait for others. A signal ends it: it is in the inbox, and there is no answer.
+
+        ``within`` so many seconds the answer has to be there; None: as long as it takes.
+        """
+        self._pulse.beat(within)
         try:
             with self._signals.raising():
                 answer = question()
         except Exception as error:
             # in the middle of other people's code a signal may come out as an exception of theirs
             return None if self._signals.pending else events.Failed(error)
+        finally:
+            self._pulse.beat(0.0)
         return None if self._signals.pending else answer
 
     def _join(self) -> Event:
@@ -251,20 +277,20 @@ class AgentLoop:
     def _start(self, generation: int, restarts_used: int) -> Event | None:
         assert self._group is not None
         self._failures, self._report = {}, None
+        self._pulse.beat(_START_S)
         self._group = replace(self._group, generation=generation, restarts_used=restarts_used)
         try:
             self._group = replace(self._group, pids=dict(self._workers.start(self._group)))
         except Exception as error:
             self._workers.kill_all()
             return events.StartFailed(error)
-        now = time.monotonic()
+        now = self._started_at = time.monotonic()
         self._look_at, self._stuck_at = now + self._settings.monitor_interval, self._stuck.look_at(now)
         return None
 
     def _tell_failure(self, local_rank: int, exit_code: int) -> None:
         """Tell the others on a thread of its own: it goes over the network, and the workers are to be stopped now."""
-        assert self._group is not None
-        failure = self._group.failure(local_rank, exit_code, host=self._host, stderr=self._workers.tail(local_rank))
+        failure = self._failure_here(local_rank, exit_code)
         logger.error("%s", describe(failure))
 
         def tell() -> None:
@@ -277,14 +303,28 @@ class AgentLoop:
         self._report.start()
 
     def _find_cause(self, local_rank: int, exit_code: int) -> Event:
-        """The first failure of the round over all nodes; this node's own when the others cannot be asked."""
-        assert self._group is not None
+        """The first failure of the round over all nodes, unless it is that one was lost, which it raises."""
         if lost := self._rendezvous.lost_peers():
             raise NodeLost(
                 f"run {self._rendezvous.get_run_id()!r}: {'; '.join(lost)}. The workers here failed with it",
                 remedy="Look at the output of that node. With --max-restarts=N the others wait for one in its place.",
             )
-        first = self._group.failure(local_rank, exit_code, host=self._host, stderr=self._workers.tail(local_rank))
+        first = self._first_failure(local_rank, exit_code)
+        return events.CauseFound(first, describe(first))
+
+    def _count_restart(self, local_rank: int, exit_code: int) -> Event:
+        """Whether the workers may be restarted, as far as the job is concerned."""
+        ran = time.monotonic() - self._started_at
+        return self._retries.decide(self._first_failure(local_rank, exit_code), ran)
+
+    def _failure_here(self, local_rank: int, exit_code: int) -> Failure:
+        assert self._group is not None
+        stderr, cause = self._workers.tail(local_rank), self._workers.cause(local_rank, exit_code)
+        return self._group.failure(local_rank, exit_code, host=self._host, stderr=stderr, cause=cause)
+
+    def _first_failure(self, local_rank: int, exit_code: int) -> Failure:
+        """The first failure of the round over all nodes; this node's own when the others cannot be asked."""
+        first = self._failure_here(local_rank, exit_code)
         try:
             if self._report is not None:
                 self._report.join(_REPORT_TIMEOUT_S)
@@ -295,7 +335,7 @@ class AgentLoop:
             if is_signal(error):
                 raise
             logger.debug("could not ask for the first failure: %s", error)
-        return events.CauseFound(first, describe(first))
+        return first
 
     def _wait_at_barrier(self) -> Event:
         assert self._group is not None
@@ -322,6 +362,7 @@ class AgentLoop:
     def _leave(self, outcome: Outcome) -> None:
         """From here on signals are ignored: the workers are gone, and what is left to do takes a limited time."""
         self._signals.ignore_all()
+        self._pulse.beat(_LEAVE_S)
         try:
             if left := self._workers.close():
                 logger.error("processes that the workers of this node have started do not end: %s", list(left))

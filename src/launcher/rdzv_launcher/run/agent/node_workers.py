@@ -21,7 +21,9 @@ from rdzv_launcher.run.keeper.keeper import Keeper
 from rdzv_launcher.run.keeper.messages import Ended, Lost, NotPreloaded, Preloaded
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.stacks.node import NodeStacks
+from rdzv_launcher.run.workers.causes import cause_of
 from rdzv_launcher.run.workers.file_timer import FileTimer
+from rdzv_launcher.run.workers.memory_kills import MemoryKills
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.starts import prepare_starts
@@ -63,6 +65,7 @@ class NodeWorkers:
         self._storing: threading.Timer | None = None
         self._extra, self._use_agent_store = extra, use_agent_store
         self._timer = FileTimer(spec.run_id, os.environ)
+        self._kills = MemoryKills()
         self._lock = threading.RLock()
         """Of the keeper, which is for one thread, and of what follows."""
         self._generation = 0
@@ -81,6 +84,7 @@ class NodeWorkers:
     def start(self, group: WorkerGroup) -> Mapping[int, int]:
         """Start all workers of ``group``; returns their pids by local rank. Raises ``RdzvError``."""
         variables = self._timer.start()
+        self._kills.begin()
         with self._lock:
             self._replace_lost_keeper()
             self._fence.starting()
@@ -140,6 +144,10 @@ class NodeWorkers:
     def tail(self, local_rank: int) -> tuple[str, ...]:
         """The last lines that a worker of the newest group wrote to stderr. Any thread."""
         return self._monitor.tail(local_rank)
+
+    def cause(self, local_rank: int, exit_code: int) -> str:
+        """What is known of a worker's end beyond that; see ``Workers``."""
+        return cause_of(exit_code, self.tail(local_rank), self._kills)
 
     def error_file(self, local_rank: int) -> str:
         """Where a worker of the newest group records its exception; empty if nowhere."""

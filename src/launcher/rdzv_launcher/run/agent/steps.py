@@ -1,7 +1,8 @@
 """What an agent does: the steps that ``Decisions`` asks for. Values without behaviour.
 
-Of several steps at once only the last may be one that is answered: ``Join``, ``Start``, ``AskPeers``, ``FindCause``,
-``WaitAtBarrier``, ``Stay``. Their answer may also be ``Failed``, or none, when a signal has come in between.
+Of several steps at once only the last may be one that is answered: ``Join``, ``Start``, ``AskPeers``,
+``CountRestart``, ``FindCause``, ``WaitAtBarrier``, ``Stay``. Their answer may also be ``Failed``, or none, when a
+signal has come in between.
 """
 
 from __future__ import annotations
@@ -51,6 +52,17 @@ class Kill:
 @dataclass(frozen=True)
 class AskPeers:
     """The workers have failed: was a node lost? ``PeersAnswered``."""
+
+
+@dataclass(frozen=True)
+class CountRestart:
+    """The workers have failed by themselves, and this node has a restart left: is there one for the job?
+
+    ``RestartAllowed`` or ``RestartRefused``. The fields are those of ``FindCause``.
+    """
+
+    local_rank: int
+    exit_code: int
 
 
 @dataclass(frozen=True)
@@ -108,5 +120,18 @@ class End:
 
 
 Step: TypeAlias = (
-    Join | Start | Report | Stop | Kill | AskPeers | FindCause | WaitAtBarrier | Stay | NoteLeaving | Say | Leave | End
+    Join
+    | Start
+    | Report
+    | Stop
+    | Kill
+    | AskPeers
+    | CountRestart
+    | FindCause
+    | WaitAtBarrier
+    | Stay
+    | NoteLeaving
+    | Say
+    | Leave
+    | End
 )

@@ -33,6 +33,16 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         "(also RDZV_PRELOAD, or --rdzv-conf preload=MODULE[:MODULE...])",
     )
     ours.add_argument(
+        "--health-port",
+        "--health_port",
+        action=Value,
+        type=int,
+        default=0,
+        metavar="PORT",
+        help="answer /healthz and /readyz by HTTP on this port; 0: on none (also TORCHELASTIC_HEALTH_CHECK_PORT, or "
+        "--rdzv-conf health_port=PORT)",
+    )
+    ours.add_argument(
         "--enable-tiered-parallel-tcpstore",
         "--enable_tiered_parallel_tcpstore",
         action=Value,

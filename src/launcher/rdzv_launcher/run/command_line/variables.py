@@ -10,7 +10,11 @@ from collections.abc import Iterator
 
 from rdzv_plugins.errors import UsageError
 
-_ALSO = {"exit_barrier_timeout": "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", "preload": "RDZV_PRELOAD"}
+_ALSO = {
+    "exit_barrier_timeout": "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
+    "health_port": "TORCHELASTIC_HEALTH_CHECK_PORT",
+    "preload": "RDZV_PRELOAD",
+}
 """Other variables, torch's among them, that say the same as a flag. The flag's own variable wins."""
 
 

@@ -64,9 +64,16 @@ class WorkersSpec:
         return not self.shown_ranks or local_rank in self.shown_ranks
 
 
-def read_spec(args: argparse.Namespace, request: Request, environ: Mapping[str, str] | None = None) -> WorkersSpec:
+def read_spec(
+    args: argparse.Namespace,
+    request: Request,
+    environ: Mapping[str, str] | None = None,
+    *,
+    job_restarts: int | None = None,
+) -> WorkersSpec:
     """The spec of a parsed command line. ``environ``: instead of that of this process.
 
+    ``job_restarts``: how often workers may be restarted over all nodes; without --max-restarts, on this one, too.
     Before signals are taken over. Raises ``UsageError`` that names the flag or the variable, and ``MissingDependency``.
     """
     environ = os.environ if environ is None else environ
@@ -82,7 +89,7 @@ def read_spec(args: argparse.Namespace, request: Request, environ: Mapping[str, 
         nproc=request.nproc_per_node,
         run_id=request.run_id,
         role=request.role,
-        max_restarts=request.max_restarts,
+        max_restarts=request.max_restarts if job_restarts is None or "max_restarts" in request.given else job_restarts,
         start_method=args.start_method,
         redirects=parse_streams("--redirects", args.redirects),
         tee=parse_streams("--tee", args.tee),

@@ -48,7 +48,9 @@ class WorkerGroup:
     def local_world_size(self) -> int:
         return len(self.workers)
 
-    def failure(self, local_rank: int, exit_code: int, *, host: str, stderr: tuple[str, ...] = ()) -> Failure:
+    def failure(
+        self, local_rank: int, exit_code: int, *, host: str, stderr: tuple[str, ...] = (), cause: str = ""
+    ) -> Failure:
         """The end of a worker, as the other nodes are told of it."""
         return Failure(
             node_rank=self.group_rank,
@@ -58,4 +60,5 @@ class WorkerGroup:
             pid=self.pids.get(local_rank, -1),
             exit_code=exit_code,
             stderr=stderr,
+            cause=cause,
         )

@@ -1,0 +1,33 @@
+"""The signs of life of an agent's main thread: it says until when it will be back, and whether it waits for others."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+import traceback
+
+
+class Pulse:
+    """Made by the thread that beats; any thread may read it. Reading and writing cost no lock."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._back_at = math.inf
+
+    def beat(self, within: float | None) -> None:
+        """It goes on, and will be back in so many seconds; None: it waits for others, for as long as that takes."""
+        self._back_at = math.inf if within is None else time.monotonic() + within
+
+    def overdue(self) -> float:
+        """For how many seconds the thread should have been back; 0 or less: it is not due yet."""
+        return time.monotonic() - self._back_at
+
+    def place(self) -> str:
+        """Where the thread is now, as ``/site/plugin.py:12 (rdzv_worker_env)``; empty if it has ended."""
+        frame = sys._current_frames().get(self._thread)
+        if frame is None:
+            return ""
+        last = traceback.extract_stack(frame, limit=1)[-1]
+        return f"{last.filename}:{last.lineno} ({last.name})"

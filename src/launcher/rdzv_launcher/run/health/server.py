@@ -1,0 +1,157 @@
+"""Answers ``/healthz`` and ``/readyz`` on a thread of its own, whatever the agent's main thread does.
+
+Whoever can reach the port may ask, and may ask wrongly, slowly or without end: a connection has a few seconds and a few
+kilobytes, there are few at a time, and one too many costs the oldest its place. Nothing here ever blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+import time
+
+from rdzv_launcher.run.health.answers import Health
+from rdzv_launcher.run.health.http import MOST_BYTES, read_request, response
+from rdzv_plugins.errors import AddressInUse
+from rdzv_plugins.kvstore.sockets.listening import bind
+from rdzv_plugins.options import PortRange
+
+logger = logging.getLogger(__name__)
+
+_SECONDS = 5.0
+"""For one connection, from its beginning to its end."""
+_MOST = 32
+"""Connections at a time."""
+_PAUSE_S = 1.0
+"""Before the next one is accepted, where there are no descriptors left for it."""
+
+
+class _Connection:
+    """What one client has sent, and what it has not taken yet."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self.client = client
+        self.received = b""
+        self.reply: bytes | None = None
+        self.until = time.monotonic() + _SECONDS
+
+
+class HealthServer:
+    """Serves from ``open`` to ``close``. Its methods are for one thread."""
+
+    def __init__(self, health: Health, listener: socket.socket) -> None:
+        """Takes over ``listener``."""
+        self._health, self._listener = health, listener
+        self._listener.setblocking(False)
+        self._connections: dict[socket.socket, _Connection] = {}
+        self._accept_at = 0.0
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for each in (self._wake_r, self._listener):
+            self._selector.register(each, selectors.EVENT_READ)
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="rdzv-health", daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def open(health: Health, port: int) -> HealthServer | None:
+        """Serve on this port of all interfaces. None if that is not possible, which is said: the job goes on."""
+        try:
+            return HealthServer(health, bind("", PortRange(port, port), f"--health-port={port}"))
+        except (AddressInUse, OSError) as error:
+            logger.warning("%s; nobody is told there how this agent is, and the job goes on", error)
+            return None
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    def close(self) -> None:
+        """Serve no longer."""
+        self._closed = True
+        self._wake_w.send(b"x")
+        self._thread.join()
+        for each in (*self._connections, self._listener, self._wake_r, self._wake_w):
+            each.close()
+        self._selector.close()
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                self._turn()
+            except Exception:  # the agent has to go on being asked, whatever went wrong
+                logger.exception("the thread that tells how this agent is met an error")
+                time.sleep(_PAUSE_S)
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        times = [each.until for each in self._connections.values()]
+        if self._accept_at:
+            times.append(self._accept_at)
+        for key, _ in self._selector.select(max(0.0, min(times) - now) if times else None):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj is not self._wake_r:
+                connection = self._connections.get(key.fileobj)  # type: ignore[call-overload]
+                if connection is not None:  # else it had to make room
+                    self._serve(connection)
+        now = time.monotonic()
+        if self._accept_at and now >= self._accept_at:
+            self._accept_at = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        for connection in [each for each in self._connections.values() if now >= each.until]:
+            self._drop(connection)
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError, InterruptedError):
+            return
+        except OSError as error:  # no descriptors: the selector would tell of it again and again
+            logger.debug("a connection to the health port was not accepted: %s", error)
+            self._selector.unregister(self._listener)
+            self._accept_at = time.monotonic() + _PAUSE_S
+            return
+        if len(self._connections) >= _MOST:
+            self._drop(next(iter(self._connections.values())))
+        client.setblocking(False)
+        self._connections[client] = _Connection(client)
+        self._selector.register(client, selectors.EVENT_READ)
+
+    def _serve(self, connection: _Connection) -> None:
+        try:
+            if connection.reply is None:
+                self._receive(connection)
+            if connection.reply is not None:
+                connection.reply = connection.reply[connection.client.send(connection.reply) :]
+                if not connection.reply:
+                    self._drop(connection)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:  # it has gone
+            self._drop(connection)
+
+    def _receive(self, connection: _Connection) -> None:
+        data = connection.client.recv(MOST_BYTES)
+        connection.received += data
+        wanted = read_request(connection.received)
+        if wanted is None:
+            if not data:  # it has hung up
+                self._drop(connection)
+            return
+        if wanted.refused:
+            connection.reply = response(wanted.refused, "not a request for /healthz or /readyz")
+        else:
+            answer = self._health.answer(wanted.path)
+            connection.reply = response(answer.status, answer.text, head=wanted.head)
+        self._selector.modify(connection.client, selectors.EVENT_WRITE)
+
+    def _drop(self, connection: _Connection) -> None:
+        if self._connections.pop(connection.client, None) is not None:
+            self._selector.unregister(connection.client)
+            with contextlib.suppress(OSError):  # what it still sends is not to cost it the answer
+                connection.client.shutdown(socket.SHUT_WR)
+            connection.client.close()

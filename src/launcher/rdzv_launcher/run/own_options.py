@@ -1,0 +1,58 @@
+"""The keys of --rdzv-conf that are of ``rdzv-run`` itself, whatever the backend: none of these gets them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from rdzv_launcher.run.workers.preloading import PRELOAD
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.options import option, parse_conf, parse_options
+
+
+@dataclass(frozen=True)
+class OwnOptions:
+    """What they say, in this launch."""
+
+    job_restarts: int | None = option(
+        None,
+        help="How often workers that failed are restarted, counted over all nodes; unset: --max-restarts of each node "
+        "alone. Without --max-restarts it is that, too.",
+        minimum=0,
+    )
+    restart_delay: float = option(
+        1.0,
+        help="Time before the third restart without progress; each further one waits twice as long, up to a minute. "
+        "0: none.",
+        unit="s",
+        minimum=0,
+        maximum=3600,
+    )
+    crash_loop: Literal["code", "any", "off"] = option(
+        "code",
+        help="Which failures end the job, with exit code 82, when they have come three times in a row at the same "
+        "place: those of the program's text, any, or none.",
+    )
+    health_port: int = option(0, help="The same as --health-port.", minimum=0, maximum=65535)
+    health_timeout: float = option(
+        60.0,
+        help="How long the agent's main thread may stand still before /healthz says that it does.",
+        unit="s",
+        minimum=1,
+    )
+
+
+NAMES = frozenset({PRELOAD, *(each.name for each in dataclasses.fields(OwnOptions))})
+"""All of them: those of which somebody else makes something, too."""
+
+
+def read_own(args: argparse.Namespace) -> OwnOptions:
+    """What the arguments say. A flag wins over a key. Raises ``UsageError`` that names the one or the other."""
+    names = {each.name for each in dataclasses.fields(OwnOptions)}
+    conf = {key: value for key, value in parse_conf(args.rdzv_conf).items() if key in names}
+    own = parse_options(OwnOptions, conf, "rdzv-run")
+    if not 0 <= args.health_port <= 65535:
+        raise UsageError(f"--health-port={args.health_port} is no port", remedy="1 to 65535, or 0 for none.")
+    return dataclasses.replace(own, health_port=args.health_port or own.health_port)

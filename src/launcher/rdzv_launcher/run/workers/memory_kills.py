@@ -1,0 +1,130 @@
+"""Processes of this node that the kernel has killed because memory was short, as its own counters say.
+
+A worker's end by signal 9 does not say who has sent it. The counter of the memory cgroup in which the workers run does:
+``oom_kill`` in ``memory.events`` (cgroup v2) or ``memory.oom_control`` (v1) grows before the process gets the signal,
+and counts those of that cgroup. Where there is none of these, that of the machine does (``/proc/vmstat``). Linux only.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL
+
+_KILLS = "oom_kill"
+_V1_LIMIT = "memory.limit_in_bytes"
+_NO_LIMIT = 1 << 60
+"""cgroup v1 has no word for it, but a number that no machine has."""
+
+
+@dataclass(frozen=True)
+class _Counter:
+    """Where the kernel counts, and what that number is about."""
+
+    file: Path
+    cgroup: str
+    """Its name; empty for the whole machine."""
+    limits: tuple[Path, ...] = ()
+    """The files with its limit and those of the cgroups around it, innermost first."""
+
+
+class MemoryKills:
+    """Of one generation of workers after the other. One thread."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        """``root``: where ``proc`` is, and all that it names."""
+        self._counter = _find(root)
+        self._before = self._count()
+
+    def begin(self) -> None:
+        """Workers are about to be started: what was killed before is none of them."""
+        self._before = self._count()
+
+    def describe(self, exit_code: int) -> str:
+        """What the counter says of a worker that has ended so, a sentence; empty if it says nothing."""
+        counter, count, before = self._counter, self._count(), self._before
+        if counter is None or count is None or before is None:
+            return ""
+        killed = exit_code == -SIGKILL
+        if count <= before:
+            if not killed or not counter.cgroup:
+                return ""
+            return (
+                "Not by the kernel's out-of-memory killer, whose count for the workers' cgroup has not grown: a person "
+                "or a program has sent the signal."
+            )
+        where = f"cgroup {counter.cgroup}{_limit(counter)}" if counter.cgroup else "this machine"
+        if killed and counter.cgroup and count - before == 1:
+            return f"The kernel's out-of-memory killer has killed it: {where} had no memory left."
+        return (
+            f"The kernel's out-of-memory killer has killed {count - before} process(es) of {where} since the workers "
+            "were started."
+        )
+
+    def _count(self) -> int | None:
+        return None if self._counter is None else _read(self._counter.file)
+
+
+def _read(file: Path) -> int | None:
+    """The number of kills in a file of lines with a name and a number; None if it is not there."""
+    try:
+        for line in file.read_text().splitlines():
+            name, _, number = line.partition(" ")
+            if name == _KILLS:
+                return int(number)
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _find(root: Path) -> _Counter | None:
+    """The counter of the cgroup of this process, which the workers inherit; of the machine, if there is none."""
+    places = _places(root)
+    for version, events, limit in (("2", "memory.events", "memory.max"), ("1", "memory.oom_control", _V1_LIMIT)):
+        for mount, path in places.get(version, ()):
+            directory = root / mount.lstrip("/") / path.lstrip("/")
+            if _read(directory / events) is not None:
+                above = [each for each in (directory, *directory.parents) if (each / limit).exists()]
+                return _Counter(directory / events, path or "/", tuple(each / limit for each in above))
+    machine = root / "proc/vmstat"
+    return _Counter(machine, "") if _read(machine) is not None else None
+
+
+def _places(root: Path) -> dict[str, list[tuple[str, str]]]:
+    """By version of cgroups: (mount point, path below it), the most likely one first.
+
+    In a container the path may be that on its host, of which the mount shows only the end.
+    """
+    own: dict[str, str] = {}
+    found: dict[str, list[tuple[str, str]]] = {}
+    try:
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers or "memory" in controllers.split(","):
+                own["1" if controllers else "2"] = path
+        for line in (root / "proc/self/mountinfo").read_text().splitlines():
+            left, _, right = line.partition(" - ")
+            shown, mount = left.split()[3:5]
+            kind, _, options = right.split(maxsplit=2)
+            version = "2" if kind == "cgroup2" else "1" if kind == "cgroup" and "memory" in options.split(",") else ""
+            if version not in own:
+                continue
+            below = posixpath.relpath(own[version], shown)
+            paths = [own[version], ""] if below.startswith("..") else ["" if below == "." else f"/{below}", ""]
+            found.setdefault(version, []).extend((mount, path) for path in paths)
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def _limit(counter: _Counter) -> str:
+    """The tightest of the limits, in words; empty if there is none."""
+    limits = []
+    for file in counter.limits:
+        try:
+            limits.append(int(file.read_text()))
+        except (OSError, ValueError):  # "max"
+            continue
+    least = min(limits, default=_NO_LIMIT)
+    return f", whose limit is {least / 2**20:.0f} MiB," if least < _NO_LIMIT else ""

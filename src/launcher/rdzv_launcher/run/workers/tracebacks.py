@@ -1,0 +1,69 @@
+"""The end of a worker's stderr, read: which exception ended it, at which place, and whether that was while it imported.
+
+Text of the interpreter that a script may have changed or cut: what is not as the interpreter writes it is not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_HEAD = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^[\s|]*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?:: .*)?$")
+_IMPORT = re.compile(r"^\s*(?:import|from)\s")
+_NO_PROGRAM = re.compile(
+    r"^\S*python[\d.]*: (?:can't (?:open file|find '__main__')|No module named |Error while finding )"
+)
+_OF_IMPORTS = frozenset({"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError"})
+_OF_THE_TEXT = _OF_IMPORTS | {"NameError"}
+_MODULE = "<module>"
+
+
+@dataclass(frozen=True)
+class LastTraceback:
+    """The last one on a worker's stderr."""
+
+    exception: str
+    """The name of its class, as it is printed; empty if the interpreter has refused to begin."""
+    place: str
+    """``/job/train.py:3``, where it was raised; empty if the interpreter has refused to begin."""
+    importing: bool
+    """It was raised while the script imported its modules, or there was no script to run."""
+
+    @property
+    def is_of_the_text(self) -> bool:
+        """The text of a program is at fault, or what is installed: the same program raises it every time."""
+        return self.exception in _OF_THE_TEXT
+
+
+def read_traceback(lines: Sequence[str]) -> LastTraceback | None:
+    """The last traceback among the last lines of a worker's stderr; None if there is none that can be read."""
+    if lines and _NO_PROGRAM.match(lines[-1]):
+        return LastTraceback("", "", importing=True)
+    heads = [number for number, line in enumerate(lines) if line.strip(" |") == _HEAD]
+    frames = [(number, found) for number, line in enumerate(lines) if (found := _FRAME.match(line))]
+    if not frames:
+        return None
+    last, frame = frames[-1]
+    name = next((found["name"] for line in lines[last + 1 :] if (found := _EXCEPTION.match(line))), "")
+    if not name:
+        return None
+    whole = bool(heads) and heads[-1] < last
+    own = [each for each in frames if not whole or each[0] > heads[-1]]
+    own = [(number, found) for number, found in own if not found["file"].startswith("<frozen ")] or own
+    return LastTraceback(name, f"{frame['file']}:{frame['line']}", _is_of_imports(lines, own, name, whole))
+
+
+def _is_of_imports(lines: Sequence[str], frames: list[tuple[int, re.Match[str]]], name: str, whole: bool) -> bool:
+    """``frames`` are those of the traceback that are there; ``whole``: all of it is, its beginning included."""
+    number, first = frames[0]
+    if whole and first["function"] == _MODULE and _IMPORT.match("".join(lines[number + 1 : number + 2])):
+        return True
+    # the script itself cannot be compiled: no traceback then; or its beginning is cut off
+    return (
+        not (whole and len(frames) > 1)
+        and name in _OF_IMPORTS
+        and all(found["function"] in (_MODULE, None) for _, found in frames)
+    )

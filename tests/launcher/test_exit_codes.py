@@ -1,0 +1,170 @@
+"""Every exit code that the reference lists, by a launch that ends with it: what a scheduler is told to do is tried.
+
+A code of a class of errors that nothing here ends with fails the last test: its row would be a promise that nobody
+has tried. Where another file tries it with more than fits in here, that is named.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from harness import Agent, Cluster, plug_in
+
+from rdzv_plugins import errors
+
+ROOT = Path(__file__).parents[2]
+ELSEWHERE = {
+    80: "tests of the time-out for hangs",
+    81: "tests of the notice before preemption",
+}
+HOOKS = """
+import os
+from rdzv_plugins import Backend, hookimpl
+from rdzv_plugins.errors import JoinVetoed, NotNeeded, RdzvError
+
+@hookimpl
+def rdzv_before_join(request):
+    if os.environ["TEST_CODE"] == "77":
+        raise JoinVetoed("a device of this node is broken")
+    if os.environ["TEST_CODE"] == "66":
+        raise NotNeeded("this node comes too late")
+    if os.environ["TEST_CODE"] == "70":
+        raise RdzvError("nobody has thought of this")
+"""
+
+
+@pytest.fixture
+def hooks(tmp_path: Path) -> str:
+    return plug_in(tmp_path, "rdzv_test_codes", HOOKS)
+
+
+def alone(cluster: Cluster, *options: object, plan: str = "-", **env: str) -> Agent:
+    return cluster.start(["rdzv-run", *options, cluster.script("fails.py"), cluster.directory, 1, plan], **env)
+
+
+def static(cluster: Cluster, rank: int, *options: object, nnodes: int = 2, timeout: int = 60) -> Agent:
+    where = [f"--nnodes={nnodes}", f"--node-rank={rank}", f"--rdzv-endpoint={cluster.endpoint}"]
+    return alone(cluster, *where, f"--rdzv-conf=timeout={timeout}", *options)
+
+
+def _done(cluster: Cluster, hooks: str) -> Agent:
+    return alone(cluster)
+
+
+def _wrong_use(cluster: Cluster, hooks: str) -> Agent:
+    return alone(cluster, "--nnodes=none")
+
+
+def _worker(cluster: Cluster, hooks: str) -> Agent:
+    return alone(cluster, plan="0:3")
+
+
+def _worker_killed(cluster: Cluster, hooks: str) -> Agent:
+    return alone(cluster, plan="0:-9")
+
+
+def _agent_stopped(cluster: Cluster, hooks: str) -> Agent:
+    agent = cluster.start(["rdzv-run", cluster.script("waits.py"), cluster.directory / "stop", "-1"])
+    agent.wait_for("rank 0 begins")
+    os.kill(agent.pid, signal.SIGTERM)
+    return agent
+
+
+def _nobody_there(cluster: Cluster, hooks: str) -> Agent:
+    return static(cluster, 1, timeout=1)
+
+
+def _no_such_plugin(cluster: Cluster, hooks: str) -> Agent:
+    return alone(cluster, "--rdzv-backend=etcd-v2", "--rdzv-endpoint=127.0.0.1:1")
+
+
+def _internal(cluster: Cluster, hooks: str) -> Agent:
+    return alone(cluster, PYTHONPATH=hooks, TEST_CODE="70")
+
+
+def _no_worker(cluster: Cluster, hooks: str) -> Agent:
+    program = cluster.directory / "program"
+    program.write_text("#!/nowhere/interpreter\n")
+    program.chmod(0o755)
+    return cluster.start(["rdzv-run", "--no-python", program])
+
+
+def _never_complete(cluster: Cluster, hooks: str) -> Agent:
+    return static(cluster, 0, timeout=1)
+
+
+def _other_run(cluster: Cluster, hooks: str) -> Agent:
+    static(cluster, 0, "--rdzv-id=one")
+    return static(cluster, 1, "--rdzv-id=another")
+
+
+def _vetoed(cluster: Cluster, hooks: str) -> Agent:
+    return alone(cluster, PYTHONPATH=hooks, TEST_CODE="77")
+
+
+def _not_needed(cluster: Cluster, hooks: str) -> Agent:
+    """As a rendezvous says it; when it does: tests/unit/test_elastic_handler.py."""
+    return alone(cluster, PYTHONPATH=hooks, TEST_CODE="66")
+
+
+def _other_settings(cluster: Cluster, hooks: str) -> Agent:
+    static(cluster, 0, nnodes=3)
+    return static(cluster, 1, nnodes=2)
+
+
+def _loop(cluster: Cluster, hooks: str) -> Agent:
+    return alone(cluster, "--max-restarts=9", plan="0:NameError")
+
+
+ENDS: dict[int, Callable[[Cluster, str], Agent]] = {
+    0: _done,
+    2: _wrong_use,
+    3: _worker,
+    66: _not_needed,
+    68: _nobody_there,
+    69: _no_such_plugin,
+    70: _internal,
+    71: _no_worker,
+    75: _never_complete,
+    76: _other_run,
+    77: _vetoed,
+    78: _other_settings,
+    82: _loop,
+    137: _worker_killed,
+    143: _agent_stopped,
+}
+
+
+@pytest.mark.parametrize("code", ENDS)
+def test_a_launch_ends_with_it(cluster: Cluster, hooks: str, code: int) -> None:
+    agent = ENDS[code](cluster, hooks)
+    assert agent.wait(60) == code, agent.text
+    assert "Traceback" not in agent.text or code == 82, "of the worker alone"
+
+
+def rows(page: str, heading: str) -> Iterator[tuple[str, str]]:
+    """The first two cells of each row of the table below a heading."""
+    text = (ROOT / "docs/reference" / page).read_text().partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    yield from re.findall(r"^\| ([^|]+) \| ([^|]+) \|", text, re.MULTILINE)
+
+
+def test_every_code_of_the_tables_is_tried_and_says_what_to_do() -> None:
+    listed = {}
+    for code, advice in rows("errors.md", "## By exit code"):
+        if found := re.match(r"\d+", code):
+            listed[int(found[0])] = advice
+    codes = {
+        cls.exit_code for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.RdzvError)
+    }
+    assert codes <= listed.keys()
+    assert codes - ENDS.keys() <= ELSEWHERE.keys()
+    for code in codes - {0}:
+        assert listed[code] in ("requeue", "do not requeue", "look"), code
+    by_hand = dict(rows("command-line.md", "## Exit codes"))
+    for code in ("0", "the worker's own", "128+n"):
+        assert by_hand[code] in ("nothing", "requeue", "look"), code

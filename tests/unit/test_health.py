@@ -1,0 +1,203 @@
+"""The server for /healthz and /readyz, over real sockets, and what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import logging
+import math
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from rdzv_launcher.run.health import server as server_module
+from rdzv_launcher.run.health.answers import Health
+from rdzv_launcher.run.health.http import MOST_BYTES, Wanted, read_request, response
+from rdzv_launcher.run.health.pulse import Pulse
+from rdzv_launcher.run.health.readiness import readiness
+from rdzv_launcher.run.health.server import HealthServer
+from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
+from rdzv_plugins.testing.harness import free_port
+
+GROUP = WorkerGroup("default", 1, 4, (Worker(0, 2, 2, 8, 8), Worker(1, 3, 3, 8, 8)))
+
+
+@pytest.fixture
+def pulse() -> Pulse:
+    return Pulse()
+
+
+@pytest.fixture
+def health(pulse: Pulse) -> Health:
+    return Health(pulse, patience=30.0)
+
+
+@pytest.fixture
+def server(health: Health) -> Iterator[HealthServer]:
+    opened = HealthServer.open(health, free_port())
+    assert opened is not None
+    with contextlib.closing(opened):
+        yield opened
+
+
+def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def raw(port: int, data: bytes) -> bytes:
+    """All that comes back until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(data)
+        with contextlib.suppress(ConnectionResetError):  # it had more to say than is listened to
+            return b"".join(iter(lambda: client.recv(4096), b""))
+    return b""
+
+
+def test_who_asks_is_told(server: HealthServer, health: Health) -> None:
+    assert get(server.port, "/healthz") == (200, "alive: this node is about to join the others\n")
+    assert get(server.port, "/readyz") == (503, "this node is about to join the others\n")
+    health.tell_by(lambda: (True, "works: node 1 of 4"))
+    assert get(server.port, "/readyz?verbose") == (200, "works: node 1 of 4\n")
+    assert get(server.port, "/readyz", "HEAD") == (200, "")
+    assert get(server.port, "/metrics") == (404, "there are /healthz and /readyz\n")
+    assert get(server.port, "/readyz", "POST")[0] == 405
+
+
+def test_a_main_thread_that_is_late_stands_still(pulse: Pulse, health: Health) -> None:
+    pulse.beat(None)
+    assert pulse.overdue() == -math.inf
+    assert health.answer("/healthz").status == 200
+    pulse.beat(5.0)
+    assert -5.0 <= pulse.overdue() < 0
+    pulse.beat(-29.0)
+    assert health.answer("/healthz").status == 200, "not for long enough"
+    pulse.beat(-31.0)
+    answer = health.answer("/healthz")
+    assert answer.status == 503
+    assert "the agent's main thread has stood still for 31 s, at " in answer.text
+    assert "(place)" in answer.text, "this thread is asking where it is"
+    assert health.answer("/readyz").status == 503
+
+
+def test_a_thread_that_has_ended_is_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Pulse] = []
+    thread = threading.Thread(target=lambda: found.append(Pulse()))
+    thread.start()
+    thread.join()
+    monkeypatch.setattr(sys, "_current_frames", dict)
+    assert found[0].place() == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        (b"", None),
+        (b"GET /healthz HTTP/1.1\r\nHost: a", None),
+        (b"GET /healthz HTTP/1.1\r\n\r\n", Wanted("/healthz")),
+        (b"HEAD /healthz HTTP/1.0\r\nA: b\r\n\r\n", Wanted("/healthz", head=True)),
+        (b"GET /healthz HTTP/1.1\n\n", Wanted("/healthz")),
+        (b"DELETE /healthz HTTP/1.1\r\n\r\n", Wanted(refused=405)),
+        (b"GET healthz HTTP/1.1\r\n\r\n", Wanted(refused=400)),
+        (b"GET /h\xff HTTP/1.1\r\n\r\n", Wanted(refused=400)),
+        (b"GET / HTTP/2.0\r\n\r\n", Wanted(refused=400)),
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", Wanted(refused=400)),
+        (b"a" * MOST_BYTES, Wanted(refused=431)),
+        (b"GET /healthz HTTP/1.1\r\n" + b"A: b\r\n" * MOST_BYTES, Wanted(refused=431)),
+    ],
+)
+def test_request(data: bytes, wanted: Wanted | None) -> None:
+    assert read_request(data) == wanted
+    if wanted is not None and wanted.refused:
+        assert response(wanted.refused, "no").startswith(b"HTTP/1.1 %d " % wanted.refused)
+
+
+def test_what_is_no_request_is_refused_and_the_next_is_answered(server: HealthServer) -> None:
+    assert raw(server.port, b"hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    raw(server.port, b"GET /" + b"a" * 200_000)
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # it is reset when it is closed
+        client.sendall(b"GET /healthz HTTP/1.1\r\n")
+    assert get(server.port, "/healthz")[0] == 200
+
+
+def test_those_who_ask_for_nothing_cost_nobody_else_the_answer(server: HealthServer) -> None:
+    """More of them than there are places, and one that says a byte now and then: the oldest make room."""
+    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(server_module._MOST * 2)]
+    with contextlib.ExitStack() as stack:
+        for each in idle:
+            stack.enter_context(each)
+        idle[-1].sendall(b"GET /hea")
+        for _ in range(3):
+            assert get(server.port, "/healthz")[0] == 200
+        assert idle[0].recv(1) == b"", "the first has had its time"
+
+
+def test_a_slow_one_is_dropped_when_its_time_is_over(health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_SECONDS", 0.2)
+    opened = HealthServer.open(health, free_port())
+    assert opened is not None
+    with contextlib.closing(opened), socket.create_connection(("127.0.0.1", opened.port), timeout=20) as slow:
+        slow.sendall(b"GET /hea")
+        assert slow.recv(1) == b""
+
+
+def test_a_plug_in_that_raises_when_it_is_asked_is_borne(server: HealthServer, health: Health) -> None:
+    health.tell_by(lambda: (True, str(1 // 0)))
+    assert get(server.port, "/readyz")[0] == 503
+    assert "cannot be told: ZeroDivisionError" in get(server.port, "/readyz")[1]
+    assert get(server.port, "/healthz")[0] == 200
+    health.tell_by(lambda: (True, "works"))
+    assert get(server.port, "/readyz")[0] == 200
+
+
+def test_a_port_that_is_taken_is_said_and_nothing_more(
+    server: HealthServer, health: Health, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert HealthServer.open(health, server.port) is None
+    assert f"--health-port={server.port} cannot listen on port {server.port} of this machine" in caplog.text
+    assert "the job goes on" in caplog.text
+
+
+def test_closed_is_closed(health: Health) -> None:
+    opened = HealthServer.open(health, free_port())
+    assert opened is not None
+    port = opened.port
+    with socket.create_connection(("127.0.0.1", port)) as held:
+        assert get(port, "/healthz")[0] == 200
+        start = threading.active_count()
+        opened.close()
+        assert threading.active_count() == start - 1
+        assert held.recv(1) == b""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def test_sentences_of_the_stages() -> None:
+    assert readiness("joining", None, "") == (False, "waits for other nodes")
+    assert readiness("joining", GROUP, "missing: node rank 1") == (False, "waits for other nodes: missing: node rank 1")
+    assert readiness("working", GROUP, "") == (True, "works: node 1 of 4, workers: 2")
+    assert readiness("barrier", GROUP, "") == (True, "done: node 1 of 4, workers: 2; waits for the others")
+    assert readiness("staying", GROUP, "")[0]
+    assert not readiness("staying", None, "")[0], "a spare that has never worked"
+    for stage in ("stopping", "asking", "counting", "delaying", "finding", "ended"):
+        assert not readiness(stage, GROUP, "")[0]
+
+
+def test_who_does_not_ask_for_it_does_not_pay_for_a_http_server() -> None:
+    check = "import sys, rdzv_launcher.run.launch; assert 'http.server' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_time_is_that_of_the_monotonic_clock(pulse: Pulse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    pulse.beat(10.0)
+    assert pulse.overdue() < 0
