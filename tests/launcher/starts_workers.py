@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rdzv_launcher.console import open_standard_streams, setup_logging
 from rdzv_launcher.run.request import build_request
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.error_files import hand_to_scheduler
-from rdzv_launcher.run.workers.failures import WorkerFailure, first_failure, worker_failure
+from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.spec import WorkersSpec, read_spec
@@ -63,7 +64,8 @@ def start(each: Start) -> subprocess.Popen[bytes]:
 
 def round_of(spec: WorkersSpec, output: Output, attempt: int) -> list[WorkerFailure]:
     """Start the workers of one round and wait for all; returns those that failed, in the order of their ranks."""
-    starts = prepare_starts(spec, group_of(spec.nproc, attempt), output, True)
+    group = group_of(spec.nproc, attempt)
+    starts = prepare_starts(spec, group, output, True)
     processes = {each.local_rank: start(each) for each in starts}
     try:
         codes = {rank: process.wait(120) for rank, process in processes.items()}
@@ -71,15 +73,12 @@ def round_of(spec: WorkersSpec, output: Output, attempt: int) -> list[WorkerFail
         for process in processes.values():
             process.kill()
     output.end()
+    group = replace(group, pids={rank: process.pid for rank, process in processes.items()})
     return [
         worker_failure(
-            local_rank=each.local_rank,
-            global_rank=each.local_rank,
-            host="here",
-            pid=processes[each.local_rank].pid,
-            exit_code=codes[each.local_rank],
-            ended=time.time(),
-            error_file=each.environment[ERROR_FILE],
+            group.failure(each.local_rank, codes[each.local_rank], host="here"),
+            time.time(),
+            each.environment[ERROR_FILE],
         )
         for each in starts
         if codes[each.local_rank]
@@ -96,14 +95,12 @@ def main(report: str, arguments: str) -> int:
         failures: list[WorkerFailure] = []
         for attempt in range(spec.max_restarts + 1):
             failures = round_of(spec, output, attempt)
-            rounds.append(
-                [{"rank": each.local_rank, "code": each.exit_code, "says": each.message} for each in failures]
-            )
+            rounds.append([{"rank": each.local_rank, "code": each.exitcode, "says": each.summary} for each in failures])
             if not failures:
                 break
         if failures:
-            first = first_failure(failures)
-            hand_to_scheduler(first.error_file, first.exit_code, os.environ.get(ERROR_FILE, ""))
+            first = min(failures, key=lambda each: each.timestamp)
+            hand_to_scheduler(first.error_file, first.exitcode, os.environ.get(ERROR_FILE, ""))
     Path(report).write_text(json.dumps(rounds))
     queued_stderr.drain()
     return 1 if failures else 0

@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ErrorHandler, ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, ProcessFailure
 
 from rdzv_launcher.run.workers.error_files import hand_to_scheduler, read_error_file, record_own_error
-from rdzv_launcher.run.workers.failures import WorkerFailure, first_failure, worker_failure
+from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
+from rdzv_plugins.interfaces import Failure
 
 
 def raised(text: str) -> Exception:
@@ -34,9 +35,8 @@ def torch_records(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def failure(error_file: str = "", *, code: int = 1, rank: int = 0, ended: float = 0.0) -> WorkerFailure:
-    return worker_failure(
-        local_rank=rank, global_rank=rank, host="here", pid=7, exit_code=code, ended=ended, error_file=error_file
-    )
+    told = Failure(0, "here", global_rank=rank, local_rank=rank, pid=7, exit_code=code, stderr=("a line",))
+    return worker_failure(told, ended, error_file)
 
 
 def test_recorded_failure_is_as_torch_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,40 +45,26 @@ def test_recorded_failure_is_as_torch_reads_it(tmp_path: Path, monkeypatch: pyte
     assert ours.timestamp == theirs.timestamp
     assert ours.record is not None
     assert ours.record.callstack == theirs.message["extraInfo"]["py_callstack"]
-    assert ours.message == theirs.message["message"] == "ValueError: on purpose"
-    assert ours.error_file == path
-    told = ours.described(3)
-    assert (told.node_rank, told.exit_code, told.stderr[-1]) == (3, 1, "ValueError: on purpose")
-    assert ours.described(3, ("a line",)).stderr == ("a line",)
+    assert ours.summary == theirs.message["message"] == "ValueError: on purpose"
+    assert ours.traceback == ours.record.callstack
+    for name in ("local_rank", "pid", "exitcode", "error_file", "error_file_data", "message"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    for name in ("signal_name", "timestamp_isoformat"):
+        assert getattr(ours, name)() == getattr(theirs, name)(), name
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, 99])
 def test_message_of_a_signal_is_torchs(number: int, tmp_path: Path) -> None:
     nothing = str(tmp_path / "error.json")
     theirs, ours = ProcessFailure(0, 7, -number, nothing), failure(nothing, code=-number)
-    assert ours.message == theirs.message.replace("<N/A>", "unknown")
-    assert ours.signal_name == theirs.signal_name().replace("<N/A>", "")
-    assert (ours.error_file, ours.record) == ("", None)
+    assert ours.message == ours.summary == theirs.message
+    assert ours.signal_name() == theirs.signal_name()
+    assert (ours.error_file, ours.record) == (theirs.error_file, None)
 
 
 def test_plain_exit_code_says_nothing_more() -> None:
     assert failure(code=3).message == ""
-    assert failure(code=3).described(0).stderr == ()
-
-
-def test_first_failure_is_torchs(tmp_path: Path) -> None:
-    """One records an exception, and ends after the other, which it had brought down."""
-    early = tmp_path / "early.json"
-    early.write_text(json.dumps({"message": {"message": "m", "extraInfo": {"timestamp": "1000"}}}))
-    theirs = {1: ProcessFailure(1, 8, 1, ""), 2: ProcessFailure(2, 9, 1, str(early))}
-    assert ChildFailedError("x", theirs).get_first_failure()[0] == 2
-    assert first_failure([failure(rank=1, ended=2000), failure(str(early), rank=2, ended=3000)]).global_rank == 2
-
-
-def test_of_one_second_the_first_to_end_is_the_first(tmp_path: Path) -> None:
-    same = tmp_path / "same.json"
-    same.write_text(json.dumps({"message": {"message": "m", "extraInfo": {"timestamp": "2000"}}}))
-    assert first_failure([failure(rank=1, ended=2000.9), failure(str(same), rank=0, ended=2001)]).global_rank == 1
+    assert failure(code=3).traceback == "a line"
 
 
 MESSAGES = [

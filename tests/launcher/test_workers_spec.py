@@ -191,7 +191,7 @@ import argparse, os, sys
 from rdzv_launcher.run.workers import causes, event_log, failures, file_timer, logs_specs, spec, starts
 from rdzv_launcher.run.workers.output import log_files, output
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
-from rdzv_plugins.interfaces import Request
+from rdzv_plugins.interfaces import Failure, Request
 from rdzv_plugins.round_info import StoreInfo
 args = argparse.Namespace(**{vars(args)!r})
 request = Request(backend="static", run_id="job", endpoint="", min_nodes=1, max_nodes=1, nproc_per_node=1)
@@ -203,7 +203,7 @@ timer = file_timer.FileTimer("job", os.environ)
 event_log.EventLog(spec.event_log_handler).record("torchelastic.worker.status.SUCCEEDED", {{}})
 ours.end()
 timer.stop()
-failures.worker_failure(local_rank=0, global_rank=0, host="", pid=1, exit_code=1, ended=0.0, error_file=start.stdout)
+failures.worker_failure(Failure(0, "", 0, 0, 1, 1), 0.0, start.stdout)
 loaded = sorted(name for name in sys.modules if name.partition(".")[0] in ("torch", "numpy"))
 assert not loaded, loaded
 """

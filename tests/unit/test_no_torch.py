@@ -16,6 +16,7 @@ import pytest
         "from rdzv_plugins.kit import *",
         "import rdzv_plugins.worker, rdzv_launcher.run.fence.guardian",
         "import rdzv_launcher.run.agent.loop",
+        "from rdzv_launcher import *; LaunchConfig(1, 1, 1); elastic_launch, WorkersFailed",
         "import rdzv_launcher.run.keeper.keeper, rdzv_launcher.run.keeper.template",
         "from rdzv_plugins.host import PluginHost; PluginHost.load().catalog.find('c10d').backend.options()",
     ],

@@ -1,1 +1,48 @@
-"""``rdzv-run``, the launcher, and the ``rdzv`` tools around it."""
+"""``rdzv-run``, the launcher, and the ``rdzv`` tools around it; and ``elastic_launch``, a launch from Python.
+
+What is public here is in ``__all__``. It is imported when it is asked for: the commands do not need it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rdzv_launcher.call.config import DefaultLogsSpecs, LaunchConfig
+    from rdzv_launcher.call.errors import AgentLost, LaunchStopped, ResultLost, WorkersFailed, WorkerTraceback
+    from rdzv_launcher.call.launching import elastic_launch
+    from rdzv_launcher.run.workers.failures import WorkerFailure
+    from rdzv_launcher.run.workers.streams import Std
+
+__all__ = [
+    "AgentLost",
+    "DefaultLogsSpecs",
+    "LaunchConfig",
+    "LaunchStopped",
+    "ResultLost",
+    "Std",
+    "WorkerFailure",
+    "WorkerTraceback",
+    "WorkersFailed",
+    "elastic_launch",
+]
+
+_PLACES = {
+    "AgentLost": "call.errors",
+    "DefaultLogsSpecs": "call.config",
+    "LaunchConfig": "call.config",
+    "LaunchStopped": "call.errors",
+    "ResultLost": "call.errors",
+    "Std": "run.workers.streams",
+    "WorkerFailure": "run.workers.failures",
+    "WorkerTraceback": "call.errors",
+    "WorkersFailed": "call.errors",
+    "elastic_launch": "call.launching",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -31,13 +31,13 @@ class _Format(logging.Formatter):
         return printable_lines(f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text)
 
 
-def setup_logging(program: str, *, verbose: bool) -> None:
-    """Our own log lines go to stderr."""
+def setup_logging(program: str, *, verbose: bool, quiet: bool = False) -> None:
+    """Our own log lines go to stderr; with ``quiet`` warnings and errors alone."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Format(program))
     for ours in map(logging.getLogger, _LOGGERS):
         ours.handlers[:] = [handler]
-        ours.setLevel(logging.DEBUG if verbose else logging.INFO)
+        ours.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
         ours.propagate = False
 
 

@@ -6,6 +6,8 @@ import contextlib
 import logging
 import os
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rdzv_launcher.console import say
@@ -15,6 +17,7 @@ from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.agent.retries import RetryLimits
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
+from rdzv_launcher.run.caller import Caller, Ending
 from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.fence.run_directory import RunDirectory
 from rdzv_launcher.run.health.answers import Health
@@ -27,10 +30,11 @@ from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.stacks.gathering import Node
 from rdzv_launcher.run.stacks.node import NodeStacks, workers_in
-from rdzv_launcher.run.summary import failure_summary
+from rdzv_launcher.run.summary import describe, failure_summary
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.error_files import hand_to_scheduler, record_own_error
 from rdzv_launcher.run.workers.event_log import EventLog
+from rdzv_launcher.run.workers.failures import worker_failure
 from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs
 from rdzv_launcher.run.workers.output.destinations import Layout
 from rdzv_launcher.run.workers.output.log_files import LogFiles
@@ -46,16 +50,24 @@ logger = logging.getLogger(__name__)
 _IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 
 
-def launch(start: Preparation) -> int:
-    """Run the job of which every step was taken; returns the exit code. Raises ``RdzvError`` if it cannot."""
+def launch(start: Preparation, caller: Caller | None = None) -> int:
+    """Run the job of which every step was taken; returns the exit code. Raises ``RdzvError`` if it cannot.
+
+    ``caller`` is told how it ended, in place of whoever reads the screen.
+    """
     spec, inbox = start.spec, Inbox()
     if spec.nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         logger.info("OMP_NUM_THREADS=1 for each worker (torchrun's default); set it to use more threads")
     event_log = EventLog(spec.event_log_handler)
     with RunDirectory() as directory, contextlib.ExitStack() as at_end:
-        layout = ThirdPartyLogs(spec) if spec.logs_specs else LogFiles(spec, directory.logs)
+        own_logs = caller.logs_specs if caller is not None else None
+        layout = ThirdPartyLogs(spec, own_logs) if spec.logs_specs or own_logs else LogFiles(spec, directory.logs)
         signals = StoppingSignals(start.args.signals_to_handle, inbox.put)
-        keeper = Keeper(preload_of(spec, os.environ))  # before anything has made a thread
+
+        def new_keeper() -> Keeper:
+            return Keeper(preload_of(spec, os.environ), caller.inherited if caller is not None else None)
+
+        keeper = new_keeper()  # before anything has made a thread
         pulse = Pulse()
         health = Health(pulse, start.own.health_timeout)
         if start.own.health_port and (server := HealthServer.open(health, start.own.health_port)) is not None:
@@ -67,11 +79,15 @@ def launch(start: Preparation) -> int:
         except Interrupted as stop:  # before there were workers
             keeper.close()
             logger.warning("%s: stopped", stop)
+            if caller is not None:
+                caller.ended(Ending(None, (), None, "", None, stop.sigval))
             return 128 + int(stop.sigval)
         except BaseException:
             keeper.close()
             raise
-        return Launch(start, handler, keeper, directory, layout, event_log, inbox, signals, pulse, health).run()
+        return Launch(
+            start, handler, keeper, new_keeper, directory, layout, event_log, inbox, signals, pulse, health, caller
+        ).run()
 
 
 class Launch:
@@ -82,6 +98,7 @@ class Launch:
         start: Preparation,
         handler: HostedHandler,
         keeper: Keeper,
+        new_keeper: Callable[[], Keeper],
         directory: RunDirectory,
         layout: Layout,
         event_log: EventLog,
@@ -89,7 +106,9 @@ class Launch:
         signals: StoppingSignals,
         pulse: Pulse,
         health: Health,
+        caller: Caller | None = None,
     ) -> None:
+        self._caller = caller
         self._spec = spec = start.spec
         self._farewell = ""
         self._event_log = event_log
@@ -101,7 +120,7 @@ class Launch:
         self._workers = NodeWorkers(
             spec,
             keeper,
-            lambda: Keeper(preload_of(spec, os.environ)),
+            new_keeper,
             self._fence,
             monitor,
             self._output,
@@ -138,6 +157,9 @@ class Launch:
         try:
             end = self._loop.run()
             self._record(end)
+            if self._caller is not None:
+                self._caller.ended(self._ending(end))
+                return end.exit_code
             return self._tell(end)
         finally:
             if self._farewell:  # below everything that the workers still printed
@@ -152,6 +174,18 @@ class Launch:
         ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
         workers = workers_in(group.pids, ranks)
         return Node(host, agent, self._run_id, group.group_rank, workers, self._stacks.own)
+
+    def _ending(self, end: steps.End) -> Ending:
+        """The end as it is told to who has called this launch."""
+        group, failures = self._loop.group, []
+        first = end.error.failure if isinstance(end.error, PeerFailed) else end.outcome.failure
+        ranks = {} if group is None else {each.global_rank: each.local_rank for each in group.workers}
+        for rank, code in self._loop.failures.items():
+            assert group is not None
+            here = group.failure(ranks[rank], code, host=socket.gethostname())
+            told = first if first is not None and first.global_rank == rank and first.pid == here.pid else here
+            failures.append(worker_failure(told, time.time(), self._workers.error_file(ranks[rank])))
+        return Ending(group, tuple(failures), first, "" if first is None else describe(first), end.error, end.signal)
 
     def _tell(self, end: steps.End) -> int:
         if isinstance(end.error, PeerFailed):

@@ -20,7 +20,7 @@ from rdzv_launcher.run.keeper import descendants, prctl
 from rdzv_launcher.run.keeper.adopted import Adopted, wait_for
 from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
 from rdzv_launcher.run.keeper.keeper_process import BOOT, become_keeper
-from rdzv_launcher.run.keeper.messages import Ended, Event, Lost, NotPreloaded, Preload, Preloaded, Start
+from rdzv_launcher.run.keeper.messages import Ended, Event, Inherited, Lost, NotPreloaded, Preload, Preloaded, Start
 from rdzv_launcher.run.keeper.not_started import not_started
 from rdzv_launcher.run.keeper.template_process import ROOT
 from rdzv_launcher.run.keeper.worker_process import RESTORED
@@ -45,8 +45,11 @@ class Keeper:
     handler of a signal.
     """
 
-    def __init__(self, preload: Preload | None = None) -> None:
-        """Raises ``LimitTooLow`` if there can be no process."""
+    def __init__(self, preload: Preload | None = None, inherited: Inherited | None = None) -> None:
+        """Raises ``LimitTooLow`` if there can be no process.
+
+        With a function it is a fork also of an agent that has threads: those who want forks want just that.
+        """
         self._events: deque[Event] = deque()
         self._answers: dict[int, Message] = {}
         self._starting: dict[int, Start] = {}
@@ -60,7 +63,7 @@ class Keeper:
         self._channel, theirs = Channel.pair()
         ignored = {n for n in signal.valid_signals() - RESTORED if signal.getsignal(n) is signal.SIG_IGN}
         try:
-            self.pid = _make(self._channel, theirs, sorted(ignored))
+            self.pid = _make(self._channel, theirs, sorted(ignored), inherited or Inherited())
         except OSError as error:
             raise LimitTooLow(
                 f"the process that keeps this node's workers could not be started: {error.strerror}",
@@ -313,19 +316,20 @@ class Keeper:
         return None if status is None else os.waitstatus_to_exitcode(status[0])
 
 
-def _make(ours: Channel, theirs: Channel, ignored: list[int]) -> int:
+def _make(ours: Channel, theirs: Channel, ignored: list[int], inherited: Inherited) -> int:
     agent = os.getpid()
-    if len(os.listdir("/proc/self/task")) == 1:
+    if inherited.function is not None or len(os.listdir("/proc/self/task")) == 1:
         pid = os.fork()
         if pid == 0:
-            become_keeper(theirs, agent, ignored)
+            become_keeper(theirs, agent, ignored, inherited)
         return pid
     # a fork of a process with threads may find a lock that nobody will ever let go
     import subprocess
 
     fd = theirs.fileno()
-    command = [sys.executable, "-I", "-S", "-c", BOOT, ROOT, str(fd), str(agent), *map(str, ignored)]
-    process = subprocess.Popen(command, pass_fds=[fd])
+    kept = inherited.descriptors
+    numbers = [str(fd), str(agent), ",".join(map(str, kept)), *map(str, ignored)]
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", BOOT, ROOT, *numbers], pass_fds=[fd, *kept])
     process.returncode = 0  # it is waited for here, and not by subprocess
     return process.pid
 

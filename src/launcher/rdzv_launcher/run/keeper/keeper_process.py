@@ -13,20 +13,20 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from rdzv_launcher.run.keeper import prctl
+from rdzv_launcher.run.keeper import function_process, prctl
 from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
 from rdzv_launcher.run.keeper.descendants import descendants, kill, send
 from rdzv_launcher.run.keeper.loop import Loop
-from rdzv_launcher.run.keeper.messages import NAME
+from rdzv_launcher.run.keeper.messages import NAME, Inherited
 from rdzv_launcher.run.keeper.template_process import Asked, TemplateProcess
 from rdzv_launcher.run.keeper.worker_process import RESTORED, outcome, redirect, spawn
 
 BOOT = "import sys; sys.path += [sys.argv[1]]; from rdzv_launcher.run.keeper.keeper_process import main; main()"
 """The program of a keeper that cannot be forked. Its arguments: the directory of this package, the descriptor of the
-channel, the agent's pid, and the signals that the agent ignores."""
+channel, the agent's pid, the descriptors that workers have, and the signals that the agent ignores."""
 
 _DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that are the agent's business, by whatever way they come."""
@@ -60,8 +60,10 @@ class Killing:
 class KeeperProcess:
     """``ignored``: the signals that the agent ignored when it was started, which its workers do, too."""
 
-    def __init__(self, channel: Channel, agent: int, ignored: Collection[int]) -> None:
+    def __init__(self, channel: Channel, agent: int, ignored: Collection[int], inherited: Inherited) -> None:
         self._channel, self._agent = channel, agent
+        self._inherited = inherited
+        self._name = prctl.get_name()
         self._defaults = (RESTORED | {*_DEAF_TO}) - {*ignored}
         self._loop = Loop()
         self._out: deque[Message] = deque()
@@ -174,7 +176,11 @@ class KeeperProcess:
             return
         try:
             pid, fd = spawn(
-                asked.command, asked.environment, self._defaults, lambda: redirect(asked.stdout, asked.stderr)
+                asked.command,
+                asked.environment,
+                self._defaults,
+                lambda: redirect(asked.stdout, asked.stderr),
+                self._instead(asked),
             )
         except OSError as error:
             self.not_started(asked.number, asked.local_rank, "fork", error.errno or 0)
@@ -195,6 +201,14 @@ class KeeperProcess:
 
         self._loop.watch(fd, known)
         self.forked(asked.number, asked.local_rank, pid)
+
+    def _instead(self, asked: Asked) -> Callable[[], None] | None:
+        """What is run in place of a command, if it is a function."""
+        function = self._inherited.function
+        if function is None:
+            return None
+        kept = self._inherited.descriptors
+        return lambda: function_process.run(lambda: function(asked.local_rank), asked.environment, kept, self._name)
 
     def forked(self, number: int, local_rank: int, pid: int) -> None:
         """There is a process for this worker."""
@@ -289,8 +303,11 @@ class KeeperProcess:
             pause = min(2 * pause, _LONGEST_S)
 
 
-def become_keeper(channel: Channel, agent: int, ignored: Collection[int]) -> None:
-    """In a process that the agent has just forked: let go of all that is the agent's, and never return."""
+def become_keeper(channel: Channel, agent: int, ignored: Collection[int], inherited: Inherited) -> None:
+    """In a process that the agent has just forked: let go of all that is the agent's, and never return.
+
+    But for what its workers are to inherit.
+    """
     code = 1
     try:
         gc.disable()  # it would end the agent's objects, which have descriptors that are others' here
@@ -302,12 +319,12 @@ def become_keeper(channel: Channel, agent: int, ignored: Collection[int]) -> Non
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         os.setsid()
         for fd in map(int, os.listdir("/proc/self/fd")):
-            if fd > 2 and fd != channel.fileno():
+            if fd > 2 and fd != channel.fileno() and fd not in inherited.descriptors:
                 try:
                     os.close(fd)
                 except OSError:  # that of the list itself
                     pass
-        KeeperProcess(channel, agent, ignored).run()
+        KeeperProcess(channel, agent, ignored, inherited).run()
         code = 0
     except BaseException as error:
         os.write(2, f"rdzv: the keeper of the workers met an error: {type(error).__name__}: {error}\n".encode())
@@ -317,5 +334,6 @@ def become_keeper(channel: Channel, agent: int, ignored: Collection[int]) -> Non
 
 def main() -> None:
     """The entry point of a keeper that was started as a program."""
-    _, _, fd, agent, *ignored = sys.argv
-    become_keeper(Channel.of(int(fd)), int(agent), [int(number) for number in ignored])
+    _, _, fd, agent, kept, *ignored = sys.argv
+    inherited = Inherited(tuple(int(number) for number in kept.split(",") if number))
+    become_keeper(Channel.of(int(fd)), int(agent), [int(number) for number in ignored], inherited)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 NAME = "rdzv-keeper"
@@ -18,6 +18,17 @@ class Start:
     environment: Mapping[str, str]
     stdout: str = ""
     stderr: str = ""
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What workers get of the agent's own process, where it was made for one call from Python."""
+
+    descriptors: tuple[int, ...] = ()
+    """Open for them under the same numbers."""
+    function: Callable[[int], int] | None = None
+    """What they run instead of their commands, each a fork of the keeper, which then is one of the agent: it is given
+    the local rank and returns the exit code."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import signal
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_GET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 16, 36
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -23,6 +23,13 @@ def die_with_parent() -> None:
 def set_name(name: str) -> None:
     """How ``ps`` names this process; 15 bytes at most."""
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def get_name() -> str:
+    """How ``ps`` names this process."""
+    name = ctypes.create_string_buffer(16)
+    _libc.prctl(_PR_GET_NAME, name, 0, 0, 0)
+    return name.value.decode(errors="replace")
 
 
 def flush_c_streams() -> None:

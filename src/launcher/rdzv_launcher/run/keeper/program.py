@@ -7,11 +7,14 @@ from collections.abc import Mapping
 _AT_START = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_", "PYTORCH_")
 """Variables that are looked at when an interpreter or a library is loaded, and not again."""
 
+_SWITCHES = frozenset({"-u", "-B", "-O", "-OO", "-b", "-bb", "-d", "-q", "-v"})
+"""Flags of an interpreter with which a template is as good as it is without."""
+
 
 def program_of(command: tuple[str, ...]) -> tuple[str, ...]:
     """The interpreter and the program that it is to run, without its arguments; empty if it is not that simple."""
     at = 1
-    while at < len(command) and command[at] == "-u":
+    while at < len(command) and command[at] in _SWITCHES:
         at += 1
     end = at + 2 if command[at : at + 1] == ("-m",) else at + 1
     if len(command) < end or command[end - 1].startswith("-"):

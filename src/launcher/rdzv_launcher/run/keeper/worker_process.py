@@ -48,10 +48,12 @@ def spawn(
     environment: Mapping[str, str],
     defaults: Iterable[int],
     arrange: Callable[[], None],
+    instead: Callable[[], None] | None = None,
 ) -> tuple[int, int]:
     """Start a program; returns its pid, and a descriptor for ``outcome``. Raises ``OSError`` if there is no fork.
 
-    ``defaults`` are the signals that get their default action in it. ``arrange`` is called in the child.
+    ``defaults`` are the signals that get their default action in it. ``arrange`` is called in the child, and so is
+    ``instead``, which never returns, in place of the program.
     """
     parent = os.getpid()
     outcome, report = os.pipe()
@@ -73,6 +75,9 @@ def spawn(
             for each in defaults:
                 signal.signal(each, signal.SIG_DFL)
             arrange()
+            if instead is not None:
+                os.close(report)
+                instead()
             os.execvpe(command[0], list(command), dict(environment))
     except NotArranged as error:
         what, number = error.what, error.number

@@ -1,80 +1,93 @@
-"""How the workers of a round failed, as data: for the agent's report, for schedulers, for callers."""
+"""How a worker failed, as data, for who has called a launch from Python. It reads as torch's ``ProcessFailure``."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
-from rdzv_launcher.run.stderr_pipes import last_lines
 from rdzv_launcher.run.workers.error_files import ErrorRecord, read_error_file
 from rdzv_plugins.interfaces import Failure
+
+NOT_AVAILABLE = "<N/A>"
+"""What torch has in place of a name that is not known."""
 
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """One worker that ended with something else than 0. Any thread may have it."""
+    """One worker that has failed. Any thread may have it."""
 
     local_rank: int
     global_rank: int
     host: str
     pid: int
-    exit_code: int
+    exitcode: int
     """Negative for a signal, as in ``subprocess``."""
-    ended: float
-    """When its end was seen, in seconds of this machine's clock."""
-    error_file: str
-    """Empty if it has recorded nothing."""
-    record: ErrorRecord | None
+    timestamp: float
+    """When it failed, in seconds of its machine's clock: what it has recorded, or when its end was known."""
+    error_file: str = NOT_AVAILABLE
+    """Where it has recorded its exception; ``<N/A>`` if it has not, or on another node."""
+    record: ErrorRecord | None = None
+    """What it has recorded."""
+    stderr: tuple[str, ...] = ()
+    """The last lines of its standard error, if nothing is recorded and they are known."""
 
-    @property
     def signal_name(self) -> str:
-        """``SIGKILL`` for example; empty if it ended by itself, or for a signal without a name."""
+        """``SIGKILL`` for example; ``<N/A>`` if it ended by itself, or for a signal without a name."""
         try:
-            return signal.Signals(-self.exit_code).name if self.exit_code < 0 else ""
+            return signal.Signals(-self.exitcode).name if self.exitcode < 0 else NOT_AVAILABLE
         except ValueError:
-            return ""
+            return NOT_AVAILABLE
 
     @property
-    def timestamp(self) -> float:
-        """When it failed: what it has recorded, or its end."""
-        return self.record.timestamp if self.record is not None else self.ended
-
-    @property
-    def message(self) -> str:
+    def summary(self) -> str:
         """One line: what it has recorded, or the signal that ended it; empty if nothing is known."""
         if self.record is not None and self.record.message:
             return self.record.message
-        if self.exit_code < 0:
-            return f"Signal {-self.exit_code} ({self.signal_name or 'unknown'}) received by PID {self.pid}"
+        if self.exitcode < 0:
+            return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
         return ""
 
-    def described(self, node_rank: int, stderr: tuple[str, ...] = ()) -> Failure:
-        """As it is told to the other nodes. Without ``stderr``, with the end of what was recorded."""
-        recorded = self.record.callstack or self.record.message if self.record is not None else ""
-        return Failure(
-            node_rank=node_rank,
-            host=self.host,
-            global_rank=self.global_rank,
-            local_rank=self.local_rank,
-            pid=self.pid,
-            exit_code=self.exit_code,
-            stderr=stderr or last_lines(recorded.encode(errors="replace")),
-        )
+    @property
+    def traceback(self) -> str:
+        """That of its exception, or the last lines of its standard error; empty if nothing is known."""
+        return self.record.callstack if self.record is not None else "\n".join(self.stderr)
+
+    @property
+    def message(self) -> str | dict[str, Any]:
+        """As torch has it: of an exception what its error file says, else ``summary``."""
+        if self.record is None or not self.record.callstack:
+            return self.summary
+        info = {"py_callstack": self.record.callstack, "timestamp": str(int(self.record.timestamp))}
+        return {"message": self.record.message, "extraInfo": info}
+
+    @property
+    def error_file_data(self) -> dict[str, Any]:
+        """As torch has it."""
+        return {"message": self.message}
+
+    def timestamp_isoformat(self) -> str:
+        """As torch has it: ``2026-01-31_12:00:00``."""
+        return datetime.fromtimestamp(int(self.timestamp)).isoformat(sep="_")
+
+    @property
+    def process_exit_code(self) -> int:
+        """The exit code for a process that ends for it: 128+n for signal n, and never 0."""
+        return (128 - self.exitcode if self.exitcode < 0 else self.exitcode) or 1
 
 
-def worker_failure(
-    *, local_rank: int, global_rank: int, host: str, pid: int, exit_code: int, ended: float, error_file: str
-) -> WorkerFailure:
-    """A failure with what the worker has recorded in ``error_file``."""
-    record = read_error_file(error_file)
-    kept = error_file if record is not None else ""
-    return WorkerFailure(local_rank, global_rank, host, pid, exit_code, ended, kept, record)
-
-
-def first_failure(failures: Iterable[WorkerFailure]) -> WorkerFailure:
-    """The one that failed first by its time; of those within one second, the first of ``failures``.
-
-    torch records whole seconds: give them in the order in which the workers ended. Raises ``ValueError`` for none.
-    """
-    return min(failures, key=lambda each: int(each.timestamp))
+def worker_failure(failure: Failure, ended: float, error_file: str = "") -> WorkerFailure:
+    """A failure with what the worker has recorded in ``error_file``. ``ended`` is used if it has recorded nothing."""
+    record = read_error_file(error_file) if error_file else None
+    return WorkerFailure(
+        local_rank=failure.local_rank,
+        global_rank=failure.global_rank,
+        host=failure.host,
+        pid=failure.pid,
+        exitcode=failure.exit_code,
+        timestamp=ended if record is None else record.timestamp,
+        error_file=NOT_AVAILABLE if record is None else error_file,
+        record=record,
+        stderr=failure.stderr,
+    )

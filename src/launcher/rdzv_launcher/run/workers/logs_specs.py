@@ -20,9 +20,15 @@ _GROUP = "torchrun.logs_specs"
 class ThirdPartyLogs:
     """Takes the place of our ``Logs``; all that it decides, it decides as it does under torchrun."""
 
-    def __init__(self, spec: WorkersSpec) -> None:
-        """Raises ``UsageError`` if there is no such entry point, ``PluginError`` if it cannot be made."""
-        self._name = spec.logs_specs
+    def __init__(self, spec: WorkersSpec, made: Any = None) -> None:
+        """``made``: such an object in place of --logs-specs.
+
+        Raises ``UsageError`` if there is no such entry point, ``PluginError`` if it cannot be made.
+        """
+        self._name = spec.logs_specs or type(made).__name__
+        self._inner: Any = made or self._make(spec)
+
+    def _make(self, spec: WorkersSpec) -> Any:
         found = {each.name: each for each in entry_points(group=_GROUP)}
         if self._name not in found:
             raise UsageError(
@@ -30,7 +36,7 @@ class ThirdPartyLogs:
                 remedy=f"There are {', '.join(sorted(found))}." if found else "There is none at all.",
             )
         try:
-            self._inner: Any = found[self._name].load()(
+            return found[self._name].load()(
                 log_dir=spec.log_dir or None,
                 redirects=_torchs(spec.redirects),
                 tee=_torchs(spec.tee),

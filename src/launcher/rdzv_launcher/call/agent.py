@@ -1,0 +1,115 @@
+"""The process of a launch as its caller has it: started, waited for, and ended if the caller cannot wait."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import spawn
+
+from rdzv_launcher.call import agent_process
+from rdzv_launcher.call.agent_process import Function
+from rdzv_launcher.call.order import Answer, Order
+from rdzv_plugins.errors import LimitTooLow
+
+_AGAIN_S = 0.02
+_GRACE_S = 10.0
+"""So much longer than its workers a process of a launch may take to end."""
+
+
+class Agent:
+    """One. It is a child of this process, in a session of its own: a terminal's signals come to the caller alone."""
+
+    def __init__(self, order: Order, function: Function | None = None) -> None:
+        """Start it: as a fork of this process if there is a ``function``, else as a fresh interpreter.
+
+        Raises ``LimitTooLow`` if there can be no process.
+        """
+        self._order = order
+        self._status: int | None = None
+        try:
+            self.pid = _fork(order, function) if function is not None else _start(order)
+        except BlockingIOError as error:
+            raise LimitTooLow(
+                f"the process of the launch could not be started: {error.strerror}",
+                remedy="Allow more processes (ulimit -u, pids of the container), or free memory.",
+            ) from error
+
+    def wait(self) -> None:
+        """Until it has ended. Signals are handled meanwhile."""
+        while self._status is None:
+            try:
+                _, self._status = os.waitpid(self.pid, 0)
+            except ChildProcessError:  # somebody in this process waits for every child, or ignores SIGCHLD
+                self._wait_for_anothers()
+
+    def end(self, patience: float) -> None:
+        """End it and its workers. They may take ``patience`` seconds; then they are killed."""
+        for number, seconds in ((signal.SIGTERM, patience + _GRACE_S), (signal.SIGKILL, _GRACE_S)):
+            deadline = time.monotonic() + seconds
+            if self._status is None and self._lives():
+                os.kill(self.pid, number)
+            while self._lives() and time.monotonic() < deadline:
+                time.sleep(_AGAIN_S)
+
+    def answer(self) -> Answer | None:
+        """What it has answered; None if it has ended without a word."""
+        try:
+            with open(self._order.answer, "rb") as file:
+                found: Answer = pickle.load(file)
+        except FileNotFoundError:
+            return None
+        return found
+
+    @property
+    def how_it_ended(self) -> str:
+        """In words."""
+        code = os.waitstatus_to_exitcode(self._status or 0)
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def _lives(self) -> bool:
+        if self._status is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                return os.path.exists(f"/proc/{self.pid}")
+            self._status = status if pid else None
+        return self._status is None
+
+    def _wait_for_anothers(self) -> None:
+        while os.path.exists(f"/proc/{self.pid}"):
+            time.sleep(_AGAIN_S)
+        self._status = 0
+
+
+def _start(order: Order) -> int:
+    file = f"{order.directory}/order"
+    with open(file, "xb") as stream:
+        pickle.dump(order, stream)
+    command = [os.fsdecode(spawn.get_executable()), *subprocess._args_from_interpreter_flags()]  # type: ignore[attr-defined]
+    process = subprocess.Popen(
+        [*command, "-c", agent_process.BOOT, file, *order.path], pass_fds=order.descriptors, start_new_session=True
+    )
+    process.returncode = 0  # it is waited for here, and not by subprocess
+    return process.pid
+
+
+def _fork(order: Order, function: Function) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()  # else it would be written twice
+    # no handler of the caller's runs in the other process
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                agent_process.forked(order, function)
+            finally:
+                os._exit(1)
+        return pid
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,72 @@
+"""In a worker: calls the function, and keeps what it returns or raises."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import string
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rdzv_launcher.call.results import Results
+from rdzv_launcher.run.workers.environment import ERROR_FILE
+from rdzv_launcher.run.workers.error_files import record_own_error
+
+
+@dataclass(frozen=True)
+class Call:
+    """The function and what it is called with."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    results: str = ""
+    """The directory for what comes of it."""
+
+    def run(self, local_rank: int) -> int:
+        """Be the worker, as a process of ``multiprocessing`` is one; returns its exit code.
+
+        The exception of the function is printed, and recorded in the worker's error file as torch's ``record`` does.
+        """
+        import multiprocessing
+
+        process = multiprocessing.Process(target=self._call, args=(local_rank,), name=f"worker-{local_rank}")
+        process._parent_pid = os.getppid()  # type: ignore[attr-defined]
+        code: int = process._bootstrap()  # type: ignore[attr-defined]
+        return code
+
+    def _call(self, local_rank: int) -> None:
+        results = Results(self.results)
+        try:
+            faulthandler.enable(all_threads=True)
+        except (AttributeError, OSError, ValueError):  # of a notebook: it is no file
+            pass
+        try:
+            try:
+                value = self.function(*(_for_rank(each, local_rank) for each in self.arguments), **self.keywords)
+            except SystemExit as end:
+                if end.code not in (None, 0):
+                    raise
+                value = None
+            results.keep(value)
+        except Exception as error:
+            record_own_error(error, os.environ.get(ERROR_FILE, ""))
+            results.keep_raised(error, "".join(traceback.format_exception(error)))
+            raise
+
+
+def not_loaded(error: BaseException, results: str) -> None:
+    """The function could not be brought into this process: as if it had raised."""
+    record_own_error(error, os.environ.get(ERROR_FILE, ""))
+    text = "".join(traceback.format_exception(error))
+    Results(results).keep_raised(error, text)
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _for_rank(argument: Any, local_rank: int) -> Any:
+    """In texts ``${local_rank}`` stands for the rank, and ``$$`` for ``$``: so torch has it, of functions, too."""
+    return string.Template(argument).safe_substitute(local_rank=local_rank) if isinstance(argument, str) else argument

@@ -1,0 +1,210 @@
+"""``elastic_launch``: a function or a program in the workers of a job, called from Python as torch's is."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver, spawn
+from typing import Any
+
+from rdzv_launcher.call import errors
+from rdzv_launcher.call.agent import Agent
+from rdzv_launcher.call.agent_process import Function
+from rdzv_launcher.call.config import LaunchConfig, as_ours
+from rdzv_launcher.call.flags import blaming_fields, flags_of, has_own_logs
+from rdzv_launcher.call.function_file import name_of, write_function
+from rdzv_launcher.call.function_worker import Call
+from rdzv_launcher.call.order import Answer, Order
+from rdzv_launcher.call.relayed_signals import RelayedSignals
+from rdzv_launcher.call.results import Results
+from rdzv_launcher.run.fence.run_directory import RunDirectory
+from rdzv_plugins.errors import RdzvError, UsageError
+
+_SPAWNED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spawned.py")
+_PATIENCE_S = 30.0
+
+
+class elastic_launch:  # torch's name
+    """Runs a function, or a program, in the workers of this node, and waits for the job.
+
+    ::
+
+        results = elastic_launch(LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2), train)(0.1, epochs=3)
+
+    Called in one process on each node, with the same settings. It may be called in any thread, and again and again;
+    nothing of it stays in this process. Signals are handled if that is the main thread.
+    """
+
+    def __init__(
+        self, config: Any, entrypoint: Callable[..., Any] | str | None, health_check_server: Any = None
+    ) -> None:
+        """``config``: a ``LaunchConfig``, or torch's; ``entrypoint``: a function, or the name of a program.
+
+        ``health_check_server``: not supported. All mistakes are found when it is called.
+        """
+        self._config, self._entrypoint, self._health = config, entrypoint, health_check_server
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> dict[int, Any]:
+        """What the workers of this node have returned, by global rank; of a program nothing.
+
+        Raises ``WorkersFailed`` when the job has failed, ``KeyboardInterrupt`` after SIGINT and ``LaunchStopped`` after
+        another of ``signals_to_handle``; and every other ``RdzvError`` that ends ``rdzv-run``: ``UsageError`` for a
+        mistake, the errors of the rendezvous. Then the workers have ended.
+        """
+        if sys.platform == "win32":
+            raise RdzvError("elastic_launch does not run on Windows", remedy="Use Linux (also under WSL).")
+        if self._health is not None:
+            raise UsageError("elastic_launch has no health_check_server of others", remedy="Leave it out.")
+        if not callable(self._entrypoint) and not (isinstance(self._entrypoint, str) and self._entrypoint):
+            raise UsageError(
+                f"elastic_launch was given {self._entrypoint!r} to run",
+                remedy="Give it a function, or the name of a program.",
+            )
+        directory = RunDirectory()
+        try:
+            return _Launch(as_ours(self._config), self._entrypoint, directory).run(arguments, keywords)
+        except errors.WorkersFailed as error:
+            # error files are in it, which a caller decorated with torch's ``record`` hands on
+            weakref.finalize(error, _remove, directory)
+            directory = None  # type: ignore[assignment]
+            raise
+        except RdzvError as error:
+            blaming_fields(error)
+            raise
+        finally:
+            if directory is not None:
+                _remove(directory)
+
+
+class _Launch:
+    """One call."""
+
+    def __init__(self, config: LaunchConfig, entrypoint: Callable[..., Any] | str, directory: RunDirectory) -> None:
+        self._config, self._entrypoint = config, entrypoint
+        self._directory = directory.path
+        self._order = Order((), directory.path, os.getpid(), path=tuple(sys.path))
+        self._results = Results(self._order.results)
+        os.mkdir(self._order.results, 0o700)
+
+    def run(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[int, Any]:
+        order, function = self._prepare(arguments, keywords)
+        signals = RelayedSignals(self._config.signals_to_handle)
+        with signals.handled():
+            agent = Agent(order, function)
+            ended = False
+            try:
+                signals.pass_on_to(agent.pid)
+                agent.wait()
+                ended = True
+            finally:
+                signals.pass_on_to(0)
+                if not ended:
+                    patience = self._config.shutdown_timeout
+                    agent.end(_PATIENCE_S if patience is None else patience)
+        return self._read(agent, signals.arrived)
+
+    def _prepare(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Order, Function | None]:
+        """Raises ``UsageError``."""
+        config = self._config
+        flags = flags_of(config)
+        if not any(flag.startswith("--log-dir=") for flag in flags):
+            flags.append(f"--log-dir={self._directory}/logs")  # here the error files outlive the launch
+        parts: dict[str, Any] = {"prefix_template": config.log_line_prefix_template or ""}
+        if has_own_logs(config.logs_specs):
+            parts["logs_specs"] = _pickled_logs(config.logs_specs)
+        function: Function | None = None
+        if isinstance(self._entrypoint, str):
+            if keywords:
+                raise UsageError(f"{self._entrypoint} is a program, which takes no keywords: {', '.join(keywords)}")
+            flags += ["--no-python", self._entrypoint, *map(str, arguments)]
+        elif config.start_method == "fork":
+            flags += [_literally(_SPAWNED)]
+            function = Call(self._entrypoint, tuple(arguments), dict(keywords), self._results.directory).run
+        else:
+            file = f"{self._directory}/function"
+            parts["descriptors"] = write_function(file, self._entrypoint, arguments, keywords, self._results.directory)
+            flags += [_literally(_SPAWNED)]
+            parts["command"] = (*_interpreter(), "-u", _literally(_SPAWNED), _literally(file), "${local_rank}")
+            if config.start_method == "forkserver":
+                parts["forkserver"] = _preloaded()
+        return Order(**{**vars(self._order), **parts, "arguments": tuple(flags)}), function
+
+    def _read(self, agent: Agent, arrived: signal.Signals | None) -> dict[int, Any]:
+        """What has come of it. Raises what is to be raised."""
+        answer = agent.answer()
+        number = arrived or (signal.Signals(answer.signal) if answer is not None and answer.signal else None)
+        if number is signal.SIGINT:
+            raise KeyboardInterrupt
+        if number is not None:
+            raise errors.launch_stopped(number)
+        if answer is None:
+            raise errors.AgentLost(f"the process of the launch (pid {agent.pid}) {agent.how_it_ended}")
+        if answer.error is not None:
+            raise answer.error
+        if answer.first is not None:
+            self._raise_failure(answer)
+        if isinstance(self._entrypoint, str):
+            return {}
+        return {rank: self._returned(rank, pid) for rank, pid in sorted(answer.pids.items())}
+
+    def _raise_failure(self, answer: Answer) -> None:
+        assert answer.first is not None
+        first = answer.failures[answer.first]
+        also = "".join(f"; also rank {rank}" for rank in answer.failures if rank != answer.first)
+        says = f": {first.summary}" if first.record is not None else ""
+        text = f"{name_of(self._entrypoint)}: {answer.text}{says}{also}"
+        error = errors.workers_failed(text, name_of(self._entrypoint), answer.failures, answer.first)
+        cause = self._results.raised(first.pid) if answer.first_here else None
+        if cause is None and first.traceback:
+            cause = errors.WorkerTraceback(first.traceback)
+        raise error from cause
+
+    def _returned(self, rank: int, pid: int) -> Any:
+        if not self._results.has(pid):
+            raise errors.ResultLost(
+                f"{name_of(self._entrypoint)}: rank {rank} (pid {pid}) ended with exit code 0 before the function "
+                "returned",
+                remedy="Do not call os._exit in it.",
+            )
+        try:
+            return self._results.returned(pid)
+        except Exception as error:
+            raise errors.ResultLost(
+                f"{name_of(self._entrypoint)}: what rank {rank} has returned cannot be read here: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+def _interpreter() -> list[str]:
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [os.fsdecode(spawn.get_executable()), *flags]
+
+
+def _literally(path: str) -> str:
+    """In a worker's command ``$`` begins what is replaced."""
+    return path.replace("$", "$$")
+
+
+def _preloaded() -> tuple[str, ...]:
+    """What was given to ``multiprocessing.set_forkserver_preload``; never nothing."""
+    given = getattr(forkserver._forkserver, "_preload_modules", ())
+    return tuple(each for each in given if each != "__main__") or ("multiprocessing.spawn",)
+
+
+def _pickled_logs(specs: Any) -> bytes:
+    try:
+        return pickle.dumps(specs)
+    except Exception as error:
+        raise UsageError(
+            f"LaunchConfig.logs_specs: a {type(specs).__qualname__} cannot be pickled for the process of the launch: "
+            f"{error}"
+        ) from error
+
+
+def _remove(directory: RunDirectory) -> None:
+    directory.__exit__()

@@ -1,0 +1,55 @@
+"""The signals that a caller gets while his launch runs, passed on to its process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from rdzv_launcher.run.signals import read
+
+
+class RelayedSignals:
+    """One per call. In the main thread they are the caller's signals; in another there are none, as with torch."""
+
+    def __init__(self, names: str) -> None:
+        """``names``: comma-separated. Raises ``UsageError``."""
+        self._numbers = read(names)
+        self._pid = 0
+        self.arrived: signal.Signals | None = None
+        """The first that has arrived."""
+
+    @contextlib.contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle them within, but for those that are ignored; afterwards all is as before."""
+        before: dict[signal.Signals, Any] = {}
+        try:
+            if threading.current_thread() is threading.main_thread():
+                for number in self._numbers:
+                    handler = signal.getsignal(number)
+                    if handler is not signal.SIG_IGN and handler is not None:  # None: none of Python's
+                        before[number] = signal.signal(number, self._on_signal)
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def pass_on_to(self, pid: int) -> None:
+        """From now on to this process; 0: to none. It is also told of what has arrived before."""
+        self._pid = pid
+        if self.arrived is not None:
+            self._send(self.arrived)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.arrived is None:
+            self.arrived = signal.Signals(number)
+        self._send(number)
+
+    def _send(self, number: int) -> None:
+        if self._pid > 0:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)

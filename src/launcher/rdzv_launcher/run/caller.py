@@ -1,0 +1,40 @@
+"""Who calls a launch from Python: what the workers get of it besides their program, and what it is told at the end."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rdzv_launcher.run.keeper.messages import Inherited
+from rdzv_launcher.run.workers.failures import WorkerFailure
+from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_plugins.interfaces import Failure
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a launch ended: by a failure, an error or a signal, or with success."""
+
+    group: WorkerGroup | None
+    """The last workers of this node; none if it has had none."""
+    failures: tuple[WorkerFailure, ...]
+    """Those of this node that were not told to stop, in the order in which they ended."""
+    first: Failure | None
+    """The first over all nodes."""
+    text: str
+    """It in a sentence."""
+    error: Exception | None
+    signal: signal.Signals | None
+
+
+class Caller(Protocol):
+    """One per launch."""
+
+    inherited: Inherited
+    logs_specs: Any
+    """An object of torch's ``LogsSpecs``, in place of --logs-specs; none: there is none."""
+
+    def ended(self, ending: Ending) -> None:
+        """The launch has ended. The workers' error files are still there."""
+        ...

@@ -1,0 +1,130 @@
+"""Functions that launches from Python run in their workers. They import no torch unless they need it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+
+def reports(*arguments: Any, **keywords: Any) -> dict[str, Any]:
+    """What a worker can see."""
+    return {
+        "arguments": arguments,
+        "keywords": keywords,
+        "pid": os.getpid(),
+        "parent": Path(f"/proc/{os.getppid()}/comm").read_text().strip(),
+        "session": os.getsid(0) == os.getpid(),
+        "cwd": os.getcwd(),
+        "argv": sys.argv,
+        "process": multiprocessing.current_process().name,
+        "main thread": threading.current_thread() is threading.main_thread(),
+        "threads": threading.active_count(),
+        "sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+        "sigint": signal.getsignal(signal.SIGINT) == signal.default_int_handler,
+        "sigpipe": signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN,
+        "keeper": Path("/proc/self/comm").read_text().strip() == "rdzv-keeper",
+        "environ": {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "ROLE_NAME", "MINE")},
+    }
+
+
+def returns(value: Any) -> Any:
+    return value
+
+
+def returns_bytes(count: int) -> bytes:
+    return os.environ["RANK"].encode() * count
+
+
+def returns_what_cannot_be_pickled() -> Any:
+    return threading.Lock()
+
+
+def raises(text: str, rank: int = 0) -> int:
+    """In one of them; the others wait for their end."""
+    if int(os.environ["RANK"]) == rank:
+        raise ValueError(text)
+    time.sleep(300)
+    return rank
+
+
+class Peculiar(Exception):
+    """One that cannot be made again from what it keeps."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+def raises_peculiarly() -> None:
+    raise Peculiar(1, 2)
+
+
+def ends(how: str) -> None:
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "exit":
+        sys.exit(3)
+    elif how == "exit 0":
+        sys.exit(0)
+    os._exit(0)
+
+
+def fails_at_first() -> str:
+    """Ends well after a restart."""
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        raise RuntimeError("not yet")
+    return os.environ["TORCHELASTIC_RESTART_COUNT"]
+
+
+def puts(queue: Any, lock: Any) -> None:
+    with lock:
+        queue.put(os.environ["RANK"])
+
+
+def says() -> None:
+    """A line for each stream, whole."""
+    for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")):
+        stream.write(f"rank {os.environ['RANK']} says {name}\n")
+        stream.flush()
+
+
+def starts_and_waits(place: str) -> None:
+    """Says that it is there, with a process of its own."""
+    if os.fork() == 0:
+        time.sleep(300)
+        os._exit(0)
+    Path(place, os.environ["RANK"]).touch()
+    time.sleep(300)
+
+
+def sums(number: float) -> float:
+    """Over all ranks, by gloo."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    total = torch.tensor(number * (1 + dist.get_rank()))
+    dist.all_reduce(total)
+    dist.barrier()
+    time.sleep(0.1)
+    dist.destroy_process_group()
+    return float(total)
+
+
+def kills_the_agent() -> None:
+    """The parent of its keeper."""
+    keeper = Path(f"/proc/{os.getppid()}/stat").read_text()
+    os.kill(int(keeper.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    time.sleep(300)
+
+
+def variables() -> dict[str, str]:
+    """The variables that launchers make, but for addresses and paths."""
+    ours = ("RANK", "LOCAL_", "GROUP_", "ROLE_", "WORLD_", "TORCHELASTIC_", "OMP_", "TORCH_NCCL_")
+    by_chance = ("TORCHELASTIC_ERROR_FILE",)
+    return {name: value for name, value in os.environ.items() if name.startswith(ours) and name not in by_chance}

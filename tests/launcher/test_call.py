@@ -1,0 +1,302 @@
+"""``elastic_launch`` from this process, which is a test's: it has no script of its own, and loses nothing by a call."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import multiprocessing
+import os
+import re
+import signal
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import called
+import pytest
+
+from rdzv_launcher import AgentLost, LaunchConfig, ResultLost, WorkersFailed, WorkerTraceback, elastic_launch
+from rdzv_plugins.errors import RdzvError, UsageError
+
+METHODS = ["spawn", "fork", "forkserver"]
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files go, so that those that are left can be seen."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return place
+
+
+def alone(nproc: int = 2, **others: Any) -> LaunchConfig:
+    """One node."""
+    return LaunchConfig(1, 1, nproc, **{"max_restarts": 0, "shutdown_timeout": 5} | others)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_results_by_rank(method: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("MINE", "yes")
+    results = elastic_launch(alone(start_method=method), called.reports)(3, "a ${local_rank}", key=[4])
+    assert list(results) == [0, 1]
+    assert len({each["pid"] for each in results.values()} | {os.getpid()}) == 3
+    for rank, found in results.items():
+        del found["pid"]
+        assert found == {
+            "arguments": (3, f"a {rank}"),
+            "keywords": {"key": [4]},
+            "parent": "rdzv-keeper",
+            "session": True,
+            "cwd": os.getcwd(),
+            "argv": found["argv"],
+            "process": f"worker-{rank}",
+            "main thread": True,
+            "threads": 1,
+            "sigterm": True,
+            "sigint": True,
+            "sigpipe": True,
+            "keeper": False,
+            "environ": {
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "LOCAL_RANK": str(rank),
+                "ROLE_NAME": "default_role",
+                "MINE": "yes",
+            },
+        }
+    assert capfd.readouterr().err == ""  # of a fork server, for one, that it could not be
+
+
+def test_forked_workers_have_what_is_in_this_process() -> None:
+    """A closure, a lambda, an open descriptor, and what was set before the call; other threads do not matter."""
+    numbers = [1]
+    ours, theirs = os.pipe()
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        numbers.append(2)
+        results = elastic_launch(alone(start_method="fork"), lambda more: (numbers + more, os.write(theirs, b"x")))([3])
+        assert results == {0: ([1, 2, 3], 1), 1: ([1, 2, 3], 1)}
+        assert os.read(ours, 10) == b"xx"
+    finally:
+        stop.set()
+        thread.join()
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_spawned_workers_share_what_multiprocessing_shares() -> None:
+    context = multiprocessing.get_context("spawn")
+    queue, lock = context.Queue(), context.Lock()
+    try:
+        elastic_launch(alone(), called.puts)(queue, lock)
+        assert {queue.get(timeout=30), queue.get(timeout=30)} == {"0", "1"}
+        assert multiprocessing.get_start_method(allow_none=True) is None
+    finally:
+        queue.close()
+        queue.join_thread()
+
+
+def test_result_is_larger_than_any_pipe() -> None:
+    count = 5 << 20
+    assert elastic_launch(alone(), called.returns_bytes)(count) == {0: b"0" * count, 1: b"1" * count}
+
+
+def test_result_that_cannot_be_pickled() -> None:
+    with pytest.raises(WorkersFailed, match=r"the function returned a lock, which pickle cannot bring") as caught:
+        elastic_launch(alone(1), called.returns_what_cannot_be_pickled)()
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_exception_of_the_first_failure(temporary: Path) -> None:
+    """As torch's is: what code around ``ChildFailedError`` looks at is there."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    with pytest.raises(ChildFailedError) as caught:
+        elastic_launch(alone(), called.raises)("on purpose", rank=1)
+    error: Any = caught.value
+    assert isinstance(error, WorkersFailed)
+    rank, failure = error.get_first_failure()
+    assert (rank, failure.local_rank, failure.exitcode, failure.host) == (1, 1, 1, os.uname().nodename)
+    assert failure.message["message"] == "ValueError: on purpose"
+    assert "in raises" in failure.message["extraInfo"]["py_callstack"]
+    assert list(error.failures) == [1]
+    pattern = rf"raises: rank 1 \(.*, pid {failure.pid}\) ended with exit code 1: ValueError: on purpose"
+    assert re.fullmatch(pattern, str(error))
+    assert (error.name, error.exit_code) == ("raises", 1)
+    assert repr(error.__cause__) == repr(ValueError("on purpose"))
+    assert isinstance(error.__cause__.__cause__, WorkerTraceback)
+    assert "in raises\n" in str(error.__cause__.__cause__)
+    # for a caller that is decorated with torch's record, which copies it
+    assert json.loads(Path(failure.error_file).read_text())["message"]["message"] == "ValueError: on purpose"
+    del caught, error, failure
+    gc.collect()
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_exception_that_cannot_be_made_again(method: str) -> None:
+    with pytest.raises(WorkersFailed, match="Peculiar: 1 and 2") as caught:
+        elastic_launch(alone(1, start_method=method), called.raises_peculiarly)()
+    assert isinstance(caught.value.__cause__, WorkerTraceback)
+    assert "raise Peculiar(1, 2)" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("how", "method", "code", "signal_name"),
+    [("killed", "spawn", -9, "SIGKILL"), ("killed", "fork", -9, "SIGKILL"), ("exit", "fork", 3, "<N/A>")],
+)
+def test_worker_that_ends_before_it_returns(how: str, method: str, code: int, signal_name: str) -> None:
+    with pytest.raises(WorkersFailed) as caught:
+        elastic_launch(alone(1, start_method=method), called.ends)(how)
+    (failure,) = caught.value.failures.values()
+    assert (failure.exitcode, failure.signal_name(), failure.error_file) == (code, signal_name, "<N/A>")
+
+
+def test_worker_that_ends_well_before_it_returns() -> None:
+    with pytest.raises(ResultLost, match=r"rank 0 \(pid \d+\) ended with exit code 0 before the function returned"):
+        elastic_launch(alone(1), called.ends)("silently")
+    assert elastic_launch(alone(1, start_method="fork"), called.ends)("exit 0") == {0: None}
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_restart_runs_the_function_again(method: str) -> None:
+    assert elastic_launch(alone(start_method=method, max_restarts=1), called.fails_at_first)() == {0: "1", 1: "1"}
+
+
+def test_program(capfd: pytest.CaptureFixture[str]) -> None:
+    assert elastic_launch(alone(), "echo")("rank", "${local_rank}") == {}
+    assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0", "rank 1"]
+    with pytest.raises(WorkersFailed, match=r"false: rank 0 .* ended with exit code 1$"):
+        elastic_launch(alone(1), "false")()
+
+
+@pytest.mark.parametrize(
+    ("config", "entrypoint", "keywords", "says"),
+    [
+        ({}, lambda: 1, {}, "<lambda> and its arguments cannot be pickled for workers that are spawned"),
+        ({}, called.returns, {"value": threading.Lock()}, "returns and its arguments cannot be pickled"),
+        ({}, None, {}, "elastic_launch was given None to run"),
+        ({}, "", {}, "elastic_launch was given '' to run"),
+        ({}, "echo", {"key": 1}, "echo is a program, which takes no keywords: key"),
+        ({"max_restarts": "3"}, called.says, {}, "LaunchConfig.max_restarts='3' is not a whole number"),
+        ({"start_method": "thread"}, called.says, {}, "LaunchConfig.start_method='thread' is not one of spawn, fork"),
+        ({"rdzv_configs": {"a": "b,c"}}, called.says, {}, "'a': 'b,c' has a comma in it"),
+        ({"rdzv_configs": {"rank": "one"}}, called.says, {}, "a rank with a number in 'rank'"),
+        ({"signals_to_handle": "SIGNO"}, called.says, {}, "signals_to_handle: there is no signal 'SIGNO'"),
+        ({"numa_options": "node", "start_method": "fork"}, called.says, {}, "numa_options: what is forked is bound"),
+    ],
+)
+def test_mistake_is_a_sentence(config: dict[str, Any], entrypoint: Any, keywords: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)):
+        elastic_launch(alone(**config), entrypoint)(**keywords)
+
+
+def test_mistakes_that_the_launch_finds_name_the_fields() -> None:
+    """One process finds the first of them."""
+    with pytest.raises(UsageError, match=r"^nproc_per_node=-1: at least one worker"):
+        elastic_launch(alone(-1), called.says)()
+    with pytest.raises(RdzvError, match=r"no-such-backend"):
+        elastic_launch(alone(1, rdzv_backend="no-such-backend", rdzv_endpoint="127.0.0.1:1"), called.says)()
+    with pytest.raises(UsageError, match=r"^rdzv_configs: .*has no option 'speed'"):
+        elastic_launch(alone(1, rdzv_configs={"speed": 1}), called.says)()
+
+
+def test_what_is_no_configuration_is_refused() -> None:
+    with pytest.raises(UsageError, match="for its configuration"):
+        elastic_launch({"nproc_per_node": 2}, called.says)()
+    with pytest.raises(UsageError, match="health_check_server"):
+        elastic_launch(alone(), called.says, object())()
+
+
+def test_in_a_thread_that_is_not_the_main_one() -> None:
+    found: list[Any] = []
+    configs = [alone(1, start_method=method) for method in ("spawn", "fork")]
+    threads = [
+        threading.Thread(target=lambda each=each: found.append(elastic_launch(each, called.returns)(7)))
+        for each in configs
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [{0: 7}, {0: 7}]
+
+
+def test_launch_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own process: an out-of-memory killer may choose it."""
+    with pytest.raises(AgentLost, match=r"the process of the launch \(pid \d+\) was ended by SIGKILL"):
+        elastic_launch(alone(1), called.kills_the_agent)()
+
+
+def state() -> dict[str, Any]:
+    """What a call must not change in this process."""
+    subreaper = ctypes.c_int()
+    ctypes.CDLL(None).prctl(37, ctypes.byref(subreaper), 0, 0, 0)
+    mask = os.umask(0o22)
+    os.umask(mask)
+    me = os.getpid()
+    return {
+        "descriptors": sorted(os.listdir("/proc/self/fd")),
+        "threads": sorted(os.listdir("/proc/self/task")),
+        "children": Path(f"/proc/{me}/task/{me}/children").read_text(),
+        "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "blocked": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        "environ": dict(os.environ),
+        "cwd": os.getcwd(),
+        "umask": mask,
+        "subreaper": subreaper.value,
+        "frozen": gc.get_freeze_count(),
+        "start method": multiprocessing.get_start_method(allow_none=True),
+        "temporary": os.listdir(tempfile.gettempdir()),
+    }
+
+
+def test_calls_leave_nothing_behind() -> None:
+    """Well or not, each of these five times."""
+    gc.collect()  # errors of earlier calls have their error files
+    before = state()
+    for _ in range(5):
+        for method in ("spawn", "fork"):
+            assert elastic_launch(alone(1, start_method=method), called.returns)(1) == {0: 1}
+        with pytest.raises(WorkersFailed) as caught:
+            elastic_launch(alone(1, start_method="fork"), called.raises)("on purpose")
+        del caught
+        with pytest.raises(UsageError):
+            elastic_launch(alone(-1), called.returns)(1)
+    gc.collect()
+    assert state() == before
+
+
+def test_logs_as_torchs_configuration_has_them(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """With torch's own objects; the prefix is the configuration's."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.launcher.api import LaunchConfig as Torchs
+
+    logs = DefaultLogsSpecs(str(tmp_path / "logs"), redirects=Std.ERR, tee={0: Std.OUT, 1: Std.ALL})
+    config = Torchs(
+        1,
+        1,
+        2,
+        logs_specs=logs,
+        run_id="job",
+        rdzv_backend="static",
+        rdzv_endpoint="127.0.0.1:0",
+        max_restarts=0,
+        log_line_prefix_template="<${role_name} ${rank}>",
+    )
+    elastic_launch(config, called.says)()
+    printed = capfd.readouterr()
+    lines = [f"<default_role {rank}>rank {rank} says stdout" for rank in (0, 1)]
+    assert sorted(printed.out.splitlines()) == lines
+    assert printed.err == "<default_role 1>rank 1 says stderr\n"
+    files = {path.relative_to(tmp_path / "logs").parts[1:]: path for path in (tmp_path / "logs").rglob("*.log")}
+    assert sorted(files) == [
+        ("attempt_0", str(rank), f"{name}.log") for rank in (0, 1) for name in ("stderr", "stdout")
+    ]
+    assert files["attempt_0", "0", "stderr.log"].read_text() == "rank 0 says stderr\n"

@@ -1,0 +1,186 @@
+"""``elastic_launch`` in scripts of their own: two nodes, beside torch's, and what becomes of it when they are ended."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Cluster
+
+from rdzv_plugins.testing.agents.agent import Agent, cold, outputs
+from rdzv_plugins.testing.agents.processes import wait_until
+
+HERE = Path(__file__).parent
+
+
+def start(cluster: Cluster, *arguments: object, **env: str) -> Agent:
+    """A caller."""
+    return python(cluster, HERE / "calls.py", *arguments, **env)
+
+
+def python(cluster: Cluster, *arguments: object, **env: str) -> Agent:
+    """An interpreter that finds the functions."""
+    output = cluster.next_output()
+    variables = cluster.env | {"PYTHONPATH": str(HERE)} | env
+    return cluster.add(cold([sys.executable, *map(str, arguments)], output, variables), output)
+
+
+def said(agent: Agent, code: int = 0) -> dict[str, Any]:
+    """All that a caller has said."""
+    assert agent.wait() == code, agent.text
+    found: dict[str, Any] = {}
+    for each in agent.reports():
+        found |= each
+    return found
+
+
+def test_two_nodes_with_gloo(cluster: Cluster) -> None:
+    """One has torch's configuration; each gets the results of its own workers."""
+    agents = [start(cluster, who, rank, 2, 1, cluster.endpoint, "sums") for rank, who in enumerate(["ours", "mixed"])]
+    assert [said(agent) for agent in agents] == [{"results": {"0": 1.5}}, {"results": {"1": 1.5}}], outputs(agents)
+
+
+def test_failure_on_another_node(cluster: Cluster) -> None:
+    """Both callers get it; only where it was is there more of it than its last lines."""
+    agents = [start(cluster, "ours", rank, 2, 1, cluster.endpoint, "raises") for rank in (0, 1)]
+    elsewhere, here = (said(agent)["failed"] for agent in agents)
+    assert here["first"] == elsewhere["first"] == [1, 0, 1, "<N/A>"], outputs(agents)
+    assert here["message"][0] == "ValueError: on purpose"
+    assert (here["file"], here["there"]) == ("error.json", True)
+    assert (elsewhere["file"], elsewhere["there"]) == ("<N/A>", False)
+
+
+@pytest.mark.parametrize(
+    ("act", "method"),
+    [("returns", "spawn"), ("raises", "spawn"), ("raises", "fork"), ("ends", "spawn"), ("env", "fork")],
+)
+def test_what_a_caller_sees_is_what_torchs_shows(cluster: Cluster, act: str, method: str) -> None:
+    """The same script, and both in one run."""
+    rest = ["killed"] if act == "ends" else []
+    agents = [
+        start(cluster, who, 0, 1, 2, "localhost:0" if who == "torch" else "127.0.0.1:0", act, *rest, METHOD=method)
+        for who in ("torch", "mixed")
+    ]
+    theirs, ours = (said(agent) for agent in agents)
+    if act == "ends":  # which of both it was
+        for found in (theirs, ours):
+            found["failed"]["ranks"], found["failed"]["first"][:2] = [], [0, 0]
+            found["failed"]["message"] = found["failed"]["message"].partition(" by PID")[0]
+    assert ours == theirs, outputs(agents)
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize(("number", "says"), [("SIGINT", {"interrupted": True}), ("SIGTERM", {"stopped": "SIGTERM"})])
+def test_signal_stops_the_call_and_not_the_caller(
+    cluster: Cluster, tmp_path: Path, number: str, says: dict[str, Any], method: str
+) -> None:
+    """The workers end, also those that they have started, and the caller goes on."""
+    agent = start(cluster, "ours", 0, 1, 2, "", "waits", tmp_path, "environment", METHOD=method)
+    wait_started(agent, tmp_path)
+    agent.process.send_signal(signal.Signals[number])
+    found = said(agent)
+    assert found.items() >= says.items(), agent.text
+    assert found["again"] == {"0": "a 0 $", "1": "a 1 $"}
+    assert (found["handled"], found["threads"]) == (False, 1)
+    cluster.wait_gone()
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_caller_that_is_killed_leaves_nothing(cluster: Cluster, tmp_path: Path, method: str) -> None:
+    agent = start(cluster, "ours", 0, 1, 2, "", "waits", tmp_path, METHOD=method)
+    wait_started(agent, tmp_path)
+    cluster.kill(agent.pid)
+    agent.wait()
+    cluster.wait_gone()
+
+
+def wait_started(agent: Agent, place: Path) -> None:
+    wait_until(lambda: {"0", "1"} <= {path.name for path in place.iterdir()}, 90, lambda: agent.text)
+
+
+PROMPT = """
+from rdzv_launcher import LaunchConfig, elastic_launch
+def mine(): return 5
+for method in ("fork", "spawn"):
+    try:
+        print(elastic_launch(LaunchConfig(1, 1, 1, start_method=method), mine)())
+    except Exception as error:
+        print(type(error).__name__, error, error.remedy)
+"""
+
+
+def test_function_of_a_notebook(cluster: Cluster) -> None:
+    """Its ``__main__`` is no file."""
+    agent = python(cluster, "-c", PROMPT)
+    assert agent.wait() == 0, agent.text
+    assert agent.text.splitlines() == [
+        "{0: 5}",
+        "UsageError mine is defined in a notebook or at a prompt, and workers that are spawned cannot import it "
+        "Use start_method='fork' (before this process uses an accelerator), or put the function into a module.",
+    ]
+
+
+def test_script_without_a_guard(cluster: Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "import called\nfrom rdzv_launcher import LaunchConfig, elastic_launch\n"
+        "def mine(): return 5\nelastic_launch(LaunchConfig(1, 1, 1, max_restarts=0), mine)()\n"
+    )
+    agent = python(cluster, script)
+    assert agent.wait() == 1
+    assert "elastic_launch was called while a worker imports the script: it would start workers for ever" in agent.text
+
+
+def test_classes_of_the_script_come_back(cluster: Cluster, tmp_path: Path) -> None:
+    """Also of a script that is run as a module, with flags of the interpreter."""
+    (tmp_path / "script.py").write_text(
+        "import sys\nfrom rdzv_launcher import LaunchConfig, elastic_launch\n"
+        "class Mine:\n    pass\n"
+        "def mine(): return Mine(), sys.flags.optimize, __name__\n"
+        "if __name__ == '__main__':\n"
+        "    found = elastic_launch(LaunchConfig(1, 1, 1, start_method='forkserver'), mine)()[0]\n"
+        "    print(type(found[0]) is Mine, *found[1:])\n"
+    )
+    agent = python(cluster, "-O", "-m", "script", PYTHONPATH=str(tmp_path))
+    assert agent.wait() == 0, agent.text
+    assert agent.text == "True 1 __mp_main__\n"
+
+
+def test_caller_needs_no_torch(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise AssertionError('torch is imported')")
+    script = tmp_path / "calls_without.py"
+    script.write_text(
+        "import json, called\nfrom rdzv_launcher import *\n"
+        "if __name__ == '__main__':\n"
+        "    for method in ('spawn', 'fork'):\n"
+        "        config = LaunchConfig(1, 1, 2, start_method=method, max_restarts=1, shutdown_timeout=5)\n"
+        "        print(elastic_launch(config, called.fails_at_first)())\n"
+        "        try:\n"
+        "            elastic_launch(config, called.raises)('on purpose')\n"
+        "        except WorkersFailed as error:\n"
+        "            print(repr(error.__cause__))\n"
+    )
+    agent = python(cluster, script, PYTHONPATH=f"{HERE}:{tmp_path}")
+    assert agent.wait() == 0, agent.text
+    lines = [line for line in agent.text.splitlines() if line.startswith(("{", "ValueError("))]
+    assert lines == ["{0: '1', 1: '1'}", "ValueError('on purpose')"] * 2
+    assert "torch is imported" not in agent.text
+
+
+def test_fields_of_the_configuration_are_torchs() -> None:
+    import dataclasses
+
+    from torch.distributed.launcher.api import LaunchConfig as Torchs
+
+    from rdzv_launcher import LaunchConfig
+
+    theirs = {each.name: each for each in dataclasses.fields(Torchs)}
+    ours = {each.name: each for each in dataclasses.fields(LaunchConfig)}
+    assert list(ours) == list(theirs)
+    differ = {name for name in ours if ours[name].default != theirs[name].default}
+    assert differ == {"rdzv_backend"}
+    assert json.dumps([each.init for each in ours.values()]) == json.dumps([each.init for each in theirs.values()])
