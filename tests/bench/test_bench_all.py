@@ -7,7 +7,7 @@ import os
 import signal
 
 import pytest
-from bench_kit import bench, started
+from kits.bench.bench_kit import bench, started
 
 from rdzv_launcher.bench import arguments
 from rdzv_launcher.bench.all import QUICK, Step, full, run_steps

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench_kit import find
-from launch_kit import file_backend, leave_nothing_behind, measured, result_of, stand_ins, without_etcd
+from kits.bench.bench_kit import find
+from kits.bench.launch_kit import file_backend, leave_nothing_behind, measured, result_of, stand_ins, without_etcd
 
 from rdzv_launcher.bench.backends import candidates
 from rdzv_launcher.bench.faults.bench import c10d_conf, measure, wanted_conf

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from etcd_needed import etcd_installed, needs_etcd  # noqa: F401
+from kits.bench.etcd_needed import etcd_installed, needs_etcd  # noqa: F401
 
 from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import RdzvError

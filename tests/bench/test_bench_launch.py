@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench_kit import find, started
-from harness import wait_until
-from launch_kit import file_backend, leave_nothing_behind, measured, result_of, stand_ins, without_etcd
+from kits.bench.bench_kit import find, started
+from kits.bench.launch_kit import file_backend, leave_nothing_behind, measured, result_of, stand_ins, without_etcd
+from kits.launcher.harness import wait_until
 
 from rdzv_launcher.bench.backends import candidates
 from rdzv_launcher.bench.jobs.launchers import JobFailed, Launcher

@@ -13,12 +13,12 @@ from collections import Counter
 from itertools import permutations
 
 import pytest
-import slow_toy
-from bench_kit import bench, find, install, started
-from harness import wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from points_kit import point, theirs
+from kits.bench import slow_toy
+from kits.bench.bench_kit import bench, find, install, started
+from kits.bench.points_kit import point, theirs
+from kits.launcher.harness import wait_until
 
 from rdzv_launcher.bench.method.points import Point, compare, curves, ratio_of
 from rdzv_launcher.bench.method.progress import Progress

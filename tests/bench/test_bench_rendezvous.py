@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from bench_kit import Done, bench, find, install, started
-from etcd_needed import etcd_installed, needs_etcd  # noqa: F401
-from harness import wait_until
+from kits.bench.bench_kit import Done, bench, find, install, started
+from kits.bench.etcd_needed import etcd_installed, needs_etcd  # noqa: F401
+from kits.launcher.harness import wait_until
 
 from rdzv_launcher.bench.method.results import Result, read_result
 from rdzv_launcher.bench.processes.hosts import Machine, may_have_namespaces

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from points_kit import point, theirs
+from kits.bench.points_kit import point, theirs
 
 from rdzv_launcher.bench.charts.style import number
 from rdzv_launcher.bench.method.manifest import as_text as manifest_as_text

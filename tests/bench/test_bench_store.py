@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench_kit import bench, find
+from kits.bench.bench_kit import bench, find
 
 from rdzv_launcher.bench import _load
 from rdzv_launcher.bench.method.points import compare

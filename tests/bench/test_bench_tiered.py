@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from bench_kit import bench, find
+from kits.bench.bench_kit import bench, find
 
 from rdzv_launcher.bench.method.results import Result
 from rdzv_launcher.bench.method.turns import DidNotFinish, Turns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench_kit import bench
+from kits.bench.bench_kit import bench
 
 CASES = {"1 client, values of 1024 bytes": 1, "2 clients, values of 1024 bytes": 2}
 

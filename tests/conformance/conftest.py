@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 # many of these tests run at once, each with processes of its own; the suite reads it when it is first used
 os.environ.setdefault("RDZV_CONFORMANCE_PATIENCE", "90")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from toy_kit import CONFORMANCE, environment, install, run
+from kits.conformance.toy_kit import CONFORMANCE, environment, install, run
 
 from rdzv_plugins.testing import free_port
 

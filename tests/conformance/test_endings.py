@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_kit import CONFORMANCE, TIMEOUT_S, Checked, check, environment, install
+from kits.conformance.toy_kit import CONFORMANCE, TIMEOUT_S, Checked, check, environment, install
 
 QUICK = {"RDZV_CONFORMANCE_PATIENCE": "4"}
 coordination = partial(check, theme="backend", harness="CoordinationHarness", variables=QUICK)

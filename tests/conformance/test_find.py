@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from toy_kit import install
+from kits.conformance.toy_kit import install
 
 from rdzv_plugins.errors import BrokenPlugin, RdzvError, UnknownBackend, UsageError
 from rdzv_plugins.testing import free_port

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from toy_kit import environment, run
+from kits.conformance.toy_kit import environment, run
 
 from rdzv_launcher.tools import conformance
 from rdzv_plugins.testing.suite import THEMES

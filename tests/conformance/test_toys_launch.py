@@ -6,7 +6,7 @@ import os
 from contextlib import closing
 from pathlib import Path
 
-from toy_kit import check
+from kits.conformance.toy_kit import check
 
 from rdzv_plugins.testing.agents.agent import Agents
 from rdzv_plugins.testing.agents.processes import wait_until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toy_kit import CONFORMANCE, check, environment, install, run
+from kits.conformance.toy_kit import CONFORMANCE, check, environment, install, run
 
 
 def test_right_state_backend_passes(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from toy_kit import check
+from kits.conformance.toy_kit import check
 
 check = partial(check, theme="scale", harness="CoordinationHarness")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toy_kit import check
+from kits.conformance.toy_kit import check
 
 ROUNDS = "round or one_node or meet or get"
 

@@ -1,17 +1,11 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "launcher"))  # harness: jobs
-sys.path.append(str(Path(__file__).parents[1] / "wire"))  # coordination_kit: sessions
-
-import harness
-from etcd_kit import Cluster, etcd
+from kits.etcd.etcd_kit import Cluster, etcd
+from kits.launcher import harness
 
 from rdzv_plugins.kit import session
 

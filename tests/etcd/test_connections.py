@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from coordination_kit import LONG
-from etcd_kit import Cluster
-from etcd_relay import Relay
+from kits.etcd.etcd_kit import Cluster
+from kits.etcd.etcd_relay import HoldingRelay
+from kits.wire.coordination_kit import LONG
 
 from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.backends.etcd.connection import Connection, Dropped
@@ -21,9 +21,9 @@ WATCH = rpc.WatchRequest(create_request=rpc.WatchCreateRequest(key=b"k"))
 
 
 @pytest.fixture
-def silent(single: Cluster) -> Iterator[Relay]:
+def silent(single: Cluster) -> Iterator[HoldingRelay]:
     """It accepts connections, and nothing comes through: so gRPC's channel never gets ready."""
-    with Relay(single.endpoints[0]) as relay:
+    with HoldingRelay(single.endpoints[0]) as relay:
         relay.hold_requests(after=0)
         yield relay
 
@@ -46,7 +46,7 @@ async def ask(connection: Connection) -> Any:
 
 @pytest.mark.parametrize("wait", [write, write_in_time, read, ask])
 def test_whoever_waits_on_a_dropped_connection_is_told(
-    silent: Relay, wait: Callable[[Connection], Coroutine[Any, Any, Any]]
+    silent: HoldingRelay, wait: Callable[[Connection], Coroutine[Any, Any, Any]]
 ) -> None:
     async def drop_while_it_waits() -> str:
         channel = make_channel(silent.endpoint, Security(), "127.0.0.1")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from etcd_kit import Cluster, Member, Tls, Users, etcd
-from failover_kit import lead
-from harness import wait_until
+from kits.etcd.etcd_kit import Cluster, Member, Tls, Users, etcd
+from kits.etcd.failover_kit import lead
+from kits.launcher.harness import wait_until
 
 
 def test_three_members_go_on_when_the_leader_is_killed_and_take_it_back(three: Cluster) -> None:

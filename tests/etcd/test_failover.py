@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from coordination_kit import LONG, keys_of, opened
-from etcd_kit import Cluster, Tls, Users, etcd
-from failover_kit import PREFIX, Subject, home, lead
-from harness import wait_until
+from kits.etcd.etcd_kit import Cluster, Tls, Users, etcd
+from kits.etcd.failover_kit import PREFIX, Subject, home, lead
+from kits.launcher.harness import wait_until
+from kits.wire.coordination_kit import LONG, keys_of, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import Security

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from coordination_kit import LONG, Losses, Recorder, opened
-from etcd_kit import Cluster
-from etcd_relay import Relay
-from failover_kit import home, path_of
-from harness import wait_until
+from kits.etcd.etcd_kit import Cluster
+from kits.etcd.etcd_relay import HoldingRelay
+from kits.etcd.failover_kit import home, path_of
+from kits.launcher.harness import wait_until
+from kits.wire.coordination_kit import LONG, Losses, Recorder, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import KeyValue, Session
@@ -27,7 +27,7 @@ class TwoWays:
     cluster: Cluster
     session: Session
     losses: Losses
-    used: Relay
+    used: HoldingRelay
     other: Session
 
     def ask(self, call: Callable[[], Any], happened: Callable[[], object], meanwhile: Callable[[], object]) -> Any:
@@ -54,7 +54,7 @@ class TwoWays:
 def ways(single: Cluster) -> Iterator[TwoWays]:
     """Both ways lead to the same member."""
     losses = Losses()
-    with Relay(single.endpoints[0]) as first, Relay(single.endpoints[0]) as second:
+    with HoldingRelay(single.endpoints[0]) as first, HoldingRelay(single.endpoints[0]) as second:
         backend = EtcdCoordination([first.endpoint, second.endpoint], "run")
         session = opened(backend, LONG, losses)
         wait_until(lambda: first.is_used != second.is_used, T, lambda: "both ways stay in use")
@@ -139,7 +139,7 @@ def test_a_way_that_breaks_at_any_byte(single: Cluster, answers: bool) -> None:
     while has_broken:
         after += 151
         losses, recorder = Losses(), Recorder()
-        with Relay(single.endpoints[0]) as relay:
+        with HoldingRelay(single.endpoints[0]) as relay:
             relay.break_once(answers=answers, after=after)
             backend = EtcdCoordination([relay.endpoint], "run")
             session = opened(backend, LONG, losses)

@@ -8,10 +8,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from attack_kit import read_line
-from coordination_kit import LONG, Losses, Recorder, client_of, keys_of, leave, opened, stop
-from etcd_kit import Cluster, Member, etcd
-from failover_kit import Subject, home
+from kits.etcd.etcd_kit import Cluster, Member, etcd
+from kits.etcd.failover_kit import Subject, home
+from kits.wire.attack_kit import read_line
+from kits.wire.coordination_kit import LONG, Losses, Recorder, client_of, keys_of, leave, opened, stop
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import Event

@@ -10,11 +10,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from coordination_kit import LONG, Losses, opened
-from elastic_kit import EtcdMeeting, Job, in_one_round, worlds
-from etcd_kit import Cluster, Users, etcd
-from failover_kit import Subject
-from harness import wait_until
+from kits.etcd.etcd_kit import Cluster, Users, etcd
+from kits.etcd.failover_kit import Subject
+from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, worlds
+from kits.launcher.harness import wait_until
+from kits.wire.coordination_kit import LONG, Losses, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import ACCOUNT, Security

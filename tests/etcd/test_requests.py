@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from coordination_kit import LONG, Recorder, keys_of, opened
-from etcd_kit import Cluster
-from etcd_relay import Relay
-from harness import wait_until
+from kits.etcd.etcd_kit import Cluster
+from kits.etcd.etcd_relay import HoldingRelay
+from kits.launcher.harness import wait_until
+from kits.wire.coordination_kit import LONG, Recorder, keys_of, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import Session
@@ -33,8 +33,8 @@ def session(backend: EtcdCoordination) -> Session:
 
 
 @pytest.fixture
-def relay(single: Cluster) -> Iterator[Relay]:
-    with Relay(single.endpoints[0]) as relay:
+def relay(single: Cluster) -> Iterator[HoldingRelay]:
+    with HoldingRelay(single.endpoints[0]) as relay:
         yield relay
 
 
@@ -92,7 +92,7 @@ def test_a_guard_among_the_items_of_a_put_in_parts(session: Session, place: int)
 
 @pytest.mark.parametrize("what", ["put", "delete"])
 def test_a_guard_that_changes_in_between_stops_the_rest(
-    single: Cluster, session: Session, relay: Relay, what: str
+    single: Cluster, session: Session, relay: HoldingRelay, what: str
 ) -> None:
     names = [f"{number:05}/{'x' * 5000}" for number in range(512)]  # four parts, each far larger than the last bytes
     if what == "delete":

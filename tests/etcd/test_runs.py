@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from attack_kit import read_line
-from coordination_kit import LONG, Losses, client_of, keys_of, leave, opened
-from etcd_kit import Cluster
-from failover_kit import Subject, path_of
-from harness import wait_until
-from processes import spawned
-from wire_client import PATIENCE
+from kits.etcd.etcd_kit import Cluster
+from kits.etcd.failover_kit import Subject, path_of
+from kits.launcher.harness import wait_until
+from kits.wire.attack_kit import read_line
+from kits.wire.coordination_kit import LONG, Losses, client_of, keys_of, leave, opened
+from kits.wire.processes import spawned
+from kits.wire.wire_client import PATIENCE
 
 from rdzv_plugins.backends.etcd import leases, session
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination

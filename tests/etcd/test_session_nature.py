@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from coordination_kit import (
+from kits.etcd.etcd_kit import Cluster
+from kits.wire.coordination_kit import (
     LONG,
     check_that_an_end_waits_for_the_call,
     check_that_sessions_share_a_thread,
@@ -13,7 +14,6 @@ from coordination_kit import (
     leave,
     opened,
 )
-from etcd_kit import Cluster
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 

@@ -3,19 +3,13 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "launcher"))  # harness: jobs
-sys.path.append(str(Path(__file__).parents[1] / "etcd"))  # etcd_kit: an etcd
-
-import distributions
-import etcd_kit
-import harness
+from kits.etcd import etcd_kit
+from kits.examples import distributions
+from kits.launcher import harness
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from distributions import EXAMPLES, ROOT, CleanEnvironment
-from harness import Cluster, free_port
-from reuse_build import Build, key
+from kits.examples.distributions import EXAMPLES, ROOT, CleanEnvironment
+from kits.examples.reuse_build import Build, key
+from kits.launcher.harness import Cluster, free_port
 
 from rdzv_plugins.testing.agents.processes import MARK
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import etcd_kit
 import pytest
-from etcd_processes import data_directory, require_programs
-from guides import block, here, run, start
-from harness import Agent, Cluster, free_port, wait_until
+from kits.etcd import etcd_kit
+from kits.etcd.etcd_processes import data_directory, require_programs
+from kits.examples.guides import block, here, run, start
+from kits.launcher.harness import Agent, Cluster, free_port, wait_until
 
 pytestmark = pytest.mark.timeout(480)
 GUIDE = "etcd.md"

@@ -8,8 +8,8 @@ import re
 
 import pytest
 import yaml
-from guides import HOW_TO
-from manifests import ETCD, FOLDER, Manifest, container_of, documents, everything, one, pod_of
+from kits.examples.guides import HOW_TO
+from kits.examples.manifests import ETCD, FOLDER, Manifest, container_of, documents, everything, one, pod_of
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
 from rdzv_launcher.run.command_line.parser import build_parser

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import etcd_kit
 import pytest
-from etcd_processes import data_directory, require_programs
-from guides import block
-from harness import Agent, Cluster, error_of, free_port, wait_until
-from manifests import ETCD, Pod, container_of, one, pods
-from quick_digits import DIGITS, quick_digits
+from kits.etcd import etcd_kit
+from kits.etcd.etcd_processes import data_directory, require_programs
+from kits.examples.guides import block
+from kits.examples.manifests import ETCD, Pod, container_of, one, pods
+from kits.launcher.harness import Agent, Cluster, error_of, free_port, wait_until
+from kits.launcher.quick_digits import DIGITS, quick_digits
 
 pytestmark = pytest.mark.timeout(600)  # three launchers and three workers, each with torch and scikit-learn
 LONG_S = 180

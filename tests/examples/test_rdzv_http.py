@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from distributions import CleanEnvironment, passes_its_own_tests
+from kits.examples.distributions import CleanEnvironment, passes_its_own_tests
 
 
 @pytest.mark.timeout(1600)

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from distributions import CleanEnvironment, passes_its_own_tests
+from kits.examples.distributions import CleanEnvironment, passes_its_own_tests
 
 pytestmark = pytest.mark.skipif(
     shutil.which("redis-server") is None and os.environ.get("CI") != "true", reason="no Redis: tests/install.sh redis"

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from distributions import ROOT, CleanEnvironment
-from etcd_processes import require_programs
-from guides import start
-from harness import Agent, Cluster, free_port, wait_until
-from quick_digits import quick_digits
-from tutorial_kit import Block, read_page
+from kits.etcd.etcd_processes import require_programs
+from kits.examples.distributions import ROOT, CleanEnvironment
+from kits.examples.guides import start
+from kits.examples.tutorial_kit import Block, read_page
+from kits.launcher.harness import Agent, Cluster, free_port, wait_until
+from kits.launcher.quick_digits import quick_digits
 
 from rdzv_plugins.testing.agents.agent import outputs
 from rdzv_plugins.testing.agents.processes import MARK

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import trustme
-from guides import block, here, run, start
-from harness import Agent, Cluster, free_port, wait_until
+from kits.examples.guides import block, here, run, start
+from kits.launcher.harness import Agent, Cluster, free_port, wait_until
 
 from rdzv_plugins.testing import ServerProcess
 

@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import etcd_kit
 import pytest
-from harness import BIN, Agent, Cluster, wait_until
+from kits import KITS
+from kits.etcd import etcd_kit
+from kits.launcher.harness import BIN, Agent, Cluster, wait_until
 
 from rdzv_plugins.kvstore.sockets.listening import port_holder
 
 pytestmark = pytest.mark.timeout(480)
 SCRIPT = Path(__file__).parents[2] / "examples/slurm/train.sbatch"
-STAND_INS = Path(__file__).parent / "slurm_stand_ins.py"
+STAND_INS = KITS / "examples" / "slurm_stand_ins.py"
 KNOWN = {  # options of sbatch that the script sets for itself
     *("--job-name", "--ntasks-per-node", "--cpus-per-task", "--time", "--output", "--open-mode", "--gpus-per-node"),
     *("--no-kill", "--requeue", "--signal"),

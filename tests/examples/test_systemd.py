@@ -16,7 +16,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import BIN, Cluster, file_limit, free_port
+from kits.launcher.harness import BIN, Cluster, file_limit, free_port
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "examples/systemd/rdzv-serve.service"

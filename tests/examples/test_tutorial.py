@@ -9,7 +9,18 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from tutorial_kit import NOT_OF_A_PAGE, ROOT, Block, Shell, check, do, environment, files, read_page, write
+from kits.examples.tutorial_kit import (
+    NOT_OF_A_PAGE,
+    ROOT,
+    Block,
+    Shell,
+    check,
+    do,
+    environment,
+    files,
+    read_page,
+    write,
+)
 
 pytestmark = pytest.mark.timeout(900)
 EXAMPLE = ROOT / "examples/rdzv-file"

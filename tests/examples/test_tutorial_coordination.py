@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tutorial_kit import NOT_OF_A_PAGE, ROOT, Shell, do, environment, files, read_page, write
+from kits.examples.tutorial_kit import NOT_OF_A_PAGE, ROOT, Shell, do, environment, files, read_page, write
 
 pytestmark = pytest.mark.timeout(900)
 EXAMPLE = ROOT / "examples/rdzv-http"

@@ -1,18 +1,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "launcher"))
-
-from fleet import Fleet
-from harness import new_cluster
-from hosts import Lan, why_not
+from kits.hosts.fleet import Fleet
+from kits.hosts.hosts import Lan, why_not
+from kits.launcher.harness import new_cluster
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fleet import PORT, Fleet, in_one_round, outputs, said
+from kits.hosts.fleet import PORT, Fleet, in_one_round, outputs, said
 
 
 @pytest.mark.parametrize("endpoint", ["10.77.1.1", "[fd00:1::1]"])

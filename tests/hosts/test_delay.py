@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from fleet import PORT, Fleet, in_one_round
+from kits import KITS
+from kits.hosts.fleet import PORT, Fleet, in_one_round
 
 STORE = 29600
 
@@ -13,7 +12,7 @@ def test_eight_nodes_ask_no_more_of_an_endpoint_far_away(fleet: Fleet) -> None:
     alpha, beta = fleet.lan.add("alpha", "beta")
     near, far = fleet.serve(alpha), f"{alpha.address}:{PORT + 1}"
     fleet.relay(alpha, (PORT + 1, near))
-    handlers = fleet.start(beta, ["python", Path(__file__).parent / "handlers.py", near, far])
+    handlers = fleet.start(beta, ["python", KITS / "hosts" / "handlers.py", near, far])
     assert handlers.wait() == 0, handlers.text
     by_near, by_far = handlers.reports()
     assert by_far["quickest"] >= 0.1, "there and back"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fleet import PORT, TTL, Fleet, outputs, said
+from kits.hosts.fleet import PORT, TTL, Fleet, outputs, said
 
 STORE = 29600
 

@@ -6,8 +6,8 @@ import os
 import signal
 import time
 
-from fleet import PORT, TTL, Fleet, in_one_round, outputs
-from hosts import Host
+from kits.hosts.fleet import PORT, TTL, Fleet, in_one_round, outputs
+from kits.hosts.hosts import Host
 
 SOON = TTL + 60
 OUTAGE = 120

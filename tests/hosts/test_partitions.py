@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fleet import PORT, TTL, Fleet, in_one_round, outputs, said
-from harness import Agent, wait_until
-from hosts import Host
+from kits.hosts.fleet import PORT, TTL, Fleet, in_one_round, outputs, said
+from kits.hosts.hosts import Host
+from kits.launcher.harness import Agent, wait_until
 
 SOON = TTL + 60
 """Seconds: the time to live, one for a last question, and a margin for busy processors."""

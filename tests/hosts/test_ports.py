@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from fleet import Fleet, outputs
-from harness import Agent, wait_until
-from hosts import Host
+from kits.hosts.fleet import Fleet, outputs
+from kits.hosts.hosts import Host
+from kits.launcher.harness import Agent, wait_until
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/operations.md"
 FIRST, LAST = 29601, 29610

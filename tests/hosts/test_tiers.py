@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from fleet import PORT, Fleet, outputs
-from harness import wait_until
+from kits.hosts.fleet import PORT, Fleet, outputs
+from kits.launcher.harness import wait_until
 
 from rdzv_plugins.endpoints import parse_endpoint
 

@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 
 import pytest
-from fleet import TTL, Fleet, outputs
-from harness import Agent, plug_in, wait_until
-from hosts import Host
+from kits.hosts.fleet import TTL, Fleet, outputs
+from kits.hosts.hosts import Host
+from kits.launcher.harness import Agent, plug_in, wait_until
 
 SOON = TTL + 30
 """Seconds: the time to live and a margin for busy processors; less than the limit of a read from the store."""

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from keeper_kit import Agents
+from kits.keeper.keeper_kit import Agents
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
-from keeper_kit import FAMILY, LIMIT_S, Agent, Agents, alive, executable, family, freeze, pids_in, state
+from kits.keeper.keeper_kit import FAMILY, LIMIT_S, Agent, Agents, alive, executable, family, freeze, pids_in, state
 
 from rdzv_plugins.testing.agents.processes import wait_until
 
@@ -206,7 +206,9 @@ def test_leftovers_of_a_round_and_daemons(agents: Agents) -> None:
     """What is in a worker's session after its end is the round's; what has left it is ended at the end."""
     executable(
         agents.directory / "leaves",
-        '#!/bin/sh\nsleep 1000 &\necho $! >> "$PIDS"\nsetsid sleep 1000 &\necho $! >> "$PIDS"\n',
+        '#!/bin/sh\nsleep 1000 &\necho $! >> "$PIDS"\n'
+        "setsid sh -c 'echo $$ >> \"$PIDS\"; exec sleep 1000' &\n"  # it says so when it has left the session
+        'until [ "$(wc -l < "$PIDS")" -eq 2 ]; do sleep 0.01; done\n',
     )
     source = """
 keeper = Keeper()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from keeper_kit import LIMIT_S, Agents
+from kits.keeper.keeper_kit import LIMIT_S, Agents
 
 from rdzv_plugins.testing.agents.processes import default_signals
 

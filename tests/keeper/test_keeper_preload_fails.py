@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from keeper_kit import LIMIT_S, Agents, alive, executable, freeze
+from kits.keeper.keeper_kit import LIMIT_S, Agents, alive, executable, freeze
 
 from rdzv_plugins.testing.agents.processes import wait_until
 

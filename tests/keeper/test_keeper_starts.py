@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from keeper_kit import Agents, executable
+from kits.keeper.keeper_kit import Agents, executable
 
 PROBE = """
 import json, os, resource, signal, sys

@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kits import ROOT
 
 from rdzv_plugins.testing import ServerProcess, free_port
 
-TESTS = Path(__file__).parents[1]
-EXAMPLE = TESTS.parent / "examples/rdzv-http/src"
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(TESTS / "launcher"))  # harness, which etcd_relay needs
-sys.path.append(str(TESTS / "etcd"))  # etcd_relay: answers that get lost
+EXAMPLE = ROOT / "examples/rdzv-http/src"
 sys.path.append(str(EXAMPLE))  # rdzv_http: a server of keys, and a client on the kit
 
 

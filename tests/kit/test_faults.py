@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from etcd_relay import Relay as LosingRelay
-from kit_parts import T, backend_at, listening, opened, refused
+from kits.etcd.etcd_relay import HoldingRelay
+from kits.kit.kit_parts import T, backend_at, listening, opened, refused
 from rdzv_http.client import HttpClient
 
 from rdzv_plugins.coordination import Event, KeyValue, Session
@@ -241,7 +241,7 @@ def test_a_write_of_which_the_answer_is_lost(server: ServerProcess, client: type
     """It is done once; where that cannot be known, whoever asked is told so, and looks."""
     client.renewed.clear()
     with (
-        LosingRelay(Endpoint("127.0.0.1", server.port)) as relay,
+        HoldingRelay(Endpoint("127.0.0.1", server.port)) as relay,
         backend_at(relay.endpoint.port, client=client) as backend,
         backend_at(server.port) as beside,
     ):

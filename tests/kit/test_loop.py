@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from kit_parts import T, backend_at, opened
+from kits.kit.kit_parts import T, backend_at, opened
 
 from rdzv_plugins.kit import within
 from rdzv_plugins.kit.loop import NAME, hold, let_go

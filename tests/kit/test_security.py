@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from kit_parts import T, backend_at, opened, refused
+from kits.kit.kit_parts import T, backend_at, opened, refused
 from rdzv_http.conformance import http_server
 
 from rdzv_plugins.errors import AccessRefused, UsageError

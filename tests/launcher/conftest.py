@@ -1,19 +1,13 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "wire"))  # wire_client: raw requests
-sys.path.append(str(Path(__file__).parents[1] / "etcd"))  # etcd_kit: real etcd processes
-
-import etcd_kit
-from elastic_kit import EtcdMeeting, Meeting
-from harness import Cluster, new_cluster
+from kits.etcd import etcd_kit
+from kits.launcher.elastic_kit import EtcdMeeting, Meeting
+from kits.launcher.harness import Cluster, new_cluster
 
 
 @pytest.fixture

@@ -9,8 +9,18 @@ import time
 from pathlib import Path
 
 import pytest
-from elastic_kit import Job, Meeting, in_one_round, observing, outputs, parallel_only, restarts, worlds, write_at_once
-from harness import Agent, wait_until
+from kits.launcher.elastic_kit import (
+    Job,
+    Meeting,
+    in_one_round,
+    observing,
+    outputs,
+    parallel_only,
+    restarts,
+    worlds,
+    write_at_once,
+)
+from kits.launcher.harness import Agent, wait_until
 
 
 @parallel_only  # the agent's decision, whatever the service

@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from elastic_kit import Job, Meeting, in_one_round, outputs
-from harness import Cluster, comm_of, parent_of
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round, outputs
+from kits.launcher.harness import Cluster, comm_of, parent_of
 
 HOOK = """
 import os, sys

@@ -14,8 +14,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import called
 import pytest
+from kits.launcher import called
 
 from rdzv_launcher import AgentLost, LaunchConfig, ResultLost, WorkersFailed, WorkerTraceback, elastic_launch
 from rdzv_plugins.errors import RdzvError, UsageError

@@ -9,23 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Cluster
+from kits import KITS, TESTS
+from kits.launcher.harness import Cluster
 
 from rdzv_plugins.testing.agents.agent import Agent, cold, outputs
 from rdzv_plugins.testing.agents.processes import wait_until
 
-HERE = Path(__file__).parent
-
 
 def start(cluster: Cluster, *arguments: object, **env: str) -> Agent:
     """A caller."""
-    return python(cluster, HERE / "calls.py", *arguments, **env)
+    return python(cluster, KITS / "launcher" / "calls.py", *arguments, **env)
 
 
 def python(cluster: Cluster, *arguments: object, **env: str) -> Agent:
     """An interpreter that finds the functions."""
     output = cluster.next_output()
-    variables = cluster.env | {"PYTHONPATH": str(HERE)} | env
+    variables = cluster.env | {"PYTHONPATH": str(TESTS)} | env
     return cluster.add(cold([sys.executable, *map(str, arguments)], output, variables), output)
 
 
@@ -127,7 +126,7 @@ def test_function_of_a_notebook(cluster: Cluster) -> None:
 def test_script_without_a_guard(cluster: Cluster, tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(
-        "import called\nfrom rdzv_launcher import LaunchConfig, elastic_launch\n"
+        "from kits.launcher import called\nfrom rdzv_launcher import LaunchConfig, elastic_launch\n"
         "def mine(): return 5\nelastic_launch(LaunchConfig(1, 1, 1, max_restarts=0), mine)()\n"
     )
     agent = python(cluster, script)
@@ -154,7 +153,7 @@ def test_caller_needs_no_torch(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise AssertionError('torch is imported')")
     script = tmp_path / "calls_without.py"
     script.write_text(
-        "import json, called\nfrom rdzv_launcher import *\n"
+        "import json\nfrom kits.launcher import called\nfrom rdzv_launcher import *\n"
         "if __name__ == '__main__':\n"
         "    for method in ('spawn', 'fork'):\n"
         "        config = LaunchConfig(1, 1, 2, start_method=method, max_restarts=1, shutdown_timeout=5)\n"
@@ -164,7 +163,7 @@ def test_caller_needs_no_torch(cluster: Cluster, tmp_path: Path) -> None:
         "        except WorkersFailed as error:\n"
         "            print(repr(error.__cause__))\n"
     )
-    agent = python(cluster, script, PYTHONPATH=f"{HERE}:{tmp_path}")
+    agent = python(cluster, script, PYTHONPATH=f"{TESTS}:{tmp_path}")
     assert agent.wait() == 0, agent.text
     lines = [line for line in agent.text.splitlines() if line.startswith(("{", "ValueError("))]
     assert lines == ["{0: '1', 1: '1'}", "ValueError('on purpose')"] * 2

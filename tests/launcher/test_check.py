@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import etcd_kit
 import pytest
-from harness import BIN, Agent, Cluster, free_port, server, wait_until
+from kits.etcd import etcd_kit
+from kits.launcher.harness import BIN, Agent, Cluster, free_port, server, wait_until
 
 from rdzv_launcher.run import limits
 from rdzv_launcher.run.checks import CHECKS

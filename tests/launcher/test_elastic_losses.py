@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from elastic_kit import (
+from kits.launcher.elastic_kit import (
     Job,
     Meeting,
     Serve,
@@ -25,7 +25,7 @@ from elastic_kit import (
     trained,
     worlds,
 )
-from harness import Agent, error_of, plug_in
+from kits.launcher.harness import Agent, error_of, plug_in
 
 HOOKS = """
 import os, time

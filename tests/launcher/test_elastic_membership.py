@@ -9,8 +9,19 @@ import os
 import re
 import signal
 
-from elastic_kit import Job, Meeting, in_one_round, last_rank, named, outputs, parallel_only, restarts, trained, worlds
-from harness import wait_until
+from kits.launcher.elastic_kit import (
+    Job,
+    Meeting,
+    in_one_round,
+    last_rank,
+    named,
+    outputs,
+    parallel_only,
+    restarts,
+    trained,
+    worlds,
+)
+from kits.launcher.harness import wait_until
 
 
 def test_node_that_comes_late_joins_and_node_that_is_stopped_leaves(meeting: Meeting) -> None:

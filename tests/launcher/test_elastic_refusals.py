@@ -6,8 +6,8 @@ import re
 import socket
 
 import pytest
-from elastic_kit import Job, Meeting, in_one_round, last_rank, named, observing, parallel_only, worlds
-from harness import error_of, server
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round, last_rank, named, observing, parallel_only, worlds
+from kits.launcher.harness import error_of, server
 from torch.distributed import TCPStore
 
 HOST = re.escape(socket.gethostname())

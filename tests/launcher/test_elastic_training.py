@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_kit import Job, Meeting, in_one_round, parallel_only, restarts, trained, worlds
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round, parallel_only, restarts, trained, worlds
 
 
 @parallel_only  # over etcd test_elastic_losses.py and test_etcd_training.py lose rank 0, and count the steps

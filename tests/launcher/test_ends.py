@@ -10,7 +10,7 @@ import socket
 from contextlib import suppress
 
 import pytest
-from harness import Agent, Cluster
+from kits.launcher.harness import Agent, Cluster
 
 BACKENDS = ["static", "c10d", "parallel"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack, closing
 
-from elastic_kit import Job, Meeting, parallel_only
-from harness import BIN, Cluster, error_of, wait_until
-from wire_client import WAIT, Raw, keyed
+from kits.launcher.elastic_kit import Job, Meeting, parallel_only
+from kits.launcher.harness import BIN, Cluster, error_of, wait_until
+from kits.wire.wire_client import WAIT, Raw, keyed
 
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Member, Round

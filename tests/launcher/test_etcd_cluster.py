@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import etcd_kit
 import pytest
-from elastic_kit import EtcdMeeting, Job, in_one_round, observing, outputs, restarts, worlds
-from harness import Agent, wait_until
+from kits.etcd import etcd_kit
+from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, observing, outputs, restarts, worlds
+from kits.launcher.harness import Agent, wait_until
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from elastic_kit import EtcdMeeting, Job, in_one_round, outputs
-from harness import Agent
+from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, outputs
+from kits.launcher.harness import Agent
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from contextlib import ExitStack, closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import etcd_kit
 import pytest
-from elastic_kit import EtcdMeeting, Job, in_one_round
-from etcd_kit import Tls, Users
-from harness import WORKERS, Cluster, free_port, server
+from kits.etcd import etcd_kit
+from kits.etcd.etcd_kit import Tls, Users
+from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round
+from kits.launcher.harness import WORKERS, Cluster, free_port, server
 
 USERS = Users(prefix="/mine")
 KNOWN = f"{USERS.user}:{USERS.password}"

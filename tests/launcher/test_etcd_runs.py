@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-import etcd_kit
 import pytest
-from elastic_kit import EtcdMeeting, Job, in_one_round, named, observing, outputs, restarts, worlds
-from harness import wait_until
+from kits.etcd import etcd_kit
+from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, named, observing, outputs, restarts, worlds
+from kits.launcher.harness import wait_until
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.elastic.handler import ElasticHandler

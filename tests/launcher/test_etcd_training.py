@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from elastic_kit import EtcdMeeting, outputs
-from harness import Agent, wait_until
-from quick_digits import quick_digits
+from kits.launcher.elastic_kit import EtcdMeeting, outputs
+from kits.launcher.harness import Agent, wait_until
+from kits.launcher.quick_digits import quick_digits
 
 
 @pytest.fixture

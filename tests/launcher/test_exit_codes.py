@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness import Agent, Cluster, plug_in
+from kits.launcher.harness import Agent, Cluster, plug_in
 
 from rdzv_plugins import errors
 

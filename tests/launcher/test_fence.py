@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import Agent, Cluster, wait_until
+from kits.launcher.harness import Agent, Cluster, wait_until
 
 STARTS, WORKERS = 20, 4
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from harness import WORKERS, wait_until
+from kits.launcher.harness import WORKERS, wait_until
 
 from rdzv_plugins.worker import round_holds, wait_until_round_holds
 

@@ -6,8 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from elastic_kit import Job, Meeting, in_one_round, outputs
-from harness import Agent, wait_until
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round, outputs
+from kits.launcher.harness import Agent, wait_until
 
 from rdzv_plugins.clock import now
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import Agent, Cluster, plug_in, wait_until
+from kits.launcher.harness import Agent, Cluster, plug_in, wait_until
 
 from rdzv_plugins.testing.harness import free_port
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness import Cluster
+from kits.launcher.harness import Cluster
 
 WARNING = "nodes, and none on another machine can join it"
 

@@ -8,7 +8,7 @@ import signal
 import socket
 
 import pytest
-from harness import Agent, Cluster, error_of, server
+from kits.launcher.harness import Agent, Cluster, error_of, server
 
 BACKENDS = ["static", "c10d"]
 ALL_BACKENDS = [*BACKENDS, "parallel"]

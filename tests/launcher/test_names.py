@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from elastic_kit import Job, Meeting, in_one_round, observing, outputs, worlds
-from harness import error_of
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round, observing, outputs, worlds
+from kits.launcher.harness import error_of
 
 
 def test_job_without_a_name_is_refused_where_others_meet_too(meeting: Meeting) -> None:

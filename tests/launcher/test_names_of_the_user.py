@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import BIN
+from kits.launcher.harness import BIN
 
 NAMES = ("launcher", "rdzv", "tools", "native", "run", "agent", "console", "signals", "status")
 TRAIN = f"""

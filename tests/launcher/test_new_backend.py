@@ -17,14 +17,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from harness import BIN
+from kits.examples.tutorial_kit import ROOT, Shell, environment
+from kits.launcher.harness import BIN
 
 from rdzv_launcher.tools.cli import main
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable
-
-sys.path.append(str(Path(__file__).parents[1] / "examples"))  # tutorial_kit: an environment and a shell in it
-from tutorial_kit import ROOT, Shell, environment
 
 SKELETON = ROOT / "src/launcher/rdzv_launcher/tools/skeleton"
 FILES = {

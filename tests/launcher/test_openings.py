@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness import Cluster, error_of
+from kits.launcher.harness import Cluster, error_of
 
 
 @pytest.mark.parametrize("command", ["rdzv-run", "torchrun"])

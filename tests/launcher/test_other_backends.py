@@ -9,9 +9,9 @@ import contextlib
 import itertools
 import socket
 
-import etcd_kit
 import pytest
-from harness import Agent, Cluster, error_of, wait_until
+from kits.etcd import etcd_kit
+from kits.launcher.harness import Agent, Cluster, error_of, wait_until
 
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.host import PluginHost

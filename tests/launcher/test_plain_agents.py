@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kits import KITS
 
-DRIVER = Path(__file__).with_name("plain_agents.py")
+DRIVER = KITS / "launcher" / "plain_agents.py"
 OURS = ["rdzv-plugins.parallel", "rdzv-plugins.tiered", "rdzv-plugins.static", "rdzv-plugins.c10d"]
 
 

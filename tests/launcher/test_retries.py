@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from harness import Agent, Cluster
+from kits.launcher.harness import Agent, Cluster
 
 BACKENDS = ["static", "c10d", "parallel"]
 

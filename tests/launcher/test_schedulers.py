@@ -8,7 +8,7 @@ import socket
 import sys
 
 import pytest
-from harness import Agent, Cluster
+from kits.launcher.harness import Agent, Cluster
 
 TASK = ("setsid",)
 """As slurmstepd starts a task: without a terminal."""

@@ -8,8 +8,19 @@ import signal
 from typing import Any
 
 import pytest
-from elastic_kit import Job, Meeting, Serve, in_one_round, observing, outputs, parallel_only, restarts, trained, worlds
-from harness import Agent, wait_until
+from kits.launcher.elastic_kit import (
+    Job,
+    Meeting,
+    Serve,
+    in_one_round,
+    observing,
+    outputs,
+    parallel_only,
+    restarts,
+    trained,
+    worlds,
+)
+from kits.launcher.harness import Agent, wait_until
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.native.framing import ask_statistics

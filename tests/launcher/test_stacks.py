@@ -12,10 +12,10 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-import etcd_kit
 import pytest
-from elastic_kit import EtcdMeeting, Meeting, outputs
-from harness import BIN, Agent, Cluster, new_cluster, wait_until
+from kits.etcd import etcd_kit
+from kits.launcher.elastic_kit import EtcdMeeting, Meeting, outputs
+from kits.launcher.harness import BIN, Agent, Cluster, new_cluster, wait_until
 
 PATIENCE_S = 120
 ALL = 120

@@ -7,7 +7,7 @@ import re
 import signal
 from pathlib import Path
 
-from harness import Agent, Cluster
+from kits.launcher.harness import Agent, Cluster
 
 
 def stored(agent: Agent) -> str:

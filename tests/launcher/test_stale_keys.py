@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness import WORKERS, Cluster, wait_until
+from kits.launcher.harness import WORKERS, Cluster, wait_until
 
 
 def read(log: Path) -> list[str]:

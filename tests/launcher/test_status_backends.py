@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import etcd_kit
 import pytest
-from elastic_kit import EtcdMeeting, Job, in_one_round
-from harness import BIN, Agent, Cluster, free_port, server, wait_until
+from kits.etcd import etcd_kit
+from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round
+from kits.launcher.harness import BIN, Agent, Cluster, free_port, server, wait_until
 from torch.distributed import TCPStore
 
 HOST = socket.gethostname()

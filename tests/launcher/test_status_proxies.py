@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from harness import BIN, Cluster, wait_until
-from wire_client import WAIT, Raw, get, keyed, set_
+from kits.launcher.harness import BIN, Cluster, wait_until
+from kits.wire.wire_client import WAIT, Raw, get, keyed, set_
 
 from rdzv_launcher.tools.status.command import as_text
 from rdzv_plugins.endpoints import Endpoint

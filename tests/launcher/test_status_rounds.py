@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import wait_until
+from kits.launcher.harness import wait_until
 from torch.distributed import TCPStore
 
 from rdzv_launcher.tools.status import command as status

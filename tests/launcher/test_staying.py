@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from harness import Agent, Cluster, wait_until
+from kits.launcher.harness import Agent, Cluster, wait_until
 
 BARRIER = "--exit-barrier-timeout=1"
 

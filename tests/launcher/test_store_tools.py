@@ -17,9 +17,20 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from harness import BIN, FEW_FILES, WORKERS, Agent, Cluster, few_files, file_limit, free_port, threads_of, wait_until
+from kits.launcher.harness import (
+    BIN,
+    FEW_FILES,
+    WORKERS,
+    Agent,
+    Cluster,
+    few_files,
+    file_limit,
+    free_port,
+    threads_of,
+    wait_until,
+)
+from kits.wire.wire_client import WAIT, Raw, get, keyed, ping, set_, validate
 from torch.distributed import TCPStore
-from wire_client import WAIT, Raw, get, keyed, ping, set_, validate
 
 LOOPBACK = " (loopback: only this machine can reach it)"
 LOGGED_EACH_SECOND = 10

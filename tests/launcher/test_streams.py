@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 
-from harness import BIN, Cluster
+from kits.launcher.harness import BIN, Cluster
 
 
 def run_in_shell(cluster: Cluster, command: str) -> subprocess.CompletedProcess[str]:

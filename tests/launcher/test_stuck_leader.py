@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from elastic_kit import Job, Meeting, in_one_round, observing, parallel_only
-from harness import plug_in
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round, observing, parallel_only
+from kits.launcher.harness import plug_in
 
 HOOKS = """
 import os, time

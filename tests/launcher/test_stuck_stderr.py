@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from elastic_kit import Job, Meeting, in_one_round, named, observing, parallel_only
-from harness import Cluster, wait_until
+from kits.launcher.elastic_kit import Job, Meeting, in_one_round, named, observing, parallel_only
+from kits.launcher.harness import Cluster, wait_until
 
 _PIPE_SETS_SIZE = 1031
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elastic_kit import Job, Meeting, last_rank, observing, outputs, restarts, worlds
-from harness import Agent, wait_until
-from tiered_kit import EtcdMeeting, TieredMeeting, reports, root_of, tiered, trunks, wait_clients
-from wire_client import WAIT, Raw, keyed
+from kits.launcher.elastic_kit import Job, Meeting, last_rank, observing, outputs, restarts, worlds
+from kits.launcher.harness import Agent, wait_until
+from kits.launcher.tiered_kit import EtcdMeeting, TieredMeeting, reports, root_of, tiered, trunks, wait_clients
+from kits.wire.wire_client import WAIT, Raw, keyed
 
 tiered_only = pytest.mark.parametrize("backend", ["tiered"], indirect=True)
 

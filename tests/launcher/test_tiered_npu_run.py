@@ -10,8 +10,9 @@ import shutil
 from typing import Any
 
 import pytest
-from elastic_kit import outputs
-from harness import BIN, WORKERS, Agent, Cluster
+from kits import TESTS
+from kits.launcher.elastic_kit import outputs
+from kits.launcher.harness import BIN, WORKERS, Agent, Cluster
 
 ENVIRONMENT = """
 export MASTER_IP_ADDR={address}
@@ -30,7 +31,7 @@ def launch(cluster: Cluster, line: str, rank: int) -> Agent:
     shell = ENVIRONMENT.format(address="127.0.0.1", port=cluster.port)
     shell += re.sub(r"^torch_npu_run\b", "exec rdzv-run", line).format(rank=rank)
     path = f"{BIN}:{cluster.env['PATH']}"
-    return cluster.start(["/bin/bash", "-ec", shell], PATH=path, PYTHONPATH=str(WORKERS.parents[1] / "wire"))
+    return cluster.start(["/bin/bash", "-ec", shell], PATH=path, PYTHONPATH=str(TESTS))
 
 
 @pytest.mark.parametrize(

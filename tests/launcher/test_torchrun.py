@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from harness import Agent, Cluster
+from kits.launcher.harness import Agent, Cluster
 
 
 def torchrun(cluster: Cluster, script: str, *args: object, backend: str, conf: str = "", **options: object) -> Agent:

@@ -6,7 +6,7 @@ With a worker each, and given ranks, by every backend: the conformance suite's l
 from __future__ import annotations
 
 import pytest
-from harness import WORKERS, Agent, Cluster, free_port
+from kits.launcher.harness import WORKERS, Agent, Cluster, free_port
 
 BACKENDS = ["static", "c10d", "parallel"]
 

@@ -6,8 +6,8 @@ import json
 import socket
 import subprocess
 
-from elastic_kit import Job, Meeting, outputs, parallel_only
-from harness import free_port, wait_until
+from kits.launcher.elastic_kit import Job, Meeting, outputs, parallel_only
+from kits.launcher.harness import free_port, wait_until
 
 
 def free_range(count: int) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import BIN, FEW_FILES, Agent, Cluster, few_files, file_limit, free_port, threads_of
-from wire_client import WAIT, Raw, keyed
+from kits.launcher.harness import BIN, FEW_FILES, Agent, Cluster, few_files, file_limit, free_port, threads_of
+from kits.wire.wire_client import WAIT, Raw, keyed
 
 import rdzv_launcher
 import rdzv_plugins

@@ -11,9 +11,9 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
-from harness import WORKERS, Cluster
-from processes import outputs, spawned
-from unix_kit import Reached, reached, unused
+from kits.launcher.harness import WORKERS, Cluster
+from kits.wire.processes import outputs, spawned
+from kits.wire.unix_kit import Reached, reached, unused
 
 from rdzv_plugins.torch_bridge import worker_transport
 

@@ -11,8 +11,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from harness import WORKERS
-from starts_workers import parsed, round_of, spec_of
+from kits import KITS
+from kits.launcher.harness import WORKERS
+from kits.launcher.starts_workers import parsed, round_of, spec_of
 
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.workers.output.console import Console
@@ -22,7 +23,7 @@ from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.output.tail import Tail
 from rdzv_plugins.testing.agents.processes import clean_environment
 
-RUNNER = Path(__file__).with_name("starts_workers.py")
+RUNNER = KITS / "launcher" / "starts_workers.py"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])

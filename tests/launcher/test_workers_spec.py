@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starts_workers import group_of, spec_of
+from kits.launcher.starts_workers import group_of, spec_of
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, to_map
 from torch.distributed.elastic.utils import macros

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from starts_workers import round_of, spec_of
+from kits.launcher.starts_workers import round_of, spec_of
 from torch.distributed.elastic.timer import FileTimerClient
 
 from rdzv_launcher.run.workers.event_log import EventLog

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import WORKERS
-from starts_workers import parsed
+from kits import KITS
+from kits.launcher.harness import WORKERS
+from kits.launcher.starts_workers import parsed
 
 from rdzv_plugins.testing.agents.agent import Agents
 
 LAUNCHERS = {
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
-    "ours": [sys.executable, str(Path(__file__).with_name("starts_workers.py")), "report.json"],
+    "ours": [sys.executable, str(KITS / "launcher" / "starts_workers.py"), "report.json"],
 }
 ALONE = ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=job"]
 DIFFER = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "OF_THE_LAUNCHER"}

@@ -13,7 +13,7 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
-from hosts import Lan, why_not
+from kits.hosts.hosts import Lan, why_not
 
 from soak import arguments, service
 from soak.expectations import Promises

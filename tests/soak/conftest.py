@@ -1,17 +1,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1]))  # this folder is a package, the kits of the tests are modules
-sys.path.append(str(Path(__file__).parents[1] / "hosts"))
-sys.path.append(str(Path(__file__).parents[1] / "launcher"))
-sys.path.append(str(Path(__file__).parents[1] / "etcd"))
-
-from hosts import why_not
+from kits.hosts.hosts import why_not
 
 
 @pytest.fixture

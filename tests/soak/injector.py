@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from hosts import Lan
+from kits.hosts.hosts import Lan
 
 from rdzv_plugins.testing.agents.processes import send
 from soak.job import Job, Node

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hosts import Host
+from kits.hosts.hosts import Host
 
 from rdzv_plugins.testing.agents.processes import MARK, clean_environment, kill, marked, send
 from soak.transcripts import Transcripts

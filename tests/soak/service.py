@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from etcd_processes import Member, data_directory
-from hosts import Host, Lan
+from kits.etcd.etcd_processes import Member, data_directory
+from kits.hosts.hosts import Host, Lan
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.testing.agents.processes import clean_environment, send

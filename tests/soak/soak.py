@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hosts import Lan
+from kits.hosts.hosts import Lan
 
 from soak.checker import Checker
 from soak.diary import Diary

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hosts import Host, Lan
+from kits.hosts.hosts import Host, Lan
 
 DELAY_S = 0.1
 CONNECT = "import socket, sys, time; t = time.monotonic(); socket.socket().connect_ex((sys.argv[1], 1))"

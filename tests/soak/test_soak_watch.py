@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from hosts import Host, Lan
+from kits.hosts.hosts import Host, Lan
 
 from rdzv_plugins.testing.agents.processes import marked
 from soak import soak as module

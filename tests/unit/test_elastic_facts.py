@@ -10,7 +10,7 @@ import pty
 import sys
 
 import pytest
-from membership_steps import Leader, node, working
+from kits.unit.membership_steps import Leader, node, working
 
 from rdzv_plugins.elastic import reports
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, decode, encode

@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import wait
 
 import pytest
-from elastic_nodes import PATIENCE_S, Job, asked_at_rest, done, eventually, in_round
+from kits.unit.elastic_nodes import PATIENCE_S, Job, asked_at_rest, done, eventually, in_round
 
 from rdzv_plugins import errors
 from rdzv_plugins.interfaces import Failure, Outcome

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Literal
 
 import pytest
-from elastic_nodes import PATIENCE_S, Job, Node, eventually, in_round
-from memory_coordination import MemorySession, Stage
+from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, eventually, in_round
+from kits.unit.memory_coordination import MemorySession, Stage
 
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.keys import Assignment, Round, decode

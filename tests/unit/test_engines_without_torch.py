@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kits import KITS
 
 from rdzv_plugins.errors import MissingDependency
 from rdzv_plugins.testing.builtin import EtcdHarness, ParallelHarness, StaticHarness, TieredHarness
 from rdzv_plugins.testing.harness import Harness
 
-PROGRAM = Path(__file__).with_name("no_torch_node.py")
+PROGRAM = KITS / "unit" / "no_torch_node.py"
 HARNESSES = (StaticHarness, ParallelHarness, TieredHarness, EtcdHarness)
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from elastic_nodes import PATIENCE_S, Job, Node, eventually, in_round
-from membership_steps import Leader, node
-from memory_coordination import TimedSession
+from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, eventually, in_round
+from kits.unit.membership_steps import Leader, node
+from kits.unit.memory_coordination import TimedSession
 
 from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.interfaces import Outcome

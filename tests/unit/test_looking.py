@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from memory_coordination import MemoryBackend, MemoryService
+from kits.unit.memory_coordination import MemoryBackend, MemoryService
 
 from rdzv_plugins import Backend, Request, option
 from rdzv_plugins.assemble.create import create_handler

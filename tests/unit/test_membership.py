@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from membership_steps import Leader, node, working
+from kits.unit.membership_steps import Leader, node, working
 
 from rdzv_plugins.elastic.keys import Assignment
 

@@ -13,8 +13,8 @@ from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from membership_checks import at_rest
-from membership_world import World
+from kits.unit.membership_checks import at_rest
+from kits.unit.membership_world import World
 
 from rdzv_plugins.elastic.keys import Member
 from rdzv_plugins.elastic.leading.claims import Claims

@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from membership_checks import able, at_rest
-from membership_world import Node, World
+from kits.unit.membership_checks import able, at_rest
+from kits.unit.membership_world import Node, World
 
 from rdzv_plugins.elastic.keys import Member
 from rdzv_plugins.elastic.leading.membership import Rules

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from membership_steps import node
+from kits.unit.membership_steps import node
 
 from rdzv_plugins.elastic.keys import Member, Probe
 from rdzv_plugins.elastic.leading.probing import Probing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from membership_steps import node
+from kits.unit.membership_steps import node
 
 from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.elastic.leading.ranks import Former, assign_ranks

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import scheduler_variables as of
+from kits.unit import scheduler_variables as of
 
 from rdzv_launcher.run.command_line.parsing import parse_arguments
 from rdzv_launcher.run.command_line.variables import blaming_variables

@@ -7,8 +7,8 @@ import threading
 from typing import Any
 
 import pytest
-from elastic_nodes import PATIENCE_S, Job, Node, asked_at_rest, done, eventually, in_round
-from fake_proxy import FakeProxy, proxies
+from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, asked_at_rest, done, eventually, in_round
+from kits.unit.fake_proxy import FakeProxy, proxies
 
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.keys import Assignment, Member

@@ -1,22 +1,19 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
 # Torch's client asks a name server for the name of ::ffff:127.0.0.1 at each connect: where that loses one query in
 # a hundred, 5 s each.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
-import wire_client as wire
-from attack_kit import Bystanders, ServerProcess
-from proxy_kit import CLIENTS, Node, crowd
-from relay import Relay
-from store_servers import KINDS, Server, lifeline, running
+from kits.wire import wire_client as wire
+from kits.wire.attack_kit import Bystanders, ServerProcess
+from kits.wire.proxy_kit import CLIENTS, Node, crowd
+from kits.wire.relay import Relay
+from kits.wire.store_servers import KINDS, Server, lifeline, running
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 

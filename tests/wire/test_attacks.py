@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import cycle
 
 import pytest
-from attack_kit import MIB, PROXY, Bystanders, ServerProcess, repeated
-from wire_client import (
+from kits.wire.attack_kit import MIB, PROXY, Bystanders, ServerProcess, repeated
+from kits.wire.wire_client import (
     ADD,
     APPEND,
     BARRIER,

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from attack_kit import MIB, PROXY, Bystanders, Crowd, ServerProcess, repeated, standing, wait_until
-from wire_client import (
+from kits.wire.attack_kit import MIB, PROXY, Bystanders, Crowd, ServerProcess, repeated, standing, wait_until
+from kits.wire.wire_client import (
     MULTI_GET,
     MULTI_SET,
     NUM_KEYS,

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from attack_kit import MIB, PROXY, Bystanders, Crowd, ServerProcess, standing, wait_until
-from wire_client import (
+from kits.wire.attack_kit import MIB, PROXY, Bystanders, Crowd, ServerProcess, standing, wait_until
+from kits.wire.wire_client import (
     ADD,
     CHECK,
     COMPARE_SET,

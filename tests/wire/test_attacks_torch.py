@@ -6,11 +6,11 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from attack_kit import MIB, PROXY, ServerProcess, read_line, repeated, standing, wait_until
-from wire_client import GET, MULTI_SET, PATIENCE, SET, WAIT, Raw, get, keyed, op, set_, text, u64, validate
+from kits import KITS
+from kits.wire.attack_kit import MIB, PROXY, ServerProcess, read_line, repeated, standing, wait_until
+from kits.wire.wire_client import GET, MULTI_SET, PATIENCE, SET, WAIT, Raw, get, keyed, op, set_, text, u64, validate
 
 CLIENTS, ROUNDS = 8, 40
 TORCHS_PATIENCE = 150.0  # to be loaded, and to look up names that nobody knows, beside the attack
@@ -20,7 +20,7 @@ TORCHS_PATIENCE = 150.0  # to be loaded, and to look up names that nobody knows,
 def bystanders() -> Iterator[Callable[[int], None]]:
     """Call it with a port: returns when torch's clients have done their rounds there."""
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "torch_bystander.py")],
+        [sys.executable, str(KITS / "wire" / "torch_bystander.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

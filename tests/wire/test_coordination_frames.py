@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
-from attack_kit import wait_until
-from wire_client import Closed, Raw
+from kits.wire.attack_kit import wait_until
+from kits.wire.wire_client import Closed, Raw
 
 from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import wire_client as wire
-from store_servers import Server
+from kits.wire import wire_client as wire
+from kits.wire.store_servers import Server
 
 A = b"/a"
 MIB = 2**20

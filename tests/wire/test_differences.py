@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-import wire_client as wire
-from attack_kit import wait_until
-from differences import Difference
-from store_servers import KINDS, Server, running
+from kits.wire import wire_client as wire
+from kits.wire.attack_kit import wait_until
+from kits.wire.differences import Difference
+from kits.wire.store_servers import KINDS, Server, running
 
 A, B, Q, X = b"/a", b"/b", b"/q", b"/x"
 RELEASED, NOTHING = wire.STOP_WAITING, b""

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
-from programs import KEYS, Seen, Step, empty, on_model, on_server, programs
-from store_model import LibUvStore, NodesTakeTurns, Store
-from store_servers import PLAIN, PROXIED, Server, running
+from kits.wire.programs import KEYS, Seen, Step, empty, on_model, on_server, programs
+from kits.wire.store_model import LibUvStore, NodesTakeTurns, Store
+from kits.wire.store_servers import PLAIN, PROXIED, Server, running
 
 
 @pytest.fixture(scope="module")

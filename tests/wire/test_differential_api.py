@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from programs import KEYS, empty
-from store_model import leading_number
-from store_servers import PLAIN, PROXIED, Server, lifeline, running
+from kits.wire.programs import KEYS, empty
+from kits.wire.store_model import leading_number
+from kits.wire.store_servers import PLAIN, PROXIED, Server, lifeline, running
 from torch.distributed import DistError, DistNetworkError, PrefixStore, TCPStore
 
 SOON, LATE = timedelta(milliseconds=5), timedelta(seconds=60)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from attack_kit import wait_until
-from wire_client import (
+from kits.wire.attack_kit import wait_until
+from kits.wire.wire_client import (
     BARRIER,
     CANCEL_WAIT,
     STOP_WAITING,

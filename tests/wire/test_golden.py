@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import golden_programs
 import pytest
-import wire_client as wire
-from store_servers import Server, running
-from transcripts import Message, parse
+from kits.wire import golden_programs
+from kits.wire import wire_client as wire
+from kits.wire.store_servers import Server, running
+from kits.wire.transcripts import Message, parse
 
 FILES = sorted(golden_programs.GOLDEN.glob("*.txt"))
 PID = b"\x11\x22\x33\x44"

@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from attack_kit import LOGGER, Bystanders, read_line, wait_until
-from wire_client import PATIENCE, WAIT, Raw, keyed, multi_set
+from kits.wire.attack_kit import LOGGER, Bystanders, read_line, wait_until
+from kits.wire.wire_client import PATIENCE, WAIT, Raw, keyed, multi_set
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 
-PATH = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+PATH = os.pathsep.join(sys.path)
 
 
 def program(source: str) -> subprocess.Popen[str]:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from attack_kit import Bystanders, expect_no_more_files, open_files, repeated
-from wire_client import (
+from kits.wire.attack_kit import Bystanders, expect_no_more_files, open_files, repeated
+from kits.wire.wire_client import (
     CHECK,
     NUM_KEYS,
     PATIENCE,
@@ -257,7 +257,7 @@ def test_a_keyspace_may_have_an_address_and_a_socket_of_its_own(server: StoreSer
 CLOSE_FREES = """
 from pathlib import Path
 from rdzv_plugins.kvstore.native.server import StoreServer
-from wire_client import Raw, set_
+from kits.wire.wire_client import Raw, set_
 
 def resident():
     return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) // 1024
@@ -279,7 +279,7 @@ with StoreServer("127.0.0.1", threads=2) as server:
 
 def test_wiping_and_closing_give_memory_back() -> None:
     """200 MiB, in a process of its own. glibc may keep the last 64 MiB of a thread's heap."""
-    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    path = os.pathsep.join(sys.path)
     child = subprocess.run(
         [sys.executable, "-c", CLOSE_FREES],
         env=os.environ | {"PYTHONPATH": path},

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import linearizability
-import processes
 import pytest
-from linearizability import Operation, linearizable, violations
-from stock_client import connect
-from store_servers import PROXIED, Server, running
+from kits.wire import linearizability, processes
+from kits.wire.linearizability import Operation, linearizable, violations
+from kits.wire.stock_client import connect
+from kits.wire.store_servers import PROXIED, Server, running
 
 
 def op(name: str, *arguments: Any, to: Any = None, at: tuple[float, float]) -> Operation:

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from proxy_kit import crowd, silent
-from trunk_peer import FORWARD, OK, attached, frame
-from wire_client import LIST_KEYS, Raw, delete, multi_set, op, set_
+from kits.wire.proxy_kit import crowd, silent
+from kits.wire.trunk_peer import FORWARD, OK, attached, frame
+from kits.wire.wire_client import LIST_KEYS, Raw, delete, multi_set, op, set_
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attack_kit import Bystanders, expect_no_more_files, open_files, wait_until
-from wire_client import PATIENCE, WAIT, Raw, keyed, validate
+from kits.wire.attack_kit import Bystanders, expect_no_more_files, open_files, wait_until
+from kits.wire.wire_client import PATIENCE, WAIT, Raw, keyed, validate
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse, RdzvError

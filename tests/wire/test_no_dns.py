@@ -15,11 +15,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from attack_kit import read_line
-from wire_client import PATIENCE, WAIT, keyed, validate
+from kits import KITS
+from kits.wire.attack_kit import read_line
+from kits.wire.wire_client import PATIENCE, WAIT, keyed, validate
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="replacing /etc/resolv.conf for one process needs root")
 
@@ -74,7 +74,7 @@ def name_server() -> Iterator[NameServer]:
 @contextmanager
 def serving(kind: str, name_server: NameServer) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """The process and its port."""
-    script = str(Path(__file__).parent / "served_with_dns.py")
+    script = str(KITS / "wire" / "served_with_dns.py")
     with subprocess.Popen(
         [sys.executable, script, kind, name_server.address[0]],
         stdin=subprocess.PIPE,

@@ -9,11 +9,11 @@ from contextlib import ExitStack, closing
 from datetime import timedelta
 
 import pytest
-from attack_kit import ServerProcess, wait_until
-from proxy_kit import silent
-from standstill import stand_still, stopped
+from kits.wire.attack_kit import ServerProcess, wait_until
+from kits.wire.proxy_kit import silent
+from kits.wire.standstill import stand_still, stopped
+from kits.wire.wire_client import PATIENCE, STOP_WAITING, WAIT, Raw, get, keyed, set_
 from torch.distributed import TCPStore
-from wire_client import PATIENCE, STOP_WAITING, WAIT, Raw, get, keyed, set_
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 

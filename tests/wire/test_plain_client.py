@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from attack_kit import wait_until
-from relay import Relay
+from kits.wire.attack_kit import wait_until
+from kits.wire.relay import Relay
 from torch.distributed import PrefixStore, TCPStore
 
 from rdzv_plugins.endpoints import Endpoint

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import wire_client as wire
-from attack_kit import wait_until
-from proxy_kit import CLIENTS, Node, crowd, expect_requests, operations, trunks
+from kits.wire import wire_client as wire
+from kits.wire.attack_kit import wait_until
+from kits.wire.proxy_kit import CLIENTS, Node, crowd, expect_requests, operations, trunks
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable
 
 import pytest
-import wire_client as wire
-from attack_kit import Bystanders, wait_until
-from linearizability import Operation, violations
-from proxy_kit import FOREVER, Node, assert_new_or_closed, crowd, trunks
-from relay import Relay
-from test_linearizability import by_processes
+from kits.wire import wire_client as wire
+from kits.wire.attack_kit import Bystanders, wait_until
+from kits.wire.linearizability import Operation, violations
+from kits.wire.proxy_kit import FOREVER, Node, assert_new_or_closed, crowd, trunks
+from kits.wire.relay import Relay
+from wire.test_linearizability import by_processes
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 

@@ -8,13 +8,13 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-import wire_client as wire
-from attack_kit import MIB, PROXY, Bystanders, ServerProcess, wait_until
-from proxy_kit import Node, advance, crowd, trunks
-from relay import Relay
-from session_peers import answering, says
-from store_servers import start_torch
-from trunk_peer import (
+from kits.wire import wire_client as wire
+from kits.wire.attack_kit import MIB, PROXY, Bystanders, ServerProcess, wait_until
+from kits.wire.proxy_kit import Node, advance, crowd, trunks
+from kits.wire.relay import Relay
+from kits.wire.session_peers import answering, says
+from kits.wire.store_servers import start_torch
+from kits.wire.trunk_peer import (
     AGAIN,
     ARRIVE,
     ERROR,

@@ -6,11 +6,11 @@ import os
 import signal
 
 import pytest
-import wire_client as wire
-from attack_kit import PROXY, Bystanders, ServerProcess, wait_until
-from coordination_kit import stop
-from proxy_kit import FOREVER, Node, Workers, advance, assert_new_or_closed, crowd, expect_requests, trunks
-from relay import Relay
+from kits.wire import wire_client as wire
+from kits.wire.attack_kit import PROXY, Bystanders, ServerProcess, wait_until
+from kits.wire.coordination_kit import stop
+from kits.wire.proxy_kit import FOREVER, Node, Workers, advance, assert_new_or_closed, crowd, expect_requests, trunks
+from kits.wire.relay import Relay
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable

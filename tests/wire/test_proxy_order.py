@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-import wire_client as wire
-from attack_kit import wait_until
-from store_servers import PROXIED, Server, running
+from kits.wire import wire_client as wire
+from kits.wire.attack_kit import wait_until
+from kits.wire.store_servers import PROXIED, Server, running
 
 X, Y = b"/x", b"/y"
 ROUNDS = 300

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import wire_client as wire
-from attack_kit import wait_until
-from proxy_kit import Node, crowd, expect_requests
-from relay import Relay
-from stock_client import connect
-from store_servers import PROXIED, running
+from kits.wire import wire_client as wire
+from kits.wire.attack_kit import wait_until
+from kits.wire.proxy_kit import Node, crowd, expect_requests
+from kits.wire.relay import Relay
+from kits.wire.stock_client import connect
+from kits.wire.store_servers import PROXIED, running
 from torch.distributed import QueueEmptyError, TCPStore
 
 from rdzv_plugins.kvstore.native.server import StoreServer

@@ -7,11 +7,11 @@ import signal
 from itertools import chain
 
 import pytest
-import wire_client as wire
-from attack_kit import PROXY, ServerProcess, wait_until
-from coordination_kit import stop
-from proxy_kit import CLIENTS, Node, crowd, expect_requests, operations
-from relay import Relay
+from kits.wire import wire_client as wire
+from kits.wire.attack_kit import PROXY, ServerProcess, wait_until
+from kits.wire.coordination_kit import stop
+from kits.wire.proxy_kit import CLIENTS, Node, crowd, expect_requests, operations
+from kits.wire.relay import Relay
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 

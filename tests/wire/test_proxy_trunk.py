@@ -7,10 +7,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-import wire_client as wire
-from attack_kit import Bystanders, wait_until
-from proxy_kit import Node, Workers, crowd, expect_requests, silent, trunks
-from relay import Relay
+from kits.wire import wire_client as wire
+from kits.wire.attack_kit import Bystanders, wait_until
+from kits.wire.proxy_kit import Node, Workers, crowd, expect_requests, silent, trunks
+from kits.wire.relay import Relay
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 

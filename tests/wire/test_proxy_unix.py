@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import wire_client as wire
-from attack_kit import Bystanders
-from proxy_kit import FOREVER, Node, crowd
+from kits.wire import wire_client as wire
+from kits.wire.attack_kit import Bystanders
+from kits.wire.proxy_kit import FOREVER, Node, crowd
 
 from rdzv_plugins.errors import AddressInUse
 from rdzv_plugins.kvstore.native.server import StoreServer

@@ -6,9 +6,9 @@ import json
 import re
 import signal
 
-import processes
-from attack_kit import read_line
-from store_servers import running
+from kits.wire import processes
+from kits.wire.attack_kit import read_line
+from kits.wire.store_servers import running
 
 
 def test_four_gloo_workers():

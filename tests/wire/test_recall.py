@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from attack_kit import Bystanders, wait_until
-from proxy_kit import Node
-from trunk_peer import FORWARD, OK, RECALL, RECALLED, RECEIVED, TAKEN, answer, attached, frame
-from wire_client import PATIENCE, Closed, Raw, get, set_
+from kits.wire.attack_kit import Bystanders, wait_until
+from kits.wire.proxy_kit import Node
+from kits.wire.trunk_peer import FORWARD, OK, RECALL, RECALLED, RECEIVED, TAKEN, answer, attached, frame
+from kits.wire.wire_client import PATIENCE, Closed, Raw, get, set_
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 

@@ -13,15 +13,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from attack_kit import ServerProcess, read_line, wait_until
-from coordination_kit import LONG, Losses, Recorder, client_of, keys, stop
-from processes import spawned
-from session_peers import at, reply, session_at
-from wire_client import PATIENCE
+from kits import KITS
+from kits.wire.attack_kit import ServerProcess, read_line, wait_until
+from kits.wire.coordination_kit import LONG, Losses, Recorder, client_of, keys, stop
+from kits.wire.processes import spawned
+from kits.wire.session_peers import at, reply, session_at
+from kits.wire.wire_client import PATIENCE
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import Compacted, ConnectionLost
@@ -46,7 +46,7 @@ def apart() -> Iterator[ServerProcess]:
 
 
 def test_a_killed_server_is_noticed_at_once() -> None:
-    served = Path(__file__).parent / "served.py"
+    served = KITS / "wire" / "served.py"
     with spawned([[sys.executable, served, json.dumps({"limits": {}, "threads": 1})]]) as (process,):
         losses, port = Losses(), int(read_line(process))
         session = session_at(port, losses=losses)

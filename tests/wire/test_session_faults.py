@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from attack_kit import ServerProcess
-from coordination_kit import LONG, Losses, Recorder, keys, stop
-from session_peers import HELLO, OPENED, answering, at, reply, says, session_at
-from wire_client import PATIENCE
+from kits.wire.attack_kit import ServerProcess
+from kits.wire.coordination_kit import LONG, Losses, Recorder, keys, stop
+from kits.wire.session_peers import HELLO, OPENED, answering, at, reply, says, session_at
+from kits.wire.wire_client import PATIENCE
 
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kvstore.native.server import StoreServer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from coordination_kit import (
+from kits.wire.coordination_kit import (
     LONG,
     Recorder,
     check_that_an_end_waits_for_the_call,
@@ -13,8 +13,8 @@ from coordination_kit import (
     client_of,
     leave,
 )
-from session_peers import at, session_at
-from wire_client import PATIENCE
+from kits.wire.session_peers import at, session_at
+from kits.wire.wire_client import PATIENCE
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.native.server import StoreServer

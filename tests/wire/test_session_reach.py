@@ -9,11 +9,11 @@ import struct
 import threading
 
 import pytest
-from attack_kit import wait_until
-from coordination_kit import LONG, Losses
-from session_peers import HELLO, OPENED, answering, at, reply, says, session_at
-from store_servers import start_torch
-from wire_client import PATIENCE
+from kits.wire.attack_kit import wait_until
+from kits.wire.coordination_kit import LONG, Losses
+from kits.wire.session_peers import HELLO, OPENED, answering, at, reply, says, session_at
+from kits.wire.store_servers import start_torch
+from kits.wire.wire_client import PATIENCE
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RunIdMismatch

@@ -6,11 +6,11 @@ import struct
 import time
 from contextlib import ExitStack, closing
 
-from attack_kit import Bystanders, ServerProcess, wait_until
-from relay import Relay
-from standstill import KEEP_ALIVE, keep_alive, session, stopped
-from trunk_peer import RECEIVED, TAKEN, answer, attached, frame
-from wire_client import Raw
+from kits.wire.attack_kit import Bystanders, ServerProcess, wait_until
+from kits.wire.relay import Relay
+from kits.wire.standstill import KEEP_ALIVE, keep_alive, session, stopped
+from kits.wire.trunk_peer import RECEIVED, TAKEN, answer, attached, frame
+from kits.wire.wire_client import Raw
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 

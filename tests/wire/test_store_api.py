@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from stock_client import LATE, SOON, assert_works, connect
-from store_servers import Server
+from kits.wire.stock_client import LATE, SOON, assert_works, connect
+from kits.wire.store_servers import Server
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore
 
 BINARY = bytes(range(256)) * 3

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import wire_client as wire
-from stock_client import LATE, SOON, assert_works, connect
-from store_servers import Server
+from kits.wire import wire_client as wire
+from kits.wire.stock_client import LATE, SOON, assert_works, connect
+from kits.wire.store_servers import Server
 from torch.distributed import DistError, DistStoreError, PrefixStore, QueueEmptyError, TCPStore
 
 BINARY = bytes(range(256))

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import processes
 import pytest
-import wire_client as wire
-from stock_client import SOON, another, connect
-from store_servers import Server, running
+from kits.wire import processes
+from kits.wire import wire_client as wire
+from kits.wire.stock_client import SOON, another, connect
+from kits.wire.store_servers import Server, running
 from torch.distributed import DistStoreError, TCPStore
 
 THREADS = 8

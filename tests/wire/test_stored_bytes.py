@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from proxy_kit import Node
-from session_peers import session_at
-from stock_client import LATE
+from kits.wire.proxy_kit import Node
+from kits.wire.session_peers import session_at
+from kits.wire.stock_client import LATE
+from kits.wire.wire_client import PATIENCE
 from torch.distributed import DistError, TCPStore
-from wire_client import PATIENCE
 
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.kvstore.coordination.sessions import NativeSession

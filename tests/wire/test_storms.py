@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-import wire_client as wire
-from store_servers import Server, running
+from kits.wire import wire_client as wire
+from kits.wire.store_servers import Server, running
 
 CLIENTS = 4
 MANY = 5_000

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import test_store_api
-import test_store_api_more
-from attack_kit import Files, expect_no_more_files, open_files, wait_until
-from stock_client import LATE, SOON, assert_works
-from store_servers import lifeline
+from kits.wire.attack_kit import Files, expect_no_more_files, open_files, wait_until
+from kits.wire.stock_client import LATE, SOON, assert_works
+from kits.wire.store_servers import lifeline
+from kits.wire.unix_kit import Reached, by_tcp, listening, moved, reached, unused
 from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, TCPStore
-from unix_kit import Reached, by_tcp, listening, moved, reached, unused
+from wire import test_store_api, test_store_api_more
 
 from rdzv_plugins.kvstore.tcpstore import unix_transport
 from rdzv_plugins.kvstore.tcpstore.unix_transport import NotMoved, move, open_sockets

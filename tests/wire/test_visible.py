@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-import visibility
-import wire_client as wire
-from processes import started
-from standstill import stopped
+from kits.wire import visibility
+from kits.wire import wire_client as wire
+from kits.wire.processes import started
+from kits.wire.standstill import stopped
+from kits.wire.unix_kit import moved, reached
 from torch.distributed import PrefixStore, Store, TCPStore
-from unix_kit import moved, reached
 
 from rdzv_plugins.torch_bridge import answered_writes
 from rdzv_plugins.torch_bridge.answered_writes import answer_writes

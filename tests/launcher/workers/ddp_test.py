@@ -1,14 +1,14 @@
 """The script of torch_npu_run's examples. To be cheap, only the first and the last rank are gloo's, and import torch.
 
 All ranks meet in the workers' store by raw requests before that, and say in one line of JSON where it was.
-PYTHONPATH leads to wire_client: the script is copied into a directory of its own.
+PYTHONPATH leads to the kits: the script is copied into a directory of its own.
 """
 
 import json
 import os
 import sys
 
-from wire_client import WAIT, Raw, add, get, keyed, set_
+from kits.wire.wire_client import WAIT, Raw, add, get, keyed, set_
 
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 with Raw(int(os.environ["MASTER_PORT"])) as client:

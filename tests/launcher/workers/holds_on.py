@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "wire"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from wire_client import CHECK, LIST_KEYS, WAIT, Closed, Raw, get, keyed, op, set_
+from kits.wire.wire_client import CHECK, LIST_KEYS, WAIT, Closed, Raw, get, keyed, op, set_
 
 PORT = int(os.environ["MASTER_PORT"])
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

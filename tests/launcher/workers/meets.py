@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "wire"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from wire_client import WAIT, Closed, Raw, add, get, keyed, set_
+from kits.wire.wire_client import WAIT, Closed, Raw, add, get, keyed, set_
 
 NAMES = "RANK WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT RDZV_ROOT_ADDR RDZV_ROOT_PORT"
 

@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import wire_client as wire
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from kits.wire import wire_client as wire
 
 now = time.monotonic_ns
 Entry = list[object]  # as it is printed

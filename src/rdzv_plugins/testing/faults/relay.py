@@ -14,7 +14,8 @@ _BLOCK = 1 << 16
 class Relay:
     """``with Relay(host, port) as relay``: what comes to ``relay.port`` of 127.0.0.1 goes there, and back. Thread-safe.
 
-    Nothing of it is left when the block ends.
+    Nothing of it is left when the block ends. What else a test wants to do to what passes is a class of its own, which
+    extends ``_dial``, ``_admit``, ``_part``, ``_passed`` or ``_end``: the threads of the connections call them.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -23,6 +24,8 @@ class Relay:
         self._held = self._refused = False
         self._delay = 0.0
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self.connections = 0
+        """How many have come through so far."""
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._listener.getsockname()[1]
@@ -93,35 +96,58 @@ class Relay:
                 except OSError:  # refused from now on
                     return
                 try:
-                    called = socket.create_connection(self._target, _CONNECT_S)
+                    called = self._dial()
                 except OSError:
                     caller.close()
                     continue
                 called.settimeout(None)
+                self._admit(caller, called)  # by this thread: once it has ended, all pairs are known
                 self._start(self._serve, caller, called)
 
     def _serve(self, caller: socket.socket, called: socket.socket) -> None:
         with caller, called:
             for each in (caller, called):
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._changed:
-                self._pairs.append((caller, called))
-                if self._refused:
-                    _shut(caller, called)
-            answers = threading.Thread(target=self._pass_on, args=(called, caller), name="conformance-relay")
+            answers = threading.Thread(target=self._pass_on, args=(called, caller, True), name="conformance-relay")
             answers.start()
-            self._pass_on(caller, called)
+            self._pass_on(caller, called, False)
             answers.join()
             with self._changed:
                 self._pairs.remove((caller, called))
 
-    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+    def _pass_on(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(_BLOCK):
-                self._wait()
-                target.sendall(data)
-        self._wait()  # an end is held, too: a parted network does not say that anybody has gone
+                while data:
+                    part = self._part(data, answers)
+                    target.sendall(part)
+                    data = data[len(part) :]
+                    self._passed(part, answers)
+        self._end(answers)
         _shut(source, target)
+
+    def _dial(self) -> socket.socket:
+        """A connection to the service, for a caller. Raises ``OSError``."""
+        return socket.create_connection(self._target, _CONNECT_S)
+
+    def _admit(self, caller: socket.socket, called: socket.socket) -> None:
+        with self._changed:
+            self.connections += 1
+            self._pairs.append((caller, called))
+            if self._refused:
+                self.cut()
+
+    def _part(self, data: bytes, answers: bool) -> bytes:
+        """As much of the data's beginning as may pass now, towards the callers (``answers``) or from them."""
+        self._wait()
+        return data
+
+    def _passed(self, part: bytes, answers: bool) -> None:
+        """It has."""
+
+    def _end(self, answers: bool) -> None:
+        """Before an end is passed on. It is held, too: a parted network does not say that anybody has gone."""
+        self._wait()
 
     def _wait(self) -> None:
         with self._changed:

@@ -1,0 +1,177 @@
+"""Single etcd processes on loopback, and where they keep their data.
+
+They are killed when this process ends, however it does (setpriv --pdeathsig): none outlives a killed run of tests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import urllib.request
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kits.launcher.harness import free_port, wait_until
+from rdzv_plugins.endpoints import Endpoint
+
+START_S = 60.0
+NEEDED_MIB = 2000
+"""Room for the logs of a few members: etcd takes 64 MiB for a file of its log before it writes the first byte."""
+
+# what dies with its parent dies with the very thread that started it: this one lives as long as the process
+_starter = ThreadPoolExecutor(1, thread_name_prefix="etcd-kit")
+# metrics and health are asked without a proxy that the environment may name
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Member:
+    """One etcd process; the same data and ports after a restart."""
+
+    def __init__(self, name: str, directory: Path, scheme: str) -> None:
+        self.name = name
+        self.data = directory / name
+        self.log = directory / f"{name}.log"
+        self.endpoint = Endpoint("127.0.0.1", free_port())
+        self.url = f"{scheme}://{self.endpoint}"
+        self.peer_url = f"http://127.0.0.1:{free_port()}"
+        self.metrics_url = f"http://127.0.0.1:{free_port()}"  # plain, whatever TLS the clients speak
+        self.stopped = False
+        self.before: list[str] = []  # in front of its command: to run it elsewhere
+        self._command: list[str] = []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, arguments: Sequence[str] = ()) -> None:
+        """Start the process; waits for nothing."""
+        if arguments:
+            self._command = [
+                *(*self.before, "setpriv", "--pdeathsig", "KILL", program("etcd")),
+                *(f"--name={self.name}", f"--data-dir={self.data}", "--logger=zap"),
+                *(f"--listen-client-urls={self.url}", f"--advertise-client-urls={self.url}"),
+                *(f"--listen-peer-urls={self.peer_url}", f"--initial-advertise-peer-urls={self.peer_url}"),
+                f"--listen-metrics-urls={self.metrics_url}",
+                *arguments,
+            ]
+        with self.log.open("ab") as log:
+            self._process = _starter.submit(
+                subprocess.Popen, self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment()
+            ).result()
+        self.stopped = False
+
+    @property
+    def pid(self) -> int:
+        assert self._process
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """True from ``start`` until its process has ended; true while it is stopped."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def runs(self) -> bool:
+        """True while it is alive and not stopped."""
+        return self.alive and not self.stopped
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process:
+            self._process.kill()
+            self._process.wait(START_S)
+
+    def stop(self) -> None:
+        """SIGSTOP; returns when each of its threads has stopped: the signal itself may come later."""
+        os.kill(self.pid, signal.SIGSTOP)
+        wait_until(lambda: self._states() == {"T"}, START_S, self._text)
+        self.stopped = True
+
+    def cont(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+        self.stopped = False
+
+    def restart(self) -> None:
+        """Start it again, with its data; returns when it listens, be there a quorum or not."""
+        assert not self.alive
+        self.start()
+        self.wait(self.metrics)
+
+    def wait(self, condition: Callable[[], Any]) -> None:
+        """Until the condition holds; fails at once when the process has ended."""
+        wait_until(lambda: condition() or not self.alive, START_S, self._text)
+        assert self.alive, self._text()
+
+    def knows_no_leader(self) -> bool:
+        """It says that there is none."""
+        return re.search(r"^etcd_server_has_leader 0$", self.metrics(), re.MULTILINE) is not None
+
+    def healthy(self) -> bool:
+        """It has a leader and can commit."""
+        return self.runs and '"true"' in self._get("/health")
+
+    def metrics(self) -> str:
+        """All its metrics as text; empty where it gives none."""
+        return self._get("/metrics") if self.runs else ""
+
+    def leads(self) -> bool:
+        return re.search(r"^etcd_server_is_leader 1$", self.metrics(), re.MULTILINE) is not None
+
+    def _states(self) -> set[str]:
+        """Of its threads, as in /proc."""
+        found = set()
+        for thread in Path(f"/proc/{self.pid}/task").iterdir():
+            try:
+                found.add((thread / "stat").read_text().rpartition(") ")[2][0])
+            except OSError:  # it has ended
+                continue
+        return found
+
+    def _get(self, path: str) -> str:
+        try:
+            with _direct.open(self.metrics_url + path, timeout=5) as answer:
+                return str(answer.read().decode())
+        except OSError:  # refused, reset, timed out, or an error of HTTP
+            return ""
+
+    def _text(self) -> str:
+        return f"{self.name}: {self.log.read_text(errors='replace')[-4000:]}"
+
+
+def data_directory(otherwise: Path) -> Path:
+    """In memory where there is room: etcd waits for the disk at each write, and this one cannot be told not to."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or shutil.disk_usage(memory).free < NEEDED_MIB * 2**20:
+        return otherwise
+    for left in memory.glob("rdzv-etcd-*-*"):  # by runs of tests that were killed
+        if not Path(f"/proc/{left.name.split('-')[2]}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"rdzv-etcd-{os.getpid()}-", dir=memory))
+
+
+def environment() -> dict[str, str]:
+    """Ours without what etcd and etcdctl would take from it."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("ETCD_", "ETCDCTL_"))}
+    return clean | {"ETCDCTL_API": "3"}
+
+
+def require_programs() -> None:
+    """Or the test is skipped; CI fails."""
+    missing = [name for name in ("etcd", "etcdctl", "setpriv") if shutil.which(name) is None]
+    if missing and os.environ.get("CI") == "true":
+        pytest.fail(f"CI has to run the tests with etcd, and has no {' '.join(missing)}")
+    if missing:
+        pytest.skip(f"no {' '.join(missing)}: apt-get install etcd-server etcd-client util-linux")
+
+
+def program(name: str) -> str:
+    """Its path."""
+    found = shutil.which(name)
+    assert found
+    return found

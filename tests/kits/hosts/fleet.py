@@ -1,0 +1,126 @@
+"""Agents of the backend ``parallel`` on hosts, one on each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kits.hosts.hosts import Host, Lan
+from kits.launcher.harness import Agent, Cluster, wait_until
+
+PORT = 29500
+TTL = 4
+"""Seconds: short, so that a loss is noticed soon, and longer than two busy processors keep an agent silent."""
+LONG_TTL = 30
+"""Where nobody is lost."""
+
+
+class Fleet:
+    """Hosts, and one job on them; its workers run until ``stop``."""
+
+    def __init__(self, lan: Lan, cluster: Cluster) -> None:
+        self.lan, self.cluster = lan, cluster
+        self._stop = cluster.directory / "stop"
+
+    def node(
+        self,
+        host: Host,
+        endpoint: str,
+        nnodes: object,
+        *,
+        rank: int | None = None,
+        ttl: float = LONG_TTL,
+        outage: float | None = None,
+        conf: str = "",
+        script: str = "says.py",
+        flags: Sequence[str] = (),
+        stop: Path | None = None,
+        **env: str,
+    ) -> Agent:
+        """An agent on ``host``. The worker says.py has no torch, trains.py trains over gloo.
+
+        It waits ``outage`` seconds for a rendezvous that does not answer; unset: as long as a session lives.
+        ``stop`` is the file at which it ends, if it is to end without the others.
+        """
+        stop = stop or self._stop
+        args = (stop,) if script == "trains.py" else (stop, 0)
+        conf += ",same_command=no" if stop else ""
+        settings = (f"ttl={ttl}", f"outage_timeout={ttl if outage is None else outage}", conf)
+        command: list[object] = ["rdzv-run", f"--nnodes={nnodes}", "--nproc-per-node=1", "--rdzv-backend=parallel"]
+        command += [f"--rdzv-endpoint={endpoint}", f"--rdzv-conf={','.join(filter(None, settings))}"]
+        command += [] if rank is None else [f"--node-rank={rank}"]
+        command += [] if any(flag.startswith("--rdzv-id=") for flag in flags) else ["--rdzv-id=none"]
+        return self.start(host, [*command, "--max-restarts=0", *flags, self.cluster.script(script), *args], **env)
+
+    def start(self, host: Host, command: Sequence[object], **env: str) -> Agent:
+        """Any command of the environment under test."""
+        return self.cluster.start(command, before=host.enter(self.cluster.directory), inside=host.pid, **env)
+
+    def serve(self, host: Host) -> str:
+        """``rdzv serve`` on ``host``; returns its endpoint."""
+        endpoint = f"{host.address}:{PORT}"
+        self.start(host, ["rdzv", "serve", f"--rdzv-endpoint={endpoint}"]).wait_for("serving a store at")
+        return endpoint
+
+    def relay(self, host: Host, *pairs: tuple[int, str]) -> None:
+        """A slow way: what comes to a port of ``host`` goes to ADDRESS:PORT, 50 ms later, and the same back."""
+        args = [f"{port}={target}" for port, target in pairs]
+        self.start(host, ["python", Path(__file__).parent / "relay.py", "0.05", *args]).wait_for("ready")
+
+    def stop(self) -> None:
+        """The workers end."""
+        self._stop.touch()
+
+    def finish(self, *agents: Agent) -> None:
+        """All end well, and nothing is left."""
+        self.stop()
+        codes = [agent.wait() for agent in agents]
+        assert codes == [0] * len(agents), outputs(agents)
+        self.check_gone()
+
+    def check_gone(self) -> None:
+        """Nothing of the job is left."""
+        left = {
+            pid: command
+            for pid, command in self.cluster.processes().items()
+            if not re.search("relay.py|rdzv serve", command)
+        }
+        assert left == {}
+
+
+def outputs(agents: Sequence[Agent]) -> str:
+    return "\n".join(f"--- {' '.join(agent.process.args[-3:])}, pid {agent.pid}:\n{agent.text}" for agent in agents)
+
+
+def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+    """Wait until the workers of ``agents``, one each, are the whole of one round, another one than that of ``after``.
+
+    Returns their reports in order of ``agents``.
+    """
+    old = {report["PID"] for report in after}
+
+    def together() -> list[dict[str, Any]] | None:
+        last = [report for agent in agents for report in agent.reports()[-1:]]
+        ports = {report["MASTER_PORT"] for report in last}
+        ranks = [int(report["RANK"]) for report in last]
+        sizes = {int(report["WORLD_SIZE"]) for report in last}
+        ended = [agent for agent in agents if agent.process.poll() is not None]
+        assert not ended, f"an agent has ended:\n{outputs(agents)}"
+        fresh = not old & {report["PID"] for report in last}
+        whole = sorted(ranks) == list(range(len(agents))) and sizes == {len(agents)}
+        return last if fresh and whole and len(ports) == 1 else None
+
+    def what() -> str:
+        return f"no round of all of these:\n{outputs(agents)}"
+
+    found: list[dict[str, Any]] = wait_until(together, 90, what)
+    return found
+
+
+def said(agent: Agent, pattern: str) -> re.Match[str]:
+    """What an agent that has ended said."""
+    found = re.search(pattern, agent.text)
+    assert found, f"no {pattern!r} in:\n{agent.text}"
+    return found

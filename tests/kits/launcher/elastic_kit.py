@@ -1,0 +1,274 @@
+"""Nodes of an elastic backend, what they say, and what the coordination service knows of them.
+
+A ``Meeting`` is where they meet. A test that takes the fixture ``meeting`` runs once by each backend, unless it is
+marked ``parallel_only``: with ``parallel`` a node or ``rdzv serve`` serves the endpoint, with etcd none of them does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from kits.etcd import etcd_kit
+from kits.launcher.harness import Agent, Cluster, wait_until
+from rdzv_plugins.coordination import CoordinationBackend, Event
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.keys import Assignment, Member, Round, decode
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+
+parallel_only = pytest.mark.parametrize("backend", ["parallel"], indirect=True)
+
+
+class Meeting(Cluster):
+    """Agents that meet by ``parallel``: the first one that comes serves the endpoint, or ``serve`` does."""
+
+    backend = "parallel"
+    alias = "parallel-epoll"
+    run_id = "none"
+    conf = ""
+
+    def serve(self) -> Serve | None:
+        """From now on the service outlives each node."""
+        return Serve(self)
+
+    def coordination(self, run_id: str) -> CoordinationBackend:
+        """As one more node of the run sees the service."""
+        self.wait_listening()
+        return NativeCoordination(Endpoint("127.0.0.1", self.port), run_id, name="parallel", who="the endpoint")
+
+
+class EtcdMeeting(Meeting):
+    """Agents that meet at an etcd, which other tests use, too: the run has an id of its own."""
+
+    backend = "etcd"
+    alias = "ETCD"
+    conf = "ttl=4"  # a node that is killed is known to be lost when its lease ends
+
+    def __init__(self, directory: Path, etcd: etcd_kit.Cluster) -> None:
+        super().__init__(directory)
+        self.etcd = etcd
+        self.run_id = f"run-{uuid.uuid4().hex[:8]}"
+
+    @property
+    def endpoint(self) -> str:
+        return self.etcd.endpoint
+
+    def serve(self) -> None:
+        """It is there."""
+
+    def listens(self, agent: Agent) -> bool:
+        """No node is special."""
+        return False
+
+    def coordination(self, run_id: str) -> CoordinationBackend:
+        from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
+
+        return EtcdCoordination(self.etcd.endpoints, run_id)
+
+    def held(self, run_id: str) -> dict[str, int]:
+        """The keys of the run that are in etcd now, and the lease of each."""
+        return self.etcd.keys(f"/rdzv-plugins/{quote(run_id, safe='')}/")
+
+
+def merged(*confs: str) -> str:
+    """Settings for --rdzv-conf; the last one counts where a name is given twice."""
+    return ",".join({part.partition("=")[0]: part for conf in confs for part in conf.split(",") if part}.values())
+
+
+class Job:
+    """Agents of one job; its workers run until ``stop``."""
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        nnodes: object,
+        *,
+        script: str = "trains.py",
+        conf: str = "",
+        run_id: str = "",
+        code: int = 0,
+        args: Sequence[object] = (),
+        **options: Any,
+    ) -> None:
+        self.meeting, self.nnodes, self.script, self.options = meeting, nnodes, script, options
+        self.conf = merged(meeting.conf, conf)
+        self.run_id = run_id or meeting.run_id
+        self._flags = [f"--rdzv-id={self.run_id}"]
+        self._stop = meeting.directory / f"stop-{quote(self.run_id, safe='')}"
+        self._args = tuple(args) or ((self._stop,) if script == "trains.py" else (self._stop, code))
+
+    def node(self, rank: int | None = None, *, conf: str = "", flags: Sequence[str] = (), **env: str) -> Agent:
+        """One more agent; ``conf`` comes on top of the job's."""
+        options: dict[str, Any] = {"backend": self.meeting.backend, "nnodes": self.nnodes, "rank": rank}
+        options |= self.options | {"conf": merged(self.conf, conf), "options": [*self._flags, *flags]}
+        return self.meeting.run(self.script, *self._args, **options, **env)
+
+    def stop(self) -> None:
+        """The workers end."""
+        self._stop.touch()
+
+    def finish(self, *agents: Agent) -> None:
+        """Let it end; all these agents succeed, and nothing of theirs stays behind."""
+        self.stop()
+        codes = [agent.wait() for agent in agents]
+        assert codes == [0] * len(agents), outputs(agents)
+
+    def wait_step(self, *agents: Agent) -> None:
+        """Until trains.py has made a step: whoever starts now goes on from there."""
+        wait_until((self.meeting.directory / "checkpoint").exists, 60, lambda: f"no step:\n{outputs(agents)}")
+
+    def workers(self, agent: Agent) -> list[int]:
+        return self.meeting.workers(agent, self.script)
+
+    def kill_node(self, agent: Agent) -> None:
+        """An agent and its workers, as when a machine goes."""
+        workers = self.workers(agent)
+        for pid in (agent.pid, *workers):
+            self.meeting.kill(pid)
+        agent.process.wait(30)
+
+
+def outputs(agents: Iterable[Agent]) -> str:
+    return "\n".join(f"--- pid {agent.pid}:\n{agent.text}" for agent in agents)
+
+
+def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+    """Wait until the workers of ``agents``, one each, are the whole of one round, another one than that of ``after``.
+
+    Returns their reports in order of rank.
+    """
+    old = {report["PID"] for report in after}  # a port may be used again
+
+    def together() -> list[dict[str, Any]] | None:
+        last = [report for agent in agents for report in agent.reports()[-1:]]
+        ports = {report["MASTER_PORT"] for report in last}
+        whole = sorted(int(report["RANK"]) for report in last) == list(range(len(agents)))
+        sizes = {report["WORLD_SIZE"] for report in last}
+        fresh = not old & {report["PID"] for report in last}
+        return last if whole and len(ports) == 1 and fresh and sizes == {str(len(agents))} else None
+
+    found: list[dict[str, Any]] = wait_until(together, 90, lambda: f"no round of all of these:\n{outputs(agents)}")
+    return sorted(found, key=lambda report: int(report["RANK"]))
+
+
+def last_rank(agent: Agent) -> int:
+    return int(agent.reports()[-1]["RANK"])
+
+
+def worlds(agent: Agent) -> list[int]:
+    """The size of each round that its worker was in."""
+    return [int(report["WORLD_SIZE"]) for report in agent.reports()]
+
+
+def restarts(*agents: Agent) -> set[str]:
+    """What their workers were told of restarts used, in all rounds."""
+    return {report["TORCHELASTIC_RESTART_COUNT"] for agent in agents for report in agent.reports()}
+
+
+def named(agent: Agent) -> str:
+    """A pattern for how messages of other nodes call it."""
+    return rf"{re.escape(socket.gethostname())} \((node rank \d+, )?pid {agent.pid}\)"
+
+
+class Serve:
+    """``rdzv serve`` at the endpoint."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self.agent = meeting.start(["rdzv", "serve", f"--rdzv-endpoint={meeting.endpoint}"])
+        self.agent.wait_for(r"serving a store at")
+
+    def kill(self) -> None:
+        os.kill(self.agent.pid, signal.SIGKILL)
+        self.agent.process.wait(30)
+
+
+class Observer:
+    """A session of the test's own: who is a member, who leads, which rounds have been declared."""
+
+    def __init__(self, service: CoordinationBackend) -> None:
+        self._service = service
+        self._session = service.open_session(60, on_lost=lambda _: None, timeout=60)
+        self._lock = threading.Lock()
+        self._rounds: list[Round] = []
+        self._told = 0  # the revision of the last one
+        self._session.watch(keys.ROUND, self._take, timeout=60)
+
+    def _take(self, events: Sequence[Event]) -> None:
+        with self._lock:
+            self._rounds += [decode(Round, event.value) for event in events if event.value is not None]
+            self._told = events[-1].revision
+
+    def close(self) -> None:
+        self._session.close()
+        self._service.close()
+
+    @property
+    def rounds(self) -> list[Round]:
+        """Every declaration until now, in the order of the service."""
+        held, _ = self._session.list(keys.ROUND, timeout=60)
+        newest = max((kv.revision for kv in held), default=0)
+        wait_until(lambda: self._told >= newest, 60, lambda: f"told up to {self._told}, there is {newest}")
+        with self._lock:
+            return list(self._rounds)
+
+    def members(self) -> dict[int, Member]:
+        """Those that live, by pid."""
+        held, _ = self._session.list(keys.MEMBERS, timeout=60)
+        members = [decode(Member, kv.value) for kv in held]
+        return {member.pid: member for member in members}
+
+    def placed(self) -> set[int]:
+        """The pids of those that have been told a place in a round."""
+        held, _ = self._session.list(keys.NODES, timeout=60)
+        return {decode(Assignment, kv.value).pid for kv in held}
+
+    def leader(self) -> int | None:
+        """The pid of the agent that leads."""
+        held, _ = self._session.list(keys.LEADER, timeout=60)
+        ids = {kv.value.decode() for kv in held}
+        return next((pid for pid, member in self.members().items() if member.node_id in ids), None)
+
+    def wait_members(self, *agents: Agent) -> None:
+        """Until these are the members, and one of them leads."""
+        pids = {agent.pid for agent in agents}
+        wait_until(
+            lambda: self.members().keys() == pids and self.leader() in pids,
+            90,
+            lambda: f"members {sorted(self.members())}, leader {self.leader()}\n{outputs(agents)}",
+        )
+
+
+@contextmanager
+def observing(meeting: Meeting, run_id: str = "") -> Iterator[Observer]:
+    """An ``Observer`` of the run, once the service is there."""
+    observer = Observer(meeting.coordination(run_id or meeting.run_id))
+    try:
+        yield observer
+    finally:
+        observer.close()
+
+
+def trained(agent: Agent) -> int:
+    """How many steps trains.py has made in all rounds, after checking that none is missing or was made twice."""
+    found = agent.wait_for(r"trained (\d+) steps: (\d+)")
+    steps, total = map(int, found.groups())
+    assert total == sum(range(12)) * steps * (steps + 1) // 2
+    return steps
+
+
+def write_at_once(path: Path, text: str) -> None:
+    """Whoever sees it sees all of it."""
+    path.with_suffix(".part").write_text(text)
+    path.with_suffix(".part").rename(path)

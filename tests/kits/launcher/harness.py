@@ -1,0 +1,228 @@
+"""Real agents as real processes, their output, and the certainty that none of them outlives a test."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from kits import TESTS
+from rdzv_plugins.kvstore.sockets.listening import port_holder
+from rdzv_plugins.testing.agents.agent import Agent, Agents, cold
+from rdzv_plugins.testing.agents.processes import kill, wait_until
+from rdzv_plugins.testing.agents.warm import WarmAgent, can_be_warm
+from rdzv_plugins.testing.harness import free_port
+
+WORKERS = TESTS / "launcher" / "workers"
+BIN = Path(sys.executable).parent
+FEW_FILES = 300
+
+
+@contextmanager
+def few_files() -> Iterator[None]:
+    """Whoever is started now has a low soft limit of open files, as most systems set it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert hard > FEW_FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def file_limit(agent: Agent) -> int:
+    """How many files it may open now."""
+    return resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)[0]
+
+
+class Cluster(Agents):
+    """Starts agents that carry a mark in their environment, and finds everything that carries it."""
+
+    warm = True
+    """Whether agents may be forks of a process that has imported torch, which carry no mark, but their workers do. Not
+    where it is tested how the command starts."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.port = free_port()
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @staticmethod
+    def script(name: str) -> Path:
+        """The path of one of our worker scripts."""
+        return WORKERS / name
+
+    def wait_listening(self) -> None:
+        """Until somebody listens at the endpoint."""
+
+        def listening() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+        wait_until(listening, 60, lambda: f"nobody listens at {self.endpoint}")
+
+    def listens(self, agent: Agent) -> bool:
+        """True for the agent that serves the endpoint."""
+        return f"pid {agent.pid} " in port_holder(self.port)
+
+    def start(
+        self,
+        command: Sequence[object],
+        *,
+        before: Sequence[str] = (),
+        inside: int = 0,
+        stderr: IO[bytes] | None = None,
+        **env: str,
+    ) -> Agent:
+        """Run any launcher command of the environment under test.
+
+        ``before`` goes in front of it. If all that this does is to enter the namespaces of a process, ``inside`` is it.
+        """
+        name, *rest = map(str, command)
+        output, variables = self.next_output(), self.env | env
+        plain = name == "rdzv-run" and stderr is None and (inside > 0 or not before)
+        if self.warm and plain and can_be_warm(variables):
+            return self.add(WarmAgent("rdzv-run", rest, output, variables, inside), output)
+        return self.add(cold([*before, str(BIN / name), *rest], output, variables, stderr), output)
+
+    def run(
+        self,
+        script: str,
+        *args: object,
+        backend: str | None = None,
+        nnodes: object = 1,
+        nproc: int = 1,
+        rank: int | None = None,
+        restarts: int = 0,
+        conf: str = "",
+        options: Sequence[object] = (),
+        **env: str,
+    ) -> Agent:
+        """An rdzv-run agent on one of our worker scripts."""
+        command: list[object] = ["rdzv-run", f"--nnodes={nnodes}", f"--nproc-per-node={nproc}"]
+        if backend is not None:
+            command += [f"--rdzv-backend={backend}", f"--rdzv-endpoint={self.endpoint}"]
+        if rank is not None:
+            command.append(f"--node-rank={rank}")
+        if conf:
+            command.append(f"--rdzv-conf={conf}")
+        return self.start([*command, f"--max-restarts={restarts}", *options, WORKERS / script, *args], **env)
+
+    def pair(self, script: str, *args: object, backend: str, **options: Any) -> list[Agent]:
+        """Two nodes of the same job. Who serves the other waits for it at the end, however slow it is."""
+        ranks = (0, 1) if backend == "static" else (None, None)
+        conf = options.pop("conf", "")
+        conf += "" if "linger=" in conf else f"{conf and ','}linger=30"
+        return [self.run(script, *args, backend=backend, nnodes=2, rank=rank, conf=conf, **options) for rank in ranks]
+
+    def workers(self, agent: Agent, script: str) -> list[int]:
+        """Pids of an agent's workers, whose parent is its keeper; of plain torchrun, which has none, its children."""
+        return sorted(
+            pid
+            for pid, command in self.processes().items()
+            if script in command
+            and comm_of(pid) != "rdzv-keeper"
+            and agent.pid in (parent := parent_of(pid), parent_of(parent))
+        )
+
+    def wait_gone(self) -> None:
+        """Until nothing is left of what was sent a signal, and of which nobody can wait for the end."""
+        wait_until(lambda: not self.processes(), 30, lambda: f"still there: {self.processes()}")
+
+    @staticmethod
+    def kill(pid: int) -> None:
+        """SIGKILL, if it is still there."""
+        kill(pid)
+
+
+def plug_in(directory: Path, module: str, source: str) -> str:
+    """A directory for PYTHONPATH with a plug-in, installed as pip would leave it."""
+    name = module.removeprefix("rdzv_").replace("_", "-")
+    info = directory / "site" / f"{module}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rdzv-{name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[rdzv_plugins]\n{name} = {module}\n")
+    (info.parent / f"{module}.py").write_text(source)
+    return str(info.parent)
+
+
+def parent_of(pid: int) -> int:
+    """0 where there is no such process any more."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def comm_of(pid: int) -> str:
+    """The name that a process has given itself; empty where there is no such process any more."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def threads_of(pid: int) -> list[str]:
+    """The names of a process's threads, sorted."""
+    names = []
+    for comm in Path(f"/proc/{pid}/task").glob("*/comm"):
+        try:
+            names.append(comm.read_text().strip())
+        except OSError:  # it has just ended
+            continue
+    return sorted(names)
+
+
+def error_of(agent: Agent, code: int) -> str:
+    """The error message, after checking exit code and form."""
+    assert agent.wait(90) == code, agent.text
+    assert "Traceback" not in agent.text
+    assert agent.text.count("rdzv-run: error: ") == 1, agent.text
+    return agent.text.partition("rdzv-run: error: ")[2]
+
+
+@contextmanager
+def server(port: int, answer: bytes | None) -> Iterator[None]:
+    """A program that is not a store: answers every connection with ``answer``, or (None) with silence."""
+    listener = socket.create_server(("127.0.0.1", port))
+    held = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            held.append(connection)
+            if answer is not None:
+                with suppress(OSError):  # it has hung up before
+                    connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+        for connection in held:
+            connection.close()
+
+
+def new_cluster(directory: Path) -> Iterator[Cluster]:
+    cluster = Cluster(directory)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+        shutil.rmtree(directory / "checkpoints", ignore_errors=True)

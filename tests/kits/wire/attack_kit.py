@@ -1,0 +1,332 @@
+"""A server to attack, bystanders who must not notice, and attackers that do not stop by themselves."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kits.wire.wire_client import PATIENCE, Closed, Raw, add, get, i64, set_, text
+from rdzv_plugins.kvstore.native.server import StoreServer
+
+LOGGER = "rdzv_plugins.kvstore.native.server"
+MIB = 2**20
+PROXY = 0
+"""Of threads: the server that is attacked is a proxy."""
+
+
+def wait_until(condition: Callable[[], Any], what: Callable[[], object], timeout: float = PATIENCE) -> Any:
+    """Poll for a state of the outside world that nobody can notify us of; fails with ``what()``."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {timeout} s: {what()}")
+        time.sleep(0.01)
+    return value
+
+
+def read_line(process: subprocess.Popen[str], patience: float = PATIENCE, *, ahead: bytearray | None = None) -> str:
+    """The next line that it prints; "" when it prints no more.
+
+    The pipe is read byte by byte, and what comes behind the line stays in it: a line that lies in a buffer is not seen
+    by who waits for the pipe, and not by ``communicate``. ``ahead`` may hold what comes behind, which is quicker.
+    """
+    assert process.stdout
+    pipe = process.stdout.fileno()
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    deadline = time.monotonic() + patience
+    come = bytearray() if ahead is None else ahead
+    while b"\n" not in come:
+        ready = poll.poll(1000 * max(0.0, deadline - time.monotonic()))
+        assert ready, f"process {process.pid} says no more than {bytes(come)!r} within {patience:g} s"
+        part = os.read(pipe, 1 if ahead is None else 65536)
+        if not part:
+            break
+        come += part
+    line, end, come[:] = come.partition(b"\n")
+    return (line + end).decode()
+
+
+Files = frozenset[tuple[str, str]]
+
+
+def open_files() -> Files:
+    """What this process has open: the number of each descriptor, and what it leads to.
+
+    To be compared by name: what earlier tests have left may be closed at any time, which changes how many there are.
+    """
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+        except OSError:  # closed meanwhile, as that of this listing
+            pass
+    return frozenset(found)
+
+
+def expect_no_more_files(before: Files) -> None:
+    """All that was opened since is closed, or will be: the threads of a server's log end a moment after it."""
+    gc.collect()
+    wait_until(lambda: not open_files() - before, lambda: sorted(open_files() - before))
+
+
+class ServerProcess:
+    """``served.py``, ended with the ``with`` block whatever happens.
+
+    A proxy's root is a server of this process, or at the port ``root``; ``proxy`` are further arguments of the proxy.
+    Times after which somebody is given up (of ``limits``, and the grace of a proxy) are longer than any test lasts,
+    unless it asks for others.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int = 1,
+        host: str = "127.0.0.1",
+        root: int | None = None,
+        proxy: dict[str, Any] | None = None,
+        pause: float = 0,
+        **limits: float,
+    ) -> None:
+        self.root = StoreServer("127.0.0.1", threads=1) if threads == PROXY and root is None else None
+        options: dict[str, Any] = {
+            "limits": {"handshake_seconds": 600.0, "stall_seconds": 600.0} | limits,
+            "proxy": {"grace": 2 * PATIENCE} | (proxy or {}),
+        }
+        if threads == PROXY:
+            options["root"] = self.root.port if self.root is not None else root
+        else:
+            options |= {"threads": threads, "host": host, "pause": pause}
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the server
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "served.py"), json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        self.pid = self._process.pid
+        self._ahead = bytearray()
+        self._before = 0
+        self._killed = False
+        try:
+            self.port = int(self._line())
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _line(self) -> str:
+        line = read_line(self._process, ahead=self._ahead)
+        assert line, f"the server ended with {self._process.wait(PATIENCE)}:\n{self.log()}"
+        return line
+
+    def ask(self, command: str) -> Any:
+        """What it answers to one of its commands."""
+        assert self._process.stdin
+        print(command, file=self._process.stdin, flush=True)
+        return json.loads(self._line())
+
+    def stats(self) -> dict[str, Any]:
+        statistics: dict[str, Any] = self.ask("stats")
+        return statistics
+
+    def limit_files(self, count: int) -> None:
+        """Descriptors of its process: from now on it gets none that is ``count`` or higher."""
+        self.ask(f"files {count}")
+
+    def log(self) -> str:
+        """What its logger has printed."""
+        return os.pread(self._log.fileno(), 16 * MIB, 0).decode()
+
+    def refused(self, reason: str) -> int:
+        """How many clients were closed for that so far."""
+        return int(self.stats()["refused"].get(reason, 0))
+
+    def expect_refused(self, reason: str, count: int) -> None:
+        """Exactly ``count`` clients are closed for that, and the log says so too."""
+        wait_until(lambda: self.refused(reason) >= count, lambda: self.stats()["refused"])
+        assert self.refused(reason) == count, self.stats()["refused"]
+        self.expect_log(reason)
+
+    def expect_log(self, reason: str) -> None:
+        # lines come from a thread, and at most ten a second
+        lines = [" WARNING ", ": closed a connection", f": {reason}"]
+        wait_until(lambda: any(all(part in each for part in lines) for each in self.log().splitlines()), self.log)
+
+    def expect_lost(self) -> None:
+        """A proxy: it has told its owner that the root is lost."""
+        wait_until(lambda: "served WARNING lost: " in self.log(), self.log)
+
+    def _memory(self, what: str) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.split(f"{what}:")[1].split()[0]) * 1024
+
+    def __enter__(self) -> ServerProcess:
+        self._before = self._memory("VmRSS")
+        return self
+
+    def growth(self) -> int:
+        """Resident bytes more than when it was empty."""
+        return self._memory("VmRSS") - self._before
+
+    def peak_growth(self) -> int:
+        """The most that ``growth`` has been."""
+        return self._memory("VmHWM") - self._before
+
+    def kill(self) -> None:
+        """As a power failure would."""
+        self._process.kill()
+        self._process.wait()
+        self._killed = True
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin
+        assert self._process.stdout
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass
+        try:
+            code = self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._process.stdout.close()
+        if self.root is not None:
+            self.root.close()
+        log = self.log()
+        self._log.close()
+        assert code == 0 or self._killed, f"the server ended with {code}:\n{log}"
+
+
+_PAUSE_S = 0.002
+"""Between two rounds: bystanders are there to be disturbed, not to take a processor for as long as a test waits."""
+
+
+class Bystanders:
+    """Clients that go on with set, get and add all the time, and check every answer.
+
+    One thread asks one client after the other, so none of them can be left behind.
+    """
+
+    def __init__(self, port: int, clients: int = 8, value: bytes = b"value") -> None:
+        self._clients = [Raw(port) for _ in range(clients)]
+        self._value = value
+        self._name = uuid.uuid4().bytes
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._error: BaseException | None = None
+        self.rounds = 0
+        """How often every client has been answered."""
+        self._thread = threading.Thread(target=self._run, name="bystanders", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                for number, client in enumerate(self._clients):
+                    key, value = b"/%s/%d" % (self._name, number), b"%d " % self.rounds + self._value
+                    answer = client.ask(set_(key, value) + get(key), 8 + len(value))
+                    assert answer == text(value), (answer[:99], value[:99])
+                    total = client.ask(add(key + b"/count", 1), 8)
+                    assert total == i64(self.rounds + 1), total
+                with self._changed:
+                    self.rounds += 1
+                    self._changed.notify_all()
+                time.sleep(_PAUSE_S)
+        except (Closed, OSError, AssertionError) as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def advance(self, rounds: int, timeout: float = PATIENCE) -> None:
+        """Returns when every client has been answered ``rounds`` times more."""
+        with self._changed:
+            goal = self.rounds + rounds
+            self._changed.wait_for(lambda: self.rounds >= goal or self._error, timeout)
+            assert self._error is None, f"a bystander was disturbed: {self._error!r}"
+            assert self.rounds >= goal, f"bystanders got no further than {self.rounds} of {goal} in {timeout} s"
+
+    def __enter__(self) -> Bystanders:
+        self._thread.start()
+        try:
+            self.advance(1)
+        except BaseException:
+            self.__exit__(AssertionError)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._stopping = True
+        self._thread.join(PATIENCE)
+        for client in self._clients:
+            client.close()
+        if kind is None:
+            assert self._error is None, f"a bystander was disturbed: {self._error!r}"
+
+
+@contextmanager
+def repeated(attack: Callable[[], object]) -> Iterator[Callable[[], int]]:
+    """``attack`` again and again in a thread until the block ends; gives how often it was completed."""
+    done = 0
+    errors: list[BaseException] = []
+    stopping = threading.Event()
+
+    def run() -> None:
+        nonlocal done
+        try:
+            while not stopping.is_set():
+                attack()
+                done += 1
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="attacker", daemon=True)
+    thread.start()
+    try:
+        yield lambda: done
+    finally:
+        stopping.set()
+        thread.join(PATIENCE)
+    assert not errors, errors
+    assert not thread.is_alive(), "the attacker is stuck"
+
+
+class Crowd(list[Raw]):
+    """Connections that are closed together."""
+
+    def __enter__(self) -> Crowd:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for client in self:
+            client.close()
+
+
+def standing(port: int, *data: bytes, validated: bool = True, count: int = 1) -> Crowd:
+    """``count`` connections for each of ``data``, which have sent it and do nothing else."""
+    crowd = Crowd()
+    try:
+        for each in data:
+            for _ in range(count):
+                client = Raw(port, validated=validated)
+                crowd.append(client)
+                client.send(each)
+    except BaseException:
+        crowd.close()
+        raise
+    return crowd

@@ -1,0 +1,71 @@
+"""Programs as real processes that end with the test, whatever happens in it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from kits import TESTS
+
+SCRIPTS = TESTS / "wire" / "workers"
+BIN = Path(sys.executable).parent
+
+
+@contextmanager
+def spawned(
+    commands: Sequence[Sequence[object]], environments: Sequence[dict[str, str]] = (), **shared: str
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """One process for each command; stdin and stdout are pipes, stderr goes where stdout does."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("TORCHELASTIC_", "RDZV_", "PET_"))}
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        for command, own in itertools.zip_longest(commands, environments, fillvalue={}):
+            processes.append(
+                subprocess.Popen(
+                    [str(part) for part in command],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    env=clean | {"OMP_NUM_THREADS": "1"} | shared | own,
+                )
+            )
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            with process:  # closes the pipes
+                process.wait(60)
+
+
+def started(
+    script: str, arguments: Sequence[Sequence[object]], environments: Sequence[dict[str, str]] = (), **shared: str
+) -> AbstractContextManager[list[subprocess.Popen[str]]]:
+    """One process of a script in ``workers`` for each list of arguments."""
+    commands = [[sys.executable, SCRIPTS / script, *each] for each in arguments]
+    return spawned(commands, environments, **shared)
+
+
+def outputs(processes: Sequence[subprocess.Popen[str]], timeout: float = 180) -> list[str]:
+    """What each printed; all have to end well."""
+    texts = []
+    for number, process in enumerate(processes):
+        try:
+            text, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"process {number} still runs after {timeout} s") from None
+        assert process.returncode == 0, f"process {number} exited with {process.returncode}:\n{text}"
+        texts.append(text)
+    return texts
+
+
+def last_line(text: str) -> str:
+    """The report of a worker, which is JSON: torch may have warned before and after it."""
+    lines = text.splitlines()
+    return next((line for line in reversed(lines) if line.startswith("{")), lines[-1] if lines else "")

@@ -1,0 +1,74 @@
+"""Native sessions at any port, and servers that answer them what a test wants."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from kits.wire.coordination_kit import LONG, Losses, opened
+from kits.wire.wire_client import PATIENCE
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
+from rdzv_plugins.kvstore.native.server import StoreServer
+
+HELLO = b"RDZV" + struct.pack("<I", 1)
+OPENED = struct.pack("<QQI", 1, 0, 9) + b"127.0.0.1\1"
+
+
+def at(port: int, run: str = "run", host: str = "127.0.0.1", server: StoreServer | None = None) -> NativeCoordination:
+    return NativeCoordination(Endpoint(host, port), run, name="parallel", server=server, who="the store")
+
+
+def session_at(port: int, ttl: float = LONG, losses: Losses | None = None) -> NativeSession:
+    session = opened(at(port), ttl, losses)
+    assert isinstance(session, NativeSession)
+    return session
+
+
+@contextmanager
+def answering(*scripts: Callable[[socket.socket], object]) -> Iterator[int]:
+    """The port of a server that does with its first connections what the scripts say, and keeps them open."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        kept = []
+
+        def serve() -> None:
+            for script in scripts:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:  # the test has ended
+                    return
+                kept.append(connection)
+                try:
+                    script(connection)
+                except OSError:
+                    pass
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for connection in kept:
+                _end(connection)  # of the script that still reads from it
+            thread.join(PATIENCE)
+            for connection in kept:
+                connection.close()
+
+
+def _end(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:  # it has ended, or was closed
+        pass
+
+
+def says(data: bytes) -> Callable[[socket.socket], object]:
+    return lambda connection: (connection.recv(1000), connection.sendall(data))
+
+
+def reply(status: int, payload: bytes, number: int = 1) -> bytes:
+    return struct.pack("<IIB", 5 + len(payload), number, status) + payload
