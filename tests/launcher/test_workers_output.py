@@ -228,7 +228,7 @@ def test_stderr_that_goes_to_ours_can_be_captured(tmp_path: Path, monkeypatch: p
             ["--nproc-per-node=2", "--redirects=0:2", f"--log-dir={tmp_path}", str(WORKERS / "writes.py"), "said"]
         )
         failures = round_of(spec, Output(spec, LogFiles(spec, ""), monitor.attach), 0)
-        assert [each.message for each in failures] == ["ValueError: a fault on purpose"]
+        assert [each.summary for each in failures] == ["ValueError: a fault on purpose"]
         assert "says 0 0 pear" in monitor.tail(0)
         assert monitor.tail(1)[-1] == "ValueError: a fault on purpose"
     finally:
