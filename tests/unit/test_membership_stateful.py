@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -212,3 +213,5 @@ def next_step(world: World) -> tuple[Any, ...] | None:
 
 TestJob = Job.TestCase
 TestJob.settings = settings(max_examples=400, stateful_step_count=40, deadline=None, derandomize=True)
+
+pytestmark = pytest.mark.timeout(900)  # it only computes, and a busy machine has taken 240 s for what takes 11
