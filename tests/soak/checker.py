@@ -5,6 +5,7 @@ Records come in any order between nodes, as they are read; times are of one cloc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,9 +57,19 @@ class World:
 
 
 class Checker:
-    """Feed it with records and call ``settle`` when all were read that had been written; it collects ``violations``."""
+    """Feed it with records and call ``settle`` when all were read that had been written; it collects ``violations``.
 
-    def __init__(self) -> None:
+    The nodes that are cut off are told to it (``cut``, ``healed``). Such a node cannot know that others have begun
+    a new world, and its workers go on, since it may as well be the service that does not answer. A step that they
+    had begun before may then come to its end: for ``heard_s`` seconds after the network is whole again, at most. A
+    step that is begun, or a checkpoint, is a violation there, too (docs/explanation/fencing.md).
+    """
+
+    def __init__(self, heard_s: float = 0.0) -> None:
+        self._heard_s = heard_s
+        self._cuts: dict[str, list[tuple[float, float]]] = {}
+        self.excused: set[str] = set()
+        """Worlds of which such a step came to its end."""
         self.violations: list[Violation] = []
         self.worlds: dict[str, World] = {}
         self.worked = 0
@@ -76,6 +87,15 @@ class Checker:
     def new_job(self, moment: float) -> None:
         """The job was started anew: what was before is gone, and its rounds count from 1 again."""
         self._job_began = moment
+
+    def cut(self, node: str, at: float) -> None:
+        """From now on the node reaches nobody."""
+        self._cuts.setdefault(node, []).append((at, math.inf))
+
+    def healed(self, node: str, at: float) -> None:
+        """It reaches the others again."""
+        (since, _) = self._cuts[node].pop()
+        self._cuts[node].append((since, at))
 
     def feed(self, record: Record) -> None:
         """Any record of a worker."""
@@ -160,9 +180,19 @@ class Checker:
         if last["what"] == "step" and last["t0"] > begun:
             kind = "two_worlds"
             text = f"two worlds at once: {_who(last)} began {what} of an old one {last['t0'] - begun:.3f} s after"
+        elif last["what"] == "step" and self._was_cut_off(last, begun):
+            self.excused.add(old.id)
+            return
         text += f" the first step of a new world of {new.size}"
         evidence = {"act": dict(last), "new_world_began": begun, "new_world": _members(new), "late_s": round(late, 3)}
         self._accuse(kind, text, last["t"], old, evidence=evidence)
+
+    def _was_cut_off(self, act: Record, begun: float) -> bool:
+        """When the new world began, and until shortly before that step came to its end."""
+        return any(
+            since < begun < until and act["t"] <= until + self._heard_s
+            for since, until in self._cuts.get(act["node"], ())
+        )
 
     def _check_rounds(self, world: World) -> None:
         """Later worlds have higher rounds."""

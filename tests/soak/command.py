@@ -80,6 +80,7 @@ def main(argv: Sequence[str]) -> int:
         folder=str(directory),
         rounds=soak.checker.worked,
         steps=soak.checker.steps,
+        ended_by_nodes_cut_off=len(soak.checker.excused),
         interrupted=soak.interrupted,
     )
     text = json.dumps(line)

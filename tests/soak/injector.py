@@ -36,6 +36,12 @@ class Stage(Protocol):
     def has_ended(self, node: Node) -> bool:
         """An agent that was told to; or it has had its time."""
 
+    def cut_off(self, node: Node) -> None:
+        """The node is about to be cut off."""
+
+    def healed(self, node: Node) -> None:
+        """It is not any more."""
+
     def note(self, text: str) -> None:
         """Something that was done, or could not be."""
 
@@ -116,11 +122,13 @@ class Injector:
     def _cut(self, fault: Fault) -> Iterator[Condition]:
         node = self._node(fault)
         node.impaired += 1
+        self._stage.cut_off(node)
         self._stage.lan.cut(node.host)
         try:
             yield from self._over(fault)
         finally:
             self._stage.lan.mend(node.host)
+            self._stage.healed(node)
             node.impaired -= 1
 
     def _slow(self, fault: Fault) -> Iterator[Condition]:

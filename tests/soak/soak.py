@@ -46,7 +46,7 @@ class Soak:
         self.directory, self.promises, self.min_nodes = directory, promises, min_nodes
         self.diary = Diary(directory)
         self.tally = Tally(self.diary.violations)
-        self.checker = Checker()
+        self.checker = Checker(heard_s=promises.ttl * promises.slack)
         self.interrupted = False
         self._records = Records(directory / "records")
         self._leftovers = Leftovers(job, self.diary)
@@ -278,6 +278,12 @@ class Soak:
             self.diary.accuse("not_ended", f"the agent of {node.name} got SIGTERM and does not end", **self._state())
             agent.send(signal.SIGKILL)
         return False
+
+    def cut_off(self, node: Node) -> None:
+        self.checker.cut(node.name, time.monotonic())
+
+    def healed(self, node: Node) -> None:
+        self.checker.healed(node.name, time.monotonic())
 
     # watching
 

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from soak.checker import Checker
 from soak.traces import check, in_order, kinds, recorded, world
 
 
@@ -42,6 +43,33 @@ def test_step_of_an_old_world_after_the_new_one_has_begun() -> None:
         assert violation.kind == "late_step"
         assert violation.evidence["late_s"] == 2.5
         assert violation.evidence["act"]["pid"] == last["pid"]
+
+
+@pytest.mark.parametrize(
+    ("what", "t0", "cut", "healed", "found"),
+    [
+        ("step", 104.0, 105, 111.5, []),
+        ("step", 104.0, 105, 109.9, ["late_step"]),  # it was told, and could have acted, before the new world began
+        ("step", 104.0, 110.1, 111.5, ["late_step"]),
+        ("step", 104.0, 105, 111.4, ["late_step"]),  # so long after it does know
+        ("step", 110.2, 105, 111.5, ["two_worlds"]),
+        ("saved", 104.0, 105, 111.5, ["late_saved"]),
+    ],
+)
+def test_step_that_was_under_way_on_a_node_that_is_cut_off(
+    what: str, t0: float, cut: float, healed: float, found: list[str]
+) -> None:
+    trace = two_worlds()
+    (last,) = [each for each in trace if each["id"] == "old" and each.get("step") == 4 and each["rank"] == 0]
+    late = last | {"what": what, "t0": t0, "t": 112.5}
+    checker = Checker(heard_s=1.0)
+    checker.cut(str(late["node"]), cut)
+    checker.healed(str(late["node"]), healed)
+    for record in [*trace, late]:
+        checker.feed(record)
+    checker.settle()
+    assert [violation.kind for violation in checker.violations] == found
+    assert bool(checker.excused) == (not found)
 
 
 def test_checkpoint_of_an_old_world_after_the_new_one_has_begun() -> None:

@@ -93,16 +93,17 @@ class Link:
 
     def open(self, timeout: float) -> None:
         """Reach the service. Raises ``EndpointUnreachable``, ``RunIdMismatch`` or ``SettingsDiffer``."""
-        deadline = time.monotonic() + timeout
+        deadline, left = time.monotonic() + timeout, timeout
         while True:
             try:
-                return self._connect(max(0.0, deadline - time.monotonic()))
+                return self._connect(left)
             except (ConnectionLost, TimeoutError) as error:
                 # as soon as it was opened: this process, or the service, has stood still
                 if time.monotonic() >= deadline:
                     raise error if isinstance(error, ConnectionLost) else ConnectionLost(str(error)) from None
                 logger.warning("run %s: %s; trying again", self._request.run_id, error)
                 time.sleep(_AGAIN_S)
+                left = round(max(0.0, deadline - time.monotonic()), 1)  # it stands in messages
 
     def wait_session(self) -> Session | None:
         """The session; waits while another is opened. None once the service is lost for good, or this is closed."""
