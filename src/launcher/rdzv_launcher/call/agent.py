@@ -85,13 +85,20 @@ class Agent:
         self._status = 0
 
 
+def interpreter() -> list[str]:
+    """The command of an interpreter with the flags of this one."""
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [os.fsdecode(spawn.get_executable()), *flags]
+
+
 def _start(order: Order) -> int:
     file = f"{order.directory}/order"
     with open(file, "xb") as stream:
         pickle.dump(order, stream)
-    command = [os.fsdecode(spawn.get_executable()), *subprocess._args_from_interpreter_flags()]  # type: ignore[attr-defined]
     process = subprocess.Popen(
-        [*command, "-c", agent_process.BOOT, file, *order.path], pass_fds=order.descriptors, start_new_session=True
+        [*interpreter(), "-c", agent_process.BOOT, file, *order.path],
+        pass_fds=order.descriptors,
+        start_new_session=True,
     )
     process.returncode = 0  # it is waited for here, and not by subprocess
     return process.pid

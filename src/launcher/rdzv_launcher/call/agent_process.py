@@ -14,10 +14,12 @@ from typing import Any
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.call.order import Answer, Order
+from rdzv_launcher.call.results import write_whole
 from rdzv_launcher.console import open_standard_streams, setup_logging
 from rdzv_launcher.run.caller import Caller, Ending
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper import prctl
+from rdzv_launcher.run.keeper.forked import let_go_of_handlers
 from rdzv_launcher.run.keeper.messages import Inherited
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
@@ -47,10 +49,7 @@ def forked(order: Order, function: Function) -> None:
     ``function`` is run in each worker, which is a fork of this process.
     """
     gc.freeze()  # what is the caller's is not this process's to clean up
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
+    let_go_of_handlers()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.setsid()
     streams = sys.stdin, sys.stdout, sys.stderr
@@ -85,9 +84,7 @@ def _answer(order: Order, function: Function | None) -> int:
         _launch(order, called)
     except Exception as error:
         called.answer = Answer(error=_sendable(error))
-    with open(f"{order.answer}.new", "wb") as file:
-        pickle.dump(called.answer, file)
-    os.rename(f"{order.answer}.new", order.answer)
+    write_whole(order.answer, called.answer)
     return 0
 
 

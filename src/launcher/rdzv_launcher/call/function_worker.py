@@ -53,18 +53,22 @@ class Call:
                 value = None
             results.keep(value)
         except Exception as error:
-            record_own_error(error, os.environ.get(ERROR_FILE, ""))
-            results.keep_raised(error, "".join(traceback.format_exception(error)))
+            _keep_error(error, results)
             raise
 
 
 def not_loaded(error: BaseException, results: str) -> None:
     """The function could not be brought into this process: as if it had raised."""
+    sys.stderr.write(_keep_error(error, Results(results)))
+    sys.stderr.flush()
+
+
+def _keep_error(error: BaseException, results: Results) -> str:
+    """In the worker's error file and for the caller; returns its traceback as a text."""
     record_own_error(error, os.environ.get(ERROR_FILE, ""))
     text = "".join(traceback.format_exception(error))
-    Results(results).keep_raised(error, text)
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    results.keep_raised(error, text)
+    return text
 
 
 def _for_rank(argument: Any, local_rank: int) -> Any:

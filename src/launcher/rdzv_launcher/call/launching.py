@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import forkserver, spawn
+from multiprocessing import forkserver
 from typing import Any
 
 from rdzv_launcher.call import errors
-from rdzv_launcher.call.agent import Agent
+from rdzv_launcher.call.agent import Agent, interpreter
 from rdzv_launcher.call.agent_process import Function
 from rdzv_launcher.call.config import LaunchConfig, as_ours
 from rdzv_launcher.call.flags import blaming_fields, flags_of, has_own_logs
@@ -129,7 +128,7 @@ class _Launch:
             file = f"{self._directory}/function"
             parts["descriptors"] = write_function(file, self._entrypoint, arguments, keywords, self._results.directory)
             flags += [_literally(_SPAWNED)]
-            parts["command"] = (*_interpreter(), "-u", _literally(_SPAWNED), _literally(file), "${local_rank}")
+            parts["command"] = (*interpreter(), "-u", _literally(_SPAWNED), _literally(file), "${local_rank}")
             if config.start_method == "forkserver":
                 parts["forkserver"] = _preloaded()
         return Order(**{**vars(self._order), **parts, "arguments": tuple(flags)}), function
@@ -178,11 +177,6 @@ class _Launch:
                 f"{name_of(self._entrypoint)}: what rank {rank} has returned cannot be read here: "
                 f"{type(error).__name__}: {error}"
             ) from error
-
-
-def _interpreter() -> list[str]:
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return [os.fsdecode(spawn.get_executable()), *flags]
 
 
 def _literally(path: str) -> str:

@@ -69,11 +69,14 @@ class Results:
         return os.path.join(self.directory, f"{pid}{kind}")
 
     def _write(self, kind: str, value: Any) -> None:
-        """Whole or not at all."""
-        path = self._path(os.getpid(), kind)
-        with open(f"{path}.new", "wb") as file:
-            pickle.dump(value, file, pickle.HIGHEST_PROTOCOL)
-        os.rename(f"{path}.new", path)
+        write_whole(self._path(os.getpid(), kind), value)
+
+
+def write_whole(path: str, value: Any) -> None:
+    """Pickle ``value`` into a file that is there whole or not at all. Raises what pickle does, and ``OSError``."""
+    with open(f"{path}.new", "wb") as file:
+        pickle.dump(value, file, pickle.HIGHEST_PROTOCOL)
+    os.rename(f"{path}.new", path)
 
 
 def _pickled(error: BaseException) -> bytes:

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping
 
 from rdzv_launcher.run.keeper import prctl
+from rdzv_launcher.run.keeper.forked import close_all_but
 from rdzv_launcher.run.keeper.worker_process import RESTORED
 
 
@@ -38,9 +39,4 @@ def _be_no_keeper(kept: Collection[int]) -> None:
         signal.signal(number, signal.SIG_IGN)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2 and fd not in kept:
-            try:
-                os.close(fd)
-            except OSError:  # that of the list itself
-                pass
+    close_all_but(kept)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from rdzv_launcher.run.keeper import function_process, prctl
 from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
 from rdzv_launcher.run.keeper.descendants import descendants, kill, send
+from rdzv_launcher.run.keeper.forked import close_all_but, let_go_of_handlers
 from rdzv_launcher.run.keeper.loop import Loop
 from rdzv_launcher.run.keeper.messages import NAME, Inherited
 from rdzv_launcher.run.keeper.template_process import Asked, TemplateProcess
@@ -312,18 +313,10 @@ def become_keeper(channel: Channel, agent: int, ignored: Collection[int], inheri
     try:
         gc.disable()  # it would end the agent's objects, which have descriptors that are others' here
         gc.freeze()
-        signal.set_wakeup_fd(-1)
-        for number in signal.valid_signals():
-            if callable(signal.getsignal(number)):
-                signal.signal(number, signal.SIG_DFL)
+        let_go_of_handlers()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         os.setsid()
-        for fd in map(int, os.listdir("/proc/self/fd")):
-            if fd > 2 and fd != channel.fileno() and fd not in inherited.descriptors:
-                try:
-                    os.close(fd)
-                except OSError:  # that of the list itself
-                    pass
+        close_all_but({channel.fileno(), *inherited.descriptors})
         KeeperProcess(channel, agent, ignored, inherited).run()
         code = 0
     except BaseException as error:
