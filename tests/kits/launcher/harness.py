@@ -45,8 +45,8 @@ class Cluster(Agents):
     """Starts agents that carry a mark in their environment, and finds everything that carries it."""
 
     warm = True
-    """Whether agents may be forks of a process that has imported torch, which carry no mark, but their workers do. Not
-    where it is tested how the command starts."""
+    """Whether agents, and workers that ask for it, may be forks of a process that has imported torch. Not where it is
+    tested how the command starts."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

@@ -48,7 +48,7 @@ class Agent:
 
     @property
     def is_warm(self) -> bool:
-        """True for a fork of a process that has imported torch: it carries no mark, but its workers do."""
+        """True for a fork of a process that has imported torch."""
         return isinstance(self.process, WarmAgent)
 
     @property
@@ -111,7 +111,7 @@ class Agents:
 
     def processes(self) -> dict[int, str]:
         """Everything alive that we started, workers and their children too: pid to command line."""
-        return marked(self.mark, [agent.pid for agent in self.agents if agent.is_warm and agent.process.poll() is None])
+        return marked(self.mark)
 
     def close(self) -> None:
         """Nothing is left when it returns. May be called again."""

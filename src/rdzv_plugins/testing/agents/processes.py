@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,12 @@ def wait_until(condition: Callable[[], Any], timeout: float, what: Callable[[], 
     return value
 
 
-def marked(mark: str, also: Iterable[int] = (), *, parts: bool = False) -> dict[int, str]:
-    """The processes that live and were started with ``mark``, and those of ``also``: pid to command line.
+def marked(mark: str, *, parts: bool = False) -> dict[int, str]:
+    """The processes that live and were started with ``mark``: pid to command line.
 
     ``parts``: also those whose mark is that of a part of it, ``MARK-1`` for example.
     """
     found = {}
-    pids = {str(pid) for pid in also}
     whole = f"{MARK}={mark}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -59,7 +58,7 @@ def marked(mark: str, also: Iterable[int] = (), *, parts: bool = False) -> dict[
         try:
             variables = (entry / "environ").read_bytes().split(b"\0")
             ours = any(each == whole or (parts and each.startswith(whole + b"-")) for each in variables)
-            if (ours or entry.name in pids) and (entry / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+            if ours and (entry / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
                 found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:  # it has just ended, or is another user's
             continue

@@ -24,6 +24,8 @@ READ_AT_START = ("LD_", "PYTHON", "TORCH", "OMP_", "MALLOC_", "RDZV_DEBUG")
 """How the names begin of variables that must be there when the interpreter starts, or torch is imported."""
 
 _WARM = Path(__file__).parent / "workers" / "warm_agents.py"
+_ROOM, _LONGEST = 32_000, 4_000
+"""Bytes of variables and of a command line that /proc can show of a fork: see workers/warm_process.py."""
 _START_S = 180.0
 """More than importing torch takes on a machine that is busy with other things."""
 
@@ -83,8 +85,8 @@ class _Forker:
     def __init__(self) -> None:
         self.env = clean_environment()
         self._process = subprocess.Popen(
-            [sys.executable, str(_WARM)],
-            env=self.env,
+            [sys.executable, str(_WARM), "x" * _LONGEST],
+            env=self.env | {"RDZV_TEST_ROOM": "x" * _ROOM},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -12,7 +12,6 @@ of the output says what has been started, or how that has ended: a pid and ``nul
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import gc
 import importlib
@@ -21,9 +20,11 @@ import os
 import resource
 import select
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
+
+import warm_process  # type: ignore[import-not-found]
+import warm_workers  # type: ignore[import-not-found]
 
 
 def serve() -> Any:
@@ -32,6 +33,7 @@ def serve() -> Any:
     gc.disable()  # see quick_torch.py
     programs = {"rdzv-run": found("rdzv_launcher.run.cli"), "torchrun": found("torch.distributed.run")}
     importlib.import_module("rdzv_launcher.run.launch")
+    warm_workers.arrange()
     gc.freeze()
     gc.enable()
     del os.environ["TORCH_CPP_LOG_LEVEL"]
@@ -51,11 +53,17 @@ def serve() -> Any:
                 os._exit(0)
             *lines, pending = (pending + read).split(b"\n")
             for line in lines:
+                known, tells = os.pipe()
                 if (pid := os.fork()) == 0:
-                    for each in agents:
+                    for each in (*agents, known):
                         os.close(each)
                     program, *request = json.loads(line)
-                    return programs[program](become(program, *request))
+                    arguments = become(program, *request)
+                    os.close(tells)
+                    return programs[program](arguments)
+                os.close(tells)
+                os.read(known, 1)  # by its end: from now on /proc shows it as what it is
+                os.close(known)
                 agents[fd := os.pidfd_open(pid)] = pid
                 poll.register(fd, select.POLLIN)
                 say(pid, None)
@@ -93,6 +101,7 @@ def become(
     os.environ.clear()
     os.environ.update(environ)
     resource.setrlimit(resource.RLIMIT_NOFILE, files)
+    warm_process.show([sys.executable, program, *arguments], environ)
     sys.argv = [program, *arguments]
     return arguments
 
@@ -106,17 +115,5 @@ def enter(pid: int) -> None:
     os.close(fd)
 
 
-def end(code: Any) -> None:
-    """As ``sys.exit`` does, but for the tidying up of torch's modules: what they would free ends with the process."""
-    if not isinstance(code, int | None):
-        print(code, file=sys.stderr)
-        code = 1
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code or 0)
-
-
 if __name__ == "__main__":
-    end(serve())
+    warm_process.end(serve())

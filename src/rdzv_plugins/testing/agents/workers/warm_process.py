@@ -1,0 +1,38 @@
+"""What makes a fork of warm_agents.py a process of its own: what /proc shows of it, and how it ends."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+
+
+def show(words: Iterable[str], variables: Mapping[str, str]) -> None:
+    """Make /proc show this command line and these variables, by which processes are found.
+
+    They are written over those with which warm_agents.py was started, as setproctitle does; ../warm.py has made these
+    long enough. A command line that is longer is cut off.
+    """
+    with open("/proc/self/stat") as file:
+        start, _, middle, end = map(int, file.read().rpartition(")")[2].split()[45:49])
+    shown = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in variables.items())
+    if len(shown) > end - middle:
+        raise RuntimeError(f"/proc cannot show {len(shown)} bytes of variables: no more than {end - middle}")
+    line = b"\0".join(map(os.fsencode, words))[: middle - start - 1]
+    for address, text, size in ((start, line, middle - start), (middle, shown, end - middle)):
+        ctypes.memmove(address, text.ljust(size, b"\0"), size)
+
+
+def end(code: object) -> None:
+    """As ``sys.exit`` does, but for the tidying up of torch's modules: what they would free ends with the process."""
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)

@@ -1,0 +1,86 @@
+"""Workers without the seconds of ``import torch``: forks of the keeper of their agent, which is one of warm_agents.py.
+
+The product makes such a worker of a function that is called by ``elastic_launch`` with ``start_method="fork"``; here
+the function is the script. For scripts alone that ask for it by ``import quick_torch``, and where no variable differs
+that is read when an interpreter starts, or torch is imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import logging
+import os
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import warm_process  # type: ignore[import-not-found]
+
+_ASKS = b"import quick_torch"
+
+
+def arrange() -> None:
+    """From now on the keepers of this process's forks start such workers."""
+    keeper: Any = importlib.import_module("rdzv_launcher.run.keeper.keeper_process").KeeperProcess
+    function_process = importlib.import_module("rdzv_launcher.run.keeper.function_process")
+    differing = importlib.import_module("rdzv_launcher.run.keeper.program").differing
+    be_like_new = importlib.import_module("rdzv_launcher.run.keeper.template")._be_like_new
+    otherwise, before = keeper._instead, dict(os.environ)
+
+    def instead(self: Any, asked: Any) -> Callable[[], None] | None:
+        """In place of the keeper's method of that name."""
+        command, variables = asked.command, asked.environment
+        plain = command[:2] == (sys.executable, "-u") and asks_for_it(command[2])
+        read_by_torch = [name for name in variables if name.startswith("TORCH_") and not name.startswith("TORCH_NCCL_")]
+        if self._inherited.function or not plain or differing(before, variables) or read_by_torch:
+            fresh: Callable[[], None] | None = otherwise(self, asked)
+            return fresh
+
+        def function() -> int:
+            warm_process.show(command, variables)
+            be_like_new(command, 3, variables)
+            return run(command[2:])
+
+        return lambda: function_process.run(function, variables, (), os.path.basename(sys.executable))
+
+    keeper._instead = instead
+
+
+def asks_for_it(script: str) -> bool:
+    """Whether it is a script that may run in such a worker."""
+    try:
+        with open(script, "rb") as file:
+            return _ASKS in file.read()
+    except OSError:
+        return False
+
+
+def run(argv: tuple[str, ...]) -> int:
+    """Run a script, the first of its arguments, and end as an interpreter does."""
+    atexit._clear()  # those are the agent's, as are handlers of logs
+    logging.root.handlers.clear()
+    logging.root.setLevel(logging.WARNING)
+    for name in [*logging.root.manager.loggerDict]:
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.setLevel(logging.NOTSET)
+        logger.propagate, logger.disabled = True, False
+    script = argv[0]
+    sys.argv[:] = argv
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = script
+    code: object = None
+    try:
+        with open(script, "rb") as file:
+            exec(compile(file.read(), script, "exec"), main.__dict__)
+    except SystemExit as error:
+        code = error.code
+    except BaseException as error:
+        here = error.__traceback__
+        sys.excepthook(type(error), error, here.tb_next if here else None)
+        code = 1
+    warm_process.end(code)
+    raise AssertionError("not reached")
