@@ -33,6 +33,9 @@ _LONGEST_PAUSE_S = 2.0
 _PATIENCE_S = 600.0
 """Something that is stuck in the kernel may never end."""
 _PAGE_S = 0.25
+_QUICK_LOOKS = 2
+"""How often the workers of one standstill are paused in quick succession: whoever was just being started is seen by the
+second look. It may last for hours, and each look reads every process of the machine."""
 _LEAST_S = 0.01
 
 
@@ -45,6 +48,7 @@ class Guardian:
         self._paths: list[str] = []
         self._told = b""
         self._dismissed = False
+        self._looks = (0, 0)  # when the standstill began, and how often workers were paused in it
 
     def run(self) -> None:
         """Wait until the agent has ended, then kill and remove all that it has left behind."""
@@ -92,6 +96,8 @@ class Guardian:
         """Pause the workers if the agent stands still, and its session may have ended."""
         if not self._stands_still():
             return
+        since, looks = read(self._page)[BEAT], self._looks
+        self._looks = since, looks[1] + 1 if looks[0] == since else 1
         self._marked.signal_sessions(signal.SIGSTOP)
         paused = self._marked.signal(signal.SIGSTOP)
         # the agent has gone on meanwhile: it pauses them itself, unless it has found them allowed to run
@@ -105,6 +111,8 @@ class Guardian:
     def _pause_s(self) -> float:
         """Seconds until the agent may have stood still for too long, or the page has to be read again."""
         page = read(self._page)
+        if page[BEAT] == self._looks[0] and self._looks[1] >= _QUICK_LOOKS:
+            return _PAGE_S
         due = max(page[PAUSE_AT], page[BEAT] + page[STILL]) - now_ns()
         return max(_LEAST_S, min(due / 1e9, _PAGE_S)) if page[STATE] == RUNNING else _PAGE_S
 
