@@ -17,7 +17,6 @@ file has the process id of the writer as its name, so one that is there says tha
 SIGNAL = int(getattr(signal, "SIGRTMIN", 0)) + 9
 """Not SIGUSR1 or SIGUSR2, which schedulers and scripts use."""
 
-_PR_SET_PTRACER = 0x59616D61
 _SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _registered = ""
 
@@ -59,6 +58,6 @@ def _allow(agent: int) -> None:
                 return
     except OSError:  # there is no Yama
         return
-    import ctypes
+    from rdzv_plugins.linux import prctl  # imports ctypes
 
-    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(agent), 0, 0, 0)
+    prctl.let_trace(agent)

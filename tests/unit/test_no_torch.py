@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from rdzv_launcher.run.roots import ROOTS
+
 
 @pytest.mark.parametrize(
     "statement",
@@ -24,6 +26,14 @@ import pytest
 def test_statement_imports_no_torch(statement):
     check = "import sys; loaded = sorted(m for m in sys.modules if m.partition('.')[0] == 'torch'); assert not loaded"
     subprocess.run([sys.executable, "-c", f"{statement}\n{check}, loaded"], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_guardian_of_an_agent_imports_next_to_nothing():
+    """There is one beside each agent, for as long as that lives."""
+    heavy = "{'typing', 're', 'ctypes', 'logging', 'dataclasses', 'subprocess', 'pathlib'}"
+    statement = f"import rdzv_launcher.run.fence.guardian; bad = {heavy} & sys.modules.keys(); assert not bad, bad"
+    boot = f"import os, sys; sys.path += {ROOTS!r}.split(os.pathsep); {statement}"
+    subprocess.run([sys.executable, "-I", "-S", "-E", "-c", boot], check=True)
 
 
 def test_list_may_be_cut_short_by_its_reader():

@@ -318,12 +318,8 @@ def test_what_kubectl_exec_has_started_is_not_of_the_container(
     monkeypatch: pytest.MonkeyPatch, parents: dict[int, int], of_the_container: bool
 ) -> None:
     monkeypatch.setattr(processes, "os", SimpleNamespace(getpid=lambda: 7))
-    monkeypatch.setattr(processes, "_stat", lambda pid, field: parents[pid] if field == processes._PARENT else 0)
+    monkeypatch.setattr(processes, "read_stat", lambda pid: SimpleNamespace(parent=parents[pid]))
     assert processes.is_of_the_container() == of_the_container
-
-
-def test_parents_are_those_of_the_kernel() -> None:
-    assert processes._stat(os.getpid(), processes._PARENT) == os.getppid()
 
 
 def test_where_each_value_came_from_is_said(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:

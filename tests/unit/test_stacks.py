@@ -151,6 +151,8 @@ def sleeper():
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"up\n"
+            while (seen := processes.look(process.pid)) is not None and seen.state != "S":
+                pass  # it is about to sleep
             yield process.pid
         finally:
             process.kill()

@@ -6,9 +6,11 @@ What is public here is in ``__all__``. It is imported when it is asked for: the 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as in ``rdzv_plugins``
 if TYPE_CHECKING:
+    from typing import Any
+
     from rdzv_launcher.call.config import DefaultLogsSpecs, LaunchConfig
     from rdzv_launcher.call.errors import AgentLost, LaunchStopped, ResultLost, WorkersFailed, WorkerTraceback
     from rdzv_launcher.call.launching import elastic_launch

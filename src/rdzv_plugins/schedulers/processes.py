@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-_PARENT, _TERMINAL = 1, 4
-"""Where they are in ``/proc/PID/stat``, counted after the name: ppid, tty_nr. Source: proc_pid_stat(5)."""
+from rdzv_plugins.linux.process_stat import read_stat
 
 
 def has_terminal() -> bool:
     """True if this process has a controlling terminal, as in an interactive shell. False where nobody can tell."""
-    return _stat(os.getpid(), _TERMINAL) != 0
+    stat = read_stat(os.getpid())
+    return stat is not None and stat.has_terminal
 
 
 def is_of_the_container() -> bool:
@@ -21,14 +21,6 @@ def is_of_the_container() -> bool:
     """
     pid = os.getpid()
     while pid > 1:
-        pid = _stat(pid, _PARENT)
+        stat = read_stat(pid)
+        pid = 0 if stat is None else stat.parent
     return pid == 1
-
-
-def _stat(pid: int, field: int) -> int:
-    """A number out of ``/proc/PID/stat``; 0 where it cannot be read."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return int(stat.read().rpartition(")")[2].split()[field])
-    except (OSError, IndexError, ValueError):
-        return 0

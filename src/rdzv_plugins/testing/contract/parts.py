@@ -8,11 +8,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, Session
 from rdzv_plugins.errors import ConnectionLost, RdzvError
+from rdzv_plugins.linux.process_stat import read_stat
 
 T = TypeVar("T")
 
@@ -185,13 +185,11 @@ def stop(pid: int) -> None:
     """SIGSTOP, and wait until each of its threads has stopped: the signal may return before."""
     os.kill(pid, signal.SIGSTOP)
     wait_until(
-        lambda: all(_state(pid, each) == "T" for each in os.listdir(f"/proc/{pid}/task")),
+        lambda: all(_is_stopped(pid, int(each)) for each in os.listdir(f"/proc/{pid}/task")),
         lambda: f"process {pid} does not stop",
     )
 
 
-def _state(pid: int, task: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/task/{task}/stat").read_text().rpartition(") ")[2][0]
-    except OSError:  # the thread has ended
-        return "T"
+def _is_stopped(pid: int, thread: int) -> bool:
+    stat = read_stat(pid, thread)
+    return stat is None or stat.state == "T"  # or it has ended

@@ -8,13 +8,13 @@ import select
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from rdzv_plugins.interfaces import Failure, Request
+from rdzv_plugins.testing.contract.parts import stop
 from rdzv_plugins.testing.nodes import messages as node_messages
 from rdzv_plugins.testing.nodes.answers import PATIENCE_S, Joined, Pending
 from rdzv_plugins.testing.nodes.warm import kill, warm
@@ -232,12 +232,8 @@ class Node:
 
     def freeze(self) -> None:
         """SIGSTOP; returns when each of its threads has stopped: the signal itself may come later."""
-        os.kill(self.pid, signal.SIGSTOP)
         self.frozen = True
-        deadline = time.monotonic() + PATIENCE_S
-        while not all(_state(self.pid, each) == "T" for each in os.listdir(f"/proc/{self.pid}/task")):
-            assert time.monotonic() < deadline, f"{self} does not stop"
-            time.sleep(0.001)
+        stop(self.pid)
 
     def thaw(self) -> None:
         """Let the node's process go on with SIGCONT."""
@@ -285,10 +281,3 @@ class Node:
     def _joined(self, data: dict[str, Any]) -> Joined:
         self.place = Joined(**data)
         return self.place
-
-
-def _state(pid: int, task: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/task/{task}/stat").read_text().rpartition(") ")[2][0]
-    except OSError:  # the thread has ended
-        return "T"

@@ -14,7 +14,6 @@ one lane are done one after the other; the lanes do not wait for each other:
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
@@ -31,11 +30,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rdzv_plugins.host import PluginHost
+from rdzv_plugins.linux import prctl
 from rdzv_plugins.testing.nodes import messages as node_messages
 
 LANES = ("agent", "worker", "side")
 _NEEDED = ("rdzv_plugins.dynamic.handler", "rdzv_plugins.elastic.handler", "rdzv_plugins.testing.nodes.commands")
-_PR_SET_PDEATHSIG = 1
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that every program in Python ignores."""
 
@@ -137,7 +136,7 @@ def _reap(pid: int, timeout: float) -> int | None:
 
 def _become(parent: int, job: Mapping[str, Any], connection: int, output: int) -> NodeProcess:
     """Make this process that of a node: it ends with its parent, and has its own output, directory and variables."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl.die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:

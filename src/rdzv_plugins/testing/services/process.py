@@ -17,20 +17,26 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import rdzv_plugins
 from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.linux.children import all_pids
+from rdzv_plugins.linux.process_stat import read_stat
 
 _START_S = 60.0
 _END_S = 30.0
 _POLL_S = 0.02
 _LAST_LINES = 12
 
-# Linux' PR_SET_PDEATHSIG is 1. It outlives exec: nothing has to run between fork and exec in the tests' process.
+# it outlives exec: nothing has to run between fork and exec in the tests' process
 _ENDS_WITH_PARENT = (
-    "import ctypes, os, signal, sys\n"
-    "ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
-    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
-    "os.execvp(sys.argv[2], sys.argv[2:])\n"
+    "import os, sys\n"
+    "sys.path.append(sys.argv[1])\n"
+    "from rdzv_plugins.linux import prctl\n"
+    "prctl.die_with_parent()\n"
+    "if os.getppid() != int(sys.argv[2]): sys.exit(1)\n"
+    "os.execvp(sys.argv[3], sys.argv[3:])\n"
 )
+_ROOT = str(Path(rdzv_plugins.__path__[0]).parent)
 
 
 class ServerProcess:
@@ -67,7 +73,7 @@ class ServerProcess:
         """The pids of its process, if it runs, and of those that it has started and that are still in its session."""
         if self._process is None:
             return ()
-        return tuple(int(each.name) for each in Path("/proc").glob("[0-9]*") if _runs(each, self._process.pid))
+        return tuple(pid for pid in all_pids() if _runs(pid, self._process.pid))
 
     @property
     def keeps_data(self) -> bool:
@@ -89,7 +95,7 @@ class ServerProcess:
             )
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-E", "-c", _ENDS_WITH_PARENT, str(os.getpid()), *self._command],
+                [sys.executable, "-S", "-E", "-c", _ENDS_WITH_PARENT, _ROOT, str(os.getpid()), *self._command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -133,13 +139,10 @@ class ServerProcess:
         return "".join(f"\n  | {line}" for line in lines)
 
 
-def _runs(process: Path, session: int) -> bool:
+def _runs(pid: int, session: int) -> bool:
     """Whether this is a process of that session, and not one that has ended and was not waited for."""
-    try:
-        fields = (process / "stat").read_text().rpartition(") ")[2].split()
-    except OSError:  # it has just ended
-        return False
-    return fields[0] not in "ZX" and int(fields[3]) == session
+    stat = read_stat(pid)
+    return stat is not None and stat.lives and stat.session == session
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:

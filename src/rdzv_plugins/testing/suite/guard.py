@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from rdzv_plugins.linux.children import children_now
+
 INTERRUPTED = 130
 _UNWIND_S = 30.0
 """Seconds within which a test that was ended has to take down what it had set up."""
@@ -178,7 +180,7 @@ class Guard:
 
 def end_process(code: int) -> None:
     """End this process at once, with all that it has started; waits for no thread. Never returns."""
-    for pid in _descendants(os.getpid()):
+    for pid in _descendants(os.getpid(), children_now()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     os._exit(code)
@@ -194,14 +196,9 @@ def end_process_later(code: int, seconds: float) -> None:
     threading.Thread(target=end, name="conformance-end", daemon=True).start()
 
 
-def _descendants(pid: int) -> list[int]:
+def _descendants(pid: int, pids_of: Callable[[int], list[int]]) -> list[int]:
     """The descendants of a process, the deepest first."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        with contextlib.suppress(OSError):
-            for child in map(int, (task / "children").read_text().split()):
-                found += [*_descendants(child), child]
-    return found
+    return [each for child in pids_of(pid) for each in (*_descendants(child, pids_of), child)]
 
 
 def _place(frame: FrameType | None) -> str:

@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+from rdzv_plugins.linux.process_stat import read_stat
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CPUCLOCK_SCHED = 2
 """The kernel's number for the clock of user and system time together, as its scheduler counts it."""
@@ -28,12 +30,8 @@ def peak_memory(pid: int) -> float | None:
 
 def cpu_seconds(pid: int) -> float:
     """CPU time of one process so far, user and system, its children left out; 0 once it has gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0.0
-    fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    stat = read_stat(pid)
+    return 0.0 if stat is None else stat.cpu_ticks / _TICKS_PER_S
 
 
 def exact_cpu_seconds(pid: int) -> float:

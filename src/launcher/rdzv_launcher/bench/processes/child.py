@@ -6,7 +6,6 @@ They end with their standard input, so nothing is left behind if whoever has sta
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import selectors
 import signal
@@ -19,10 +18,10 @@ from typing import TypeVar
 
 from rdzv_launcher.bench.method.readings import exact_cpu_seconds
 from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.linux import prctl
 
 C = TypeVar("C", bound="Child")
 
-_PR_SET_PDEATHSIG = 1
 _LAST_LINES = 12
 
 
@@ -148,10 +147,10 @@ def with_parent(number: int = signal.SIGKILL) -> Callable[[], None]:
 
     The child then gets that signal when the thread that has started it ends. The arrangement outlives an exec.
     """
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+    parent = os.getpid()
 
     def arrange() -> None:
-        prctl(_PR_SET_PDEATHSIG, number)
+        prctl.die_with_parent(number)
         if os.getppid() != parent:  # too late for the signal
             os._exit(1)
 

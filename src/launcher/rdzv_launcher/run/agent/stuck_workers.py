@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from rdzv_launcher.run.agent.events import Stuck
+from rdzv_plugins.linux.process_stat import read_stat
 
 logger = logging.getLogger(__name__)
 
@@ -17,11 +18,8 @@ _LONGEST_LOOK_S = 1.0
 
 def process_state(pid: int) -> str:
     """One letter, as in /proc/PID/stat; "" where it cannot be read."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
+    stat = read_stat(pid)
+    return "" if stat is None else stat.state
 
 
 class StuckWorkers:

@@ -23,7 +23,7 @@ BOOT = (
     "import os, sys; sys.path += sys.argv[1].split(os.pathsep); "
     "from rdzv_launcher.run.fence.guardian import main; main()"
 )
-"""The program of the interpreter. Its arguments: the package directories, the agent's pid, its mark, and the number
+"""The program of the interpreter. Its arguments: ``ROOTS``, the agent's pid, its mark, and the number
 of the descriptor of the ``RoundPage``."""
 
 _LOOK_S = 0.05

@@ -7,11 +7,9 @@ import logging
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-import rdzv_launcher
-import rdzv_plugins
 from rdzv_launcher.run.fence.guardian import BOOT
+from rdzv_launcher.run.roots import ROOTS
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +60,7 @@ class GuardianProcess:
             process.wait()
 
     def _start(self) -> None:
-        packages = (rdzv_launcher, rdzv_plugins)
-        roots = os.pathsep.join(str(Path(package.__path__[0]).parent) for package in packages)
-        command = [sys.executable, "-I", "-S", "-E", "-c", BOOT, roots, str(os.getpid()), self._mark, str(self._page)]
+        command = [sys.executable, "-I", "-S", "-E", "-c", BOOT, ROOTS, str(os.getpid()), self._mark, str(self._page)]
         try:
             self._process = subprocess.Popen(
                 command,

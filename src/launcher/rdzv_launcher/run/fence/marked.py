@@ -2,13 +2,16 @@
 
 A process hands its environment down to what it starts, so a data loader, a daemon and a daemon's child carry the mark
 of the agent above them, whatever they did to get away from its process group. Who starts with an empty environment is
-found by its session, as long as that is one of a worker. The guardian uses this file without torch or anything else.
+found by its session, as long as that is one of a worker. The guardian uses this file.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+
+from rdzv_plugins.linux.children import all_pids
+from rdzv_plugins.linux.process_stat import read_stat
 
 VARIABLE = "RDZV_AGENTS"
 """The marks of the agents above a process, the outermost first: a worker may run a launcher of its own."""
@@ -56,7 +59,7 @@ class Marked:
         ``sessions_only``: to what is in the workers' sessions, and not to what has left them (a daemon).
         """
         sent = []
-        for pid in _pids():
+        for pid in all_pids():
             if pid not in self._keep and self._is_ours(pid, sessions_only):
                 try:
                     if self._send(pid, number, sessions_only):
@@ -69,7 +72,7 @@ class Marked:
 
     def living(self) -> list[int]:
         """The pids of the marked processes that are left."""
-        return [pid for pid in _pids() if pid not in self._keep and self._is_ours(pid, sessions_only=False)]
+        return [pid for pid in all_pids() if pid not in self._keep and self._is_ours(pid, sessions_only=False)]
 
     def _send(self, pid: int, number: int, sessions_only: bool) -> bool:
         """Send a signal to this very process, and to no other one that gets its number meanwhile."""
@@ -87,12 +90,12 @@ class Marked:
             os.close(fd)
 
     def _is_ours(self, pid: int, sessions_only: bool) -> bool:
-        state, session = _state(pid)
-        if state in "ZX":
+        stat = read_stat(pid)
+        if stat is None or not stat.lives:
             return False
-        started = self._sessions.get(session)
+        started = self._sessions.get(stat.session)
         # a number is not given anew while a session has it: who leads it now, if anybody does, is who led it then
-        if started is not None and _started(session) in (started, ""):
+        if started is not None and _started(stat.session) in (started, ""):
             return True
         return not sessions_only and self._mark in _environment(pid)
 
@@ -100,13 +103,6 @@ class Marked:
 def mark_children(mark: str) -> None:
     """Mark all processes started from now on with ``mark``, in addition to the marks of this process."""
     os.environ[VARIABLE] = ":".join(filter(None, (os.environ.get(VARIABLE, ""), mark)))
-
-
-def _pids() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    except OSError:
-        return []
 
 
 def _environment(pid: int) -> bytes:
@@ -118,21 +114,7 @@ def _environment(pid: int) -> bytes:
         return b""
 
 
-def _stat(pid: int) -> list[str]:
-    """The fields of a process's ``stat``, from its state on: the name before it may contain any character."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().decode(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _state(pid: int) -> tuple[str, int]:
-    fields = _stat(pid)
-    return (fields[0], int(fields[3])) if fields else ("X", -1)
-
-
 def _started(pid: int) -> str:
     """When it was started; empty when there is no such process."""
-    fields = _stat(pid)
-    return fields[19] if fields and fields[0] != "X" else ""
+    stat = read_stat(pid)
+    return stat.started if stat is not None and stat.state != "X" else ""

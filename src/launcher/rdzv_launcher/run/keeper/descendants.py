@@ -10,6 +10,8 @@ import signal
 from collections.abc import Collection
 from typing import NamedTuple
 
+from rdzv_plugins.linux.process_stat import read_stat
+
 
 class Process(NamedTuple):
     """One as it was seen. Its number alone may be another's a moment later."""
@@ -23,13 +25,8 @@ class Process(NamedTuple):
 
 def look(pid: int) -> Process | None:
     """None if there is no such process. A zombie does not live."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # the name may contain any character
-            fields = file.read().decode(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return Process(pid, int(fields[1]), int(fields[3]), fields[19], fields[0] not in "ZX") if fields else None
+    stat = read_stat(pid)
+    return None if stat is None else Process(pid, stat.parent, stat.session, stat.started, stat.lives)
 
 
 def children(parent: int) -> list[Process]:

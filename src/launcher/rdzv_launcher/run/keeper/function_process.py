@@ -8,9 +8,9 @@ import signal
 import traceback
 from collections.abc import Callable, Collection, Mapping
 
-from rdzv_launcher.run.keeper import prctl
 from rdzv_launcher.run.keeper.forked import close_all_but
 from rdzv_launcher.run.keeper.worker_process import RESTORED
+from rdzv_plugins.linux import prctl
 
 
 def run(function: Callable[[], int], environment: Mapping[str, str], kept: Collection[int], name: str) -> None:

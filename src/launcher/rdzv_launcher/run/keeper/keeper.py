@@ -16,15 +16,16 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from rdzv_launcher.run.keeper import descendants, prctl
+from rdzv_launcher.run.keeper import descendants
 from rdzv_launcher.run.keeper.adopted import Adopted, wait_for
 from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
 from rdzv_launcher.run.keeper.keeper_process import BOOT, become_keeper
 from rdzv_launcher.run.keeper.messages import Ended, Event, Inherited, Lost, NotPreloaded, Preload, Preloaded, Start
 from rdzv_launcher.run.keeper.not_started import not_started
-from rdzv_launcher.run.keeper.template_process import ROOT
 from rdzv_launcher.run.keeper.worker_process import RESTORED
+from rdzv_launcher.run.roots import ROOTS
 from rdzv_plugins.errors import KeeperLost, LimitTooLow
+from rdzv_plugins.linux import prctl
 
 logger = logging.getLogger(__name__)
 
@@ -329,7 +330,7 @@ def _make(ours: Channel, theirs: Channel, ignored: list[int], inherited: Inherit
     fd = theirs.fileno()
     kept = inherited.descriptors
     numbers = [str(fd), str(agent), ",".join(map(str, kept)), *map(str, ignored)]
-    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", BOOT, ROOT, *numbers], pass_fds=[fd, *kept])
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", BOOT, ROOTS, *numbers], pass_fds=[fd, *kept])
     process.returncode = 0  # it is waited for here, and not by subprocess
     return process.pid
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from rdzv_launcher.run.keeper import function_process, prctl
+from rdzv_launcher.run.keeper import function_process
 from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
 from rdzv_launcher.run.keeper.descendants import descendants, kill, send
 from rdzv_launcher.run.keeper.forked import close_all_but, let_go_of_handlers
@@ -24,10 +24,14 @@ from rdzv_launcher.run.keeper.loop import Loop
 from rdzv_launcher.run.keeper.messages import NAME, Inherited
 from rdzv_launcher.run.keeper.template_process import Asked, TemplateProcess
 from rdzv_launcher.run.keeper.worker_process import RESTORED, outcome, redirect, spawn
+from rdzv_plugins.linux import prctl
 
-BOOT = "import sys; sys.path += [sys.argv[1]]; from rdzv_launcher.run.keeper.keeper_process import main; main()"
-"""The program of a keeper that cannot be forked. Its arguments: the directory of this package, the descriptor of the
-channel, the agent's pid, the descriptors that workers have, and the signals that the agent ignores."""
+BOOT = (
+    "import os, sys; sys.path += sys.argv[1].split(os.pathsep); "
+    "from rdzv_launcher.run.keeper.keeper_process import main; main()"
+)
+"""The program of a keeper that cannot be forked. Its arguments: ``ROOTS``, the descriptor of the channel, the agent's
+pid, the descriptors that workers have, and the signals that the agent ignores."""
 
 _DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that are the agent's business, by whatever way they come."""

@@ -5,6 +5,7 @@ Runs while ``site`` is imported (``hook/sitecustomize.py``). ``serve`` returns i
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import os
@@ -12,14 +13,16 @@ import sys
 import time
 from typing import Any
 
-from rdzv_launcher.run.keeper import prctl
 from rdzv_launcher.run.keeper.channel import Channel, Gone
 from rdzv_launcher.run.keeper.worker_process import NotArranged, redirect
+from rdzv_plugins.linux import prctl
 
 _DEVICES = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/dri/")
 _ACCELERATORS = ("cuda", "npu", "xpu")
 _LONGEST_REASON = 2000
 _ENDED = 255
+
+_libc = ctypes.CDLL(None)
 
 
 class NotForkable(Exception):
@@ -86,7 +89,7 @@ def _import(channel: Channel, modules: tuple[str, ...], path: str) -> None:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-        prctl.flush_c_streams()
+        _libc.fflush(None)  # what C code has buffered would be written twice after a fork
         _check(module)
     if not safe and path in sys.path:
         sys.path.remove(path)

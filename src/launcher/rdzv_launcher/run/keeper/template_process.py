@@ -16,10 +16,9 @@ from rdzv_launcher.run.keeper.channel import Channel, Gone
 from rdzv_launcher.run.keeper.loop import Loop
 from rdzv_launcher.run.keeper.program import differing, program_of
 from rdzv_launcher.run.keeper.worker_process import outcome, spawn
+from rdzv_launcher.run.roots import ROOTS
 
 HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
-ROOT = os.path.abspath(__file__).rsplit(os.sep, 4)[0]
-"""The directory in which this package lies."""
 
 _ANSWER_S = 10.0
 """Longer than a fork takes on a machine that swaps."""
@@ -132,7 +131,7 @@ class TemplateProcess:
             output = os.dup(1)
         except OSError:  # closed
             output = -1
-        settings = f"{theirs.fileno()}:{output}:{ROOT}"
+        settings = f"{theirs.fileno()}:{output}:{ROOTS}"
         if self._run(self._command, settings, theirs.fileno(), output):
             self._state = "importing"
             self._loop.watch(self._channel.fileno(), self.hear)

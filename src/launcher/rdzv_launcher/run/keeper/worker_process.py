@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from rdzv_launcher.run.keeper import prctl
+from rdzv_plugins.linux import prctl
 
 RESTORED = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
 """Signals that Python ignores for itself: what it starts gets them as they were."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.frames import Frame, Thread, frame_data
 from rdzv_launcher.run.stacks.processes import Process
+from rdzv_plugins.linux.children import children_now
 
 _AT_A_TIME = max(4, 2 * (os.cpu_count() or 1))
 NATIVE_S = 3.0
@@ -85,8 +86,7 @@ def gather(node: Node, *, within: float, children: bool = False, native: float =
     frames have to be read; else they are left out. Workers that have ended are there without any stack.
     """
     deadline = time.monotonic() + within
-    family = processes.families()
-    reader = _Reader(node.own_stacks, family, deadline, children)
+    reader = _Reader(node.own_stacks, children_now(), deadline, children)
     with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="rdzv-stacks") as pool:
         found = list(pool.map(reader.read, (worker.pid for worker in node.workers)))
         reader.deadline = min(deadline, time.monotonic() + native)
@@ -107,8 +107,8 @@ def gather(node: Node, *, within: float, children: bool = False, native: float =
 class _Reader:
     """Reads processes until a moment (monotonic). Thread-safe."""
 
-    def __init__(self, own: Path | None, family: Mapping[int, list[int]], deadline: float, children: bool) -> None:
-        self._own, self._family, self.deadline, self._children = own, family, deadline, children
+    def __init__(self, own: Path | None, pids_of: Callable[[int], list[int]], deadline: float, children: bool) -> None:
+        self._own, self._pids_of, self.deadline, self._children = own, pids_of, deadline, children
 
     def read(self, pid: int) -> _Found | None:
         """A worker and, if they are wanted, those below it; None if it has ended."""
@@ -116,7 +116,7 @@ class _Reader:
         if process is None or not processes.is_there(process):
             return None
         found = self._read_one(process)
-        below = [each for each in map(processes.look, processes.below(pid, self._family)) if each is not None]
+        below = [each for each in map(processes.look, processes.below(pid, self._pids_of)) if each is not None]
         below = [each for each in below if processes.is_there(each)]
         found.children = below[:_CHILDREN_NAMED]
         if self._children or found.is_python is False:

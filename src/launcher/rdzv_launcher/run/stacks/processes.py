@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from rdzv_plugins.linux.process_stat import read_stat
 
 _COMMAND = 200
 
@@ -35,12 +37,12 @@ def name_of(pid: int) -> str:
 
 def look(pid: int) -> Process | None:
     """The process, None if there is none."""
-    fields = _stat(pid)
-    if not fields:
+    stat = read_stat(pid)
+    if stat is None:
         return None
     channel = _read(pid, "wchan").strip()
     command = " ".join(filter(None, _read(pid, "cmdline").split("\0")))
-    return Process(pid, int(fields[1]), fields[0], channel if channel != "0" else "", command[:_COMMAND])
+    return Process(pid, stat.parent, stat.state, channel if channel != "0" else "", command[:_COMMAND])
 
 
 def is_there(process: Process | None) -> bool:
@@ -54,31 +56,13 @@ def environment(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs if name}
 
 
-def all_pids() -> list[int]:
-    """Every process of this machine that can be seen."""
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    except OSError:
-        return []
-
-
-def families() -> dict[int, list[int]]:
-    """The children of each process that has any."""
-    found: dict[int, list[int]] = {}
-    for pid in sorted(all_pids()):
-        fields = _stat(pid)
-        if fields:
-            found.setdefault(int(fields[1]), []).append(pid)
-    return found
-
-
-def below(pid: int, family: Mapping[int, list[int]]) -> list[int]:
-    """All that have come from ``pid``: children, their children, and so on."""
-    found, left = [], list(family.get(pid, ()))
+def below(pid: int, pids_of: Callable[[int], list[int]]) -> list[int]:
+    """All that have come from ``pid``: children, their children, and so on. ``pids_of``: of ``children_now``."""
+    found, left = [], sorted(pids_of(pid))
     while left:
         each = left.pop(0)
         found.append(each)
-        left += family.get(each, ())
+        left += sorted(pids_of(each))
     return found
 
 
@@ -112,11 +96,6 @@ def user_of(pid: int) -> int | None:
         if line.startswith("Uid:"):
             return int(line.split()[2])
     return None
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of its ``stat`` from the state on: the name before may contain any character."""
-    return _read(pid, "stat").rpartition(")")[2].split()
 
 
 def _read(pid: int, name: str) -> str:

@@ -19,6 +19,7 @@ from rdzv_launcher.run.stacks.gathering import Node, Worker, gather
 from rdzv_launcher.run.stacks.processes import Process
 from rdzv_launcher.run.stacks.reports import WorkerReport, workers_of
 from rdzv_launcher.run.stacks.text import Silent
+from rdzv_plugins.linux.children import all_pids
 from rdzv_plugins.stacks_on_request import VARIABLE
 
 _RUN, _RANK, _LOCAL, _NODE = "TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "GROUP_RANK"
@@ -37,7 +38,7 @@ class LocalJob:
 
 def local_jobs(run_id: str = "") -> list[LocalJob]:
     """The jobs that have workers here; ``run_id``: only those of this id. Linux: elsewhere there are none."""
-    environments = {pid: env for pid in processes.all_pids() if _RUN in (env := processes.environment(pid))}
+    environments = {pid: env for pid in all_pids() if _RUN in (env := processes.environment(pid))}
     nodes: dict[tuple[str, str, int], list[tuple[int, Mapping[str, str]]]] = {}
     for pid, env in sorted(environments.items()):
         process = processes.look(pid)
@@ -74,7 +75,7 @@ def read_job(job: LocalJob, *, until: float, native: float, children: bool) -> t
 def idle_agents(jobs: list[LocalJob]) -> list[int]:
     """Agents of rdzv-run that have no workers now."""
     busy = {node.agent for job in jobs for node in job.nodes}
-    found = (processes.look(pid) for pid in processes.all_pids() if pid not in busy)
+    found = (processes.look(pid) for pid in all_pids() if pid not in busy)
     agents = [each for each in found if each is not None and processes.is_there(each) and _AGENT.search(each.command)]
     return [each.pid for each in agents if processes.name_of(each.pid) != KEEPER]
 

@@ -19,17 +19,20 @@ def _become_worker() -> None:
         os.environ["PYTHONPATH"] = theirs
     sys.path[:] = [entry for entry in sys.path if entry != here]
     sys.path_importer_cache.pop(here, None)
-    fd, output, root = settings.split(":", 2)
-    known = list(sys.path)
-    sys.path.append(root)
+    fd, output, roots = settings.split(":", 2)
+    path, modules = list(sys.path), set(sys.modules)
+    sys.path += roots.split(os.pathsep)
     from rdzv_launcher.run.keeper.template import serve
 
-    sys.path[:] = known
+    sys.path[:] = path
+    # what is to be preloaded, and the program, find their own
+    for name in sys.modules.keys() - modules:
+        if name.partition(".")[0] in ("rdzv_launcher", "rdzv_plugins"):
+            del sys.modules[name]
+    for root in roots.split(os.pathsep):
+        if root not in path:
+            sys.path_importer_cache.pop(root, None)
     serve(int(fd), int(output))
-    for name in [name for name in sys.modules if name.partition(".")[0] == "rdzv_launcher"]:
-        del sys.modules[name]
-    if root not in sys.path:
-        sys.path_importer_cache.pop(root, None)
 
 
 if "RDZV_TEMPLATE" in os.environ:

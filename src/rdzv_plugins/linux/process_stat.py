@@ -1,0 +1,59 @@
+"""What ``/proc/PID/stat`` says of a process. Source: proc_pid_stat(5)."""
+
+from __future__ import annotations
+
+
+class ProcessStat:
+    """A process, or one of its threads, as it was when it was read."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, text: str) -> None:
+        """``text``: all that the file says. Raises ``IndexError`` if that is not a process's line."""
+        self._fields = text.rpartition(")")[2].split()  # the name before may contain any character
+        self._fields[19]  # all that is asked for below is there
+
+    @property
+    def state(self) -> str:
+        """A letter: R runs, S sleeps, D waits in the kernel uninterruptibly, T stopped, t traced, Z ended."""
+        return self._fields[0]
+
+    @property
+    def lives(self) -> bool:
+        """False if it has ended, and is only waited for."""
+        return self._fields[0] not in "ZX"
+
+    @property
+    def parent(self) -> int:
+        """The parent's pid; 0 if that is in no namespace of ours."""
+        return int(self._fields[1])
+
+    @property
+    def session(self) -> int:
+        """The pid of the session's leader, who may have ended."""
+        return int(self._fields[3])
+
+    @property
+    def has_terminal(self) -> bool:
+        """Whether it has a controlling terminal."""
+        return self._fields[4] != "0"
+
+    @property
+    def cpu_ticks(self) -> int:
+        """CPU time so far, user and system, in ticks of the clock (``SC_CLK_TCK``)."""
+        return int(self._fields[11]) + int(self._fields[12])
+
+    @property
+    def started(self) -> str:
+        """When it was started, as the kernel counts: together with its pid no other process's."""
+        return self._fields[19]
+
+
+def read_stat(pid: int, thread: int | None = None) -> ProcessStat | None:
+    """The process, or one of its threads; None if there is no such thing, or it may not be seen."""
+    path = f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat"
+    try:
+        with open(path, "rb") as file:
+            return ProcessStat(file.read().decode(errors="replace"))
+    except (OSError, IndexError):
+        return None
