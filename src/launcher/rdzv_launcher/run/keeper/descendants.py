@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+from rdzv_plugins.linux.children import children_now
 from rdzv_plugins.linux.process_stat import read_stat
 
 
@@ -31,7 +32,7 @@ def look(pid: int) -> Process | None:
 
 def children(parent: int) -> list[Process]:
     """All children of ``parent``, also those that have ended and are not waited for."""
-    return _by_parent().get(parent, [])
+    return _children(parent, children_now())
 
 
 def descendants(roots: Collection[int], spared: Collection[int] = ()) -> list[Process]:
@@ -39,14 +40,16 @@ def descendants(roots: Collection[int], spared: Collection[int] = ()) -> list[Pr
 
     What loses its parent in the middle of it may be missed: only if nothing is found twice in a row, there is nothing.
     """
-    by_parent = _by_parent()
+    pids_of = children_now()
     found: list[Process] = []
-    below = [*roots]
+    below = [process for root in roots if (process := look(root)) is not None]
     while below:
-        for process in by_parent.pop(below.pop(), ()):
-            below.append(process.pid)
-            if process.lives and process.pid not in spared:
-                found.append(process)
+        parent = below.pop()
+        its_own = _children(parent.pid, pids_of)
+        # else the parent's number is another's by now, and so are these children
+        if its_own and _is_still(parent):
+            below += its_own
+            found += (each for each in its_own if each.lives and each.pid not in spared)
     return found
 
 
@@ -78,9 +81,11 @@ def kill(roots: Collection[int], spared: Collection[int] = ()) -> list[int]:
     return [process.pid for process in found]
 
 
-def _by_parent() -> dict[int, list[Process]]:
-    found: dict[int, list[Process]] = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if name.isdecimal() and (process := look(int(name))) is not None:
-            found.setdefault(process.parent, []).append(process)
-    return found
+def _children(parent: int, pids_of: Callable[[int], list[int]]) -> list[Process]:
+    found = (look(pid) for pid in pids_of(parent))
+    return [each for each in found if each is not None and each.parent == parent]
+
+
+def _is_still(process: Process) -> bool:
+    now = look(process.pid)
+    return now is not None and now.started == process.started
