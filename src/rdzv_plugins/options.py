@@ -16,7 +16,6 @@ here keeps state: all of it may be called from any thread.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Mapping
@@ -192,6 +191,8 @@ def _default_text(default: Any) -> str | None:
 
 def did_you_mean(word: str, known: typing.Iterable[str]) -> str:
     """``"; did you mean 'x'?"``, or nothing when no known word is near."""
+    import difflib  # slow
+
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 

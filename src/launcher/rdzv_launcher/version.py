@@ -11,15 +11,13 @@ from rdzv_plugins.errors import MissingDependency
 
 def version_line() -> str:
     """Our version, torch's as it is installed, Python's, and whether the native part is there."""
-    import importlib.metadata
     import platform
 
+    from rdzv_plugins.installed import version_of
     from rdzv_plugins.kvstore.native.server import native_part, version
 
-    try:
-        torch = f"torch {importlib.metadata.version('torch')}"
-    except importlib.metadata.PackageNotFoundError:
-        torch = "torch is not installed"
+    found = version_of("torch")
+    torch = f"torch {found}" if found else "torch is not installed"
     try:
         native_part()
         native = "yes"

@@ -6,12 +6,11 @@ import dataclasses
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.assemble.local_endpoint import meets_locally, refuse_on_several_machines
 from rdzv_plugins.assemble.recognition import whose
-from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.endpoints import require_name
 from rdzv_plugins.errors import BrokenPlugin, MissingDependency, RdzvError, UsageError, is_signal
 from rdzv_plugins.host.catalog import Entry
@@ -26,6 +25,9 @@ from rdzv_plugins.interfaces import (
     Request,
 )
 from rdzv_plugins.options import WorkerStoreOptions, parse_options
+
+if TYPE_CHECKING:
+    from rdzv_plugins.coordination import CoordinationBackend
 
 logger = logging.getLogger(__name__)
 
@@ -105,19 +107,23 @@ def _warn_undeclared(backend: Backend, request: Request) -> None:
 def create_handler(host: PluginHost, entry: Entry, request: Request) -> HostedHandler:
     """Make the handler of a prepared request. May block until the endpoint is reached. Raises as ``created_by``."""
     request = _with_neighbours(host, entry, request)
-    created = created_by(entry, request)
-    if isinstance(created, RendezvousHandler):
-        handler = created
-    elif isinstance(created, CoordinationBackend):
-        handler = _elastic(created, request, host)
-    elif isinstance(created, RendezvousBackend):
-        handler = _dynamic(created, request)
-    else:
-        raise BrokenPlugin(
-            f"{entry.record.label} created an object of type {type(created).__name__}",
-            remedy="create() returns a RendezvousHandler, a CoordinationBackend or a RendezvousBackend.",
-        )
+    handler = _handler(created_by(entry, request), entry, request, host)
     return HostedHandler(handler, host, request, meets_locally(request, entry.backend.meets_at))
+
+
+def _handler(created: Created, entry: Entry, request: Request, host: PluginHost) -> RendezvousHandler:
+    if isinstance(created, RendezvousHandler):
+        return created
+    from rdzv_plugins.coordination import CoordinationBackend
+
+    if isinstance(created, CoordinationBackend):
+        return _elastic(created, request, host)
+    if isinstance(created, RendezvousBackend):
+        return _dynamic(created, request)
+    raise BrokenPlugin(
+        f"{entry.record.label} created an object of type {type(created).__name__}",
+        remedy="create() returns a RendezvousHandler, a CoordinationBackend or a RendezvousBackend.",
+    )
 
 
 def created_by(entry: Entry, request: Request) -> Created:

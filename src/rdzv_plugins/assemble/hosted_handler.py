@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rdzv_plugins.assemble.local_endpoint import warn_of_small_round
 from rdzv_plugins.host.manager import PluginHost
@@ -22,7 +23,9 @@ from rdzv_plugins.interfaces import (
     RestartAware,
     WaitAware,
 )
-from rdzv_plugins.questions import Questions
+
+if TYPE_CHECKING:
+    from rdzv_plugins.questions import Questions
 
 logger = logging.getLogger(__name__)
 

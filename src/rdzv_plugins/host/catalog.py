@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdzv_plugins.errors import BrokenPlugin, MissingDependency, NameConflict, NotProvided, UnknownBackend
-from rdzv_plugins.host.discovery import PluginRecord, normalise
+from rdzv_plugins.host.discovery import PluginRecord
+from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import Backend
 from rdzv_plugins.options import did_you_mean
 

@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from importlib.metadata import Distribution, EntryPoint, entry_points
 from typing import Any
 
 from rdzv_plugins.hookspecs import PROJECT
+from rdzv_plugins.installed import Distribution, EntryPoint, entry_points, normalise
 from rdzv_plugins.interfaces import Backend
 from rdzv_plugins.queued_logging import adopt_logger
 
@@ -58,11 +58,6 @@ class PluginRecord:
         self.plugin, self.backends = None, ()
 
 
-def normalise(name: str) -> str:
-    """A distribution or plug-in name in the form in which names are compared."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def disabled_by_environment() -> frozenset[str]:
     """The names in ``RDZV_DISABLE_PLUGINS``."""
     names = os.environ.get("RDZV_DISABLE_PLUGINS", "").split(",")
@@ -76,13 +71,12 @@ def discover(disabled: Collection[str] = ()) -> list[PluginRecord]:
     """
     off = {normalise(name) for name in disabled}
     records: dict[tuple[str, str, str], PluginRecord] = {}
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
-        dist = entry.dist
+    for entry in entry_points(ENTRY_POINT_GROUP):
         record = PluginRecord(
             name=entry.name,
             value=entry.value,
-            distribution=(dist and dist.metadata["Name"]) or "unknown distribution",  # an install cut short has neither
-            version=(dist and dist.version) or "?",
+            distribution=entry.distribution.name or "unknown distribution",  # an install cut short has neither
+            version=entry.distribution.version or "?",
         )
         # The same distribution found twice on sys.path is one plug-in, as it is for import.
         key = (normalise(record.distribution), entry.name, entry.value)
@@ -92,25 +86,29 @@ def discover(disabled: Collection[str] = ()) -> list[PluginRecord]:
         if {normalise(entry.name), normalise(record.distribution)} & off:
             record.disabled = True
         else:
-            _load(entry, dist, record)
+            _load(entry, record)
     return sorted(records.values(), key=lambda r: (r.distribution != "rdzv-plugins", r.distribution, r.name))
 
 
-def _load(entry: EntryPoint, dist: Distribution | None, record: PluginRecord) -> None:
+def _load(entry: EntryPoint, record: PluginRecord) -> None:
+    try:
+        module = entry.module
+    except ValueError as error:
+        record.fail(f"leads nowhere: {error}", cause=error)
+        return
     had_torch = "torch" in sys.modules
     start = time.perf_counter() - _held_up()
     try:
         record.plugin = entry.load()
-        adopt_logger(entry.module)
+        adopt_logger(module)
         if record.plugin is None:
             record.fail("leads to None")
     except ImportError as error:
-        own = entry.module.partition(".")[0]
+        own = module.partition(".")[0]
         missing = (error.name or "").partition(".")[0]
         if isinstance(error, ModuleNotFoundError) and missing and missing != own:
-            record.fail(
-                f"needs module {missing!r}, which is not installed", cause=error, remedy=install_hint(missing, dist)
-            )
+            remedy = install_hint(missing, entry.distribution)
+            record.fail(f"needs module {missing!r}, which is not installed", cause=error, remedy=remedy)
         else:
             record.fail(f"cannot be imported: {error}", cause=error)
     except (Exception, SystemExit) as error:  # a plug-in may do anything at import: report it, go on
@@ -133,10 +131,10 @@ def _held_up() -> float:
 
 def install_hint(module: str, dist: Distribution | None) -> str:
     """The command that installs ``module``: through an extra of ``dist`` if it names one."""
-    for requirement in (dist.requires if dist else None) or []:
+    for requirement in dist.requires if dist else ():
         name = re.match(r"[A-Za-z0-9._-]+", requirement)
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)['\"]", requirement)
         if name and normalise(name.group()) == normalise(module):
-            target = f"'{dist.metadata['Name']}[{extra.group(1)}]'" if extra and dist else name.group()
+            target = f"'{dist.name}[{extra.group(1)}]'" if extra and dist else name.group()
             return f"Install it: pip install {target}"
     return f"Install it: pip install {module}"

@@ -11,8 +11,9 @@ from typing import Any
 
 from rdzv_plugins.errors import BrokenPlugin, PluginError, RdzvError, is_signal
 from rdzv_plugins.host.catalog import Catalog
-from rdzv_plugins.host.discovery import PluginRecord, disabled_by_environment, discover, normalise
+from rdzv_plugins.host.discovery import PluginRecord, disabled_by_environment, discover
 from rdzv_plugins.host.validation import new_manager, validate
+from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import Backend, Node, Outcome, RendezvousInfo, Request
 
 logger = logging.getLogger(__name__)

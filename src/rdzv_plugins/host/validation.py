@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
+from types import ModuleType
 from typing import Any
 
 import pluggy
@@ -17,10 +18,27 @@ from rdzv_plugins.options import describe_options, did_you_mean
 HOOK_NAMES = tuple(name for name in dir(hookspecs) if name.startswith("rdzv_"))
 
 
+_SPECS = ModuleType("rdzv_plugins.hookspecs", "The hooks, and nothing else that pluggy would have to look at.")
+vars(_SPECS).update({name: getattr(hookspecs, name) for name in HOOK_NAMES})
+
+
+class _Manager(pluggy.PluginManager):
+    """One that spends no time on what a module has imported: what is no function is no hook."""
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        if isinstance(plugin, ModuleType) and not inspect.isroutine(vars(plugin).get(name, _unknown)):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
+
+
+def _unknown() -> None:
+    """Stands for what a module's ``__getattr__`` makes, which pluggy is to look at."""
+
+
 def new_manager() -> pluggy.PluginManager:
     """An empty pluggy manager that knows our hooks."""
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(hookspecs)
+    manager = _Manager(PROJECT)
+    manager.add_hookspecs(_SPECS)
     return manager
 
 

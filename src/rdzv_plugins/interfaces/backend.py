@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rdzv_plugins.capabilities import Capability
-from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.interfaces.handler import RendezvousHandler
 from rdzv_plugins.interfaces.request import Request
 from rdzv_plugins.interfaces.state_backend import RendezvousBackend
-from rdzv_plugins.run_status import RunStatus
 
-Created: TypeAlias = RendezvousHandler | RendezvousBackend | CoordinationBackend
+if TYPE_CHECKING:
+    from rdzv_plugins.coordination import CoordinationBackend
+    from rdzv_plugins.run_status import RunStatus
+
+Created: TypeAlias = "RendezvousHandler | RendezvousBackend | CoordinationBackend"
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from rdzv_plugins.kit.keeping import Keeper
     from rdzv_plugins.kit.loop import in_thread, within
     from rdzv_plugins.kit.reasons import HANGS_UP, NO_ANSWER, SILENT, Reason, Unusable, network_reason
-    from rdzv_plugins.kit.security import Account, Security, TlsOptions
+    from rdzv_plugins.kit.security import Account, Security
     from rdzv_plugins.kit.session import AsyncSession, Closed
+    from rdzv_plugins.kit.tls_options import TlsOptions
     from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
     from rdzv_plugins.options import WorkerStoreOptions
     from rdzv_plugins.secret_files import warn_if_others_can_read
@@ -65,8 +66,9 @@ _AT = {
     "kit.keeping": ("Keeper",),
     "kit.loop": ("in_thread", "within"),
     "kit.reasons": ("HANGS_UP", "NO_ANSWER", "Reason", "SILENT", "Unusable", "network_reason"),
-    "kit.security": ("Account", "Security", "TlsOptions"),
+    "kit.security": ("Account", "Security"),
     "kit.session": ("AsyncSession", "Closed"),
+    "kit.tls_options": ("TlsOptions",),
     "kvstore.coordination.stoppable": ("StoppableCall",),
     "options": ("WorkerStoreOptions",),
     "secret_files": ("warn_if_others_can_read",),

@@ -1,26 +1,17 @@
-"""TLS and passwords: from options, files and the environment, checked before anything starts."""
+"""TLS and passwords: from what was given, files and the environment, checked before anything starts."""
 
 from __future__ import annotations
 
 import os
-import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.options import option
 from rdzv_plugins.secret_files import warn_if_others_can_read
 
-
-@dataclass(frozen=True)
-class TlsOptions:
-    """Keys of --rdzv-conf for TLS, to derive from beside ``ElasticOptions``."""
-
-    cacert: str | None = option(
-        None, help="File with the certificates of the authorities to trust; means TLS. Unset: the system's."
-    )
-    cert: str | None = option(None, help="File with this client's certificate; means TLS, and needs key.")
-    key: str | None = option(None, help="File with the private key of cert.")
+if TYPE_CHECKING:
+    import ssl  # slow: for those who have TLS
 
 
 @dataclass(frozen=True)
@@ -57,6 +48,8 @@ class Security:
 
     def context(self) -> ssl.SSLContext:
         """For Python's TLS. Raises ``UsageError`` for files that hold something else."""
+        import ssl
+
         try:
             context = ssl.create_default_context(cafile=self.cacert)
         except ssl.SSLError:

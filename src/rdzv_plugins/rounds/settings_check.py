@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rdzv_plugins.errors import SettingsDiffer
+from rdzv_plugins.installed import version_of
 from rdzv_plugins.plain_text import printable
 
 logger = logging.getLogger(__name__)
@@ -54,6 +54,8 @@ def outline(command: Sequence[str]) -> str:
 
 def digest(command: Sequence[str]) -> str:
     """A digest of the script's name, whose path may differ between nodes, and of the arguments to the letter."""
+    import hashlib  # slow: OpenSSL's
+
     script, *arguments = command
     parts = [os.path.basename(script), *arguments]
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:32]
@@ -121,12 +123,7 @@ _OF_COMMANDS = (
 
 def torch_version() -> str:
     """The one that is installed, without importing it."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return "unknown"
+    return version_of("torch") or "unknown"
 
 
 def wanted(min_nodes: int, max_nodes: int) -> str:

@@ -18,7 +18,7 @@ from typing import cast
 
 from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import BrokenPlugin, RdzvError, UsageError
-from rdzv_plugins.host.discovery import normalise
+from rdzv_plugins.installed import normalise
 from rdzv_plugins.testing.harness import Harness
 from rdzv_plugins.testing.installed import entry
 from rdzv_plugins.testing.kinds import KINDS, Kind

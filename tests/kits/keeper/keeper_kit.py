@@ -80,9 +80,12 @@ class Agent:
 
     def rest(self) -> list[list[Any]]:
         """All that it says until it ends, which is to be by itself and without an error."""
-        output, _ = self.process.communicate(timeout=LIMIT_S)
-        assert self.process.returncode == 0, self.errors.read_text()
-        return [json.loads(line) for line in output.splitlines()]
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        said = [json.loads(line) for line in self.process.stdout]  # communicate() would lose what lies in its buffer
+        assert self.process.wait(LIMIT_S) == 0, self.errors.read_text()
+        return said
 
 
 class Agents:

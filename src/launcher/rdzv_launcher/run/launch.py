@@ -23,7 +23,6 @@ from rdzv_launcher.run.fence.run_directory import RunDirectory
 from rdzv_launcher.run.health.answers import Health
 from rdzv_launcher.run.health.pulse import Pulse
 from rdzv_launcher.run.health.readiness import readiness
-from rdzv_launcher.run.health.server import HealthServer
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.keeper import Keeper
 from rdzv_launcher.run.monitor import WorkerMonitor
@@ -70,8 +69,11 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
         keeper = new_keeper()  # before anything has made a thread
         pulse = Pulse()
         health = Health(pulse, start.own.health_timeout)
-        if start.own.health_port and (server := HealthServer.open(health, start.own.health_port)) is not None:
-            at_end.callback(server.close)
+        if start.own.health_port:
+            from rdzv_launcher.run.health.server import HealthServer
+
+            if (server := HealthServer.open(health, start.own.health_port)) is not None:
+                at_end.callback(server.close)
         try:
             start.host.report_problems()
             with signals.raising(), importing_torch():

@@ -15,7 +15,7 @@ from rdzv_launcher.run.devices import local_world_size
 from rdzv_launcher.run.own_options import NAMES
 from rdzv_plugins.endpoints import ALONE, Endpoint, check_port, parse_endpoint, require_meeting_point
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.host.discovery import normalise
+from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
 from rdzv_plugins.options import parse_conf
 

@@ -75,7 +75,7 @@ def _checked(name: str) -> str:
     """``name``, if a backend may have it."""
     from rdzv_plugins.host import PluginHost
     from rdzv_plugins.host.catalog import DROPPED
-    from rdzv_plugins.host.discovery import normalise
+    from rdzv_plugins.installed import normalise
 
     if name.startswith(("rdzv-", "rdzv_")):
         raise UsageError(

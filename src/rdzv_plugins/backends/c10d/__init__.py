@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rdzv_plugins.backends.c10d.look import DEFAULT_PORT, NAME, recognise, status
+from rdzv_plugins.backends.c10d.keys import DEFAULT_PORT, NAME
 from rdzv_plugins.dynamic.options import DynamicSettings
 from rdzv_plugins.endpoints import Endpoint, meeting_point
 from rdzv_plugins.errors import UsageError
@@ -21,6 +21,7 @@ from rdzv_plugins.options import option
 
 if TYPE_CHECKING:
     from rdzv_plugins.backends.c10d.backend import C10dBackend
+    from rdzv_plugins.run_status import RunStatus
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,20 @@ def preflight(request: Request, held: ExitStack) -> str:
     from rdzv_plugins.backends.c10d import backend
 
     return backend.preflight(request, held)
+
+
+def recognise(request: Request, timeout: float) -> str:
+    """As ``Backend.recognise``. A store of plain torchrun nodes is known by the run id alone."""
+    from rdzv_plugins.backends.c10d import look
+
+    return look.recognise(request, timeout)
+
+
+def status(request: Request, timeout: float) -> RunStatus:
+    """As ``Backend.status``."""
+    from rdzv_plugins.backends.c10d import look
+
+    return look.status(request, timeout)
 
 
 @hookimpl

@@ -18,7 +18,7 @@ import tempfile
 from torch.distributed import FileStore, Store
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
-from rdzv_plugins.backends.c10d.look import NAME, state_key
+from rdzv_plugins.backends.c10d.keys import NAME, state_key
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.interfaces import Request

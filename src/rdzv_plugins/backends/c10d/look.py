@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import datetime
-import io
 import json
-import pickle
-from typing import Any
 
+from rdzv_plugins.backends.c10d.keys import DEFAULT_PORT, NAME, state_key
+from rdzv_plugins.backends.c10d.torch_state import load_state
 from rdzv_plugins.dynamic.keys import SETTINGS, run_prefix
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable, UsageError
@@ -16,16 +13,6 @@ from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.tcpstore.hello import StoreReader, reading, served_by
 from rdzv_plugins.rounds.ends import parse_outcome
 from rdzv_plugins.run_status import NodeStatus, RunStatus
-
-NAME = "c10d"
-DEFAULT_PORT = 29400
-_NONE_YET = b"Y2FuaW1hZGFt"
-"""What torch's backend writes before there is a state."""
-
-
-def state_key(run_id: str) -> str:
-    """The key under which torch's backend keeps the state of a run."""
-    return f"torch.rendezvous.{run_id}"
 
 
 def recognise(request: Request, timeout: float) -> str:
@@ -59,7 +46,7 @@ def status(request: Request, timeout: float) -> RunStatus:
 
 
 def _read(reader: StoreReader, run_id: str, held: bytes) -> RunStatus:
-    state = _State() if held == _NONE_YET else _loads(base64.b64decode(held, validate=True))
+    state = load_state(held)
     ranks = sorted((rank, node) for node, rank in state.participants.items())
     wanted = _wanted(reader.held(f"{run_prefix(run_id)}/{SETTINGS}"))
     nodes = tuple(NodeStatus(int(rank), str(node.addr), int(node.pid), address=str(node.addr)) for rank, node in ranks)
@@ -83,56 +70,3 @@ def _read(reader: StoreReader, run_id: str, held: bytes) -> RunStatus:
 
 def _wanted(text: bytes | None) -> str:
     return str(json.loads(text)["settings"]["nnodes"]) if text else ""
-
-
-class _Node:
-    """Stands in for torch's ``_NodeDesc``."""
-
-    addr = ""
-    pid = 0
-
-    def __lt__(self, other: _Node) -> bool:
-        return str(self.addr) < str(other.addr)
-
-
-class _State:
-    """Stands in for torch's ``_RendezvousState``."""
-
-    round = 0
-    complete = closed = False
-
-    def __init__(self) -> None:
-        self.participants: dict[_Node, int] = {}
-        self.wait_list: set[_Node] = set()
-        self.redundancy_list: set[_Node] = set()
-
-
-_TORCHS = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
-_KNOWN: dict[tuple[str, str], Any] = {
-    (_TORCHS, "_RendezvousState"): _State,
-    (_TORCHS, "_NodeDesc"): _Node,
-    ("datetime", "datetime"): datetime.datetime,
-    ("datetime", "timedelta"): datetime.timedelta,
-    ("datetime", "timezone"): datetime.timezone,
-}
-
-
-class _Unpickler(pickle.Unpickler):
-    """Makes nothing but what a state of torch's is made of: whoever wrote it is not to run code here."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _KNOWN[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a rendezvous' state") from None
-
-
-def _loads(data: bytes) -> _State:
-    """torch's state from its pickle. Raises ``ValueError`` for anything else."""
-    try:
-        state = _Unpickler(io.BytesIO(data)).load()
-    except Exception as error:  # pickle promises no more than that
-        raise ValueError(f"torch's state cannot be read: {error}") from None
-    if not isinstance(state, _State):
-        raise ValueError(f"torch's state is of type {type(state).__name__}")
-    return state

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rdzv_plugins.backends.etcd.members import parse_members
-from rdzv_plugins.backends.etcd.security import ACCOUNT, Security
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.hookspecs import hookimpl
@@ -21,6 +20,7 @@ from rdzv_plugins.options import option
 
 if TYPE_CHECKING:
     from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
+    from rdzv_plugins.backends.etcd.security import Security
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ def validate(request: Request) -> tuple[tuple[Endpoint, ...], Security]:
 
 def _security(request: Request, scheme: str) -> Security:
     """TLS and user as the request has them. Raises ``UsageError`` for contradictions, and files that cannot be read."""
+    from rdzv_plugins.backends.etcd.security import ACCOUNT, Security
+
     options: EtcdOptions = request.options
     if scheme and options.protocol and scheme != options.protocol:
         raise UsageError(
@@ -65,6 +67,8 @@ def _security(request: Request, scheme: str) -> Security:
 
 def create(request: Request) -> EtcdCoordination:
     """The cluster as this node sees it; nothing is sent yet. Takes user and password out of the environment."""
+    from rdzv_plugins.backends.etcd.security import ACCOUNT
+
     cluster = _cluster(request)
     ACCOUNT.forget()
     return cluster

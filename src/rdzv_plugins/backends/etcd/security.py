@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ssl
 from dataclasses import dataclass
 
 from rdzv_plugins.errors import UsageError
@@ -36,6 +35,8 @@ class Security(KitSecurity):
     @property
     def authorities(self) -> bytes | None:
         """The certificates to trust; None if the system has none where it says."""
+        import ssl  # slow: for those who have TLS
+
         path = self.cacert or ssl.get_default_verify_paths().cafile
         return read_file(path, "cacert") if path else None
 

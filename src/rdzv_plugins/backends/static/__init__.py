@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rdzv_plugins.backends.static.look import NAME, recognise, status
+from rdzv_plugins.backends.static.keys import NAME
 from rdzv_plugins.endpoints import Endpoint, meeting_point
 from rdzv_plugins.errors import MissingDependency, UsageError
 from rdzv_plugins.hookspecs import hookimpl
@@ -21,6 +21,7 @@ from rdzv_plugins.options import WorkerStoreOptions, option
 
 if TYPE_CHECKING:
     from rdzv_plugins.backends.static.handler import StaticHandler
+    from rdzv_plugins.run_status import RunStatus
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,20 @@ def create(request: Request) -> StaticHandler:
 def preflight(request: Request, held: ExitStack) -> str:
     """What this node finds at the endpoint, or whether it can serve it."""
     return create(request).preflight(held)
+
+
+def recognise(request: Request, timeout: float) -> str:
+    """As ``Backend.recognise``."""
+    from rdzv_plugins.backends.static import look
+
+    return look.recognise(request, timeout)
+
+
+def status(request: Request, timeout: float) -> RunStatus:
+    """As ``Backend.status``."""
+    from rdzv_plugins.backends.static import look
+
+    return look.status(request, timeout)
 
 
 @hookimpl

@@ -15,7 +15,7 @@ from rdzv_plugins import errors
 from rdzv_plugins.backends.static import control
 from rdzv_plugins.backends.static.arrivals import Arrival, Go, parse_go
 from rdzv_plugins.backends.static.control import ControlStore
-from rdzv_plugins.backends.static.look import NAME, run_prefix
+from rdzv_plugins.backends.static.keys import NAME, run_prefix
 from rdzv_plugins.backends.static.peers import Peers
 from rdzv_plugins.backends.static.rounds import Rounds
 from rdzv_plugins.endpoints import Endpoint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from rdzv_plugins.backends.static.arrivals import Arrival, Go, parse_go
+from rdzv_plugins.backends.static.keys import NAME, run_prefix
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.interfaces import Request
@@ -12,14 +13,8 @@ from rdzv_plugins.kvstore.tcpstore.hello import Hello, StoreReader, reading, req
 from rdzv_plugins.rounds.ends import parse_outcome
 from rdzv_plugins.run_status import NodeStatus, RunStatus
 
-NAME = "static"
 _MOST_NODES = 10_000
 """The most nodes that are asked for one by one."""
-
-
-def run_prefix(run_id: str) -> str:
-    """All keys of a run begin with it."""
-    return f"rdzv_plugins.{NAME}.{run_id}"
 
 
 def recognise(request: Request, timeout: float) -> str:

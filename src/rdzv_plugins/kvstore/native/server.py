@@ -6,7 +6,7 @@ was not built, ``StoreServer`` raises ``MissingDependency`` with the remedy.
 
 from __future__ import annotations
 
-import importlib.metadata
+import functools
 import logging
 import os
 import socket
@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from rdzv_plugins.errors import MissingDependency, RdzvError
+from rdzv_plugins.installed import version_of
 from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.kvstore.native.statistics import parse_statistics
 from rdzv_plugins.kvstore.sockets.listening import bind_exactly
@@ -245,12 +246,10 @@ def _listen(host: str, port: int, listen_fd: int | None, name: str) -> socket.so
         raise RdzvError(f"listen_fd={listen_fd} is not a socket: {error.strerror}") from None
 
 
+@functools.cache
 def version() -> str:
     """The version of this installation."""
-    try:
-        return importlib.metadata.version("rdzv-plugins")
-    except importlib.metadata.PackageNotFoundError:  # a checkout that is not installed
-        return "unknown"
+    return version_of("rdzv-plugins") or "unknown"  # a checkout that is not installed
 
 
 def _log(reading: int) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.metadata import distributions
 
-from rdzv_plugins.host.discovery import PluginRecord, normalise
+from rdzv_plugins.host.discovery import PluginRecord
+from rdzv_plugins.installed import normalise
 
 _LIMIT_S = 120.0
 _PROGRAM = """

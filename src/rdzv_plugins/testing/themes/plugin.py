@@ -19,7 +19,7 @@ import pytest
 from rdzv_plugins.assemble.create import NoOptions, prepare
 from rdzv_plugins.errors import OptionError, RdzvError, UsageError
 from rdzv_plugins.host import ENTRY_POINT_GROUP, PluginHost
-from rdzv_plugins.host.discovery import normalise
+from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import Capability, Request
 from rdzv_plugins.options import OptionInfo, PortRange, describe_options, parse_conf, parse_options
 from rdzv_plugins.testing.harness import Harness

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
+import os
 import signal
 import sys
 import threading
@@ -63,7 +63,7 @@ class Fence:
         ``directory`` is the agent's, for the guardian to remove.
         """
         self._holding, self._on_kill = holding, on_kill
-        mark = secrets.token_hex(16)
+        mark = os.urandom(16).hex()
         mark_children(mark)
         self._marked = Marked(mark)
         self._page = RoundPage()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from typing import Any
 
 from rdzv_launcher.run.workers.output.destinations import Destinations
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.streams import Streams
 from rdzv_plugins.errors import PluginError, UsageError
+from rdzv_plugins.installed import entry_points
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class ThirdPartyLogs:
         self._inner: Any = made or self._make(spec)
 
     def _make(self, spec: WorkersSpec) -> Any:
-        found = {each.name: each for each in entry_points(group=_GROUP)}
+        found = {each.name: each for each in entry_points(_GROUP)}
         if self._name not in found:
             raise UsageError(
                 f"--logs-specs={self._name}: no installed package has such an entry point in the group {_GROUP}",

@@ -1,0 +1,173 @@
+"""What is installed: distributions with their versions and entry points, as ``importlib.metadata`` finds them.
+
+That module takes longer to import, and to read what each distribution says of itself, than all other plug-ins' work at
+the start of an agent: it parses whole descriptions as e-mails. Here folders are listed, and of each distribution a file
+of a few lines is read. Where distributions may be elsewhere than in folders (a zip file, a finder that somebody has
+added), that module is asked after all. Source of the format: packaging.python.org, "Entry points specification".
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.machinery import PathFinder
+from typing import Any
+
+_ENTRY_POINT = re.compile(r"(?P<module>[\w.]+)\s*(:\s*(?P<attributes>[\w.]+)\s*)?(\[.*\]\s*)?$")
+_SEPARATORS = re.compile(r"[-_.]+")
+_METADATA = ("METADATA", "PKG-INFO")
+
+
+class EntryPoint:
+    """One entry point of a distribution."""
+
+    def __init__(self, name: str, value: str, distribution: Distribution) -> None:
+        """``value`` is ``module`` or ``module:attribute``, as it was written."""
+        self.name, self.value, self.distribution = name, value, distribution
+
+    @property
+    def module(self) -> str:
+        """The module that it leads to. Raises ``ValueError`` if it leads to none."""
+        return self._parts()[0]
+
+    def load(self) -> Any:
+        """Import what it leads to. Raises ``ValueError`` if that cannot be, and whatever the import raises."""
+        module, attributes = self._parts()
+        return functools.reduce(getattr, filter(None, attributes.split(".")), import_module(module))
+
+    def _parts(self) -> tuple[str, str]:
+        match = _ENTRY_POINT.match(self.value)
+        if match is None:
+            raise ValueError(f"{self.value!r} names no module")
+        return match["module"], match["attributes"] or ""
+
+
+class Distribution:
+    """One that is installed. What it says of itself is read when it is asked for."""
+
+    def __init__(self, folder: str) -> None:
+        """``folder`` ends with .dist-info or .egg-info."""
+        self._folder = folder
+
+    @functools.cached_property
+    def name(self) -> str:
+        """As it is written; empty if it does not say so, as after an install that was cut short."""
+        return self._head("name")
+
+    @functools.cached_property
+    def version(self) -> str:
+        """As it is written; empty if it does not say so."""
+        return self._head("version")
+
+    @property
+    def requires(self) -> list[str]:
+        """What it needs, a requirement each, with those of its extras."""
+        return list(self._by_python().requires or ())
+
+    def entry_points(self, group: str) -> Iterator[EntryPoint]:
+        """Those of a group, in their order. A line that is none leads nowhere."""
+        within = ""
+        for line in map(str.strip, self._read("entry_points.txt").splitlines()):
+            if line.startswith("[") and line.endswith("]"):
+                within = line.strip("[]")
+            elif within == group and line and not line.startswith("#"):
+                name, _, value = (part.strip() for part in line.partition("="))
+                yield EntryPoint(name, value, self)
+
+    def _head(self, name: str) -> str:
+        text = next(filter(None, map(self._read, _METADATA)), "")
+        for line in text.splitlines():
+            if not line:  # its description begins
+                break
+            key, _, value = line.partition(":")
+            if key.lower() == name:
+                return value.strip()
+        return ""
+
+    def _read(self, file: str) -> str:
+        """Empty if there is no such file, or it may not be read."""
+        try:
+            with open(os.path.join(self._folder, file), encoding="utf-8", errors="replace") as text:
+                return text.read()
+        except OSError:
+            return ""
+
+    def _by_python(self) -> Any:
+        from importlib.metadata import Distribution as PythonDistribution
+
+        return PythonDistribution.at(self._folder)
+
+
+class _Elsewhere(Distribution):
+    """One that is in no folder: ``importlib.metadata`` reads it."""
+
+    def __init__(self, known: Any) -> None:
+        self._known = known
+
+    def _read(self, file: str) -> str:
+        return self._known.read_text(file) or ""
+
+    def _by_python(self) -> Any:
+        return self._known
+
+
+def normalise(name: str) -> str:
+    """A distribution or plug-in name in the form in which names are compared."""
+    return _SEPARATORS.sub("-", name).lower()
+
+
+def distributions() -> Iterator[Distribution]:
+    """Each that is installed, once: the first on ``sys.path`` of each name, as it is for import."""
+    found = _in_folders()
+    seen = set()
+    for name, distribution in _by_python() if found is None else found:
+        if name not in seen:
+            seen.add(name)
+            yield distribution
+
+
+def entry_points(group: str) -> Iterator[EntryPoint]:
+    """The entry points of all that is installed. A distribution may have several of one name."""
+    for distribution in distributions():
+        yield from distribution.entry_points(group)
+
+
+def version_of(name: str) -> str:
+    """The version of a distribution, read without importing it; empty if it is not installed."""
+    found = _in_folders()
+    wanted = normalise(name)
+    return next((each.version for own, each in (_by_python() if found is None else found) if own == wanted), "")
+
+
+def _in_folders() -> list[tuple[str, Distribution]] | None:
+    """All of them with their names, normalised; None if not all may be in folders."""
+    if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
+        return None
+    found: list[tuple[str, Distribution]] = []
+    for entry in dict.fromkeys(map(os.fsdecode, sys.path)):
+        try:
+            names = os.listdir(entry or ".")
+        except NotADirectoryError:
+            return None
+        except OSError:  # it is not there
+            continue
+        if entry.lower().endswith(".egg"):
+            return None
+        for name in names:
+            stem, dot, kind = name.rpartition(".")
+            if kind.lower() in ("dist-info", "egg-info") and dot:
+                distribution = Distribution(os.path.join(entry, name))
+                found.append((normalise(stem.partition("-")[0] or distribution.name), distribution))
+    return found
+
+
+def _by_python() -> Iterator[tuple[str, Distribution]]:
+    from importlib.metadata import distributions as by_python
+
+    for known in by_python():
+        distribution = _Elsewhere(known)
+        yield normalise(distribution.name or str(id(known))), distribution  # without a name it is nobody else's

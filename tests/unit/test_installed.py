@@ -1,0 +1,162 @@
+"""What is installed is read as importlib.metadata reads it, from folders and elsewhere, without importing it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+import pytest
+
+from rdzv_plugins import installed
+from rdzv_plugins.installed import Distribution, EntryPoint, distributions, entry_points, normalise, version_of
+
+GROUP = "rdzv_test_group"
+Install = Callable[..., Path]
+
+
+def found(group: str = GROUP) -> list[tuple[str, str, str, str]]:
+    return [(each.name, each.value, each.distribution.name, each.distribution.version) for each in entry_points(group)]
+
+
+def by_python(group: str = GROUP) -> list[tuple[str, str, str, str]]:
+    return [
+        (each.name, each.value, each.dist.metadata["Name"], each.dist.version)
+        for each in importlib.metadata.entry_points(group=group)
+        if each.dist is not None
+    ]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Writes the metadata of a distribution into a folder, which is the last on the path so far."""
+
+    def write(folder: str, info: str, points: str, *, head: str = "", file: str = "METADATA") -> Path:
+        directory = tmp_path / folder / info
+        directory.mkdir(parents=True)
+        (directory / "entry_points.txt").write_text(points)
+        if head:
+            (directory / file).write_text(head)
+        if str(directory.parent) not in sys.path:
+            monkeypatch.setattr(sys, "path", [*sys.path, str(directory.parent)])
+        return directory
+
+    return write
+
+
+def head(name: str, version: str) -> str:
+    return f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nName: of the description\nVersion: 99\n"
+
+
+def test_all_that_is_here_is_found_as_python_finds_it() -> None:
+    names = {each.metadata["Name"] for each in importlib.metadata.distributions()}
+    assert {each.name for each in distributions()} == names
+    groups = importlib.metadata.entry_points().groups
+    assert {"rdzv_plugins", "console_scripts"} <= groups
+    for group in groups:
+        assert found(group) == by_python(group)
+    assert version_of("Torch") == importlib.metadata.version("torch")
+    assert version_of("no-such-distribution") == ""
+
+
+def test_the_first_on_the_path_counts_however_its_name_is_written(install: Install) -> None:
+    install("one", "Foo.Bar-1.0.dist-info", f"[{GROUP}]\nfirst = m:a.b\n", head=head("Foo.Bar", "1.0"))
+    install("two", "foo_bar-2.0.dist-info", f"[{GROUP}]\nsecond = m\n", head=head("foo-bar", "2.0"))
+    install("two", "old.egg-info", f"[{GROUP}]\nold = m [extra]\n", head=head("old", "3"), file="PKG-INFO")
+    install("two", "none-1.dist-info", "", head=head("none", "1"))
+    assert found() == [("first", "m:a.b", "Foo.Bar", "1.0"), ("old", "m [extra]", "old", "3")]
+    assert found() == by_python()
+    assert version_of("foo-bar") == "1.0"
+
+
+def test_sections_comments_and_windows_line_ends(install: Install) -> None:
+    text = f"\n# a comment\n[other]\nx = y\n[{GROUP}]\r\n# one = m\r\n two=m : f \r\n\r\n[last]\nz = y\n"
+    install("one", "foo-1.dist-info", text, head=head("foo", "1").replace("\n", "\r\n"))
+    assert found() == [("two", "m : f", "foo", "1")] == by_python()
+
+
+def test_an_install_that_was_cut_short_says_little(install: Install) -> None:
+    install("one", "foo-1.dist-info", f"[{GROUP}]\nno sign\n")
+    install("one", "bare.dist-info", "")
+    (entry,) = entry_points(GROUP)
+    assert (entry.name, entry.value, entry.distribution.name, entry.distribution.version) == ("no sign", "", "", "")
+    with pytest.raises(ValueError, match="names no module"):
+        entry.load()
+
+
+def test_a_file_that_is_no_text_harms_nobody(install: Install) -> None:
+    directory = install("one", "foo-1.dist-info", "")
+    (directory / "entry_points.txt").write_bytes(f"[{GROUP}]\nok = m\nbad = \xff\n".encode("latin-1"))
+    assert [each.name for each in entry_points(GROUP)] == ["ok", "bad"]
+
+
+def test_an_editable_install_is_found_where_its_metadata_is(install: Install, tmp_path: Path) -> None:
+    """As setuptools' develop writes it: beside the sources, on the path by a .pth file."""
+    install("src", "dev.egg-info", f"[{GROUP}]\ndev = dev_module\n", head=head("dev", "0"), file="PKG-INFO")
+    (tmp_path / "src" / "dev_module.py").write_text("here = 1\n")
+    (entry,) = entry_points(GROUP)
+    assert entry.load().here == 1
+    assert entry.module == "dev_module"
+    sys.modules.pop("dev_module")
+
+
+@pytest.mark.parametrize("kind", ["zip", "egg", "finder"])
+def test_python_is_asked_where_distributions_may_be_elsewhere(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    points = f"[{GROUP}]\nthere = m\n"
+    if kind == "zip":
+        with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+            archive.writestr("foo-1.dist-info/entry_points.txt", points)
+            archive.writestr("foo-1.dist-info/METADATA", head("foo", "1"))
+        monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "all.zip")])
+    elif kind == "egg":
+        directory = install("foo-1-py3.egg", "EGG-INFO", points, head=head("foo", "1"), file="PKG-INFO")
+        assert directory.parent.suffix == ".egg"
+    else:
+        directory = install("elsewhere", "foo-1.dist-info", points, head=head("foo", "1"))
+        monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(directory.parent)])
+
+        class Finder:
+            @staticmethod
+            def find_spec(*_: object) -> None:
+                return None
+
+            @staticmethod
+            def find_distributions(context: importlib.metadata.DistributionFinder.Context) -> object:
+                there = importlib.metadata.DistributionFinder.Context(name=context.name, path=[str(directory.parent)])
+                return PathFinder.find_distributions(there)
+
+        monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    assert installed._in_folders() is None
+    assert found() == [("there", "m", "foo", "1")] == by_python()
+    assert version_of("foo") == "1"
+    assert {each.name for each in distributions()} == {each.name for each in importlib.metadata.distributions()}
+
+
+def test_what_it_needs_is_read_when_it_is_asked(install: Install) -> None:
+    text = "Name: foo\nVersion: 1\nRequires-Dist: a>=1\nRequires-Dist: b; extra == 'x'\n\n"
+    install("one", "foo-1.dist-info", f"[{GROUP}]\na = m\n", head=text)
+    (entry,) = entry_points(GROUP)
+    assert entry.distribution.requires == ["a>=1", "b; extra == 'x'"]
+
+
+def test_values_lead_where_those_of_python_do() -> None:
+    nobody = Distribution("/nowhere.dist-info")
+    assert EntryPoint("x", "os.path:join", nobody).load() is __import__("os").path.join
+    assert EntryPoint("x", "os : path.join [extra]", nobody).load() is __import__("os").path.join
+    for value in ("", "not a module", "m:", "m:a b", ":a"):
+        with pytest.raises(ValueError, match="names no module"):
+            _ = EntryPoint("x", value, nobody).module
+    assert normalise("Foo__Bar.-baz") == "foo-bar-baz"
+
+
+def test_plug_ins_are_found_without_parsing_e_mails() -> None:
+    statement = "from rdzv_plugins.host import PluginHost; PluginHost.load()"
+    slow = "{'email', 'importlib.metadata', 'ssl', 'pickle'}"
+    check = f"import sys; found = {slow} & sys.modules.keys(); assert not found, found"
+    subprocess.run([sys.executable, "-c", f"{statement}\n{check}"], check=True)
