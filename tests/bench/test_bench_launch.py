@@ -26,7 +26,8 @@ from rdzv_launcher.bench.report.output import Output
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.testing.harness import Harness
 
-FIGURES = {"first_line", "first_collective", "agent_cpu", "agent_peak", "ending", "total_cpu"}
+WITH_TORCH = {"first_collective", "job_cpu"}
+FIGURES = WITH_TORCH | {"first_line", "agent_cpu", "agent_peak", "ending", "total_cpu"}
 LIMIT_S = 90.0
 
 
@@ -50,11 +51,24 @@ def test_stranger_s_backend_is_launched_by_name(tmp_path: Path) -> None:
 def test_torchrun_runs_beside_as_the_reference() -> None:
     result = measured("launch", "--quick", "--collectives=0", "--cases=one-node")
     case = "one node, 2 workers"
-    assert {point.figure for point in result.points} == FIGURES - {"first_collective"}
+    assert {point.figure for point in result.points} == FIGURES - WITH_TORCH
     assert find(result, case, "torchrun", "first_line").reference
     assert not find(result, case, "rdzv-run", "first_line").reference
     assert all(len(point.samples) == 1 for point in result.points)
     assert {ratio.reference for ratio in result.ratios} == {"torchrun"}
+
+
+def test_workers_are_forked_from_one_import_where_that_is_asked_for() -> None:
+    result = measured("launch", "--quick", "--cases=preload", "--full-node=2")
+    case = "one node, 2 workers with torch"
+    assert {(point.case, point.figure) for point in result.points} == {(case, figure) for figure in WITH_TORCH}
+    assert {point.target for point in result.points if point.reference} == {"torchrun"}
+    cpu = {
+        target: find(result, case, target, "job_cpu").samples[0]
+        for target in ("rdzv-run", "rdzv-run --preload=torch", "torchrun")
+    }
+    assert cpu["rdzv-run --preload=torch"] < 0.85 * cpu["rdzv-run"], "torch is imported once, and not twice"
+    assert all(find(result, case, target, "first_collective").samples[0] > 0 for target in cpu)
 
 
 def test_benchmark_that_is_killed_leaves_no_process_and_no_file() -> None:
@@ -186,9 +200,10 @@ def children_s() -> float:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--cases=two"], "--cases: 'two' is none of one-node, nodes"),
+        (["--cases=two"], "--cases: 'two' is none of one-node, nodes, preload"),
         (["--references=torch"], "--references: 'torch' is none of torch-c10d, torch-static"),
         (["--nodes=1"], "--nodes=1: at least 2 are needed"),
+        (["--full-node=1"], "--full-node=1"),
         (["--repeats=0"], "--repeats=0"),
         (["--collectives=-1"], "--collectives=-1"),
         (["--limit=0"], "--limit=0"),

@@ -22,7 +22,7 @@ from kits.launcher.harness import wait_until
 
 from rdzv_launcher.bench.method.points import Point, compare, curves, ratio_of
 from rdzv_launcher.bench.method.progress import Progress
-from rdzv_launcher.bench.method.readings import exact_cpu_seconds
+from rdzv_launcher.bench.method.readings import cpu_seconds, exact_cpu_seconds, family_cpu_seconds
 from rdzv_launcher.bench.method.results import Writer
 from rdzv_launcher.bench.method.turns import DidNotFinish, in_turn, take_turns
 from rdzv_launcher.bench.report.text import as_text
@@ -53,6 +53,25 @@ def test_cpu_of_threads_that_have_ended_is_counted() -> None:
         process.communicate()
     with pytest.raises(OSError, match=r"\[Errno \d+\]"):
         exact_cpu_seconds(process.pid)
+
+
+def test_cpu_of_a_family_is_that_of_all_below_and_of_what_they_have_waited_for() -> None:
+    burn = "import time\nwhile time.process_time() < 0.2: pass\n"
+    child = f"{burn}print(1, flush=True); input()"
+    own = (
+        "import subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-S', '-c', {burn!r}])\n"
+        f"child = subprocess.Popen([sys.executable, '-S', '-c', {child!r}], stdin=subprocess.PIPE)\n"
+        "input()\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-S", "-c", own], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        assert family_cpu_seconds(process.pid) >= 0.38  # ticks of 10 ms
+        assert family_cpu_seconds(process.pid) > cpu_seconds(process.pid) + 0.3
+        process.communicate("\n")
+    assert family_cpu_seconds(process.pid) == 0
 
 
 # turns

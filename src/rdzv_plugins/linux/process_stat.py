@@ -44,6 +44,11 @@ class ProcessStat:
         return int(self._fields[11]) + int(self._fields[12])
 
     @property
+    def waited_ticks(self) -> int:
+        """CPU time in ticks of its children that have ended, with all below them, as far as it has waited for them."""
+        return int(self._fields[13]) + int(self._fields[14])
+
+    @property
     def started(self) -> str:
         """When it was started, as the kernel counts: together with its pid no other process's."""
         return self._fields[19]

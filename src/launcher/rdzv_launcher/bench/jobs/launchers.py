@@ -38,6 +38,8 @@ class Launcher:
     """Nodes are given their ranks."""
     elastic: bool = False
     """``--nnodes=MIN:MAX`` is heeded."""
+    flags: tuple[str, ...] = ()
+    """Further ones, of rdzv-run's own."""
     harness: Harness | None = None
     """Knows the endpoint; None for torch's own."""
 
@@ -81,7 +83,7 @@ class Meeting:
     def command(self, node: int, nnodes: str, workers: int, script: Sequence[object], *flags: str) -> list[str]:
         """The command line of one node's agent; its address is given, so that nobody looks up this machine's name."""
         launcher = self.launcher
-        command = [str(_program(launcher.program)), f"--nproc-per-node={workers}", *flags]
+        command = [str(_program(launcher.program)), f"--nproc-per-node={workers}", *launcher.flags, *flags]
         if launcher.backend:
             command += [f"--nnodes={nnodes}", f"--rdzv-backend={launcher.backend}", f"--rdzv-id={self.run_id}"]
             command += [f"--rdzv-endpoint={self.endpoint}", "--local-addr=127.0.0.1"]

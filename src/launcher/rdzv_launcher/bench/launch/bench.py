@@ -14,24 +14,34 @@ from rdzv_launcher.bench.jobs.bench import JobCase, JobGround, job_ground, job_o
 from rdzv_launcher.bench.jobs.launchers import Launcher
 from rdzv_launcher.bench.launch import worker
 from rdzv_launcher.bench.launch.settings import LaunchSettings
-from rdzv_launcher.bench.launch.starts import Launch
+from rdzv_launcher.bench.launch.starts import Launch, LaunchSample
 from rdzv_launcher.bench.method.points import Point
+from rdzv_launcher.bench.method.turns import Turns
 from rdzv_launcher.bench.report.output import Output
 
 _ONE_NODE_WORKERS = 2
 _FIGURES = {
     "first_line": ("time to the first line", "s"),
     "first_collective": ("time to the first collective", "s"),
+    "job_cpu": ("CPU of the whole job until the first collective", "s"),
     "agent_cpu": ("CPU of agents and service until then", "s"),
     "agent_peak": ("peak memory of an agent", "MiB"),
     "ending": ("time to the end", "s"),
     "total_cpu": ("CPU of agents, service and workers", "s"),
 }
+_WITH_TORCH = {
+    "first_collective": "all_lines",
+    "job_cpu": "job_cpu",
+}
+"""Figures of the runs in which workers import torch, and what they are of a sample."""
+_ALONE = [Launcher(name, name, "") for name in ("rdzv-run", "torchrun")]
+_PRELOAD = "--preload=torch"
 _CAPTION = """\
 Ratios are the median of those of the turns, to torchrun in the same turn.
   first line        from the start of the agents to the first line of a worker, on the last node to have one
   first collective  from the start of the agents to the end of the first all_reduce, over gloo, of all workers, which
                     import torch; these are runs of their own: in the others the workers do not
+  CPU of the job    of agents, workers and all else that they have started, and of that service, up to there
   CPU until then    of the agents and of a service that they dial, if it was started here (etcd), up to the first line:
                     user and system, all nodes added up
   peak memory       largest resident memory of the agent itself over its whole life (the larger, of several)
@@ -56,10 +66,12 @@ def measure(settings: LaunchSettings, found: list[Candidate], output: Output, *,
         launch = Launch(settings.nodes, settings.workers, ground.worker, ground.guard, ground.before, settings.limit_s)
         if "one-node" in settings.cases:
             alone = dataclasses.replace(launch, nodes=1, workers=_ONE_NODE_WORKERS)
-            plain = [Launcher(name, name, "") for name in ("rdzv-run", "torchrun")]
-            _case(alone, plain, settings, ground, {})
+            _case(alone, _ALONE, settings, ground, {})
         if nodes:
             _case(launch, ground.launchers(settings.references, {}), settings, ground, {"left_out": ground.left_out})
+        if "preload" in settings.cases and settings.collectives:
+            for workers in dict.fromkeys((_ONE_NODE_WORKERS, settings.full_node)):
+                _preload_case(dataclasses.replace(launch, nodes=1, workers=workers), settings, ground)
         output.end(_CAPTION.format(remarks=ground.remarks) + _compiled())
     return 0
 
@@ -76,20 +88,36 @@ def _case(
     light = case.turns(
         lambda launcher: launch.run(launcher, collective=False), repeats=settings.repeats, warm_up=settings.warm_up
     )
-    heavy = case.turns(
-        lambda launcher: launch.run(launcher, collective=True),
-        repeats=settings.collectives,
-        warm_up=False,  # by now everything is in memory but what only the workers read of torch, which the agents do
-        more=", first collective",
-    )
+    # no warm-up: by now everything is in memory but what only the workers read of torch, which the agents do
+    heavy = _collectives(case, launch, settings, warm_up=False)
     points: list[Point] = []
     for figure, about in _FIGURES.items():
-        with_torch = figure == "first_collective"
-        of = attrgetter("all_lines" if with_torch else figure)
+        turns, of = (heavy, _WITH_TORCH[figure]) if figure in _WITH_TORCH else (light, figure)
         leads = figure in ("first_line", "first_collective")
-        points += case.points(heavy if with_torch else light, figure, about, of, leads=leads)
+        points += case.points(turns, figure, about, attrgetter(of), leads=leads)
     cpu = {name: [round(sample.total_cpu, 2) for sample in samples] for name, samples in heavy.samples.items()}
     case.write(points, {**details, "collective_cpu_s": cpu})
+
+
+def _preload_case(launch: Launch, settings: LaunchSettings, ground: JobGround) -> None:
+    """Workers that import torch, of launchers without a flag of a rendezvous and of one that imports it for them."""
+    preloading = Launcher(f"rdzv-run {_PRELOAD}", "rdzv-run", "", flags=(_PRELOAD,))
+    case = JobCase("launch", f"{_name(launch)} with torch", ground, [preloading, *_ALONE])
+    turns = _collectives(case, launch, settings, warm_up=settings.warm_up)
+    points: list[Point] = []
+    for figure, of in _WITH_TORCH.items():
+        points += case.points(turns, figure, _FIGURES[figure], attrgetter(of), leads=figure == "first_collective")
+    case.write(points, {})
+
+
+def _collectives(case: JobCase, launch: Launch, settings: LaunchSettings, *, warm_up: bool) -> Turns[LaunchSample]:
+    """The runs in which workers import torch, and come to their first collective."""
+    return case.turns(
+        lambda launcher: launch.run(launcher, collective=True),
+        repeats=settings.collectives,
+        warm_up=warm_up,
+        more=", first collective",
+    )
 
 
 def _name(launch: Launch) -> str:

@@ -9,7 +9,7 @@ from rdzv_launcher.bench.jobs.settings import references
 from rdzv_launcher.bench.method.settings import setting
 from rdzv_plugins.errors import UsageError
 
-CASES = ("one-node", "nodes")
+CASES = ("one-node", "nodes", "preload")
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,18 @@ class LaunchSettings:
         CASES,
         metavar="A,B",
         choices=CASES,
-        help="some of one-node (the launchers without a flag of a rendezvous) and nodes (every backend) (default both)",
+        help="some of one-node (the launchers without a flag of a rendezvous), nodes (every backend) and preload (one "
+        "node whose workers import torch, with --preload=torch and without) (default all)",
     )
     nodes: int = setting(2, metavar="N", minimum=1, help="agents of a job, all on this machine (default {default})")
     workers: int = setting(1, metavar="N", minimum=1, help="workers of each of these nodes (default {default})")
+    full_node: int = setting(
+        8,
+        quick=4,
+        metavar="N",
+        minimum=2,
+        help="workers of the larger node of the case preload; of the smaller one 2 (default {default})",
+    )
     references: str = references()
     repeats: int = setting(
         5,

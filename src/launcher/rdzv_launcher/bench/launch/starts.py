@@ -14,7 +14,7 @@ from typing import IO
 
 from rdzv_launcher.bench.jobs.launchers import JobFailed, Launcher, last_words, meet
 from rdzv_launcher.bench.launch.worker import LINE
-from rdzv_launcher.bench.method.readings import cpu_seconds, peak_memory
+from rdzv_launcher.bench.method.readings import cpu_seconds, family_cpu_seconds, peak_memory
 from rdzv_launcher.bench.method.turns import DidNotFinish
 from rdzv_launcher.bench.processes.guard import Guard, end_all, environment
 from rdzv_plugins.testing.agents.processes import default_signals
@@ -31,6 +31,8 @@ class LaunchSample:
     all_lines: float = 0.0
     """The time from the start of the agents to the line of the last worker of all."""
     agent_cpu: float = 0.0
+    job_cpu: float = 0.0
+    """Of all processes of the job, workers and what preloads for them included, until the line of the last worker."""
     agent_peak: float = 0.0
     ending: float = 0.0
     total_cpu: float = 0.0
@@ -117,6 +119,7 @@ class Launch:
                     sample.first_line = now - start
                     sample.agent_cpu = sum(cpu_seconds(agent.pid) for agent in agents) + service_cpu()
                 sample.all_lines = now - start
+        sample.job_cpu = sum(family_cpu_seconds(agent.pid) for agent in agents) + service_cpu()
 
     def _wait_end(self, agents: list[subprocess.Popen[bytes]], sample: LaunchSample) -> None:
         """Let the workers end, and watch the agents' memory until they have ended too."""

@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from rdzv_plugins.linux.children import children_now
 from rdzv_plugins.linux.process_stat import read_stat
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -32,6 +33,19 @@ def cpu_seconds(pid: int) -> float:
     """CPU time of one process so far, user and system, its children left out; 0 once it has gone."""
     stat = read_stat(pid)
     return 0.0 if stat is None else stat.cpu_ticks / _TICKS_PER_S
+
+
+def family_cpu_seconds(pid: int) -> float:
+    """CPU time so far of a process and all that live below it, with what these have started and waited for."""
+    pids_of = children_now()
+    ticks, below = 0, [pid]
+    while below:
+        each = below.pop()
+        stat = read_stat(each)
+        if stat is not None:
+            ticks += stat.cpu_ticks + stat.waited_ticks
+            below += pids_of(each)
+    return ticks / _TICKS_PER_S
 
 
 def exact_cpu_seconds(pid: int) -> float:
