@@ -33,6 +33,7 @@ class BackgroundQueue(Generic[T]):
         self._held = self._dropped = 0
         self._on_room: list[Callable[[], None]] = []
         self._thread: threading.Thread | None = None
+        self._resting = False
         self._process = os.getpid()
         atexit.register(self.flush, _LAST_WORDS_S)
 
@@ -72,6 +73,15 @@ class BackgroundQueue(Generic[T]):
         with self._changed:
             return self._changed.wait_for(lambda: not self._items, timeout)
 
+    def rest(self, timeout: float) -> None:
+        """Let its thread end when all is delivered, for at most ``timeout`` seconds; the next item begins another."""
+        with self._changed:
+            thread, self._resting = self._thread, True
+            self._changed.notify_all()
+        if thread is not None and os.getpid() == self._process:
+            thread.join(timeout)
+        self._resting = False
+
     def _start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -80,7 +90,10 @@ class BackgroundQueue(Generic[T]):
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._items)
+                self._changed.wait_for(lambda: self._items or self._resting)
+                if not self._items:
+                    self._thread = None
+                    return
                 item, size = self._items[0]  # held until it is delivered
             with contextlib.suppress(Exception):
                 self._deliver(item)

@@ -154,3 +154,27 @@ def test_all_who_wait_for_room_are_told() -> None:
     assert not queue.has_room(lambda: told.append(1 // 0))
     go.set()
     assert [room.wait(PATIENCE_S) for room in rooms] == [True, True]
+
+
+def test_who_rests_has_no_thread_until_there_is_more() -> None:
+    go, delivered, threads = threading.Event(), [], set()
+
+    def deliver(item: str) -> None:
+        go.wait(PATIENCE_S)
+        threads.add(threading.current_thread())
+        delivered.append(item)
+
+    queue = BackgroundQueue("queue", deliver, lambda count: None, limit=10)
+    queue.rest(PATIENCE_S)  # it has none yet
+    assert queue.put("one")
+    queue.rest(0.01)  # it takes longer: the thread stays
+    assert queue.put("two")
+    go.set()
+    queue.rest(PATIENCE_S)
+    assert delivered == ["one", "two"]
+    (first,) = threads
+    assert not first.is_alive()
+    assert queue.put("three")
+    assert queue.flush(PATIENCE_S)
+    assert delivered == ["one", "two", "three"]
+    assert threads - {first}

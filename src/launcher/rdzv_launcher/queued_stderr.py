@@ -19,6 +19,7 @@ _FD = 2
 _MOST_BYTES = 1 << 20
 _RETRY_S = 0.2
 _LAST_WORDS_S = 5.0
+_REST_S = 0.1
 
 _queue: BackgroundQueue[bytes] | None = None
 
@@ -38,6 +39,12 @@ def drain() -> None:
     """Wait until all that was said is written, a few seconds at most: at the end of a command."""
     if _queue is not None:
         _queue.flush(_LAST_WORDS_S)
+
+
+def rest() -> None:
+    """Let the thread end, if all that was said is written soon: a process without threads is about to be forked."""
+    if _queue is not None:
+        _queue.rest(_REST_S)
 
 
 def forward(data: bytes) -> None:

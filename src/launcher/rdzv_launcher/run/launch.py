@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import say
 from rdzv_launcher.run.agent import steps
 from rdzv_launcher.run.agent.decisions import Limits
@@ -66,7 +67,8 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
         def new_keeper() -> Keeper:
             return Keeper(preload_of(spec, os.environ), caller.inherited if caller is not None else None)
 
-        keeper = new_keeper()  # before anything has made a thread
+        queued_stderr.rest()  # something may have been logged
+        keeper = new_keeper()  # before anything has made a thread: then it is a fork, and no new interpreter
         pulse = Pulse()
         health = Health(pulse, start.own.health_timeout)
         if start.own.health_port:
