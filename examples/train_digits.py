@@ -7,7 +7,9 @@ An ordinary training script. Any of these works:
     python examples/train_digits.py
 
 Where rdzv-plugins is installed, it asks before it saves whether its round still holds: a node that was cut off must not
-overwrite what the others have written since (docs/explanation/fencing.md). That is all it knows of the launcher.
+overwrite what the others have written since (docs/explanation/fencing.md). And it asks after each batch whether the job
+is about to lose a node: then it saves at once, in the middle of an epoch (docs/how-to/preemption.md). That is all it
+knows of the launcher.
 
 With --checkpoint it saves every epoch and goes on from there when its workers are restarted. On several
 machines that path has to be on a file system that all of them see.
@@ -20,6 +22,7 @@ import importlib.util
 import os
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -28,8 +31,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 try:
-    from rdzv_plugins.worker import wait_until_round_holds
+    from rdzv_plugins.worker import notice, saved, wait_until_round_holds
 except ImportError:  # started by torchrun, without it
+
+    def notice(step: int) -> None:
+        return None
+
+    def saved() -> None:
+        return
 
     def wait_until_round_holds(timeout: float) -> bool:
         return True
@@ -60,33 +69,49 @@ def main() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
-    done = 0
+    done = images = 0
     if args.checkpoint and os.path.exists(args.checkpoint):
-        saved = torch.load(args.checkpoint, map_location=device, weights_only=True)
-        network.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        done = saved["epoch"]
-        say(f"rank {rank}: resumed from epoch {done}")
+        kept = torch.load(args.checkpoint, map_location=device, weights_only=True)
+        network.load_state_dict(kept["model"])
+        optimizer.load_state_dict(kept["optimizer"])
+        done, images = kept["epoch"], kept["images"]
+        say(f"rank {rank}: resumed from epoch {done}" + (f", {images} images after it" if images else ""))
     elif rank == 0:
         say(f"training from the start: {world} worker(s), {backend}, {args.epochs} epochs")
 
     model = DistributedDataParallel(network)
     sampler = DistributedSampler(train, world, rank, seed=0)
     loader = DataLoader(train, batch_size=max(1, GLOBAL_BATCH // world), sampler=sampler)
+
+    def keep(epochs: int, images: int) -> None:
+        """What rank 0 saves: so many epochs are done, and so many images of the next one."""
+        if rank == 0 and args.checkpoint and wait_until_round_holds(OUTAGE_S):
+            model, optimizing = network.state_dict(), optimizer.state_dict()
+            kept = {"model": model, "optimizer": optimizing, "epoch": epochs, "images": images}
+            torch.save(kept, f"{args.checkpoint}.tmp")
+            if wait_until_round_holds(OUTAGE_S):  # writing took its time
+                os.replace(f"{args.checkpoint}.tmp", args.checkpoint)  # whenever a worker dies, a whole one is there
+
+    def after_batch(epoch: int, batches: int) -> None:
+        """Is a node about to be taken away? Then all ranks hear of the same step."""
+        step = (epoch - 1) * len(loader) + batches
+        told = notice(step=step)
+        if args.checkpoint and told is not None and told.step == step:
+            whole = batches == len(loader)
+            keep(epoch if whole else epoch - 1, 0 if whole else batches * loader.batch_size * world)
+            say(f"rank {rank}: saved after batch {batches} of epoch {epoch}, since {told.reason}")
+            saved()
+
     accuracy = measure(network, test)
     for epoch in range(done + 1, args.epochs + 1):
         start = time.monotonic()
         sampler.set_epoch(epoch)  # the order of the data depends on the epoch only, interrupted or not
-        loss = train_epoch(model, loader, optimizer)
+        skipped = min(images // (loader.batch_size * world), len(loader) - 1)
+        loss = train_epoch(model, loader, optimizer, skipped, lambda batches, epoch=epoch: after_batch(epoch, batches))
+        images = 0
         accuracy = measure(network, test)
+        keep(epoch, 0)
         if rank == 0:
-            if args.checkpoint and wait_until_round_holds(OUTAGE_S):
-                state = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
-                torch.save(state, f"{args.checkpoint}.tmp")
-                if wait_until_round_holds(OUTAGE_S):  # writing took its time
-                    os.replace(
-                        f"{args.checkpoint}.tmp", args.checkpoint
-                    )  # whenever a worker dies, a whole one is there
             result = f"loss {loss:.4f}, test accuracy {100 * accuracy:.1f} %"
             say(f"epoch {epoch}/{args.epochs}: {result}, {about}")
         time.sleep(max(0.0, start + args.epoch_seconds - time.monotonic()))
@@ -136,15 +161,27 @@ def load_data(device: torch.device) -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
 
 
-def train_epoch(model: nn.Module, loader: DataLoader, optimizer: torch.optim.Optimizer) -> float:
-    """One pass over this rank's share of the images; returns the mean loss over all ranks."""
+def train_epoch(
+    model: nn.Module,
+    loader: DataLoader,
+    optimizer: torch.optim.Optimizer,
+    skipped: int,
+    after_batch: Callable[[int], None],
+) -> float:
+    """One pass over this rank's share of the images, but for the batches that were ``skipped``: they are done already.
+
+    ``after_batch`` is called with the number of those that are done. Returns the mean loss over all ranks.
+    """
     losses = []
-    for images, labels in loader:
+    for done, (images, labels) in enumerate(loader, 1):
+        if done <= skipped:
+            continue
         loss = nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
+        after_batch(done)
     mean = torch.stack(losses).mean()
     dist.all_reduce(mean)
     return mean.item() / dist.get_world_size()

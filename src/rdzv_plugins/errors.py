@@ -330,6 +330,18 @@ class PeerFailed(RendezvousClosed):
         self.exit_code = exit_code or failure.process_exit_code or 1  # whatever was written: it has not succeeded
 
 
+class Preempted(RendezvousClosed):
+    """A node had to go, as its scheduler said in time, and its workers were told before: start the job again.
+
+    The node itself ends with it (``--preempt-grace``), and the other nodes do if they cannot go on: fewer than the
+    least number of ``--nnodes`` are left, or the node served the endpoint.
+    """
+
+    exit_code = 81
+    scheduler: ClassVar[Advice] = "requeue"
+    remedy_text = "Start it again: it goes on from the checkpoint that its workers have saved, if they have."
+
+
 class NotNeeded(RendezvousClosed):
     """This node came when its job was about to end: it has never run its script.
 

@@ -1,14 +1,14 @@
 """A few numbers that an agent shares with its workers and its guardian: for how long the round holds.
 
-They lie in memory that both sides have mapped, so whoever wants to know looks, and asks nobody. The memory has no name
-in any file system: workers open it as ``/proc/AGENT/fd/N``, and nothing of it is left when the agent has gone.
+They lie in memory that both sides have mapped, so whoever wants to know looks, and asks nobody.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import sys
+
+from rdzv_plugins.shared_numbers import SharedNumbers
 
 VARIABLE = "RDZV_ROUND_HOLDS"
 """The variable in a worker's environment: the path of the page, a comma, and the number of its start."""
@@ -24,28 +24,12 @@ SIZE = 64
 _WIDTH = 8
 
 
-class RoundPage:
-    """The page as the agent sees it: ``page[UNTIL] = ...``. Numbers are written and read as a whole. Thread-safe."""
+class RoundPage(SharedNumbers):
+    """The page as the agent sees it: ``page[UNTIL] = ...``. Thread-safe."""
 
     def __init__(self) -> None:
-        if hasattr(os, "memfd_create") and os.path.exists("/proc/self/fd"):
-            self.fd = os.memfd_create("rdzv-round")
-            self.path = f"/proc/{os.getpid()}/fd/{self.fd}"
-            self._named = False
-        else:
-            import tempfile  # slow, and elsewhere not needed
-
-            self.fd, self.path = tempfile.mkstemp(prefix="rdzv-round-")
-            self._named = True
-        os.ftruncate(self.fd, SIZE)
-        self._numbers = memoryview(mmap.mmap(self.fd, SIZE)).cast("q")
+        super().__init__("rdzv-round", SIZE)
         self[PAUSE_AT] = NEVER
-
-    def __getitem__(self, place: int) -> int:
-        return int(self._numbers[place])
-
-    def __setitem__(self, place: int, value: int) -> None:
-        self._numbers[place] = value
 
     @property
     def environment(self) -> dict[str, str]:
@@ -55,9 +39,7 @@ class RoundPage:
     def close(self) -> None:
         """Let go of it: no round holds any more."""
         self[UNTIL] = self[STATE] = 0
-        os.close(self.fd)
-        if self._named:
-            os.unlink(self.path)
+        super().close()
 
 
 def read(fd: int) -> list[int]:

@@ -12,19 +12,22 @@ database) asks first:
 Asking reads a number that the agent keeps in memory, in microseconds; it imports neither torch nor anything else of
 this project, and sends nothing. What is asked before is not protected while it is done: docs/explanation/fencing.md
 says what remains possible.
+
+``notice`` and ``saved`` are those of ``rdzv_plugins.preemption``: is the job about to lose a node?
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
 
 from rdzv_plugins.clock import now_ns
+from rdzv_plugins.preemption import Notice, notice, saved
 from rdzv_plugins.round_page import SIZE, START, UNTIL, VARIABLE
+from rdzv_plugins.shared_numbers import open_numbers
 from rdzv_plugins.stacks_on_request import register
 
-__all__ = ["round_holds", "wait_until_round_holds"]
+__all__ = ["Notice", "notice", "round_holds", "saved", "wait_until_round_holds"]
 
 _AGAIN_S = 0.05
 
@@ -68,20 +71,9 @@ def _look() -> int | None:
         return None
     path, _, start = told.rpartition(",")
     if path not in _pages:
-        _pages[path] = _open(path)
+        _pages[path] = open_numbers(path, SIZE)
     page = _pages[path]
     if page is None:
         return 0
     until = page[UNTIL]
     return int(until) if page[START] == int(start) else 0
-
-
-def _open(path: str) -> memoryview | None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # the agent has gone
-        return None
-    try:
-        return memoryview(mmap.mmap(fd, SIZE, prot=mmap.PROT_READ)).cast("q")
-    finally:
-        os.close(fd)

@@ -15,6 +15,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from rdzv_launcher.run.command_line.parser import build_parser
 from rdzv_launcher.run.command_line.parsing import parse_arguments
 from rdzv_plugins import errors
+from rdzv_plugins.schedulers.grace import GRACE
 
 JOBS = [manifest for _, manifest in everything() if manifest["kind"] == "Job"]
 WITH_PODS = [manifest for _, manifest in everything() if manifest["kind"] in ("Job", "StatefulSet")]
@@ -120,7 +121,9 @@ def test_a_job_meets_at_etcd(job: Manifest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("job", JOBS, ids=name_of)
 def test_a_job_knows_what_is_worth_another_try(job: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pod_of(job)["restartPolicy"] == "Never"  # the policies below want it
-    disrupted, hopeless = job["spec"]["podFailurePolicy"]["rules"]
+    disrupted, preempted, hopeless = job["spec"]["podFailurePolicy"]["rules"]
+    again = {"operator": "In", "values": [errors.Preempted.exit_code]}
+    assert preempted == {"action": "Ignore", "onExitCodes": again}
     assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     classes = [
         errors.UsageError,
@@ -130,7 +133,11 @@ def test_a_job_knows_what_is_worth_another_try(job: Manifest, monkeypatch: pytes
     assert hopeless["onExitCodes"] == {"operator": "In", "values": sorted(each.exit_code for each in classes)}
     workers_have = inspect.signature(LocalElasticAgent).parameters["shutdown_timeout"].default
     assert arguments_of(job, monkeypatch).shutdown_timeout is None
-    assert pod_of(job)["terminationGracePeriodSeconds"] > workers_have
+    given = pod_of(job)["terminationGracePeriodSeconds"]
+    assert given > workers_have
+    variables = {each["name"]: each.get("value") for each in container_of(job)["env"]}
+    assert variables[GRACE] == str(given), "a pod is told what it has"
+    assert given - 10 <= arguments_of(job, monkeypatch).preempt_grace < given
 
 
 @pytest.mark.parametrize("job", JOBS, ids=name_of)

@@ -69,6 +69,11 @@ class SlurmJob:
         """Its pid."""
         return int((self.folder / f"task-{node}").read_text())
 
+    def signal(self, number: signal.Signals) -> None:
+        """As Slurm does it: all processes of the step, and not the script."""
+        command = [self.folder / "bin/scancel", f"--signal={number.name.removeprefix('SIG')}", "4711"]
+        subprocess.run(command, env=os.environ | {"STAND_IN_DIR": str(self.folder), "SLURM_JOB_ID": "4711"}, check=True)
+
     def lose(self, node: int) -> None:
         """All processes of a node, and srun knows that it is gone."""
         (self.folder / f"lost-{node}").touch()
@@ -143,15 +148,21 @@ def test_without_etcd_the_first_host_is_the_endpoint(jobs: Cluster) -> None:
     assert job.batch.wait() == 0, job.batch.text
 
 
-def test_when_the_time_is_up_the_agents_leave_and_the_job_is_requeued(jobs: Cluster, etcd: etcd_kit.Cluster) -> None:
-    job = SlurmJob(jobs, trains(jobs), ETCD_ENDPOINTS=etcd.endpoint, SLURM_RESTART_COUNT="3")
+def test_when_the_time_is_up_the_workers_save_and_the_job_is_requeued(jobs: Cluster, etcd: etcd_kit.Cluster) -> None:
+    """Slurm tells all processes of the step: those of the workers that know nothing of it, too."""
+    saves = [jobs.script("saves.py"), jobs.directory / "stop", 0.02]
+    job = SlurmJob(jobs, saves, ETCD_ENDPOINTS=etcd.endpoint, SLURM_RESTART_COUNT="3")
     job.wait_world(2, 0, 1)
     assert etcd.keys("/rdzv-plugins/cluster-4711-3/")
-    os.kill(job.batch.pid, signal.SIGUSR1)
-    assert job.batch.wait() == 143, job.batch.text
-    assert "got SIGTERM" in job.batch.text
+    job.signal(signal.SIGUSR1)
+    assert job.batch.wait() == 81, job.batch.text
+    assert "got SIGUSR1" in job.batch.text
+    assert "too few nodes are left to go on" in job.batch.text
     assert (job.folder / "requeued").read_text() == "4711"
     assert not etcd.keys("/rdzv-plugins/")
+    steps = {json.loads(path.read_text())["step"] for path in jobs.directory.glob("saved-1-?")}
+    assert len(steps) == 1, job.batch.text
+    assert len([*jobs.directory.glob("saved-1-?")]) == 2
 
 
 @pytest.mark.parametrize("password", ["right", "wrong"])

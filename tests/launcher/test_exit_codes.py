@@ -20,7 +20,6 @@ from rdzv_plugins import errors
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
     80: "tests of the time-out for hangs",
-    81: "tests of the notice before preemption",
 }
 HOOKS = """
 import os
@@ -70,6 +69,13 @@ def _worker_killed(cluster: Cluster, hooks: str) -> Agent:
 
 def _agent_stopped(cluster: Cluster, hooks: str) -> Agent:
     agent = cluster.start(["rdzv-run", cluster.script("waits.py"), cluster.directory / "stop", "-1"])
+    agent.wait_for("rank 0 begins")
+    os.kill(agent.pid, signal.SIGTERM)
+    return agent
+
+
+def _preempted(cluster: Cluster, hooks: str) -> Agent:
+    agent = cluster.start(["rdzv-run", "--preempt-grace=1", cluster.script("waits.py"), cluster.directory / "s", "-1"])
     agent.wait_for("rank 0 begins")
     os.kill(agent.pid, signal.SIGTERM)
     return agent
@@ -134,6 +140,7 @@ ENDS: dict[int, Callable[[Cluster, str], Agent]] = {
     76: _other_run,
     77: _vetoed,
     78: _other_settings,
+    81: _preempted,
     82: _loop,
     137: _worker_killed,
     143: _agent_stopped,

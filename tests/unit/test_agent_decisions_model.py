@@ -2,6 +2,7 @@
 
 A small world of one node with one or two workers: they end well, badly or not at all; the round changes, breaks, is
 joined again; the rendezvous fails; signals come, at any time, up to two of them. Time passes where the agent waits.
+The first signal may be a notice: workers have time to save then.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.decisions import Decisions, Limits
-from rdzv_plugins.errors import CrashLoop, EndpointLost, NodeLost, PeerFailed, WorkersStuck
+from rdzv_plugins.errors import CrashLoop, EndpointLost, NodeLost, PeerFailed, Preempted, WorkersStuck
 from rdzv_plugins.interfaces import Failure
 
 FAILURE = Failure(node_rank=1, host="other", global_rank=3, local_rank=0, pid=7, exit_code=-9)
@@ -58,6 +59,8 @@ class Case(NamedTuple):
     stuck: int = 0
     untold: int = 0
     """The group ends, and the ends of its workers are not told."""
+    grace: int = 0
+    """Seconds for which SIGTERM is a notice; 0: it is none."""
 
 
 CASES = [
@@ -69,6 +72,9 @@ CASES = [
     Case(workers=2, signals=2),
     Case(workers=2, restarts=1, rounds=3, fenced=1, untold=1),
     Case(workers=2, restarts=2, rounds=4, signals=2, fenced=1, stuck=1, untold=1),
+    Case(grace=60),
+    Case(restarts=2, rounds=4, signals=2, fenced=1, stuck=1, untold=1, grace=20),
+    Case(workers=2, restarts=1, rounds=3, signals=2, fenced=1, stuck=1, untold=1, grace=60),
 ]
 
 
@@ -77,9 +83,9 @@ class World:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.machine = Decisions(
-            Limits(case.workers, case.restarts, shutdown_timeout=30.0, kill_timeout=5.0), host="here", pid=1
-        )
+        notices = frozenset({signal.SIGTERM} if case.grace else ())
+        limits = Limits(case.workers, case.restarts, 30.0, 5.0, preempt_grace=case.grace, notice_signals=notices)
+        self.machine = Decisions(limits, host="here", pid=1)
         self.now = 0.0
         self.running: frozenset[int] = frozenset()
         self.group = False
@@ -92,6 +98,10 @@ class World:
         self.refused = False
         """The rest of the job has no restart for it."""
         self.last_signal = 0
+        self.told: steps.GiveNotice | None = None
+        """The workers were told that this node goes."""
+        self.go_on = True
+        """What the others have said of it."""
         self.left: steps.Leave | None = None
         self.end: steps.End | None = None
         self.errors: tuple[Exception, ...] = ()
@@ -106,7 +116,7 @@ class World:
 
     def key(self) -> Hashable:
         """Equal for worlds in which the same can happen: times count from now."""
-        times = ("_stop_by", "_hint_at", "_join_at")
+        times = ("_stop_by", "_hint_at", "_join_at", "_kill_by")
         inside = [value for name, value in vars(self.machine).items() if name not in (*times, "_end")]
         inside += [_relative(getattr(self.machine, name), self.now) for name in times]
         mine = [value for name, value in vars(self).items() if name not in ("machine", "now", "end", "left")]
@@ -119,6 +129,10 @@ class World:
         machine, (signals, fenced, stuck, untold) = self.machine, self.spent
         if signals < self.case.signals:
             yield events.SignalArrived(signal.SIGTERM if signals == 0 else signal.SIGINT), False
+        if self.told is not None:
+            yield events.GraceOver(), True
+            yield events.NoticeAnswered(go_on=False, saved=False), False
+            yield events.NoticeAnswered(go_on=True, saved=True), False
         if machine.wake_at is not None:
             yield events.TimePassed(), True
         for rank in self.running:
@@ -199,12 +213,18 @@ class World:
                 self.now = self.machine.wake_at
             case events.RestartAllowed():
                 self.counted += 1
+            case events.NoticeAnswered(go_on, _):
+                self.go_on = go_on
             case events.RestartRefused():
                 self.refused = True
         self.spent = signals, fenced, stuck, untold
-        if isinstance(event, (*ANSWERS, events.SignalArrived)) or self.awaited is steps.Start:
+        interrupts = isinstance(event, events.SignalArrived | events.GraceOver)
+        if isinstance(event, ANSWERS) or interrupts or self.awaited is steps.Start:
             self.awaited = None
         done = self.machine.handle(event, self.now)
+        if isinstance(event, events.GraceOver) or event == events.NoticeAnswered(go_on=True, saved=True):
+            assert self.machine.stage in ("stopping", "ended", stage), "it is told to stop"
+            assert self.machine.stage != "working"
         if stage == "working" and (fails or untimely):
             self.own_failure = True
             assert isinstance(done[0], steps.Report), "a failure is told before anything else is done"
@@ -224,7 +244,13 @@ class World:
                     assert restarts_used == self.counted <= self.case.restarts
                     self.running, self.group = frozenset(range(self.case.workers)), True
                     self.own_failure = False
+                case steps.GiveNotice(_, seconds):
+                    assert self.told is None, "once"
+                    assert 0 < seconds < self.case.grace
+                    assert self.machine.stage == "working"
+                    self.told = step
                 case steps.Join():
+                    assert not self.case.grace or not self.last_signal, "it begins no round that it has to leave"
                     assert not self.group, "no round is joined while a worker lives"
                 case steps.WaitAtBarrier():
                     assert not self.running
@@ -247,6 +273,9 @@ class World:
         if stage == "stopping":
             assert self.machine.wake_at is not None, "it does not wait for ever"
             assert self.group
+            if self.told and not self.machine._killed:
+                assert self.machine._kill_by is not None
+                assert self.machine.wake_at <= max(self.now, self.machine._kill_by), "within the grace"
         if stage == "working":
             assert self.running
         assert (self.machine.wake_at is None) == (stage not in ("stopping", "delaying"))
@@ -258,7 +287,15 @@ class World:
     def _check_end(self, end: steps.End) -> None:
         assert self.left is not None, "the others are told before the end"
         assert self.left.outcome == end.outcome
-        if self.last_signal:
+        if self.case.grace and end.signal is not None:
+            preempted = isinstance(end.error, Preempted)
+            assert end.exit_code == (Preempted.exit_code if preempted else 130)
+            assert preempted == (self.last_signal == signal.SIGTERM)
+            if preempted:
+                assert end.outcome.end == ("lost" if self.go_on else "failed")
+                assert end.outcome.exit_code == Preempted.exit_code, "the same on all nodes"
+                return
+        if self.last_signal and (end.signal is not None or not self.case.grace):
             assert end.exit_code == 128 + self.last_signal
             assert end.outcome.end == "lost"
             return
@@ -335,6 +372,8 @@ class Explorer:
         late += [] if world.awaited is steps.Stay else [events.Stayed()]
         late += [] if world.awaited is steps.WaitAtBarrier else [events.BarrierOver(), events.MustRunAgain()]
         late += [] if world.machine.stage == "working" else [events.Fenced()]
+        notice = [events.GraceOver(), events.NoticeAnswered(False, True)]
+        late += [] if world.case.grace and world.last_signal else notice
         late += [] if world.machine.stage in ("working", "delaying") else [events.NodesWait()]
         for event in late:
             machine = copy.copy(world.machine)
@@ -368,7 +407,9 @@ def test_every_order_of_events(case: Case) -> None:
     explorer = Explorer(case)
     print(f"{len(explorer.why)} states, {len(explorer.ended)} of them ends")
     assert not explorer.endless(), explorer.story(explorer.endless()[0])
-    expected: set[tuple[str, Any]] = {("done", 0), ("failed", 137), ("lost", 143), ("lost", 68), ("lost", 71)}
+    signalled = 81 if case.grace else 143
+    expected: set[tuple[str, Any]] = {("done", 0), ("failed", 137), ("lost", signalled), ("lost", 68), ("lost", 71)}
+    expected |= {("failed", 81)} if case.grace else set()
     assert expected <= explorer.ends
     assert (("failed", REFUSED.exit_code) in explorer.ends) == (case.restarts > 0)
-    assert {code for end, code in explorer.ends if end == "lost"} <= {68, 71, 137, 143, 130}
+    assert {code for end, code in explorer.ends if end == "lost"} <= {68, 71, 137, signalled, 130}

@@ -44,4 +44,4 @@ class Outcome:
     why: str = ""
     """Why the job has failed although restarts were left, a sentence; empty if none was."""
     exit_code: int = 0
-    """What every node of a failed job ends with; 0: the code of ``failure``."""
+    """What every node of a job that has ended so ends with; 0: the code of ``failure``."""

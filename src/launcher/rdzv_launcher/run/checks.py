@@ -131,7 +131,7 @@ CHECKS = (
     Check("limits", Start.require_limits, ("arguments",)),
     Check("options", Start.check_backend, ("backend",)),
     Check("script", Start.check_script),
-    Check("signals", Start.check_signals),
+    Check("signals", Start.check_signals, ("arguments",)),
     Check("directories", Start.check_directories),
     Check("flags", Start.read_flags_of_workers, ("options", "signals", "directories")),
     Check("other plug-ins", _plugins, ("plug-ins",)),

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import say
@@ -27,6 +28,7 @@ from rdzv_launcher.run.health.readiness import readiness
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.keeper import Keeper
 from rdzv_launcher.run.monitor import WorkerMonitor
+from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.stacks.gathering import Node
 from rdzv_launcher.run.stacks.node import NodeStacks, workers_in
@@ -44,6 +46,7 @@ from rdzv_plugins.assemble.create import create_handler
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.questions import NOTICE, Question
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +65,12 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
     with RunDirectory() as directory, contextlib.ExitStack() as at_end:
         own_logs = caller.logs_specs if caller is not None else None
         layout = ThirdPartyLogs(spec, own_logs) if spec.logs_specs or own_logs else LogFiles(spec, directory.logs)
-        signals = StoppingSignals(start.args.signals_to_handle, inbox.put)
+        handled = ",".join((start.args.signals_to_handle, *(number.name for number in start.notice.signals)))
+        signals = StoppingSignals(handled, inbox.put)
 
         def new_keeper() -> Keeper:
-            return Keeper(preload_of(spec, os.environ), caller.inherited if caller is not None else None)
+            inherited = caller.inherited if caller is not None else None
+            return Keeper(preload_of(spec, os.environ), inherited, start.notice.ignored)
 
         queued_stderr.rest()  # something may have been logged
         keeper = new_keeper()  # before anything has made a thread: then it is a fork, and no new interpreter
@@ -130,11 +135,27 @@ class Launch:
             self._output,
             self._stacks,
             inbox,
-            lambda own: handler.worker_env(own) | self._fence.environment | dict(self._stacks.environment),
+            lambda own: self._added(own, handler.worker_env(own)),
             lambda: handler.use_agent_store,
         )
+        notice = start.notice
+        self._notices = NodeNotices(
+            spec.nproc,
+            directory.path,
+            start.request.min_nodes,
+            notice.grace,
+            inbox.put,
+            lambda: None if notice.to_workers is None else self._workers.notify(notice.to_workers),
+            handler.questions,
+        )
         settings = Settings(
-            limits=Limits(spec.nproc, spec.max_restarts, float(spec.shutdown_timeout_s)),
+            limits=Limits(
+                spec.nproc,
+                spec.max_restarts,
+                float(spec.shutdown_timeout_s),
+                preempt_grace=notice.grace,
+                notice_signals=frozenset(notice.signals),
+            ),
             role=spec.role,
             monitor_interval=spec.monitor_interval_s,
             exit_barrier_timeout=start.args.exit_barrier_timeout,
@@ -150,11 +171,12 @@ class Launch:
             signals,
             on_late=lambda why: self._stacks.store_of_peers(handler.questions, why),
             pulse=pulse,
+            notices=self._notices,
         )
         health.tell_by(lambda: readiness(self._loop.decisions.stage, self._loop.group, handler.waits_for()))
         self._run_id = handler.get_run_id()
         if handler.questions is not None:
-            handler.questions.answer_with(self._stacks.answer)
+            handler.questions.answer_with(self._answer)
 
     def run(self) -> int:
         """Run the agent to its end, and say how it ended. Raises what ended it, if that says more than a code."""
@@ -166,6 +188,7 @@ class Launch:
                 return end.exit_code
             return self._tell(end)
         finally:
+            self._notices.close()
             if self._farewell:  # below everything that the workers still printed
                 say("rdzv-run", self._farewell)
 
@@ -178,6 +201,16 @@ class Launch:
         ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
         workers = workers_in(group.pids, ranks)
         return Node(host, agent, self._run_id, group.group_rank, workers, self._stacks.own)
+
+    def _added(self, own: dict[str, str], handlers: dict[str, str]) -> dict[str, str]:
+        """What a worker with the variables ``own`` gets besides; ``handlers`` is what plug-ins give it."""
+        assert self._loop.group is not None
+        notices = self._notices.environment({**own, **handlers}, self._loop.group)
+        return handlers | self._fence.environment | dict(self._stacks.environment) | dict(notices)
+
+    def _answer(self, question: Question) -> Any:
+        """As ``questions.Answer``."""
+        return (self._notices if question.kind == NOTICE else self._stacks).answer(question)
 
     def _ending(self, end: steps.End) -> Ending:
         """The end as it is told to who has called this launch."""

@@ -42,6 +42,9 @@ class OwnOptions:
         unit="s",
         minimum=1,
     )
+    preempt_grace: float = option(0.0, help="The same as --preempt-grace.", unit="s", minimum=0, maximum=86400)
+    notice_signals: str = option("SIGTERM", help="The same as --notice-signals, with colons between the names.")
+    worker_notice_signal: str = option("", help="The same as --worker-notice-signal.")
 
 
 NAMES = frozenset({PRELOAD, *(each.name for each in dataclasses.fields(OwnOptions))})
@@ -55,4 +58,15 @@ def read_own(args: argparse.Namespace) -> OwnOptions:
     own = parse_options(OwnOptions, conf, "rdzv-run")
     if not 0 <= args.health_port <= 65535:
         raise UsageError(f"--health-port={args.health_port} is no port", remedy="1 to 65535, or 0 for none.")
-    return dataclasses.replace(own, health_port=args.health_port or own.health_port)
+    if not 0 <= args.preempt_grace <= 86400:
+        raise UsageError(
+            f"--preempt-grace={args.preempt_grace:g} is no time",
+            remedy="Up to 86400 seconds, or 0: no notice is given.",
+        )
+    return dataclasses.replace(
+        own,
+        health_port=args.health_port or own.health_port,
+        preempt_grace=args.preempt_grace or own.preempt_grace,
+        notice_signals=args.notice_signals or own.notice_signals.replace(":", ","),
+        worker_notice_signal=args.worker_notice_signal or own.worker_notice_signal,
+    )

@@ -13,6 +13,7 @@ from rdzv_launcher.run import signals
 from rdzv_launcher.run.command_line.variables import blaming_variables
 from rdzv_launcher.run.directories import require_log_dir, require_temporary
 from rdzv_launcher.run.limits import require_files, require_processes
+from rdzv_launcher.run.notice.settings import NoticeSettings, read_notice, warn_of_longer_grace
 from rdzv_launcher.run.own_options import OwnOptions, read_own
 from rdzv_launcher.run.request import build_request, check_meeting_point, check_script
 from rdzv_launcher.run.workers.spec import WorkersSpec, read_spec
@@ -32,6 +33,7 @@ class Preparation:
     entry: Entry
     request: Request
     own: OwnOptions
+    notice: NoticeSettings
     spec: WorkersSpec
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -86,7 +88,11 @@ class Preparation:
     def check_signals(self) -> str:
         """Check that there are such signals, and that they can be handled."""
         with blaming_variables(self.args):
-            return ", ".join(number.name for number in signals.read(self.args.signals_to_handle))
+            stopping = signals.read(self.args.signals_to_handle)
+            self.notice = read_notice(self.own)
+        warn_of_longer_grace(self.notice.grace)
+        told = "" if not self.notice.grace else f"; a notice: {', '.join(each.name for each in self.notice.signals)}"
+        return f"{', '.join(number.name for number in stopping)}{told}"
 
     def check_directories(self) -> str:
         """Check the directories for temporary files and for the workers' logs."""

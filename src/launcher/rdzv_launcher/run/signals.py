@@ -1,4 +1,4 @@
-"""The signals of --signals-to-handle as text, and what a launch changes in its process."""
+"""The signals of --signals-to-handle and others as text, and what a launch changes in its process."""
 
 from __future__ import annotations
 
@@ -28,18 +28,17 @@ def given_back(names: str) -> Iterator[None]:
             os.environ[marked.VARIABLE] = marks
 
 
-def read(names: str) -> list[signal.Signals]:
-    """The signals in ``names`` (comma-separated, as --signals-to-handle). Raises ``UsageError``."""
-    found = []
+def read(names: str, flag: str = "--signals-to-handle") -> list[signal.Signals]:
+    """The signals in ``names`` (comma-separated, as --signals-to-handle). Raises ``UsageError`` that names ``flag``."""
+    found: list[signal.Signals] = []
     for name in filter(None, (part.strip() for part in names.split(","))):
         try:
-            found.append(signal.Signals[name])
+            number = signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
         except KeyError:
-            raise UsageError(f"--signals-to-handle: there is no signal {name!r}") from None
-        if name in ("SIGKILL", "SIGSTOP"):
-            raise UsageError(
-                f"--signals-to-handle: {name} cannot be handled: it ends or stops a process without asking"
-            )
+            raise UsageError(f"{flag}: there is no signal {name!r}") from None
+        if number in (signal.SIGKILL, signal.SIGSTOP):
+            raise UsageError(f"{flag}: {name} cannot be handled: it ends or stops a process without asking")
+        found.append(number)
     if not found:
-        raise UsageError("--signals-to-handle is empty", remedy="Name at least one signal, for example SIGTERM.")
+        raise UsageError(f"{flag} is empty", remedy="Name at least one signal, for example SIGTERM.")
     return found

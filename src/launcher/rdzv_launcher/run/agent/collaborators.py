@@ -71,3 +71,18 @@ class Workers(Protocol):
     def close(self) -> Sequence[int]:
         """End for good, all that was started included; may wait some seconds. Returns the pids of what does not end."""
         ...
+
+
+class Notices(Protocol):
+    """Tells the workers of all nodes that this one is about to go. Puts ``NoticeAnswered`` into the agent's inbox."""
+
+    def give(self, reason: str, seconds: float) -> None:
+        """This node goes, for ``reason``, and workers have ``seconds`` to save. Returns at once; called once."""
+        ...
+
+
+class NoNotices:
+    """Tells nobody."""
+
+    def give(self, reason: str, seconds: float) -> None:
+        """Do nothing."""

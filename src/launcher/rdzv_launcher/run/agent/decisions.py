@@ -17,6 +17,10 @@ Four things hold in every order of events, and tests/unit/test_agent_decisions_m
 started while one of the last generation lives, or anything in its session; a restart is used up by a failure of this
 node's own alone, and never more than there are; a failure is told to the others before anything else is done about it;
 and a signal ends this node with 128+n, whatever else is going on.
+
+With ``Limits.preempt_grace`` some signals are a notice: the node is about to be taken away. Workers that run are told
+first, and have time to save; then, or when they have saved, they are stopped, and the node ends with 81. It begins no
+further round.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from typing import Literal
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.steps import Step
-from rdzv_plugins.errors import PeerFailed, RdzvError, WorkersStuck
+from rdzv_plugins.errors import PeerFailed, Preempted, RdzvError, WorkersStuck
 from rdzv_plugins.interfaces import Outcome
 
 Stage = Literal[
@@ -39,6 +43,8 @@ _Next = Literal["join", "ask", "stay", "leave"]
 
 _Group = Literal["gone", "lives", "stuck"]
 
+_STOP_S, _LEAVE_S = 10.0, 2.0
+"""The most of a grace that is kept for the workers' end, and for telling the others."""
 _HINT_S = 2.0
 """Workers that end when they are told to have mostly done so by then."""
 
@@ -54,6 +60,20 @@ class Limits:
     """How long workers may take to end when they are told to: then they are killed."""
     kill_timeout: float = 5.0
     """How long what was killed may take to end: longer than the kernel needs. Then it is stuck in it."""
+    preempt_grace: float = 0.0
+    """From a notice on, this node has so long; 0: there are no notices."""
+    notice_signals: frozenset[signal.Signals] = frozenset()
+    """The signals that are a notice, if there is a grace."""
+
+    @property
+    def time_to_end(self) -> float:
+        """Seconds from a notice on until workers that are left are killed: the rest is for telling the others."""
+        return self.preempt_grace - min(_LEAVE_S, self.preempt_grace / 10)
+
+    @property
+    def time_to_save(self) -> float:
+        """Seconds from a notice on in which workers may save: then they have to be told to end."""
+        return self.time_to_end - min(self.shutdown_timeout, _STOP_S, self.preempt_grace / 5)
 
 
 class Decisions:
@@ -80,6 +100,9 @@ class Decisions:
         self._fenced = False
         self._end: steps.End | None = None
         """How this node ends, once that is decided."""
+        self._kill_by: float | None = None
+        """There was a notice: what is left of the workers then is killed."""
+        self._others_go_on = True
         self._killed = False
         self._stop_by: float | None = None
         self._hint_at: float | None = None
@@ -117,6 +140,11 @@ class Decisions:
         match event:
             case events.SignalArrived(number):
                 return self._on_signal(number, now)
+            case events.NoticeAnswered(go_on, saved):
+                return self._on_notice(go_on, saved, now)
+            case events.GraceOver():
+                leaves = self._kill_by is None or self._is_signalled
+                return () if leaves else self._go(signal.SIGTERM, self._preempted_end(), now)
             case events.Failed(error):
                 return self._on_error(error, now)
             case events.StartFailed(error):
@@ -186,6 +214,9 @@ class Decisions:
             self._failure = local_rank, exit_code
         if self._stage != "working":
             return ()
+        if exit_code != 0 and self._kill_by is not None:  # it is not restarted here: the node goes
+            gone = self._go(signal.SIGTERM, self._preempted_end(), now)
+            return (steps.Report(local_rank, exit_code), *gone)
         if exit_code != 0:
             return (steps.Report(local_rank, exit_code), *self._stop(signal.SIGTERM, "ask", now))
         if not self._running:
@@ -203,11 +234,32 @@ class Decisions:
         return self._ended_group() if self._stage == "stopping" else ()
 
     def _on_signal(self, number: signal.Signals, now: float) -> tuple[Step, ...]:
-        again = self._end is not None and self._end.signal is not None
+        if number in self._limits.notice_signals:
+            if self._kill_by is None:
+                self._kill_by = now + self._limits.time_to_end
+                if self._stage == "working":
+                    return (steps.GiveNotice(f"{self._who()} got {number.name}", self._limits.time_to_save),)
+            return self._go(signal.SIGTERM, self._preempted_end(number), now)
         outcome = Outcome("lost", f"{self._who()} got {number.name}")
-        self._end = steps.End(128 + int(number), outcome, signal=number)
+        return self._go(number, steps.End(128 + int(number), outcome, signal=number), now)
+
+    def _on_notice(self, go_on: bool, saved: bool, now: float) -> tuple[Step, ...]:
+        """What the others say of this node's notice."""
+        if self._kill_by is None:
+            return ()
+        self._others_go_on = go_on
+        if self._is_signalled:
+            assert self._end is not None
+            if isinstance(self._end.error, Preempted):
+                self._end = self._preempted_end(self._end.signal)
+            return ()
+        return self._go(signal.SIGTERM, self._preempted_end(), now) if saved and self._stage == "working" else ()
+
+    def _go(self, number: signal.Signals, end: steps.End, now: float) -> tuple[Step, ...]:
+        """This node leaves by ``end``, since it got a signal: its workers get ``number``."""
+        again, self._end = self._is_signalled, end
         if not again:
-            leaving = steps.NoteLeaving(f"it got {number.name}")
+            leaving = steps.NoteLeaving(f"it got {number.name}" if self._kill_by is None else "it is preempted")
             if self._stage == "stopping" and self._killed:
                 self._next = "leave"
                 return (leaving,)
@@ -218,6 +270,19 @@ class Decisions:
         if self._stage == "stopping" and not self._killed:  # whoever sends a second one does not want to wait
             return self._kill(now)
         return ()
+
+    @property
+    def _is_signalled(self) -> bool:
+        """A signal has decided how this node ends."""
+        return self._end is not None and self._end.signal is not None
+
+    def _preempted_end(self, number: signal.Signals | None = None) -> steps.End:
+        reason = f"{self._who()} was preempted"
+        outcome = Outcome("lost" if self._others_go_on else "failed", reason, exit_code=Preempted.exit_code)
+        others = "enough nodes are left to go on" if self._others_go_on else "too few nodes are left to go on"
+        return steps.End(
+            Preempted.exit_code, outcome, Preempted(f"{reason}: {others}"), signal=number or signal.SIGTERM
+        )
 
     def _on_error(self, error: Exception, now: float) -> tuple[Step, ...]:
         if self._stage == "stopping":
@@ -250,6 +315,8 @@ class Decisions:
         return (*said, steps.Say(_LEFT, warning=True), *self._ended_group())
 
     def _after_failure(self, lost: bool) -> tuple[Step, ...]:
+        if self._kill_by is not None:
+            return self._join()
         if lost:
             said = steps.Say("the workers of this node failed with a node that was lost: this uses up no restart")
             return (said, *self._join())
@@ -280,6 +347,8 @@ class Decisions:
             return self._kill(now)
         if self._stage != "stopping":
             self._stage, self._stop_by = "stopping", now + self._limits.shutdown_timeout
+        if self._kill_by is not None and self._stop_by is not None and not self._killed:
+            self._stop_by = min(self._stop_by, self._kill_by)
         return (steps.Stop(number),)
 
     def _kill(self, now: float) -> tuple[Step, ...]:
@@ -306,6 +375,9 @@ class Decisions:
         self._join_at = None
         if self._group == "stuck":
             self._end = self._error_end(_stuck(_LEFT))
+            return self._leave()
+        if self._kill_by is not None:  # nobody is served by a round with a node that goes
+            self._end = self._preempted_end()
             return self._leave()
         self._stage = "joining"
         return (steps.Join(),)

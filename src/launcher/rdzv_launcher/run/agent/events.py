@@ -139,6 +139,21 @@ class SignalArrived:
 
 
 @dataclass(frozen=True)
+class NoticeAnswered:
+    """What has come of ``GiveNotice``, so far; may come several times."""
+
+    go_on: bool
+    """The other nodes are enough to go on without this one, and those that leave with it."""
+    saved: bool
+    """The workers of all nodes have saved what they wanted to."""
+
+
+@dataclass(frozen=True)
+class GraceOver:
+    """The time that ``GiveNotice`` gave the workers is over."""
+
+
+@dataclass(frozen=True)
 class TimePassed:
     """It is ``wake_at``."""
 
@@ -162,5 +177,7 @@ Event: TypeAlias = (
     | Stayed
     | Failed
     | SignalArrived
+    | NoticeAnswered
+    | GraceOver
     | TimePassed
 )

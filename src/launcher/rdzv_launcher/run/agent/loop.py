@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.collaborators import Rendezvous, Workers
+from rdzv_launcher.run.agent.collaborators import NoNotices, Notices, Rendezvous, Workers
 from rdzv_launcher.run.agent.decisions import Decisions, Limits
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.exit_barrier import ExitBarrier
@@ -75,11 +75,13 @@ class AgentLoop:
         signals: StoppingSignals,
         on_late: Callable[[str], None] = lambda why: None,
         pulse: Pulse | None = None,
+        notices: Notices | None = None,
     ) -> None:
-        """``workers`` and ``signals`` put what happens into ``inbox``; ``on_late`` is the exit barrier's.
+        """``workers``, ``signals`` and ``notices`` put what happens into ``inbox``; ``on_late`` is the exit barrier's.
 
         ``pulse`` is told that the main thread goes on.
         """
+        self._notices = notices or NoNotices()
         self._on_late = on_late
         self._settings = settings
         self._rendezvous, self._workers = rendezvous, workers
@@ -134,7 +136,7 @@ class AgentLoop:
             raise
 
     def _tell(self, event: Event) -> tuple[Step, ...]:
-        if isinstance(event, events.SignalArrived):
+        if isinstance(event, events.SignalArrived | events.GraceOver):
             self._signals.taken()
         if self._decisions.stage == "working":
             self._note_failure(event)
@@ -219,6 +221,9 @@ class AgentLoop:
                 return self._ask(self._wait_at_barrier)
             case steps.Stay():
                 return self._ask(self._stay)
+            case steps.GiveNotice(reason, seconds):
+                self._signals.set_alarm(seconds)
+                self._notices.give(reason, seconds)
             case steps.NoteLeaving(reason):
                 self._note_leaving(reason)
             case steps.Say(text, warning):

@@ -41,7 +41,7 @@ _KILLED = -int(Signals.SIGKILL)
 
 
 class NodeWorkers:
-    """One per agent. Its methods are for the main thread, but for ``tail`` and ``fenced``."""
+    """One per agent. Its methods are for the main thread, but for ``tail``, ``notify`` and ``fenced``."""
 
     def __init__(
         self,
@@ -124,6 +124,12 @@ class NodeWorkers:
                 logger.info("telling the workers of this node to end: %s", number.name)
             self._keeper.signal_left(number)
             self._soon()
+
+    def notify(self, number: Signals) -> None:
+        """Send it to the workers that live, which go on. Any thread."""
+        with self._lock, contextlib.suppress(KeeperLost):
+            if self._running:
+                self._keeper.signal(number)
 
     def _store_later(self, number: Signals) -> None:
         """Some time before they are killed, it is stored where workers are that have not ended by this signal."""

@@ -87,6 +87,17 @@ class Stay:
 
 
 @dataclass(frozen=True)
+class GiveNotice:
+    """Tell the workers of all nodes that this one is about to leave. Waits for nobody.
+
+    ``NoticeAnswered`` tells what comes of it; ``GraceOver`` follows after ``seconds``, whatever the agent does then.
+    """
+
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class NoteLeaving:
     """Tell the others, before the workers are stopped, that this node leaves: their workers will fail with these."""
 
@@ -130,6 +141,7 @@ Step: TypeAlias = (
     | FindCause
     | WaitAtBarrier
     | Stay
+    | GiveNotice
     | NoteLeaving
     | Say
     | Leave

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from rdzv_launcher.run.agent.events import SignalArrived
+from rdzv_launcher.run.agent.events import GraceOver, SignalArrived
 from rdzv_launcher.run.signals import read
 from rdzv_plugins.errors import UsageError
 
@@ -31,7 +31,7 @@ class Interrupted(Exception):
 class StoppingSignals:
     """One per agent, of the main thread."""
 
-    def __init__(self, names: str, put: Callable[[SignalArrived], None]) -> None:
+    def __init__(self, names: str, put: Callable[[SignalArrived | GraceOver], None]) -> None:
         """Handle the signals in ``names`` (comma-separated, as --signals-to-handle) from now on, until ``close``.
 
         ``put`` is called in the middle of whatever the main thread does. Raises ``UsageError``.
@@ -75,6 +75,12 @@ class StoppingSignals:
         finally:
             self._raises = False  # a signal may have come just before this was done
 
+    def set_alarm(self, seconds: float) -> None:
+        """Put ``GraceOver`` so many seconds later, whatever the main thread does then: where a signal raises, so does
+        this. It is SIGALRM, and for the main thread."""
+        self._handle(signal.SIGALRM, self._on_alarm)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
     def ignore_all(self) -> None:
         """Ignore further signals: the process is ending, and nothing must interrupt its clean-up."""
         for number in self._before:
@@ -86,12 +92,12 @@ class StoppingSignals:
             number, before = self._before.popitem()
             signal.signal(number, before)
 
-    def _handle(self, number: signal.Signals) -> None:
+    def _handle(self, number: signal.Signals, handler: Callable[[int, FrameType | None], None] | None = None) -> None:
         before = signal.getsignal(number)
-        if before is signal.SIG_IGN or number in self._before:
+        if (before is signal.SIG_IGN and handler is None) or number in self._before:
             return
         try:
-            signal.signal(number, self._on_signal)
+            signal.signal(number, handler or self._on_signal)
         except (OSError, ValueError) as error:
             raise UsageError(f"--signals-to-handle: {number.name} cannot be handled: {error}") from error
         self._before[number] = signal.SIG_DFL if before is None else before  # None: none of Python's
@@ -99,5 +105,11 @@ class StoppingSignals:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._arrived = signal.Signals(number)
         self._put(SignalArrived(self._arrived))
+        if self._raises:
+            raise Interrupted(self._arrived)
+
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        self._arrived = signal.Signals(number)
+        self._put(GraceOver())
         if self._raises:
             raise Interrupted(self._arrived)

@@ -43,6 +43,37 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         "--rdzv-conf health_port=PORT)",
     )
     ours.add_argument(
+        "--preempt-grace",
+        "--preempt_grace",
+        action=Value,
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="a node that is about to be taken away has so long: the workers of all nodes are told first, so that they "
+        "can save, and the node ends with 81; 0: a signal stops its workers (also RDZV_PREEMPT_GRACE, or --rdzv-conf "
+        "preempt_grace=SECONDS)",
+    )
+    ours.add_argument(
+        "--notice-signals",
+        "--notice_signals",
+        action=Value,
+        type=str,
+        default="",
+        metavar="SIGNAL[,SIGNAL...]",
+        help="by these the agent is told so, with --preempt-grace: USR1 for Slurm's --signal=USR1@120, say (default: "
+        "SIGTERM; also RDZV_NOTICE_SIGNALS, or --rdzv-conf notice_signals=SIGNAL[:SIGNAL...])",
+    )
+    ours.add_argument(
+        "--worker-notice-signal",
+        "--worker_notice_signal",
+        action=Value,
+        type=str,
+        default="",
+        metavar="SIGNAL",
+        help="send workers this signal when there is a notice; none by default (also RDZV_WORKER_NOTICE_SIGNAL, or "
+        "--rdzv-conf worker_notice_signal=SIGNAL)",
+    )
+    ours.add_argument(
         "--enable-tiered-parallel-tcpstore",
         "--enable_tiered_parallel_tcpstore",
         action=Value,

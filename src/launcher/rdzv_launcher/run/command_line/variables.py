@@ -13,7 +13,10 @@ from rdzv_plugins.errors import UsageError
 _ALSO = {
     "exit_barrier_timeout": "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
     "health_port": "TORCHELASTIC_HEALTH_CHECK_PORT",
+    "notice_signals": "RDZV_NOTICE_SIGNALS",
+    "preempt_grace": "RDZV_PREEMPT_GRACE",
     "preload": "RDZV_PRELOAD",
+    "worker_notice_signal": "RDZV_WORKER_NOTICE_SIGNAL",
 }
 """Other variables, torch's among them, that say the same as a flag. The flag's own variable wins."""
 

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rdzv_launcher.run.keeper import descendants
 from rdzv_launcher.run.keeper.adopted import Adopted, wait_for
@@ -46,8 +46,12 @@ class Keeper:
     handler of a signal.
     """
 
-    def __init__(self, preload: Preload | None = None, inherited: Inherited | None = None) -> None:
+    def __init__(
+        self, preload: Preload | None = None, inherited: Inherited | None = None, ignored: Iterable[int] = ()
+    ) -> None:
         """Raises ``LimitTooLow`` if there can be no process.
+
+        ``ignored``: the signals that workers ignore at first, beside those that this process does.
 
         With a function it is a fork also of an agent that has threads: those who want forks want just that.
         """
@@ -62,9 +66,9 @@ class Keeper:
         self._import_s = 0.0 if preload is None else preload.limit
         prctl.adopt_orphans()
         self._channel, theirs = Channel.pair()
-        ignored = {n for n in signal.valid_signals() - RESTORED if signal.getsignal(n) is signal.SIG_IGN}
+        ours = {n for n in signal.valid_signals() - RESTORED if signal.getsignal(n) is signal.SIG_IGN}
         try:
-            self.pid = _make(self._channel, theirs, sorted(ignored), inherited or Inherited())
+            self.pid = _make(self._channel, theirs, sorted({*ours, *ignored}), inherited or Inherited())
         except OSError as error:
             raise LimitTooLow(
                 f"the process that keeps this node's workers could not be started: {error.strerror}",

@@ -1,0 +1,151 @@
+"""What this node's workers are shown of a notice, and what they show of themselves: a page, a file, a signal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+
+from rdzv_launcher.run.notice.wire import Report, Word
+from rdzv_plugins.clock import now_ns
+from rdzv_plugins.notice_page import (
+    AT,
+    DEADLINE,
+    FILE,
+    FIRST,
+    LIMIT,
+    MOST_STEPS,
+    NODE,
+    NUMBER,
+    ROUND,
+    SAVED,
+    SEEN_S,
+    START,
+    VALID_S,
+    VARIABLE,
+    WIDTH,
+    size_of,
+)
+from rdzv_plugins.shared_numbers import SharedNumbers
+
+logger = logging.getLogger(__name__)
+
+
+class Board:
+    """One per agent. Thread-safe. What was shown goes with the next start of the workers."""
+
+    def __init__(self, workers: int, directory: str) -> None:
+        """``workers`` of this node; ``directory`` is the agent's own, for the file."""
+        self._slots = range(FIRST, FIRST + WIDTH * workers, WIDTH)
+        self._page = SharedNumbers("rdzv-notice", size_of(workers))
+        self._size = size_of(workers)
+        self._file = os.path.join(directory, "notice.json")
+        self._lock = threading.Lock()
+        self._reason = ""
+        self._proposed_at = 0.0
+
+    def environment(self, start: int, round_: int, place: int) -> Mapping[str, str]:
+        """Variables for the worker with this place on the node, of a start; the first of a start clears the board."""
+        with self._lock:
+            if self._page[START] != start:
+                self._clear(start, round_)
+        where = f"{self._page.path},{self._size},{start},{self._slots[place]}"
+        return {VARIABLE: where, FILE: self._file}
+
+    def _clear(self, start: int, round_: int) -> None:
+        self._page[NUMBER] = 0  # first: whoever looks meanwhile sees none
+        for slot in self._slots:
+            self._page[slot + AT], self._page[slot + SAVED] = -1, 0
+        self._page[LIMIT] = self._page[DEADLINE] = self._page[NODE] = 0
+        self._page[ROUND] = round_
+        self._page[START] = start
+        if os.path.exists(self._file):
+            os.unlink(self._file)
+
+    @property
+    def round(self) -> int:
+        """That of the newest start."""
+        return self._page[ROUND]
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the deadline of the notice; 0 without one, or when it has passed."""
+        return max(0.0, (self._page[DEADLINE] - now_ns()) / 1e9) if self._page[NUMBER] else 0.0
+
+    def show(self, word: Word) -> bool:
+        """Show the notice. True if there was none before in this round; an earlier deadline wins."""
+        with self._lock:
+            first, page = self._page[NUMBER] == 0, self._page
+            deadline = now_ns() + int(word.seconds * 1e9)
+            if not first and (word.do != "tell" or page[DEADLINE] <= deadline) and self.seconds_left > 0:
+                return False
+            if first:
+                self._reason, page[NODE] = word.reason, word.node
+            page[DEADLINE] = deadline
+            self._write()
+            page[NUMBER] += 1
+            return first
+
+    def propose(self, step: int) -> bool:
+        """Show a step as proposed. False if a worker has passed it, or another one is agreed on already."""
+        with self._lock:
+            page = self._page
+            if page[LIMIT] > 0:
+                return page[LIMIT] == step
+            if self._at() >= step:
+                return False
+            page[LIMIT], self._proposed_at = -step, time.monotonic()
+            time.sleep(SEEN_S)
+            return self._at() < step
+
+    def agree(self, step: int) -> bool:
+        """All have agreed on the step that was proposed; False if it was another one, or too long ago."""
+        with self._lock:
+            if self._page[LIMIT] != -step or time.monotonic() >= self._proposed_at + VALID_S:
+                return self._page[LIMIT] == step
+            self._page[LIMIT] = step
+            self._write()
+            self._page[NUMBER] += 1
+            return True
+
+    def drop(self, step: int) -> None:
+        """Nothing comes of a proposal."""
+        with self._lock:
+            if self._page[LIMIT] == -step:
+                self._page[LIMIT] = 0
+
+    def report(self, leaving: bool, accepts: bool) -> Report:
+        """Where the workers are."""
+        page, limit = self._page, max(0, self._page[LIMIT])
+        told = [slot for slot in self._slots if page[slot + AT] >= 0 or page[slot + SAVED]]
+        saved = [slot for slot in told if page[slot + SAVED] or 0 < limit < page[slot + AT]]
+        return Report(page[ROUND], self._at(), limit, len(told) - len(saved), len(saved), leaving, accepts)
+
+    def close(self) -> None:
+        """Show nothing any more."""
+        self._page[NUMBER] = 0
+        self._page.close()
+
+    def _at(self) -> int:
+        """How far the furthest is; a worker may write anything."""
+        return min(max(-1, *(self._page[slot + AT] for slot in self._slots)), MOST_STEPS - 1)
+
+    def _write(self) -> None:
+        """The file, whole whenever somebody looks."""
+        page = self._page
+        data = {
+            "reason": self._reason,
+            "deadline": time.time() + (page[DEADLINE] - now_ns()) / 1e9,
+            "node": page[NODE],
+            "round": page[ROUND],
+            "step": max(0, page[LIMIT]) or None,
+        }
+        try:
+            with open(f"{self._file}.new", "w") as file:
+                json.dump(data, file)
+            os.replace(f"{self._file}.new", self._file)
+        except OSError as error:
+            logger.warning("the workers cannot be told by a file (%s): %s", self._file, error.strerror)

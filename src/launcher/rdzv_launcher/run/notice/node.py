@@ -1,0 +1,176 @@
+"""This node's part in notices: it shows its workers those of all nodes, answers for them, and gives its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rdzv_launcher.run.agent.events import NoticeAnswered
+from rdzv_launcher.run.notice.agreement import Agreement
+from rdzv_launcher.run.notice.board import Board
+from rdzv_launcher.run.notice.settings import warn_of_near_end
+from rdzv_launcher.run.notice.wire import Report, Word, report_of, word_of
+from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.questions import NOTICE, Question, Questions
+
+logger = logging.getLogger(__name__)
+
+_ROUND = "RDZV_ROUND"
+_PER_RANK_S, _LONGEST_DELAY_S = 0.005, 0.3
+"""Where all nodes get their signal at once, most of them hear of the first before they would tell others."""
+_TELL_S = 3.0
+
+
+class NodeNotices:
+    """One per agent; see ``collaborators.Notices``. Thread-safe."""
+
+    def __init__(
+        self,
+        workers: int,
+        directory: str,
+        least: int,
+        grace: float,
+        put: Callable[[NoticeAnswered], None],
+        signal_workers: Callable[[], None] = lambda: None,
+        questions: Questions | None = None,
+    ) -> None:
+        """``workers`` of this node; ``least`` is the least number of nodes of the job; ``grace`` is this one's.
+
+        ``signal_workers`` is called when there is a notice, on any thread. ``questions`` None: no other node is told.
+        """
+        self._board = Board(workers, directory)
+        self._least, self._put, self._signal_workers = least, put, signal_workers
+        self._grace, self._questions = grace, questions
+        self._lock = threading.Lock()
+        self._group: WorkerGroup | None = None
+        self._leaving = False
+        self._told_in = 0
+        """The start in which this node has heard of another one's notice, or of its own."""
+        self._agreement: Agreement | None = None
+        self._silent: set[int] = set()
+        """The agents of which was said that they do not answer."""
+
+    def environment(self, variables: Mapping[str, str], group: WorkerGroup) -> Mapping[str, str]:
+        """Variables for the worker with these ``variables``, which is about to be started."""
+        with self._lock:
+            self._group = group
+        place = int(variables["RANK"]) - group.workers[0].global_rank
+        return self._board.environment(group.generation, int(variables.get(_ROUND, group.generation)), place)
+
+    def give(self, reason: str, seconds: float) -> None:
+        """See ``collaborators.Notices``."""
+        group = self._group
+        if group is not None:
+            self._leaving = True
+            word = Word(self._board.round, group.group_rank, reason, seconds)
+            threading.Thread(target=self._give, args=(word, group), name="rdzv-notice", daemon=True).start()
+
+    def answer(self, question: Question) -> Any:
+        """As ``questions.Answer``, to questions of the kind ``notice``. Raises ``ValueError``."""
+        word = word_of(question.arguments)
+        accepts = False
+        group = self._group
+        if word.round == self._board.round and group is not None:
+            if word.node != group.group_rank or word.do != "tell":
+                self._told_in = group.generation
+            accepts = self._hear(word)
+        return self._board.report(self._leaving, accepts).pack()
+
+    def close(self) -> None:
+        """End; workers see no notice any more."""
+        with self._lock:
+            if self._agreement is not None:
+                self._agreement.stop()
+        self._board.close()
+
+    def _hear(self, word: Word) -> bool:
+        """Do what is asked in this round. True if what is proposed, or agreed on, is accepted."""
+        if self._board.show(word):
+            logger.warning(
+                "the job is about to lose node %d: %s; workers have %.0f s to save",
+                word.node,
+                word.reason,
+                word.seconds,
+            )
+            self._signal_workers()
+        self._see_to_agreement(word)
+        match word.do:
+            case "propose":
+                return self._board.propose(word.step)
+            case "agree":
+                if self._board.agree(word.step):
+                    logger.info("all workers are told to save after step %d", word.step)
+                    return True
+                logger.warning("this node has heard too late of step %d, which all others save", word.step)
+            case "drop":
+                self._board.drop(word.step)
+            case "over":
+                if self._leaving:
+                    self._put(NoticeAnswered(word.go_on, word.saved))
+        return False
+
+    def _see_to_agreement(self, word: Word) -> None:
+        """Node rank 0 leads the agreement: without it there is no round, as it mostly serves the round's store."""
+        with self._lock:
+            group = self._group
+            if group is None or (group.group_rank != 0 and self._questions is not None):
+                return
+            if self._agreement is not None and self._agreement.is_of(group.generation):
+                return
+            may_agree = self._questions is not None or group.group_world_size == 1
+            others = 0 if self._questions is not None else group.group_world_size - 1
+            self._agreement = Agreement(
+                word, group.generation, self._ask, lambda: self._board.seconds_left, self._least - others, may_agree
+            )
+            self._agreement.start()
+
+    def _give(self, word: Word, group: WorkerGroup) -> None:
+        """Tell the workers here and those of the others, of whom node rank 0 goes on. A thread of its own."""
+        told = self._told_in == group.generation and self._board.seconds_left > 0
+        self._hear(word)
+        warn_of_near_end(self._grace)
+        if group.group_world_size == 1 or told:
+            return
+        if self._questions is None:
+            logger.warning(
+                "this backend carries no notice to other nodes: only the workers of this node are told, and no step is "
+                "agreed on"
+            )
+            return
+        time.sleep(min(group.group_rank * _PER_RANK_S, _LONGEST_DELAY_S))
+        if self._told_in != group.generation:
+            self._ask(word, min(_TELL_S, word.seconds))
+
+    def _ask(self, word: Word, timeout: float) -> tuple[list[Report], int]:
+        """What the nodes of the round report, and how many more nodes the job has: spares, and those that are silent.
+
+        Without anybody to carry it, or an answer of the service: what this node alone can say.
+        """
+        if self._questions is None:
+            return [report_of(self.answer(Question("", NOTICE, word.pack())))], 0
+        try:
+            answers = self._questions.ask(NOTICE, word.pack(), timeout)
+        except (RdzvError, TimeoutError) as error:
+            logger.warning("the other nodes could not be told of the notice: %s", error)
+            return [], self._least
+        reports, others = [], 0
+        for each in answers:
+            try:
+                report = report_of(each.answer)
+            except ValueError:
+                others += 1
+                if each.node_rank is not None and each.pid not in self._silent:
+                    self._silent.add(each.pid)
+                    logger.warning(
+                        "node %s on %s has not heard of the notice: %s", each.node_rank, each.host, each.problem
+                    )
+                continue
+            if report.round == word.round:
+                reports.append(report)
+            else:
+                others += 1
+        return reports, others

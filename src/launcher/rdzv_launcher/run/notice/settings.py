@@ -1,0 +1,78 @@
+"""What the user has said about notices, and whether the scheduler gives as much time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rdzv_launcher.run import signals
+from rdzv_launcher.run.own_options import OwnOptions
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.schedulers.grace import time_until_end, told_grace
+
+logger = logging.getLogger(__name__)
+
+_LEAST_S = 1.0
+
+
+@dataclass(frozen=True)
+class NoticeSettings:
+    """See ``--preempt-grace``."""
+
+    grace: float
+    """Seconds; 0: no notices are given, but those of other nodes are heard."""
+    signals: tuple[signal.Signals, ...]
+    """Those that are a notice; none without a grace."""
+    to_workers: signal.Signals | None
+    """What workers get when there is a notice."""
+
+    @property
+    def ignored(self) -> frozenset[signal.Signals]:
+        """What workers ignore until they handle it: a scheduler may send it to all processes of a job."""
+        told = {*self.signals, *([self.to_workers] if self.to_workers else [])}
+        return frozenset(told - {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
+
+
+def read_notice(own: OwnOptions) -> NoticeSettings:
+    """The settings. Raises ``UsageError``."""
+    found = tuple(dict.fromkeys(signals.read(own.notice_signals, "--notice-signals")))
+    if signal.SIGALRM in found:
+        raise UsageError("--notice-signals: SIGALRM is what the agent measures the grace by")
+    to_workers = None
+    if own.worker_notice_signal:
+        to_workers, *more = signals.read(own.worker_notice_signal, "--worker-notice-signal")
+        if more:
+            raise UsageError(f"--worker-notice-signal={own.worker_notice_signal}: it is one signal")
+    if 0 < own.preempt_grace < _LEAST_S:
+        raise UsageError(f"--preempt-grace={own.preempt_grace:g} is less than a second")
+    if own.preempt_grace == 0 and own.notice_signals != OwnOptions.notice_signals:
+        raise UsageError("--notice-signals needs --preempt-grace", remedy="Say how many seconds the scheduler gives.")
+    return NoticeSettings(own.preempt_grace, found if own.preempt_grace else (), to_workers)
+
+
+def warn_of_longer_grace(grace: float, environ: Mapping[str, str] = os.environ) -> None:
+    """At the start: say so if the scheduler is known to give less time."""
+    told = told_grace(environ)
+    if grace and told is not None and told.value < grace:
+        logger.warning(
+            "--preempt-grace=%g is longer than what the scheduler gives (%s): all is killed before the workers have "
+            "been stopped",
+            grace,
+            told,
+        )
+
+
+def warn_of_near_end(grace: float, environ: Mapping[str, str] = os.environ) -> None:
+    """At a notice: the same, of the end of the job's time."""
+    told = time_until_end(environ, time.time())
+    if told is not None and told.value < grace:
+        logger.warning(
+            "--preempt-grace=%g is longer than the %.0f s until the job's time is up (%s)",
+            grace,
+            told.value,
+            told.source,
+        )

@@ -1,0 +1,152 @@
+"""For training scripts: is the job about to lose a node, and at which step do all ranks save?
+
+With ``rdzv-run --preempt-grace=SECONDS`` a node that gets SIGTERM does not stop its workers at once: those of all nodes
+are told first. A script that asks after each step saves the same step on all ranks:
+
+    from rdzv_plugins.worker import notice, saved
+
+    for step in range(first, steps):
+        train()
+        told = notice(step=step + 1)  # so many steps are done
+        if told is not None and told.step == step + 1:
+            save(checkpoint)
+            saved()
+
+Asking reads numbers that the agent keeps in memory, in microseconds; it imports neither torch nor anything else of this
+project that does, and sends nothing. docs/how-to/preemption.md has the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import time
+from dataclasses import dataclass
+from typing import SupportsIndex
+
+from rdzv_plugins.clock import now
+from rdzv_plugins.notice_page import (
+    AT,
+    DEADLINE,
+    FILE,
+    HOLD_S,
+    LIMIT,
+    MOST_STEPS,
+    NODE,
+    NUMBER,
+    ROUND,
+    SAVED,
+    START,
+    VARIABLE,
+)
+from rdzv_plugins.shared_numbers import open_numbers
+
+__all__ = ["Notice", "notice", "saved"]
+
+_LOOK_S = 0.001
+
+
+@dataclass(frozen=True)
+class Notice:
+    """The job is about to lose a node. On all ranks of a round ``round`` and ``step`` are equal once they are known."""
+
+    reason: str
+    """Why, a sentence."""
+    deadline: float
+    """Until then workers have time to save, in seconds of ``time.monotonic``: then those of the node are stopped."""
+    node: int
+    """The rank of the node in the round."""
+    round: int
+    """The number of the round, as in RDZV_ROUND."""
+    step: int | None
+    """Save when so many steps are done. None while no step is agreed on: because no worker says where it is (``step``
+    of ``notice``), since the agents are about to agree, or since this backend cannot carry it to the other nodes."""
+
+
+_pages: dict[str, memoryview | None] = {}
+_known: tuple[tuple[int, ...], Notice] | None = None
+_undecided = 0
+"""The newest proposal that was not decided in time: it is not waited for again."""
+
+
+def notice(step: SupportsIndex | None = None) -> Notice | None:
+    """The notice of this round, or None while there is none; always None outside of rdzv-run.
+
+    ``step``: so many steps are done by this worker, a count that is equal on all ranks when they have done the same
+    and that grows; to be said after each step. Returns in microseconds. Only within a second or so after a notice has
+    come it may take longer, while the agents agree on the step, at most some seconds. Thread-safe; for one thread of a
+    worker where ``step`` is given. Raises ``ValueError`` for a step below 0, ``TypeError`` for one that is no whole
+    number, and ``PermissionError`` for a process that runs as another user than its agent.
+    """
+    place = _place()
+    if step is not None:
+        done = operator.index(step)
+        if not 0 <= done < MOST_STEPS:
+            raise ValueError(f"step={done}: the number of steps that are done is 0 or more")
+        if place is not None:
+            page, _, mine = place
+            if page[mine + AT] < done:
+                page[mine + AT] = done  # before LIMIT is read: see notice_page
+            if page[LIMIT] < 0:
+                _hold(page, done)
+    if place is None or not place[0][NUMBER] or place[0][START] != place[1]:
+        return None
+    return _read(place[0])
+
+
+def saved() -> None:
+    """This worker has saved what it wants to save: as far as it is concerned, the node may go before the deadline.
+
+    A worker that comes with a later step than that of the notice has said so by that. Who has never called ``saved``
+    nor ``notice(step=...)`` is not waited for, unless nobody has. Does nothing while there is no notice.
+    Thread-safe. Raises ``PermissionError`` as ``notice`` does.
+    """
+    place = _place()
+    if place is not None and place[0][NUMBER] and place[0][START] == place[1]:
+        place[0][place[2] + SAVED] = 1
+
+
+def _place() -> tuple[memoryview, int, int] | None:
+    """The page, the number of this worker's start, and its first place."""
+    told = os.environ.get(VARIABLE, "")
+    if not told:
+        return None
+    path, size, start, mine = told.rsplit(",", 3)
+    if path not in _pages:
+        _pages[path] = open_numbers(path, int(size), write=True)
+    page = _pages[path]
+    return None if page is None else (page, int(start), int(mine))
+
+
+def _hold(page: memoryview, done: int) -> None:
+    """Wait while it is not decided whether this step is the one."""
+    global _undecided
+    until = now() + HOLD_S
+    while (limit := -int(page[LIMIT])) > 0 and done >= limit and limit != _undecided:
+        if now() >= until:
+            _undecided = limit
+            return
+        time.sleep(_LOOK_S)
+
+
+def _read(page: memoryview) -> Notice:
+    global _known
+    limit = max(0, int(page[LIMIT]))
+    numbers = (int(page[START]), int(page[NUMBER]), int(page[DEADLINE]), limit)
+    if _known is None or _known[0] != numbers:
+        left = numbers[2] / 1e9 - now()
+        _known = (
+            numbers,
+            Notice(_reason(), time.monotonic() + left, int(page[NODE]), int(page[ROUND]), limit or None),
+        )
+    return _known[1]
+
+
+def _reason() -> str:
+    """From the file, which holds what is no number."""
+    try:
+        with open(os.environ.get(FILE, "")) as file:
+            return str(json.load(file)["reason"])
+    except (OSError, ValueError, LookupError, TypeError):  # a full disk
+        return "a node is about to leave"

@@ -1,0 +1,292 @@
+"""Notices without processes: what workers see and wait for, what agents agree on, and what they make of nonsense."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rdzv_launcher.run.notice import agreement as agreement_module
+from rdzv_launcher.run.notice import board as board_module
+from rdzv_launcher.run.notice.agreement import Agreement
+from rdzv_launcher.run.notice.board import Board
+from rdzv_launcher.run.notice.node import NodeNotices
+from rdzv_launcher.run.notice.wire import Report, Word, report_of, word_of
+from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
+from rdzv_plugins import preemption
+from rdzv_plugins.notice_page import AT, FIRST
+from rdzv_plugins.preemption import notice, saved
+from rdzv_plugins.questions import NOTICE, NodeAnswer, Question
+from rdzv_plugins.schedulers.grace import time_until_end, told_grace
+
+WORD = Word(round=1, node=2, reason="it goes", seconds=60.0)
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
+    """One whose worker is this process."""
+    monkeypatch.setattr(preemption, "_pages", {})  # a descriptor's number may be used again
+    made = Board(2, str(tmp_path))
+    for name, value in made.environment(1, 1, 0).items():
+        monkeypatch.setenv(name, value)
+    yield made
+    made.close()
+
+
+def test_outside_of_a_launch_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RDZV_NOTICE", raising=False)
+    assert notice() is None
+    assert notice(step=3) is None
+    saved()
+
+
+@pytest.mark.parametrize(("step", "error"), [(-1, ValueError), (2**62, ValueError), (1.5, TypeError)])
+def test_a_step_is_a_count(board: Board, step: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        notice(step=step)
+
+
+def test_a_worker_sees_what_is_shown(board: Board) -> None:
+    assert notice() is None
+    assert board.show(WORD)
+    assert not board.show(replace(WORD, node=1)), "the first one stays"
+    told = notice()
+    assert told is not None
+    assert (told.reason, told.node, told.round, told.step) == ("it goes", 2, 1, None)
+    assert 55 < told.deadline - time.monotonic() <= 60
+    assert notice() is told, "nothing has changed"
+    board.show(replace(WORD, seconds=9.0))
+    told = notice()
+    assert told is not None
+    assert told.deadline - time.monotonic() <= 9, "the earlier time is the one that counts"
+    file = json.loads(Path(os.environ["RDZV_NOTICE_FILE"]).read_text())
+    assert (file["reason"], file["node"], file["round"], file["step"]) == ("it goes", 2, 1, None)
+    assert 0 < file["deadline"] - time.time() <= 9
+
+
+def test_a_new_start_knows_nothing_of_it_and_a_worker_of_the_old_one_nothing_new(board: Board) -> None:
+    board.show(WORD)
+    board.environment(2, 2, 0)
+    assert notice() is None
+    assert not os.path.exists(os.environ["RDZV_NOTICE_FILE"])
+    board.show(replace(WORD, round=2))
+    assert notice() is None, "this worker belongs to the start before"
+
+
+def test_no_worker_is_past_a_step_that_is_agreed_on(board: Board) -> None:
+    notice(step=5)
+    board.show(WORD)
+    assert not board.propose(5), "it has done that"
+    assert board.propose(6)
+    assert not board.agree(7), "another one was proposed"
+    decided = threading.Event()
+    found: list[Any] = []
+
+    def worker() -> None:
+        found.append(notice(step=6))
+        decided.set()
+
+    threading.Thread(target=worker, daemon=True).start()
+    assert not decided.wait(0.05), "it waits for the decision"
+    assert board.agree(6)
+    assert decided.wait(10)
+    assert found[0].step == 6
+    assert not board.propose(8), "it stays"
+    assert json.loads(Path(os.environ["RDZV_NOTICE_FILE"]).read_text())["step"] == 6
+
+
+def test_a_worker_that_could_not_see_a_proposal_yet_is_seen(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has written where it is, and read that there is no proposal, at the very moment that there is one."""
+    notice(step=5)
+    board.show(WORD)
+    still = SimpleNamespace(sleep=lambda _: board._page.__setitem__(FIRST + AT, 6), monotonic=time.monotonic)
+    monkeypatch.setattr(board_module, "time", still)
+    assert not board.propose(6)
+
+
+@pytest.mark.parametrize("how", ["drop", "later", "nobody"])
+def test_a_worker_goes_on_when_nothing_comes_of_a_proposal(
+    board: Board, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(preemption, "HOLD_S", 0.05 if how == "nobody" else 60)
+    board.show(WORD)
+    assert board.propose(3)
+    done = threading.Event()
+    threading.Thread(target=lambda: (notice(step=3), done.set()), daemon=True).start()
+    if how == "drop":
+        board.drop(3)
+    elif how == "later":
+        while not board.propose(9):
+            pass
+    assert done.wait(10)
+    told = notice()
+    assert told is not None
+    assert told.step is None
+
+
+def test_an_old_proposal_is_not_agreed_to(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rdzv_launcher.run.notice.board.VALID_S", 0.0)
+    board.show(WORD)
+    assert board.propose(3)
+    assert not board.agree(3)
+
+
+def test_who_has_saved(board: Board) -> None:
+    board.show(WORD)
+    assert board.report(False, True) == Report(1, -1, 0, 0, 0, False, True), "nobody has said anything"
+    notice(step=2)
+    assert (board.report(False, True).waiting, board.report(False, True).at) == (1, 2)
+    board.propose(4)
+    board.agree(4)
+    notice(step=4)
+    assert board.report(False, True).waiting == 1, "it is at it"
+    notice(step=5)
+    assert (board.report(False, True).waiting, board.report(False, True).saved) == (0, 1)
+
+
+def test_saying_so_is_enough(board: Board) -> None:
+    board.show(WORD)
+    notice(step=2)
+    saved()
+    assert (board.report(True, False).waiting, board.report(True, False).saved) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"round": -1},
+        {"round": "1"},
+        {"node": True},
+        {"reason": 3},
+        {"seconds": float("nan")},
+        {"seconds": -1.0},
+        {"seconds": 1e9},
+        {"do": "end"},
+        {"do": "propose", "step": 0},
+        {"step": 2**62},
+        {"go_on": 1},
+        {"more": 1},
+    ],
+)
+def test_nonsense_is_no_word(change: dict[str, Any]) -> None:
+    assert word_of(WORD.pack()) == WORD
+    with pytest.raises(ValueError, match="n"):
+        word_of(WORD.pack() | change)
+
+
+@pytest.mark.parametrize("answer", [None, [], {}, {"at": 3}, Report(1, 2, 0, 0, 0, False, False).pack() | {"at": -2}])
+def test_nonsense_is_no_report(answer: Any) -> None:
+    with pytest.raises(ValueError, match="Report"):
+        report_of(answer)
+
+
+class Job:
+    """Nodes as an ``Agreement`` sees them: where their workers are, and what they were asked."""
+
+    def __init__(self, *at: int, per_question: int = 0) -> None:
+        self.at, self.per_question = list(at), per_question
+        self.words: list[Word] = []
+        self.agreed = 0
+        self.saved = False
+        self.leaving = [True] + [False] * (len(at) - 1)
+        self.over = threading.Event()
+
+    def ask(self, word: Word, timeout: float) -> tuple[list[Report], int]:
+        self.words.append(word)
+        self.at = [each + self.per_question for each in self.at]
+        if word.do == "agree":
+            self.agreed = word.step
+        if word.do == "over" and word.saved:
+            self.over.set()
+        accepts = [word.do != "propose" or each < word.step for each in self.at]
+        waiting = 0 if self.saved else 1
+        return [
+            Report(1, at, self.agreed, waiting, 1 - waiting, leaving, accepted)
+            for at, leaving, accepted in zip(self.at, self.leaving, accepts, strict=True)
+        ], 0
+
+    def does(self, *kinds: str) -> list[Word]:
+        return [word for word in self.words if word.do in kinds]
+
+
+def lead(job: Job, *, least: int = 1, may_agree: bool = True, monkeypatch: pytest.MonkeyPatch) -> Agreement:
+    monkeypatch.setattr(agreement_module, "_FIRST_PAUSE_S", 0.001)
+    made = Agreement(WORD, 1, job.ask, lambda: 60.0, least, may_agree)
+    made.start()
+    return made
+
+
+def test_the_step_is_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(4, 5, -1)
+    leads = lead(job, monkeypatch=monkeypatch)
+    while not job.does("over"):
+        time.sleep(0.001)
+    assert [word.step for word in job.does("propose", "agree")] == [6, 6]
+    assert not job.over.is_set()
+    job.saved = True
+    assert job.over.wait(10)
+    leads.stop()
+    assert all(word.go_on for word in job.does("over"))
+
+
+def test_steps_may_be_faster_than_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(4, 5, per_question=20)
+    leads = lead(job, monkeypatch=monkeypatch)
+    while not job.does("agree"):
+        time.sleep(0.001)
+    leads.stop()
+    tried = [word.step for word in job.does("propose")]
+    assert len(tried) == 6, "1, 2, 4, 8, 16, 32 ahead"
+    assert job.does("agree")[0].step == tried[-1]
+
+
+def test_who_never_accepts_gets_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(4, 5, per_question=2**40)
+    leads = lead(job, monkeypatch=monkeypatch)
+    while not job.does("drop"):
+        time.sleep(0.001)
+    leads.stop()
+    assert not job.does("agree")
+
+
+def test_too_few_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(4, 5)
+    leads = lead(job, least=2, may_agree=False, monkeypatch=monkeypatch)
+    while not job.does("over"):
+        time.sleep(0.001)
+    leads.stop()
+    assert not job.does("over")[0].go_on
+    assert not job.does("propose"), "not all nodes could be asked"
+
+
+def test_a_notice_of_another_round_changes_nothing(tmp_path: Path) -> None:
+    heard: list[Any] = []
+    questions: Any = SimpleNamespace(ask=lambda *_: [NodeAnswer(0, "h", 1, problem="has left")])
+    node = NodeNotices(1, str(tmp_path), 1, 0.0, heard.append, lambda: heard.append("signal"), questions)
+    assert node.answer(Question("", NOTICE, WORD.pack()))["round"] == 0, "before the first start"
+    group = WorkerGroup("default", 1, 2, (Worker(0, 1, 1, 2, 2),), generation=1)
+    node.environment({"RANK": "1", "RDZV_ROUND": "7"}, group)
+    node.answer(Question("", NOTICE, WORD.pack()))
+    node.answer(Question("", NOTICE, replace(WORD, round=7, do="over", go_on=False, saved=True).pack()))
+    assert heard == ["signal"], "of its own round; and it does not leave because others say that they do"
+    with pytest.raises(ValueError, match="Word"):
+        node.answer(Question("", NOTICE, {"do": "agree"}))
+    node.close()
+
+
+def test_what_a_scheduler_tells() -> None:
+    assert told_grace({}) is None
+    assert told_grace({"TERMINATION_GRACE_PERIOD_SECONDS": "soon"}) is None
+    assert str(told_grace({"TERMINATION_GRACE_PERIOD_SECONDS": "30"})) == "TERMINATION_GRACE_PERIOD_SECONDS=30"
+    assert time_until_end({"SLURM_JOB_END_TIME": "1000"}, 2000.0) is None
+    left = time_until_end({"SLURM_JOB_END_TIME": "2100"}, 2000.0)
+    assert left is not None
+    assert left.value == 100
