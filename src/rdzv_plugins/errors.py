@@ -170,6 +170,17 @@ class CrashLoop(RdzvError):
     )
 
 
+class JobHung(RdzvError):
+    """No worker of the job has made progress for ``--hang-timeout``, and no restart is left: the job has ended.
+
+    The summary names the worker that is different from the others, and where it stands; the stacks of all are in the
+    log directory of each node.
+    """
+
+    exit_code = 80
+    remedy_text = "Look at the stacks in the log directory: first at that worker, then at what the others wait for."
+
+
 class JoinVetoed(RdzvError):
     """A plug-in's ``rdzv_before_join`` hook refused to let this node join (a failed health check).
 

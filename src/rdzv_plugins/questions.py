@@ -16,6 +16,9 @@ STACKS = "stacks"
 
 NOTICE = "notice"
 """The kind of what nodes tell and ask each other before one of them goes: see ``rdzv_launcher.run.notice``."""
+STANDSTILL, HANG = "standstill", "hang"
+"""How long this node's workers have made no progress; and that the job hangs, which is told: see
+``rdzv_launcher.run.hangs``."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class NodeAnswer:
     """JSON, from somebody who can reach the service: to be checked."""
     problem: str = ""
     """Why there is no answer, a sentence; empty if there is one."""
+    is_silent: bool = False
+    """The node is there, and has not answered in time."""
 
 
 Answer = Callable[[Question], Any]

@@ -13,7 +13,8 @@ Asking reads a number that the agent keeps in memory, in microseconds; it import
 this project, and sends nothing. What is asked before is not protected while it is done: docs/explanation/fencing.md
 says what remains possible.
 
-``notice`` and ``saved`` are those of ``rdzv_plugins.preemption``: is the job about to lose a node?
+``notice`` and ``saved`` are those of ``rdzv_plugins.preemption``: is the job about to lose a node? ``progress``
+says that this worker is alive and well: for ``rdzv-run --hang-timeout``.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ import time
 
 from rdzv_plugins.clock import now_ns
 from rdzv_plugins.preemption import Notice, notice, saved
+from rdzv_plugins.progress_page import progress
 from rdzv_plugins.round_page import SIZE, START, UNTIL, VARIABLE
 from rdzv_plugins.shared_numbers import open_numbers
 from rdzv_plugins.stacks_on_request import register
 
-__all__ = ["Notice", "notice", "round_holds", "saved", "wait_until_round_holds"]
+__all__ = ["Notice", "notice", "progress", "round_holds", "saved", "wait_until_round_holds"]
 
 _AGAIN_S = 0.05
 

@@ -18,9 +18,6 @@ from kits.launcher.harness import Agent, Cluster, plug_in
 from rdzv_plugins import errors
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = {
-    80: "tests of the time-out for hangs",
-}
 HOOKS = """
 import os
 from rdzv_plugins import Backend, hookimpl
@@ -127,6 +124,10 @@ def _loop(cluster: Cluster, hooks: str) -> Agent:
     return alone(cluster, "--max-restarts=9", plan="0:NameError")
 
 
+def _hung(cluster: Cluster, hooks: str) -> Agent:
+    return cluster.start(["rdzv-run", "--hang-timeout=1", cluster.script("stands.py"), "--plain"])
+
+
 ENDS: dict[int, Callable[[Cluster, str], Agent]] = {
     0: _done,
     2: _wrong_use,
@@ -140,6 +141,7 @@ ENDS: dict[int, Callable[[Cluster, str], Agent]] = {
     76: _other_run,
     77: _vetoed,
     78: _other_settings,
+    80: _hung,
     81: _preempted,
     82: _loop,
     137: _worker_killed,
@@ -169,7 +171,7 @@ def test_every_code_of_the_tables_is_tried_and_says_what_to_do() -> None:
         cls.exit_code for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.RdzvError)
     }
     assert codes <= listed.keys()
-    assert codes - ENDS.keys() <= ELSEWHERE.keys()
+    assert codes <= ENDS.keys()
     for code in codes - {0}:
         assert listed[code] in ("requeue", "do not requeue", "look"), code
     by_hand = dict(rows("command-line.md", "## Exit codes"))

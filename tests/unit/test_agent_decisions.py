@@ -57,6 +57,24 @@ def end_of(done: list[steps.Step]) -> tuple[int, Outcome]:
     return end.exit_code, end.outcome
 
 
+HUNG = Failure(node_rank=1, host="other", global_rank=3, local_rank=1, pid=7, exit_code=80, hang="is stopped")
+
+
+def test_a_hang_is_a_failure_whosever_worker_is_different() -> None:
+    """It uses a restart, and without one all nodes end with its code."""
+    story = Story(restarts=1).working()
+    assert story.tell(events.Hung(1, HUNG)) == [steps.ReportHang(HUNG), steps.Stop(TERM)]
+    assert story.ends(-15) == [steps.AskPeers()]
+    assert isinstance(story.tell(events.PeersAnswered(lost=False))[-1], steps.CountRestart)
+    story.tell(events.RestartAllowed(), events.Joined(0))
+    assert story.machine.restarts_used == 1
+    assert story.tell(events.Hung(1, HUNG)) == [], "of the last generation"
+    story.tell(events.Hung(2, HUNG))
+    story.ends(-15)
+    assert isinstance(story.tell(events.PeersAnswered(lost=False))[-1], steps.FindCause)
+    assert end_of(story.tell(events.CauseFound(HUNG, "it hung"))) == (80, Outcome("failed", "it hung", HUNG))
+
+
 def test_a_job_that_is_done() -> None:
     story = Story(workers=2)
     assert story.done == [steps.Join()]

@@ -23,6 +23,7 @@ from rdzv_plugins.interfaces import Failure
 FAILURE = Failure(node_rank=1, host="other", global_rank=3, local_rank=0, pid=7, exit_code=-9)
 LOST, PEER, GONE = EndpointLost("lost"), PeerFailed("failed elsewhere", FAILURE), NodeLost("gone")
 STUCK = WorkersStuck("stuck")
+HUNG = Failure(node_rank=1, host="other", global_rank=3, local_rank=0, pid=7, exit_code=80, hang="is stopped")
 REFUSED = events.RestartRefused(FAILURE, "it failed", "it is a loop", CrashLoop.exit_code)
 ANSWERED = {
     steps.Join: "joining",
@@ -57,6 +58,7 @@ class Case(NamedTuple):
     signals: int = 1
     fenced: int = 0
     stuck: int = 0
+    hung: int = 0
     untold: int = 0
     """The group ends, and the ends of its workers are not told."""
     grace: int = 0
@@ -67,10 +69,10 @@ CASES = [
     Case(),
     Case(restarts=1, rounds=3),
     Case(restarts=2, rounds=4),
-    Case(signals=2, fenced=1, stuck=1, untold=1),
-    Case(restarts=2, rounds=4, signals=2, fenced=1, stuck=1, untold=1),
+    Case(signals=2, fenced=1, stuck=1, hung=1, untold=1),
+    Case(restarts=2, rounds=4, signals=2, fenced=1, stuck=1, hung=2, untold=1),
     Case(workers=2, signals=2),
-    Case(workers=2, restarts=1, rounds=3, fenced=1, untold=1),
+    Case(workers=2, restarts=1, rounds=3, fenced=1, hung=1, untold=1),
     Case(workers=2, restarts=2, rounds=4, signals=2, fenced=1, stuck=1, untold=1),
     Case(grace=60),
     Case(restarts=2, rounds=4, signals=2, fenced=1, stuck=1, untold=1, grace=20),
@@ -106,7 +108,7 @@ class World:
         self.end: steps.End | None = None
         self.errors: tuple[Exception, ...] = ()
         """Those that were told, and WorkersStuck where that is due."""
-        self.spent = (0, 0, 0, 0)
+        self.spent = (0, 0, 0, 0, 0)
         self._do(self.machine.begin())
 
     def copy(self) -> World:
@@ -126,7 +128,7 @@ class World:
         """What can happen, and whether it is bound to happen, sooner or later, if nothing else does."""
         if self.end is not None:
             return
-        machine, (signals, fenced, stuck, untold) = self.machine, self.spent
+        machine, (signals, fenced, stuck, hung, untold) = self.machine, self.spent
         if signals < self.case.signals:
             yield events.SignalArrived(signal.SIGTERM if signals == 0 else signal.SIGINT), False
         if self.told is not None:
@@ -150,6 +152,8 @@ class World:
                 yield events.Fenced(), False
             if stuck < self.case.stuck:
                 yield events.Stuck(0, 7, 9.0), False
+            if hung < self.case.hung:
+                yield events.Hung(machine.generation, HUNG), False
             if self.awaited is steps.Start:
                 yield events.StartFailed(LOST), False
         if machine.stage == "stopping" and not self.errors:
@@ -184,7 +188,7 @@ class World:
             yield events.Stayed()
 
     def happens(self, event: events.Event) -> None:
-        signals, fenced, stuck, untold = self.spent
+        signals, fenced, stuck, hung, untold = self.spent
         stage = self.machine.stage
         untimely = isinstance(event, events.GroupEnded) and bool(self.running)
         fails = isinstance(event, events.WorkerEnded) and event.exit_code != 0
@@ -196,6 +200,8 @@ class World:
             case events.Stuck():
                 stuck += 1
                 self.errors += (STUCK,)
+            case events.Hung():
+                hung += 1
             case events.WorkerEnded(_, rank, _):
                 self.running -= {rank}
             case events.GroupEnded():
@@ -217,7 +223,7 @@ class World:
                 self.go_on = go_on
             case events.RestartRefused():
                 self.refused = True
-        self.spent = signals, fenced, stuck, untold
+        self.spent = signals, fenced, stuck, hung, untold
         interrupts = isinstance(event, events.SignalArrived | events.GraceOver)
         if isinstance(event, ANSWERS) or interrupts or self.awaited is steps.Start:
             self.awaited = None
@@ -228,6 +234,10 @@ class World:
         if stage == "working" and (fails or untimely):
             self.own_failure = True
             assert isinstance(done[0], steps.Report), "a failure is told before anything else is done"
+        if isinstance(event, events.Hung):
+            self.own_failure = True
+            assert isinstance(done[0], steps.ReportHang), "so is a hang"
+            assert isinstance(done[1], steps.Stop), "and the workers are stopped for it"
         self._do(done)
 
     def _do(self, todo: tuple[steps.Step, ...]) -> None:
@@ -365,6 +375,7 @@ class Explorer:
         late: list[events.Event] = [
             events.WorkerEnded(world.machine.generation - 1, 0, 3),
             events.GroupEnded(world.machine.generation - 1),
+            events.Hung(world.machine.generation - 1, HUNG),
         ]
         late += [] if world.awaited is steps.AskPeers else [events.PeersAnswered(lost=True)]
         late += [] if world.awaited is steps.CountRestart else [events.RestartAllowed(), REFUSED]
@@ -374,6 +385,7 @@ class Explorer:
         late += [] if world.machine.stage == "working" else [events.Fenced()]
         notice = [events.GraceOver(), events.NoticeAnswered(False, True)]
         late += [] if world.case.grace and world.last_signal else notice
+        late += [] if world.machine.stage == "working" else [events.Hung(world.machine.generation, HUNG)]
         late += [] if world.machine.stage in ("working", "delaying") else [events.NodesWait()]
         for event in late:
             machine = copy.copy(world.machine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,13 @@ def test_without_a_traceback_the_rank_tells() -> None:
     assert spent(failure(code=3, rank=2), 1.0).what == "rank 2 ended with exit code 3"
     assert spent(failure(code=-9, rank=2), 1.0).what == "rank 2 ended with signal 9 (SIGKILL)"
     assert spent(failure(VALUE, code=-9, rank=2), 1.0).what == "rank 2 ended with signal 9 (SIGKILL)", "of earlier"
+
+
+def test_a_hang_is_told_by_the_rank_that_is_different() -> None:
+    hung = replace(
+        failure(code=80), hang="is at train.py:3 in step, and no worker of the job has made progress for 9 s"
+    )
+    assert spent(hung, 1.0) == Spent(f"rank {hung.global_rank} stood still", 1.0)
 
 
 def test_three_times_in_a_row_is_a_loop() -> None:

@@ -208,6 +208,8 @@ def test_our_own_options_take_no_spelling_of_torchs_and_there_is_no_other():
         "--version",
         "--exit-barrier-timeout",
         "--exit_barrier_timeout",
+        "--hang-timeout",
+        "--hang_timeout",
         "--health-port",
         "--health_port",
         "--enable-tiered-parallel-tcpstore",

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from rdzv_launcher import console
-from rdzv_launcher.run.summary import failure_summary
+from rdzv_launcher.run.summary import describe, failure_summary
 from rdzv_plugins.errors import PeerFailed, RendezvousFailed
 from rdzv_plugins.interfaces import Failure, Outcome
 from rdzv_plugins.plain_text import printable, printable_data, printable_lines
@@ -84,6 +84,19 @@ def test_failure_of_another_node_is_read_without_harm():
     assert text.replace("\n", "").isprintable()
     assert "  | red\n" in text
     assert text.count("\n  first failure: ") == 1
+
+
+def test_where_a_worker_hangs_is_told_and_shown_as_text():
+    hung = Failure(1, "h", 3, 0, 7, 80, cause="rank 3 is\x1b[2J stopped", hang="is stopped at\x1b[2J a.py:3")
+    told = parse_failure(to_json(hung))
+    assert told.hang.startswith("is stopped at")
+    assert "\x1b" not in describe(told)
+    text = failure_summary(told, {}, node_rank=0, restarts="")
+    assert text.startswith(
+        "the job failed: it hung.\n  who is different: rank 3 (node 1 on h, local rank 0, pid 7) is st"
+    )
+    assert "ended with" not in text
+    assert "stderr" not in text
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def _nodes(members: Sequence[KeyValue], told: Sequence[KeyValue]) -> dict[str, _
 
 
 def _answer(node: _Node, timeout: float) -> NodeAnswer:
-    answer, problem = None, ""
+    answer, problem, silent = None, "", False
     if is_whole(node.parts):
         try:
             answer, problem = unpack_answer(node.parts)
@@ -143,5 +143,6 @@ def _answer(node: _Node, timeout: float) -> NodeAnswer:
     elif node.gone:
         problem = "has left the job, or was lost"
     else:
+        silent = True
         problem = f"has not answered within {timeout:g} s: its agent is stopped, or its machine is too busy"
-    return NodeAnswer(node.rank, node.host, node.pid, answer, printable(problem))
+    return NodeAnswer(node.rank, node.host, node.pid, answer, printable(problem), silent)

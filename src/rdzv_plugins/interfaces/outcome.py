@@ -22,6 +22,10 @@ class Failure:
     cause: str = ""
     """What is known beyond its end and its last lines, a sentence: an out-of-memory kill, say. Empty: nothing is."""
 
+    hang: str = ""
+    """Of a worker that was found to be different in a job that hangs: where it stood, a verb first. It had not ended
+    then, and ``exit_code`` is that of ``JobHung``. Empty: it has ended by itself."""
+
     @property
     def process_exit_code(self) -> int:
         """The exit code that a shell would report: the code itself, or 128+n for signal n."""

@@ -39,6 +39,11 @@ class ProcessStat:
         return self._fields[4] != "0"
 
     @property
+    def major_faults(self) -> int:
+        """How often it had to wait for a page of a file, or of swap."""
+        return int(self._fields[9])
+
+    @property
     def cpu_ticks(self) -> int:
         """CPU time so far, user and system, in ticks of the clock (``SC_CLK_TCK``)."""
         return int(self._fields[11]) + int(self._fields[12])

@@ -57,7 +57,8 @@ def _failure(data: dict[str, Any]) -> Failure:
         raise TypeError("its stderr is no list of lines")
     stderr = tuple(printable(str(line)) for line in lines[-_MOST_LINES:])
     cause = printable(str(data.get("cause", "")))[:_SENTENCE]
-    return Failure(host=printable(str(data["host"])), stderr=stderr, cause=cause, **numbers)
+    hang = printable(str(data.get("hang", "")))[:_SENTENCE]
+    return Failure(host=printable(str(data["host"])), stderr=stderr, cause=cause, hang=hang, **numbers)
 
 
 def ended_error(outcome: Outcome, request: Request) -> errors.RendezvousFailed:

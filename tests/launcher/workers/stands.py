@@ -1,5 +1,7 @@
 """Ranks of a gloo group that hang: each where its arguments say (RANK=FUNCTION ...), the others in an all_reduce.
 
+``RANK@ROUND=FUNCTION``: only in this round.
+
 ``--plain``: without torch, and the others sleep. ``--hidden``: no debugger may look that has not CAP_SYS_PTRACE.
 """
 
@@ -87,6 +89,7 @@ if "--hidden" in sys.argv:
         import rdzv_plugins.worker  # noqa: F401
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 where = dict(each.split("=") for each in sys.argv[1:] if "=" in each)
-if where.get(rank) != "ignore_sigterm":
+place = where.get(f"{rank}@{os.environ.get('RDZV_ROUND')}", where.get(rank, "stand"))
+if place != "ignore_sigterm":
     say()
-globals()[where.get(rank, "stand")]()
+globals()[place]()

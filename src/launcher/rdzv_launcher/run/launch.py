@@ -13,7 +13,7 @@ from typing import Any
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import say
-from rdzv_launcher.run.agent import steps
+from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.decisions import Limits
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
@@ -22,6 +22,8 @@ from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignal
 from rdzv_launcher.run.caller import Caller, Ending
 from rdzv_launcher.run.fence.fence import Fence
 from rdzv_launcher.run.fence.run_directory import RunDirectory
+from rdzv_launcher.run.hangs.node import NodeHangs
+from rdzv_launcher.run.hangs.place import Place
 from rdzv_launcher.run.health.answers import Health
 from rdzv_launcher.run.health.pulse import Pulse
 from rdzv_launcher.run.health.readiness import readiness
@@ -46,7 +48,7 @@ from rdzv_plugins.assemble.create import create_handler
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure
-from rdzv_plugins.questions import NOTICE, Question
+from rdzv_plugins.questions import HANG, NOTICE, STANDSTILL, Question
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +121,7 @@ class Launch:
     ) -> None:
         self._caller = caller
         self._spec = spec = start.spec
+        self._handler = handler
         self._farewell = ""
         self._event_log = event_log
         monitor = WorkerMonitor(Path(directory.pipes))
@@ -135,7 +138,7 @@ class Launch:
             self._output,
             self._stacks,
             inbox,
-            lambda own: self._added(own, handler.worker_env(own)),
+            self._extra,
             lambda: handler.use_agent_store,
         )
         notice = start.notice
@@ -175,6 +178,14 @@ class Launch:
         )
         health.tell_by(lambda: readiness(self._loop.decisions.stage, self._loop.group, handler.waits_for()))
         self._run_id = handler.get_run_id()
+        self._hangs = NodeHangs(
+            start.own.hang_timeout,
+            spec.nproc,
+            self._place,
+            self._stacks,
+            handler.questions,
+            lambda generation, failure: inbox.put(events.Hung(generation, failure)),
+        )
         if handler.questions is not None:
             handler.questions.answer_with(self._answer)
 
@@ -188,9 +199,26 @@ class Launch:
                 return end.exit_code
             return self._tell(end)
         finally:
+            self._hangs.close()
             self._notices.close()
             if self._farewell:  # below everything that the workers still printed
                 say("rdzv-run", self._farewell)
+
+    def _extra(self, own: dict[str, str]) -> dict[str, str]:
+        """What a worker's variables get beside its own."""
+        assert self._loop.group is not None
+        handlers = self._handler.worker_env(own)
+        hangs, notices = self._hangs.environment(own), self._notices.environment({**own, **handlers}, self._loop.group)
+        return {**handlers, **self._fence.environment, **self._stacks.environment, **hangs, **notices}
+
+    def _place(self) -> Place:
+        """This node in the job, for the watch for hangs. Any thread may ask."""
+        group, stage = self._loop.group, self._loop.decisions.stage
+        if group is None:
+            return Place()
+        works = stage in ("working", "barrier", "staying") and bool(group.pids)
+        node = self._node()
+        return Place(group.group_rank, group.group_world_size, group.generation, works, node.workers)
 
     def _node(self) -> Node:
         """Who works here now, for whoever asks for stacks. Any thread may ask."""
@@ -202,15 +230,10 @@ class Launch:
         workers = workers_in(group.pids, ranks)
         return Node(host, agent, self._run_id, group.group_rank, workers, self._stacks.own)
 
-    def _added(self, own: dict[str, str], handlers: dict[str, str]) -> dict[str, str]:
-        """What a worker with the variables ``own`` gets besides; ``handlers`` is what plug-ins give it."""
-        assert self._loop.group is not None
-        notices = self._notices.environment({**own, **handlers}, self._loop.group)
-        return handlers | self._fence.environment | dict(self._stacks.environment) | dict(notices)
-
     def _answer(self, question: Question) -> Any:
         """As ``questions.Answer``."""
-        return (self._notices if question.kind == NOTICE else self._stacks).answer(question)
+        by_kind = {NOTICE: self._notices.answer, STANDSTILL: self._hangs.answer, HANG: self._hangs.answer}
+        return by_kind.get(question.kind, self._stacks.answer)(question)
 
     def _ending(self, end: steps.End) -> Ending:
         """The end as it is told to who has called this launch."""

@@ -11,6 +11,9 @@ from rdzv_launcher.run.workers.preloading import PRELOAD
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.options import option, parse_conf, parse_options
 
+HANG_S = 1.0
+"""The least time-out for hangs: what is shorter cannot be told from a busy machine."""
+
 
 @dataclass(frozen=True)
 class OwnOptions:
@@ -35,6 +38,7 @@ class OwnOptions:
         help="Which failures end the job, with exit code 82, when they have come three times in a row at the same "
         "place: those of the program's text, any, or none.",
     )
+    hang_timeout: float = option(0.0, help="The same as --hang-timeout.", unit="s", minimum=0)
     health_port: int = option(0, help="The same as --health-port.", minimum=0, maximum=65535)
     health_timeout: float = option(
         60.0,
@@ -63,9 +67,17 @@ def read_own(args: argparse.Namespace) -> OwnOptions:
             f"--preempt-grace={args.preempt_grace:g} is no time",
             remedy="Up to 86400 seconds, or 0: no notice is given.",
         )
+    hang_timeout = args.hang_timeout or own.hang_timeout
+    if hang_timeout and not HANG_S <= hang_timeout < float("inf"):
+        name = "--hang-timeout" if args.hang_timeout else "--rdzv-conf hang_timeout"
+        raise UsageError(
+            f"{name}={hang_timeout:g} cannot be the time-out for hangs",
+            remedy=f"{HANG_S:g} s or more; 0 for none. More than the longest time for which all ranks may wait.",
+        )
     return dataclasses.replace(
         own,
         health_port=args.health_port or own.health_port,
+        hang_timeout=hang_timeout,
         preempt_grace=args.preempt_grace or own.preempt_grace,
         notice_signals=args.notice_signals or own.notice_signals.replace(":", ","),
         worker_notice_signal=args.worker_notice_signal or own.worker_notice_signal,

@@ -26,10 +26,13 @@ def describe_exit(exit_code: int) -> str:
 
 
 def describe(failure: Failure) -> str:
-    """One line: rank, node, how it ended."""
+    """One line: rank, node, how it ended, or where it stands in a job that hangs."""
+    how = failure.hang or f"ended with {describe_exit(failure.exit_code)}"
+    if failure.global_rank < 0:  # what its workers do is not known
+        return f"node {failure.node_rank} on {failure.host} (agent's pid {failure.pid}) {how}"
     return (
         f"rank {failure.global_rank} (node {failure.node_rank} on {failure.host}, local rank {failure.local_rank}, "
-        f"pid {failure.pid}) ended with {describe_exit(failure.exit_code)}"
+        f"pid {failure.pid}) {how}"
     )
 
 
@@ -41,6 +44,8 @@ def failure_summary(
     ``why``: why the job has ended although restarts were left; empty if none was.
     """
     lines = ["the job failed.", f"  first failure: {describe(first)}"]
+    if first.hang:
+        lines = ["the job failed: it hung.", f"  who is different: {describe(first)}"]
     if why:
         lines.insert(1, f"  {why}")
     usual = _HINTS.get(signal.Signals(-first.exit_code)) if -first.exit_code in set(signal.Signals) else None
@@ -50,7 +55,7 @@ def failure_summary(
     if first.stderr:
         lines.append("  the last lines of its stderr:")
         lines += [f"  | {line}" for line in first.stderr]
-    else:
+    elif not first.hang:
         lines.append("  nothing of its stderr is known.")
     others = {rank: code for rank, code in sorted(here.items()) if rank != first.global_rank}
     if others:

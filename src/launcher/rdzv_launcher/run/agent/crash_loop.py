@@ -54,6 +54,8 @@ def spent(failure: Failure, ran: float) -> Spent:
     found = read_traceback(failure.stderr) if failure.exit_code > 0 else None
     if found is not None and found.place:
         return Spent(f"{found.exception} at {found.place}", ran, found.is_of_the_text)
+    if failure.hang:
+        return Spent(f"rank {failure.global_rank} stood still", ran)
     return Spent(f"rank {failure.global_rank} ended with {describe_exit(failure.exit_code)}", ran)
 
 

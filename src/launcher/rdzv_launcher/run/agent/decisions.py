@@ -4,7 +4,7 @@ Events go in by ``handle``, each with the caller's monotonic time in seconds; st
 order. An agent is in one of these stages:
 
 1. *joining* a round, and exchanging ranks in it;
-2. *working*: its workers run;
+2. *working*: its workers run; when the job hangs that is a failure, whosever worker is different;
 3. *stopping*: they are being stopped, for what comes next (``_Next``); what is left of them holds everything up;
 4. *asking*, after a failure: was a node lost? Then it is no failure of this one, and uses up no restart;
 5. *counting* a restart: is there one for the job, and when? *delaying* it;
@@ -152,6 +152,10 @@ class Decisions:
                 return self._on_error(error, now) if self._stage == "working" else self._ended_group()
             case events.WorkerEnded(generation, local_rank, exit_code):
                 return self._on_worker(local_rank, exit_code, now) if generation == self._generation else ()
+            case events.Hung(generation, failure):
+                if self._stage != "working" or generation != self._generation:
+                    return ()
+                return (steps.ReportHang(failure), *self._stop(signal.SIGTERM, "ask", now))
             case events.GroupEnded(generation):
                 return self._on_group(now) if generation == self._generation else ()
             case events.TimePassed():

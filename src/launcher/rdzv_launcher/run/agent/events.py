@@ -66,6 +66,16 @@ class Stuck:
 
 
 @dataclass(frozen=True)
+class Hung:
+    """No worker of the job has made progress for as long as the user gives them."""
+
+    generation: int
+    """That of the ``Start`` of this node's workers."""
+    failure: Failure
+    """The worker that is different, of whatever node."""
+
+
+@dataclass(frozen=True)
 class NodesWait:
     """While the workers run: the nodes of the round change, or another node restarts its workers."""
 
@@ -167,6 +177,7 @@ Event: TypeAlias = (
     | GroupEnded
     | Fenced
     | Stuck
+    | Hung
     | NodesWait
     | PeersAnswered
     | RestartAllowed

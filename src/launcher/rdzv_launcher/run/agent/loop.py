@@ -96,6 +96,8 @@ class AgentLoop:
         self._untold: deque[Event] = deque()
         """What was taken from the inbox, and not told to the decisions yet."""
         self._failures: dict[int, int] = {}
+        self._hang: Failure | None = None
+        """Who was different when the newest generation hung."""
         self._report: threading.Thread | None = None
         self._look_at = self._started_at = 0.0
         self._stuck_at: float | None = None
@@ -206,6 +208,9 @@ class AgentLoop:
                 return self._start(generation, restarts_used)
             case steps.Report(local_rank, exit_code):
                 self._tell_failure(local_rank, exit_code)
+            case steps.ReportHang(failure):
+                self._hang = failure
+                self._report_failure(failure)
             case steps.Stop(number):
                 self._note_simultaneous()
                 self._workers.signal(number)
@@ -281,7 +286,7 @@ class AgentLoop:
 
     def _start(self, generation: int, restarts_used: int) -> Event | None:
         assert self._group is not None
-        self._failures, self._report = {}, None
+        self._failures, self._report, self._hang = {}, None, None
         self._pulse.beat(_START_S)
         self._group = replace(self._group, generation=generation, restarts_used=restarts_used)
         try:
@@ -294,8 +299,10 @@ class AgentLoop:
         return None
 
     def _tell_failure(self, local_rank: int, exit_code: int) -> None:
+        self._report_failure(self._failure_here(local_rank, exit_code))
+
+    def _report_failure(self, failure: Failure) -> None:
         """Tell the others on a thread of its own: it goes over the network, and the workers are to be stopped now."""
-        failure = self._failure_here(local_rank, exit_code)
         logger.error("%s", describe(failure))
 
         def tell() -> None:
@@ -324,6 +331,8 @@ class AgentLoop:
 
     def _failure_here(self, local_rank: int, exit_code: int) -> Failure:
         assert self._group is not None
+        if self._hang is not None:
+            return self._hang
         stderr, cause = self._workers.tail(local_rank), self._workers.cause(local_rank, exit_code)
         return self._group.failure(local_rank, exit_code, host=self._host, stderr=stderr, cause=cause)
 

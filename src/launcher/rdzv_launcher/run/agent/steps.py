@@ -11,7 +11,7 @@ import signal
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.interfaces import Failure, Outcome
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,14 @@ class Report:
 
     local_rank: int
     exit_code: int
+
+
+@dataclass(frozen=True)
+class ReportHang:
+    """Tell the others, without waiting for it, that the job hangs: it counts as the first failure of the round."""
+
+    failure: Failure
+    """The worker that is different, of whatever node."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +142,7 @@ Step: TypeAlias = (
     Join
     | Start
     | Report
+    | ReportHang
     | Stop
     | Kill
     | AskPeers

@@ -33,6 +33,17 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         "(also RDZV_PRELOAD, or --rdzv-conf preload=MODULE[:MODULE...])",
     )
     ours.add_argument(
+        "--hang-timeout",
+        "--hang_timeout",
+        action=Value,
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="a job of which no worker makes progress for so long hangs: the stacks of all are stored, the one that is "
+        "different is named, and the workers are restarted, or the job ends with 80; 0: off (also RDZV_HANG_TIMEOUT, "
+        "or --rdzv-conf hang_timeout=SECONDS)",
+    )
+    ours.add_argument(
         "--health-port",
         "--health_port",
         action=Value,

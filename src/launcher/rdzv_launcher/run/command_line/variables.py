@@ -12,6 +12,7 @@ from rdzv_plugins.errors import UsageError
 
 _ALSO = {
     "exit_barrier_timeout": "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
+    "hang_timeout": "RDZV_HANG_TIMEOUT",
     "health_port": "TORCHELASTIC_HEALTH_CHECK_PORT",
     "notice_signals": "RDZV_NOTICE_SIGNALS",
     "preempt_grace": "RDZV_PREEMPT_GRACE",

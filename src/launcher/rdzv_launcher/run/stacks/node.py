@@ -69,9 +69,13 @@ class NodeStacks:
         try:
             node = self._node()
             if any(processes.is_there(processes.look(worker.pid)) for worker in node.workers):
-                self._store(workers_of(self._gather(within, native=0)), (), f"workers of this node {why}")
+                self.store_reports(workers_of(self._gather(within, native=0)), (), f"workers of this node {why}")
         except Exception as error:
             logger.warning("the stacks of the workers could not be read: %s", error)
+
+    def own_workers(self, within: float) -> list[WorkerReport]:
+        """Where this node's workers are, after about ``within`` seconds at the latest. Any thread."""
+        return workers_of(self._gather(within, children=True))
 
     def store_of_peers(self, questions: Questions | None, why: str) -> None:
         """The same of the other nodes' workers, which are asked; on a thread of its own, and returns at once."""
@@ -91,9 +95,10 @@ class NodeStacks:
             logger.debug("the other nodes could not be asked for their stacks: %s", error)
             return
         workers, silent = read(answers)
-        self._store([each for each in workers if each.process.state != "ended"], silent, why)
+        self.store_reports([each for each in workers if each.process.state != "ended"], silent, why)
 
-    def _store(self, workers: Iterable[WorkerReport], silent: Iterable[Silent], why: str) -> None:
+    def store_reports(self, workers: Iterable[WorkerReport], silent: Iterable[Silent], why: str) -> None:
+        """Store what was gathered, and say in one line where, and why."""
         text = report_text(list(workers), list(silent), threads=True)
         self._stored += 1
         node = self._node()

@@ -32,7 +32,7 @@ class Process:
 
 def name_of(pid: int) -> str:
     """What the kernel calls the process; empty if there is none."""
-    return _read(pid, "comm").strip()
+    return read(pid, "comm").strip()
 
 
 def look(pid: int) -> Process | None:
@@ -40,8 +40,8 @@ def look(pid: int) -> Process | None:
     stat = read_stat(pid)
     if stat is None:
         return None
-    channel = _read(pid, "wchan").strip()
-    command = " ".join(filter(None, _read(pid, "cmdline").split("\0")))
+    channel = read(pid, "wchan").strip()
+    command = " ".join(filter(None, read(pid, "cmdline").split("\0")))
     return Process(pid, stat.parent, stat.state, channel if channel != "0" else "", command[:_COMMAND])
 
 
@@ -52,7 +52,7 @@ def is_there(process: Process | None) -> bool:
 
 def environment(pid: int) -> dict[str, str]:
     """The variables with which a process was started; empty if they may not be read."""
-    pairs = (each.partition("=") for each in _read(pid, "environ").split("\0"))
+    pairs = (each.partition("=") for each in read(pid, "environ").split("\0"))
     return {name: value for name, _, value in pairs if name}
 
 
@@ -78,7 +78,7 @@ def is_python(pid: int) -> bool | None:
 
 def catches(pid: int, number: int) -> bool:
     """Whether the process has a handler for signal ``number``."""
-    for line in _read(pid, "status").splitlines():
+    for line in read(pid, "status").splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.partition(":")[2], 16) >> (number - 1) & 1)
     return False
@@ -86,19 +86,20 @@ def catches(pid: int, number: int) -> bool:
 
 def kernel_stack(pid: int) -> list[str]:
     """The functions of the kernel in which it is, the innermost first; empty where only root may know."""
-    lines = (line.partition("] ")[2].partition("+")[0] for line in _read(pid, "stack").splitlines())
+    lines = (line.partition("] ")[2].partition("+")[0] for line in read(pid, "stack").splitlines())
     return [line for line in lines if line]
 
 
 def user_of(pid: int) -> int | None:
     """The user as whom it runs."""
-    for line in _read(pid, "status").splitlines():
+    for line in read(pid, "status").splitlines():
         if line.startswith("Uid:"):
             return int(line.split()[2])
     return None
 
 
-def _read(pid: int, name: str) -> str:
+def read(pid: int, name: str) -> str:
+    """A file of a process in /proc; empty if it has none, or may not be read."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read().decode(errors="replace")

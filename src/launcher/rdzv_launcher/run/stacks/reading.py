@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,21 @@ def py_spy() -> str | None:
 
 def by_py_spy(process: processes.Process, *, native: bool = False, timeout: float) -> list[Thread]:
     """The threads of a Python process; ``native``: with the native frames among those of Python, which is slower."""
+    data = py_spy_threads(process, ("--native",) if native and not process.stands_still else (), timeout=timeout)
+    try:
+        return _threads(data)
+    except (ValueError, KeyError, TypeError) as error:
+        raise _something_else(error) from None
+
+
+def py_spy_threads(process: processes.Process, flags: Sequence[str] = (), *, timeout: float) -> list[dict[str, Any]]:
+    """What ``py-spy dump`` says of the threads of a Python process, with these flags."""
     program = py_spy()
     if program is None:
         raise NoStacks(f"py-spy is not installed ({INSTALL})")
-    command = [program, "dump", "--json", "--pid", str(process.pid)]
+    command = [program, "dump", "--json", "--pid", str(process.pid), *flags]
     if process.stands_still:
         command.append("--nonblocking")  # py-spy would wait for a stop that never comes
-    elif native:
-        command.append("--native")
     try:
         ended = subprocess.run(
             command,
@@ -78,9 +86,14 @@ def by_py_spy(process: processes.Process, *, native: bool = False, timeout: floa
     if ended.returncode:
         raise NoStacks(f"py-spy: {_reason(ended.stderr.decode(errors='replace'), process.pid)}")
     try:
-        return _threads(json.loads(ended.stdout[:_MOST_OUTPUT]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise NoStacks(f"py-spy has written something else than stacks: {error!r}") from None
+        found: list[dict[str, Any]] = json.loads(ended.stdout[:_MOST_OUTPUT])
+    except ValueError as error:
+        raise _something_else(error) from None
+    return found
+
+
+def _something_else(error: Exception) -> NoStacks:
+    return NoStacks(f"py-spy has written something else than stacks: {error!r}")
 
 
 def by_request(process: processes.Process, directory: Path | None, *, timeout: float) -> list[Thread]:

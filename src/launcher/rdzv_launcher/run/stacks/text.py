@@ -53,16 +53,17 @@ def headline(groups: Sequence[Group], silent: Sequence[Silent] = ()) -> str:
 
 
 def _part(group: Group) -> str:
-    return f"{named(group.ranks)} ({_where_from(group)}) {_doing(group)}"
+    return f"{named(group.ranks)} ({_where_from(group)}) {doing(group)}"
 
 
 def _most(group: Group, odd: Sequence[Group]) -> str:
     if len(group.workers) == 1:
         return _part(group)
-    return f"{f'the other {len(group.workers)}' if odd else 'all'} {_doing(group)}"
+    return f"{f'the other {len(group.workers)}' if odd else 'all'} {doing(group)}"
 
 
-def _doing(group: Group) -> str:
+def doing(group: Group) -> str:
+    """What its workers do, with a verb: ``is stopped at a.py:3 in step``."""
     place = f" {printable(group.where, 200)}" if group.where else ""
     one = len(group.workers) == 1
     be = "is" if one else "are"

@@ -1,0 +1,1 @@
+"""Whether a job hangs, and by whom."""

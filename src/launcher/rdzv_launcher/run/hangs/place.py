@@ -1,0 +1,21 @@
+"""This node's place in the job, as the watch for hangs is told it by the agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdzv_launcher.run.stacks.gathering import Worker
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this node is now. Any thread may have it."""
+
+    node_rank: int = -1
+    nodes: int = 0
+    """Those of the round."""
+    generation: int = 0
+    """Counts the starts of workers on this node."""
+    works: bool = False
+    """Its workers run, or are done and wait for those of others."""
+    workers: tuple[Worker, ...] = ()

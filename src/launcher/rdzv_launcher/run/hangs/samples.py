@@ -1,0 +1,89 @@
+"""Samples of where a worker's main thread is, by py-spy. What its variables hold stays here: only a number leaves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rdzv_launcher.run.stacks import processes, reading
+
+Native = Literal["loop", "waits", "computes"]
+"""What the main thread does below its innermost line of Python: nothing but run this line, wait for others, anything
+else."""
+
+_WAITS = re.compile(r"(?i)nccl|hccl|rccl|gloo::|c10d|(?:cu|cuda|hip|acl|npu)\w*(?:synchronize|query)")
+_LOOKS = 2
+"""So often no native code has to be found: a stack may be one that cannot be read."""
+_MEETINGS = (
+    ("distributed/distributed_c10d.py", ""),
+    ("distributed/c10d_logger.py", ""),
+    ("distributed/_functional_collectives.py", ""),
+    ("distributed/rendezvous.py", ""),
+    ("cuda/__init__.py", "synchronize"),
+    ("cuda/streams.py", "synchronize"),
+    ("npu/utils.py", "synchronize"),
+)
+"""Files, and functions in them, where a worker waits for others or for its device."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Where the main thread was at one moment."""
+
+    at: float
+    """The moment (monotonic, seconds)."""
+    print: int
+    """Equal for the same lines with the same variables."""
+    runs: bool
+    """Python's own code was running: the thread was on a processor, and held the interpreter's lock."""
+    meets: bool
+    """It is in a call that waits for other workers, or for the device."""
+
+
+def take(process: processes.Process, at: float, *, timeout: float) -> Sample:
+    """A sample of a Python process; pauses it for some milliseconds. Raises ``NoStacks``."""
+    main = _main(reading.py_spy_threads(process, ("--locals",), timeout=timeout), process.pid)
+    frames = main["frames"]
+    values = tuple((frame["name"], frame["filename"], frame["line"], *_values(frame)) for frame in frames)
+    places = [(str(frame["filename"]), str(frame["name"])) for frame in frames[:1]]
+    return Sample(at, hash(values), bool(main["active"] and main["owns_gil"]), bool(places) and is_meeting(*places[0]))
+
+
+def below_python(process: processes.Process, *, timeout: float) -> Native:
+    """What the main thread does in native code: it takes seconds to know. Raises ``NoStacks``."""
+    for _ in range(_LOOKS):
+        if names := _native_names(process, timeout):
+            return "waits" if any(_WAITS.search(name) for name in names) else "computes"
+    return "loop"
+
+
+def _native_names(process: processes.Process, timeout: float) -> list[str]:
+    """The functions that its innermost line of Python is in, or has called; empty if there is none."""
+    names = []
+    for frame in _main(reading.py_spy_threads(process, ("--native",), timeout=timeout), process.pid)["frames"]:
+        if frame["line"]:
+            break
+        names.append(str(frame["name"]))
+    return names
+
+
+def is_meeting(file: str, function: str) -> bool:
+    """Whether a call of this function waits for other workers, or for the device."""
+    return any(
+        f"/torch/{name}" in file or f"/torch_npu/{name}" in file for name, only in _MEETINGS if only in ("", function)
+    )
+
+
+def _values(frame: dict[str, Any]) -> Sequence[object]:
+    return [(each["name"], each["addr"], each["repr"]) for each in frame["locals"] or ()]
+
+
+def _main(threads: Sequence[dict[str, Any]], pid: int) -> dict[str, Any]:
+    found = next((each for each in threads if each["os_thread_id"] == pid), None)
+    if found is None:
+        found = next((each for each in threads if each["thread_name"] == "MainThread"), None)
+    if found is None:
+        raise reading.NoStacks("py-spy has found no main thread")
+    return found

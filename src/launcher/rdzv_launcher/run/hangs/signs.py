@@ -1,0 +1,68 @@
+"""Signs of life of a worker, as the kernel counts them: cheap to read, and nothing in the worker. Linux (/proc)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rdzv_launcher.run.stacks import processes
+from rdzv_plugins.linux.process_stat import ProcessStat, read_stat
+
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What was counted for one process until a moment. Times in seconds."""
+
+    at: float
+    """The moment (monotonic)."""
+    state: str
+    """A letter, as of /proc/PID/stat."""
+    born: int
+    """When it was started, in ticks: another process with the same id has another one."""
+    main_s: float
+    """What the main thread had of a processor, or wanted while others had it."""
+    all_s: float
+    """What all threads had, and the children that have been waited for."""
+    faults: int
+    """Pages that it had to wait for, of a file or of swap: reading of a kind that is not among the bytes."""
+    moved: int
+    """Bytes that it has read and written by files and pipes; 0 where that may not be seen."""
+
+
+def read_signs(pid: int) -> Signs | None:
+    """The signs of a process; None if it has ended."""
+    stat = read_stat(pid)
+    if stat is None or not stat.lives:
+        return None
+    all_s = _all_s(stat)
+    main_s = _main_s(pid, all_s)
+    return Signs(time.monotonic(), stat.state, int(stat.started), main_s, all_s, stat.major_faults, _moved(pid))
+
+
+def below_s(pid: int, pids_of: Callable[[int], list[int]]) -> float:
+    """What all processes below one had of processors, or wanted, in seconds. ``pids_of``: of ``children_now``."""
+    total = 0.0
+    for each in processes.below(pid, pids_of):
+        if stat := read_stat(each):
+            all_s = _all_s(stat)
+            total += max(all_s, _main_s(each, all_s))
+    return total
+
+
+def _all_s(stat: ProcessStat) -> float:
+    return (stat.cpu_ticks + stat.waited_ticks) * _TICK_S
+
+
+def _main_s(pid: int, otherwise: float) -> float:
+    """Of the main thread, with its time in the queue; ``otherwise`` where the kernel does not say."""
+    schedstat = processes.read(pid, "schedstat").split()
+    return sum(map(int, schedstat[:2])) / 1e9 if len(schedstat) == 3 else otherwise
+
+
+def _moved(pid: int) -> int:
+    lines = processes.read(pid, "io").splitlines()[:2]  # rchar, wchar
+    return sum(int(line.rpartition(" ")[2]) for line in lines)

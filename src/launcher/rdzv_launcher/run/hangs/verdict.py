@@ -1,0 +1,126 @@
+"""Does the job hang? Judged from what its nodes say of their workers, which is checked. No I/O, no clock.
+
+It does if all nodes of the round have answered and none of their workers has made progress for the time-out. A node
+that says otherwise, or cannot tell, stands against it: a restart in vain is worse than a late one. Only a node that has
+been silent, or has answered nonsense, for twice the time-out counts as one that stands still itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rdzv_launcher.run.hangs.standstill import Kind, Standing
+from rdzv_plugins.plain_text import printable
+from rdzv_plugins.questions import NodeAnswer
+
+_KINDS: tuple[Kind, ...] = ("moves", "waits", "spins", "loops", "stopped", "stuck", "done")
+_MOST_WORKERS = 4096
+SUSPECTED = 0.5
+"""After this part of the time-out a job is suspected. What can only be known by samples is known from then on."""
+
+
+@dataclass(frozen=True)
+class NodeStanding:
+    """What one node says."""
+
+    node_rank: int
+    """As its agent knows it; -1 before its first round."""
+    works: bool
+    """Its workers run, or are done; False: it starts or stops them."""
+    watches: bool
+    """It was started with a time-out for hangs: else it cannot tell."""
+    workers: Mapping[int, Standing]
+    """By global rank."""
+
+    def data(self) -> dict[str, Any]:
+        """As JSON."""
+        workers = [[rank, each.kind, each.seconds] for rank, each in self.workers.items()]
+        return {"node_rank": self.node_rank, "works": self.works, "watches": self.watches, "workers": workers}
+
+
+def standing_of(answer: Any) -> NodeStanding:
+    """The opposite of ``data``, of somebody else's JSON. Raises ``ValueError``."""
+    try:
+        node_rank, works, watches = answer["node_rank"], answer["works"], answer["watches"]
+        if type(node_rank) is not int or type(works) is not bool or type(watches) is not bool:
+            raise ValueError("its rank, or what it does")
+        workers = {}
+        for rank, kind, seconds in answer["workers"][:_MOST_WORKERS]:
+            if type(rank) is not int or kind not in _KINDS or type(seconds) not in (int, float):
+                raise ValueError("a worker's standing")
+            workers[rank] = Standing(kind, float(seconds) if math.isfinite(seconds) else 0.0)
+        return NodeStanding(node_rank, works, watches, workers)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What follows from the answers."""
+
+    hangs: bool
+    in_s: float
+    """After so long it may, if nothing changes; infinite while somebody makes progress."""
+    silent: tuple[NodeAnswer, ...] = ()
+    """Nodes that count as standing still, since nothing comes from them."""
+    unknown: str = ""
+    """Why it cannot be known, a sentence; empty if it can."""
+
+
+class Judge:
+    """One asker's view of the nodes of one round. One thread at a time."""
+
+    def __init__(self, timeout: float, nodes: int) -> None:
+        """``timeout`` in seconds; ``nodes`` are those of the round."""
+        self._timeout, self._nodes = timeout, nodes
+        self._silent_since: dict[int, float] = {}
+
+    def judge(self, answers: Sequence[NodeAnswer], now: float) -> Verdict:
+        """What the nodes' newest answers mean; ``now`` counts from anywhere, in seconds."""
+        found: dict[int, NodeAnswer] = {}
+        for each in answers:
+            if each.node_rank is not None and each.node_rank < self._nodes:
+                found[each.node_rank] = each
+        if len(found) < self._nodes:  # a node is lost, or the round is about to change
+            return Verdict(False, math.inf)
+        missing, silent, standings = 0.0, [], []
+        for rank, each in found.items():
+            standing, problem = _read(each, rank)
+            if standing is not None:
+                self._silent_since.pop(rank, None)
+                standings.append(standing)
+            elif problem:
+                return Verdict(False, math.inf, unknown=f"node {rank} on {printable(each.host)} {problem}")
+            else:
+                since = self._silent_since.setdefault(rank, now)
+                missing = max(missing, since + 2 * self._timeout - now)
+                silent.append(each)
+        if any(not each.works for each in standings):
+            return Verdict(False, math.inf)
+        workers = [worker for each in standings for worker in each.workers.values()]
+        if any(worker.kind == "moves" for worker in workers) or not any(worker.is_still for worker in workers):
+            return Verdict(False, math.inf)
+        missing = max(missing, *(self._missing(worker) for worker in workers))
+        return Verdict(missing <= 0, max(0.0, missing), tuple(silent))
+
+    def _missing(self, worker: Standing) -> float:
+        """So many seconds are missing until it stands still for long enough."""
+        if not worker.is_still:
+            return 0.0
+        return self._timeout * (1 - SUSPECTED if worker.kind in ("loops", "spins") else 1.0) - worker.seconds
+
+
+def _read(answer: NodeAnswer, rank: int) -> tuple[NodeStanding | None, str]:
+    """What a node says; or why it cannot tell; neither if nothing comes from it that can be read."""
+    if answer.problem:
+        return None, "" if answer.is_silent else answer.problem
+    try:
+        standing = standing_of(answer.answer)
+    except ValueError:
+        return None, ""
+    if not standing.watches:
+        return None, "was started without --hang-timeout"
+    return (standing, "") if standing.node_rank == rank or not standing.works else (None, "")

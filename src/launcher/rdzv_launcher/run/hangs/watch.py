@@ -1,0 +1,187 @@
+"""The watch for hangs: looks at this node's workers, asks the other nodes when one stands still, and tells the agent.
+
+A node whose workers wait does not know by itself that the job hangs: those of another may compute. So it asks all of
+them, by the same way as ``rdzv stacks``. The node with the least rank asks first, and the others leave it to that one
+for a while, so that one asks and not all.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rdzv_launcher.run.hangs.node_watch import NodeWatch
+from rdzv_launcher.run.hangs.odd_one import find
+from rdzv_launcher.run.hangs.place import Place
+from rdzv_launcher.run.hangs.standstill import Standing
+from rdzv_launcher.run.hangs.verdict import SUSPECTED, Judge, NodeStanding, Verdict, standing_of
+from rdzv_launcher.run.stacks import reading
+from rdzv_launcher.run.stacks.node import NodeStacks, read
+from rdzv_launcher.run.stacks.text import Silent
+from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.plain_text import printable
+from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, NodeAnswer, Question, Questions, UnknownKind
+
+logger = logging.getLogger(__name__)
+
+_LOOKS, _LEAST_LOOK_S, _LONGEST_LOOK_S = 32, 0.25, 10.0
+"""So many looks are taken in the time-out, if that is neither very short nor very long."""
+_ANSWER_S, _STACKS_S, _TOLD_S = 10.0, 15.0, 10.0
+"""For the answers of the nodes: how their workers stand, where they are, and that they have heard."""
+_OTHERS_S = 10.0
+"""So long a node leaves it to another one to ask, beyond the time-out."""
+_PATIENT_RANKS = 8
+_LONGEST_TEXT = 2000
+
+
+class HangWatch:
+    """One per agent, with a thread of its own. Thread-safe."""
+
+    def __init__(
+        self,
+        timeout: float,
+        place: Callable[[], Place],
+        told: Callable[[int], int],
+        stacks: NodeStacks,
+        questions: Questions | None,
+        on_hang: Callable[[int, Failure], None],
+    ) -> None:
+        """``timeout`` in seconds; ``told`` as for ``NodeWatch``.
+
+        ``on_hang`` is given the generation of the workers, and who is different, on the thread of the watch.
+        """
+        self._timeout, self._place, self._stacks, self._questions = timeout, place, stacks, questions
+        self._on_hang = on_hang
+        self._node = NodeWatch(timeout, told)
+        self._me = os.urandom(16).hex()
+        self._pause = min(max(timeout / _LOOKS, _LEAST_LOOK_S), _LONGEST_LOOK_S)
+        self._generation = 0
+        self._judge = Judge(timeout, 0)
+        self._ask_at = self._asked_at = 0.0
+        self._leave_until = 0.0
+        """Somebody has found that the job hangs: until then it is left to that one."""
+        self._stored_for = -1
+        """The generation of which the stacks were stored."""
+        self._said: set[str] = set()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rdzv-hangs", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        if reading.py_spy() is None:
+            self._say_once(
+                "--hang-timeout: a rank in an endless loop cannot be told from one that computes, since py-spy is not "
+                f"installed ({reading.INSTALL})"
+            )
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; does not wait for a question that is under way."""
+        self._closed.set()
+
+    def answer(self, question: Question) -> Any:
+        """As ``questions.Answer``: to ``standstill`` and ``hang``."""
+        if question.kind == STANDSTILL:
+            if question.arguments.get("by") != self._me:
+                self._asked_at = time.monotonic()
+            self._node.suspect()
+            return self._node.standing.data()
+        if question.kind != HANG:
+            raise UnknownKind(question.kind)
+        text, place = question.arguments.get("text"), self._place()
+        if question.arguments.get("by") != self._me and isinstance(text, str) and self._stored_for != place.generation:
+            self._stored_for = place.generation
+            self._leave_until = time.monotonic() + self._timeout + _OTHERS_S
+            self._stacks.store(f"hang, as another node has found: {printable(text)[:_LONGEST_TEXT]}", _TOLD_S / 2)
+        return {}
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._pause):
+            try:
+                self._turn()
+            except (RdzvError, TimeoutError) as error:
+                logger.debug("the nodes could not be asked whether they hang: %s", error)
+            except Exception:  # the next turn may do better
+                logger.exception("the watch for hangs met an error")
+
+    def _turn(self) -> None:
+        place = self._place()
+        if place.generation != self._generation:
+            self._generation, self._judge, self._ask_at = place.generation, Judge(self._timeout, place.nodes), 0.0
+            self._leave_until = 0.0
+            if place.nodes > 1 and self._questions is None:
+                self._say_once(
+                    "--hang-timeout: the nodes of this backend cannot ask each other whether they make progress: hangs "
+                    "are recognised in jobs of one node alone"
+                )
+        self._node.look(place)
+        if place.works and self._is_my_turn(place):
+            self._node.suspect()
+            verdict = self._ask(place)[1]
+            longest = self._timeout / 8
+            self._ask_at = time.monotonic() + min(max(verdict.in_s, self._pause), max(longest, self._pause))
+            if verdict.hangs:
+                self._conclude(place)
+
+    def _is_my_turn(self, place: Place) -> bool:
+        now, still = time.monotonic(), self._node.longest_s
+        first = self._timeout * SUSPECTED + min(place.node_rank, _PATIENT_RANKS) * self._pause
+        if still < first or now < max(self._ask_at, self._leave_until):
+            return False
+        asks_already = now - self._asked_at < self._timeout / 8 + _OTHERS_S / 2
+        return not asks_already or place.node_rank == 0 or still >= self._timeout + _OTHERS_S
+
+    def _ask(self, place: Place) -> tuple[Sequence[NodeAnswer], Verdict]:
+        answers: Sequence[NodeAnswer]
+        if place.nodes == 1:
+            answers = [NodeAnswer(place.node_rank, socket.gethostname(), os.getpid(), self._node.standing.data())]
+        elif self._questions is None:
+            answers = ()
+        else:
+            answers = self._questions.ask(STANDSTILL, {"by": self._me}, _ANSWER_S)
+        verdict = self._judge.judge(answers, time.monotonic())
+        if verdict.unknown:
+            self._say_once(f"--hang-timeout: whether the job hangs cannot be known: {verdict.unknown}")
+        return answers, verdict
+
+    def _conclude(self, place: Place) -> None:
+        """It seems to hang: where is everybody? If nobody has gone on by then, it is so."""
+        unread: list[Silent] = []
+        if self._questions is None or place.nodes == 1:
+            found = self._stacks.own_workers(_STACKS_S)
+        else:
+            found, unread = read(self._questions.ask(STACKS, {"within": _STACKS_S - 2, "children": True}, _STACKS_S))
+        self._node.look(place)
+        answers, verdict = self._ask(place)
+        if not found and not verdict.silent:  # nothing could be read in time
+            return
+        if not verdict.hangs or self._place() != place or self._stored_for == place.generation:
+            return
+        self._stored_for = place.generation
+        hang = find(found, verdict.silent, unread, _standings(answers), self._timeout)
+        self._stacks.store_reports(found, unread, "the job hangs")
+        if self._questions is not None and place.nodes > 1:
+            self._questions.ask(HANG, {"by": self._me, "text": hang.headline[:_LONGEST_TEXT]}, _TOLD_S)
+        self._on_hang(place.generation, hang.failure)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("%s", text)
+
+
+def _standings(answers: Sequence[NodeAnswer]) -> dict[int, Standing]:
+    found: dict[int, Standing] = {}
+    for each in answers:
+        try:
+            standing: NodeStanding = standing_of(each.answer)
+        except ValueError:
+            continue
+        found |= standing.workers
+    return found

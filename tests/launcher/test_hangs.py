@@ -1,0 +1,116 @@
+"""--hang-timeout: real jobs that hang, each in another way, and one that only takes long."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from kits.launcher.harness import Agent, Cluster
+
+HANGS = {
+    1: (1, "stop_here", "is stopped at stands.py:"),
+    2: (2, "endless_loop", "runs at stands.py:"),
+    3: (0, "wait_for_lock", "is at stands.py:"),
+    4: (1, "wait_for_child", "is in run, called at stands.py:"),
+    5: (2, "skip_collective", "is in barrier, called at stands.py:"),
+}
+"""By round: the rank that is different, what it does, and what is said of it."""
+
+
+def job(
+    cluster: Cluster, script: str, *args: object, logs: Path, nproc: tuple[int, ...] = (1, 1), **more: object
+) -> list[Agent]:
+    """A node for each number of workers."""
+    options = [*more.pop("options", ()), "--shutdown-timeout=2"]
+    return [
+        cluster.run(
+            script,
+            *args,
+            backend="parallel",
+            nnodes=len(nproc),
+            nproc=workers,
+            options=[*options, f"--log-dir={logs / str(node)}"],
+            **more,
+        )
+        for node, workers in enumerate(nproc)
+    ]
+
+
+def test_each_hang_is_named_and_the_job_restarts_until_none_is_left(cluster: Cluster, tmp_path: Path) -> None:
+    """On every screen the summary of the last one is the last that is said, and every node has stored its stacks."""
+    places = [f"{rank}@{round_}={place}" for round_, (rank, place, _) in HANGS.items()]
+    agents = job(
+        cluster,
+        "stands.py",
+        *places,
+        logs=tmp_path,
+        nproc=(1, 2),
+        restarts=9,
+        conf="job_restarts=4,restart_delay=0,linger=30",
+        options=["--hang-timeout=2", "--preload=quick_torch,torch.distributed"],
+        PYTHONPATH=str(cluster.script("")),
+    )
+    assert [agent.wait(240) for agent in agents] == [80, 80], "\n".join(agent.text for agent in agents)
+    both = "\n".join(agent.text for agent in agents)
+    named = re.findall(r"error: rank (\d) \(node \d on .*?, pid \d+\) (.*), and no worker of the job has made", both)
+    assert [(int(rank), said[: len(HANGS[each][2])]) for each, (rank, said) in enumerate(named, 1)] == [
+        (rank, said) for rank, _, said in HANGS.values()
+    ]
+    for node, agent in enumerate(agents):
+        summary = agent.text.rpartition("rdzv-run: the job failed: it hung.\n")[2]
+        assert summary.startswith(
+            "  The restarts of the job are used up: --rdzv-conf job_restarts=4, over all nodes.\n"
+        )
+        assert "  who is different: rank 2 (node " in summary
+        assert "3 workers on 2 nodes: rank 2 (node " in summary
+        assert "Traceback" not in summary
+        stored = [path.read_text() for path in (tmp_path / str(node)).rglob("stacks-*.log")]
+        assert sum("hang" in text.partition("\n")[0] for text in stored) >= len(HANGS)
+        assert any("in stop_here" in text for text in stored)
+
+
+def test_what_takes_longer_than_the_time_out_is_no_hang(cluster: Cluster, tmp_path: Path) -> None:
+    agents = job(cluster, "takes_long.py", 2.5, logs=tmp_path, conf="hang_timeout=1,linger=30")
+    assert [agent.wait(240) for agent in agents] == [0, 0], "\n".join(agent.text for agent in agents)
+    assert "hang" not in "".join(agent.text for agent in agents)
+
+
+def test_of_a_script_that_says_that_it_lives_only_that_counts(cluster: Cluster, tmp_path: Path) -> None:
+    """Sleeping is no hang as long as it says so, and computing is one when it says nothing; a restart is used up."""
+    (agent,) = job(cluster, "says_it_lives.py", 3, logs=tmp_path, nproc=(1,), restarts=1, RDZV_HANG_TIMEOUT="1")
+    assert agent.wait(120) == 80, agent.text
+    assert agent.text.count("says nothing any more\n") == 2
+    assert len(re.findall("the job hangs; where they are is in", agent.text)) == 2
+    assert "restarting the workers: restart 1 of 1" in agent.text
+    assert "  restarts used on this node: 1 of 1\n" in agent.text
+    before = agent.text.partition("the job hangs")[0]
+    assert "says nothing any more" in before
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "blamed"),
+    [
+        (["--hang-timeout=0.5"], {}, "--hang-timeout=0.5 cannot be the time-out for hangs"),
+        ([], {"RDZV_HANG_TIMEOUT": "-1"}, "RDZV_HANG_TIMEOUT=-1 cannot be"),
+        ([], {"PET_HANG_TIMEOUT": "inf"}, "PET_HANG_TIMEOUT=inf cannot be"),
+        (["--rdzv-conf=hang_timeout=0.1"], {}, "--rdzv-conf hang_timeout=0.1 cannot be"),
+    ],
+)
+def test_a_time_out_that_is_none_is_refused(
+    cluster: Cluster, options: list[str], env: dict[str, str], blamed: str
+) -> None:
+    agent = cluster.run("stands.py", "--plain", options=options, **env)
+    assert agent.wait(60) == 2, agent.text
+    assert blamed in agent.text
+
+
+def test_who_cannot_know_does_not_say_that_it_hangs(cluster: Cluster, tmp_path: Path) -> None:
+    """A node without the option is asked in vain."""
+    watches, does_not = [
+        cluster.run("stands.py", "--plain", backend="parallel", nnodes=2, options=options)
+        for options in (["--hang-timeout=1"], [])
+    ]
+    watches.wait_for("whether the job hangs cannot be known: node . on .* was started without --hang-timeout")
+    for agent in (watches, does_not):
+        assert "the job hangs;" not in agent.text

@@ -1,0 +1,200 @@
+"""The watch of one node over real processes; the other nodes are played: frozen, lying, gone, on their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kits.launcher.harness import wait_until
+
+from rdzv_launcher.run.hangs import node_watch
+from rdzv_launcher.run.hangs.node import NodeHangs
+from rdzv_launcher.run.hangs.place import Place
+from rdzv_launcher.run.stacks.gathering import Node, Worker
+from rdzv_launcher.run.stacks.node import NodeStacks
+from rdzv_plugins import progress_page
+from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.progress_page import VARIABLE, ProgressPage
+from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, Answer, NodeAnswer, Question
+
+TIMEOUT = 1.0
+STILL = {"node_rank": 1, "works": True, "watches": True, "workers": [[1, "waits", 99.0]]}
+MOVES = {"node_rank": 1, "works": True, "watches": True, "workers": [[1, "moves", 0.0]]}
+Other = Callable[[str], NodeAnswer]
+
+
+class Nodes:
+    """Questions to two nodes: the first is the one under test, the other is played."""
+
+    def __init__(self, other: Other) -> None:
+        self.asked: list[str] = []
+        self._other = other
+        self._answer: Answer | None = None
+
+    def answer_with(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
+        self.asked.append(kind)
+        return [NodeAnswer(0, "here", 1, self.answer(kind, arguments)), self._other(kind)]
+
+    def answer(self, kind: str, arguments: Mapping[str, Any]) -> Any:
+        assert self._answer is not None
+        return self._answer(Question("0" * 32, kind, arguments))
+
+
+class Job:
+    """A worker that sleeps, and the watch over it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        other: Other,
+        nodes: int = 2,
+        questions: bool = True,
+        program: str = "import signal; signal.pause()",
+    ) -> None:
+        self.worker = subprocess.Popen([sys.executable, "-S", "-c", program])
+        workers = (Worker(0, 0, self.worker.pid),)
+        self.place = Place(0, nodes, 1, True, workers)
+        self.hangs: list[tuple[int, Failure]] = []
+        stacks = NodeStacks(lambda: Node("here", os.getpid(), "run", 0, workers), str(directory))
+        self.nodes = Nodes(other)
+        self.watch = NodeHangs(TIMEOUT, 1, lambda: self.place, stacks, self.nodes if questions else None, self._on_hang)
+        self.nodes.answer_with(lambda asked: (stacks if asked.kind == STACKS else self.watch).answer(asked))
+
+    def _on_hang(self, generation: int, failure: Failure) -> None:
+        self.hangs.append((generation, failure))
+
+    def wait_for_hang(self) -> Failure:
+        wait_until(lambda: bool(self.hangs), 60, lambda: f"no hang; asked: {self.nodes.asked}")
+        return self.hangs[0][1]
+
+    def wait_for_questions(self, count: int) -> None:
+        wait_until(lambda: self.nodes.asked.count(STANDSTILL) >= count, 60, lambda: f"{self.nodes.asked}")
+
+    def close(self) -> None:
+        self.watch.close()
+        self.worker.kill()
+        self.worker.wait()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    jobs: list[Job] = []
+
+    def new(other: Other, **more: Any) -> Job:
+        jobs.append(Job(tmp_path, other, **more))
+        return jobs[-1]
+
+    yield new
+    for each in jobs:
+        each.close()
+
+
+def answers(**by_kind: Any) -> Other:
+    """The same each time."""
+    return lambda kind: NodeAnswer(1, "there", 2, by_kind.get(kind, {}))
+
+
+def test_all_are_asked_and_told_before_the_agent_is(job: Callable[..., Job], tmp_path: Path) -> None:
+    hanging = job(answers(standstill=STILL))
+    failure = hanging.wait_for_hang()
+    assert (failure.global_rank, failure.node_rank, failure.pid) == (0, 0, hanging.worker.pid)
+    assert hanging.nodes.asked[-3:] == [STACKS, STANDSTILL, HANG]
+    assert hanging.hangs[0][0] == 1
+    (stored,) = tmp_path.glob("stacks-*.log")
+    assert stored.read_text().startswith("the job hangs\n")
+
+
+def test_while_another_computes_it_is_no_hang(job: Callable[..., Job]) -> None:
+    hanging = job(answers(standstill=MOVES))
+    hanging.wait_for_questions(8)
+    assert not hanging.hangs
+
+
+def test_a_service_that_does_not_answer_is_asked_again(job: Callable[..., Job]) -> None:
+    fails = [True, True]
+
+    def other(kind: str) -> NodeAnswer:
+        if fails and fails.pop():
+            raise ConnectionLost("it has gone")
+        return answers(standstill=STILL)(kind)
+
+    job(other).wait_for_hang()
+
+
+def test_a_frozen_node_and_one_that_answers_nonsense_hold_up_nobody_for_ever(job: Callable[..., Job]) -> None:
+    frozen = NodeAnswer(1, "there", 2, None, "has not answered within 10 s", is_silent=True)
+    for other in (lambda kind: frozen, answers(standstill={"node_rank": 1, "workers": "all of them"})):
+        failure = job(other).wait_for_hang()
+        assert (failure.node_rank, failure.global_rank, failure.host) == (1, -1, "there")
+
+
+def test_who_is_told_of_a_hang_believes_nothing_and_stores_once(job: Callable[..., Job], tmp_path: Path) -> None:
+    """Whoever reaches the service may say so."""
+    told = job(answers(standstill=MOVES))
+    for _ in range(3):
+        told.nodes.answer(HANG, {"by": "somebody", "text": "rank 1 is\x1b[2J different"})
+    told.nodes.answer(HANG, {"text": 5})
+    (stored,) = tmp_path.glob("stacks-*.log")
+    assert "as another node has found: rank 1 is" in stored.read_text()
+    assert "\x1b" not in stored.read_text()
+    assert not told.hangs
+
+
+def test_a_job_of_one_node_asks_nobody(job: Callable[..., Job]) -> None:
+    alone = job(answers(), nodes=1, questions=False)
+    assert alone.wait_for_hang().global_rank == 0
+    assert alone.nodes.asked == []
+
+
+def test_nodes_that_cannot_ask_each_other_say_so(job: Callable[..., Job], caplog: pytest.LogCaptureFixture) -> None:
+    together = job(answers(), questions=False)
+    wait_until(lambda: "cannot ask each other" in caplog.text, 60, lambda: caplog.text)
+    assert not together.hangs
+
+
+def test_a_stopped_worker_is_said_to_be(job: Callable[..., Job]) -> None:
+    hanging = job(answers(standstill=STILL))
+    os.kill(hanging.worker.pid, signal.SIGSTOP)
+    assert hanging.wait_for_hang().hang.startswith("is stopped")
+
+
+def test_where_nobody_waits_a_loop_is_found_too(job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a job whose ranks all loop, or spin: one is sampled now and then."""
+    monkeypatch.setattr(node_watch, "_COST_S", 0.0)
+    program = "import os\nos.nice(19)\nwhile True: pass"
+    assert job(answers(), nodes=1, program=program).wait_for_hang().hang.startswith("runs ")
+
+
+def test_progress_is_a_number_that_the_agent_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ProgressPage(2)
+    told = page.environment(5)
+    monkeypatch.setenv(VARIABLE, told[VARIABLE])
+    assert page.said_at(5) == 0
+    progress_page.progress()
+    first = page.said_at(5)
+    progress_page.progress()
+    assert 0 < first < page.said_at(5)
+    assert page.said_at(4) == 0
+    program = "from rdzv_plugins.worker import progress; progress()"
+    subprocess.run([sys.executable, "-c", program], check=True, env=os.environ | page.environment(4))
+    assert page.said_at(4) > 0
+    assert page.environment(5) == told
+    assert page.said_at(5) == 0, "those of the next start have said nothing"
+    page.close()
+
+
+@pytest.mark.parametrize("told", ["", "/nowhere,0", "/dev/null,0", "nonsense"])
+def test_without_an_agent_nothing_comes_of_it(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    monkeypatch.setenv(VARIABLE, told)
+    progress_page.progress()
+    progress_page.progress()
