@@ -8,7 +8,7 @@ TYPE_CHECKING = False  # as typing's, which takes longer to import than all else
 if TYPE_CHECKING:
     from typing import Any
 
-    from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, OnEvents, Session, Watch
+    from rdzv_plugins.coordination import CoordinationBackend, EndsSessions, Event, KeyValue, OnEvents, Session, Watch
     from rdzv_plugins.hookspecs import hookimpl
     from rdzv_plugins.interfaces import (
         Backend,
@@ -34,6 +34,7 @@ __all__ = [
     "Backend",
     "Capability",
     "CoordinationBackend",
+    "EndsSessions",
     "EnvironmentAware",
     "Event",
     "Failure",
@@ -58,7 +59,7 @@ __all__ = [
     "option",
 ]
 
-_COORDINATION = ("CoordinationBackend", "Event", "KeyValue", "OnEvents", "Session", "Watch")
+_COORDINATION = ("CoordinationBackend", "EndsSessions", "Event", "KeyValue", "OnEvents", "Session", "Watch")
 _ELSEWHERE = {
     **dict.fromkeys(_COORDINATION, "coordination"),
     **dict.fromkeys(("RoundInfo", "StoreInfo"), "round_info"),

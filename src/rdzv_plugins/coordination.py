@@ -127,6 +127,24 @@ class Session(Protocol):
 
 
 @runtime_checkable
+class EndsSessions(Protocol):
+    """What a ``Session`` may offer beside: the end of another one, whose process is proved gone, before its time.
+
+    Optional. Where it is missing, or returns False, the nodes go on without the lost one all the same, and its keys
+    stay until its session ends by itself: a node that begins to lead meanwhile has to wait for that.
+    """
+
+    def end_session(self, key: str, *, timeout: float) -> bool:
+        """End the session to which the ephemeral ``key`` belongs, as if it had not been heard of for its time to live.
+
+        All its ephemeral keys go, whoever watches them is told, and so is its node, if it lives. Returns whether that
+        was done: False if there is no such key, if it is not ephemeral, if it is this session's own, or if the service
+        cannot do it. May be repeated, by several sessions at once. Thread-safe; raises as ``Session`` does.
+        """
+        ...
+
+
+@runtime_checkable
 class CoordinationBackend(Protocol):
     """A coordination service as one node of one run sees it: what a plug-in's ``create`` returns."""
 

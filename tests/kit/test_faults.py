@@ -14,7 +14,7 @@ from kits.etcd.etcd_relay import HoldingRelay
 from kits.kit.kit_parts import T, backend_at, listening, opened, refused
 from rdzv_http.client import HttpClient
 
-from rdzv_plugins.coordination import Event, KeyValue, Session
+from rdzv_plugins.coordination import EndsSessions, Event, KeyValue, Session
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
 from rdzv_plugins.kit import client_session
@@ -336,3 +336,28 @@ def ask_and_expect_the_end(session: Any) -> None:
 def test_an_endpoint_that_is_no_use_is_unreachable_and_not_lost(server: ServerProcess) -> None:
     server.kill()
     assert isinstance(refused(server.port, timeout=SHORT), EndpointUnreachable)
+
+
+class Ends(HttpClient):
+    """A client of a service that can end other sessions; this one has been asked to."""
+
+    asked: Sequence[str] = ()
+
+    async def end_session(self, key: str) -> bool:
+        Ends.asked = (*Ends.asked, key)
+        if len(Ends.asked) == 1:
+            raise EOFError
+        return key == "members/gone"
+
+
+def test_a_client_may_end_the_session_of_a_node_that_is_gone(server: ServerProcess) -> None:
+    """What went wrong is asked again; a client that says nothing of it cannot."""
+    with backend_at(server.port, client=Ends) as backend:
+        session = opened(backend)
+        assert session.end_session("members/gone", timeout=T)
+        assert not session.end_session("members/lives", timeout=T)
+        assert Ends.asked == ("members/gone", "members/gone", "members/lives")
+    with backend_at(server.port) as backend:
+        session = opened(backend)
+        assert isinstance(session, EndsSessions)
+        assert not session.end_session("members/gone", timeout=T)

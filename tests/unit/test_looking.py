@@ -134,7 +134,7 @@ def test_a_coordination_service_needs_no_status_of_its_own() -> None:
             keys.MEMBERS + "a": encode(member),
             keys.NODES + "a": encode(place),
             keys.NODES + "b": encode(refused),
-            keys.LEADER: b"a",
+            keys.LEADER: encode(keys.Leading("a")),
             keys.PROGRESS: b"1 of 2",
             keys.ROUND: encode(Round(2, "complete", 1)),
         },

@@ -40,6 +40,8 @@ class Case(NamedTuple):
     split: int = 0
     forget: int = 0
     """The service loses its memory."""
+    kill: int = 0
+    """A process is gone: its host tells the others, or the service after the time to live."""
 
 
 N2, N3 = (None, None), (None, None, None)
@@ -60,6 +62,13 @@ CASES = [
     Case(Rules(2, 2), N2, forget=1, lose=1),
     Case(Rules(2, 2), N2, forget=1, ask=1),
     Case(Rules(2, 2), N2, forget=1, split=1),
+    Case(Rules(1, 2), N2, kill=1, ask=1),
+    Case(Rules(1, 2), N2, kill=1, leave=1),
+    Case(Rules(1, 1), N2, kill=1, cut=1),
+    Case(Rules(1, 1), N2, kill=1, split=1),
+    Case(Rules(2, 2), N3, kill=1),
+    Case(Rules(1, 2), (0, 0), kill=1),
+    Case(Rules(2, 2), N2, kill=1, forget=1),
 ]
 
 
@@ -85,9 +94,14 @@ def fair(world: World) -> Iterator[Action]:
             yield "read", (node.name,)
             if len(node.of_all) + len(node.of_own) > 1:
                 yield "read", ((node.name, 1, 0) if node.of_all else (node.name, 0, 1))
+    yield from (("expire", (name,)) for name in world.lingering())
+    if world.lead is None and world.led_by:
+        yield from (("campaign", (node.name, world.led_by)) for node in world.nodes.values() if node.lives)
+        return
     if world.lead is None:
         yield from (("campaign", (node.name,)) for node in world.nodes.values() if node.lives)
         return
+    yield from (("prove", (name,)) for name in world.lingering() if name not in world.lead.proved)
     if world.lead.inbox:
         yield "hear", (1,)
         if len(world.lead.inbox) > 1:
@@ -107,6 +121,8 @@ def others(world: World, spent: dict[str, int], case: Case) -> Iterator[Action]:
             continue
         if spent["lose"] < case.lose:
             yield "lose", (node.name,)
+        if spent["kill"] < case.kill:
+            yield "kill", (node.name,)
         if node.cut:
             continue
         if spent["cut"] < case.cut:
@@ -139,13 +155,14 @@ def key(world: World, spent: dict[str, int]) -> Hashable:
     """Equal for worlds in which the same can happen."""
     parts: list[Hashable] = [tuple(spent.values()), world.finishing, world.declared]
     for node in world.nodes.values():
-        parts += [node.me, node.mode, node.cut, node.round, node.declared, node.place, node.finishing]
+        parts += [node.me, node.mode, node.cut, node.lingers, node.round, node.declared, node.place, node.finishing]
         parts += [tuple(node.of_all), tuple(node.of_own), node.newest, node.kept, node.works_at]
-    parts += [tuple(world.members), frozenset(world.assigned.items())]
+    parts += [tuple(world.members), frozenset(world.assigned.items()), world.led_by]
     parts += [frozen(world.checks.past), frozenset(world.checks.regained)]
     parts += [frozen(world.checks.plans), tuple(world.checks.complete), frozen(world.checks.left_done)]
     if world.lead is not None:
         parts += [world.lead.node, tuple(world.lead.inbox), frozenset(world.lead.gone)]
+        parts += [frozenset(world.lead.proved)]
         parts += [frozen(value) for value in vars(world.lead.machine).values()]
     return hash(tuple(parts))
 
@@ -172,7 +189,7 @@ class Explorer:
 
     def visit_all(self) -> None:
         world = World(self.case.rules, [member(n, rank) for n, rank in enumerate(self.case.ranks)])
-        spent = dict.fromkeys(("lose", "cut", "ask", "done", "split", "forget"), 0)
+        spent = dict.fromkeys(("lose", "cut", "ask", "done", "split", "forget", "kill"), 0)
         todo = deque([(self._found(world, spent, 0, None), world, spent)])
         while todo:
             state, world, spent = todo.popleft()  # breadth first: the shortest story

@@ -52,6 +52,11 @@ class Job(RuleBasedStateMachine):
     def away(self) -> list[Node]:
         return [node for node in self.world.nodes.values() if node.cut and node.mode in ("joining", "working")]
 
+    def unproved(self) -> list[str]:
+        """Nodes whose processes are gone, and the leader does not know it yet."""
+        lead = self.world.lead
+        return [name for name in self.world.lingering() if name not in lead.proved] if lead is not None else []
+
     # what is bound to happen
 
     @precondition(lambda self: self.are("off"))
@@ -69,7 +74,13 @@ class Job(RuleBasedStateMachine):
     @precondition(lambda self: self.world.lead is None and self.are("joining", "working"))
     @rule(data=st.data())
     def campaign(self, data: st.DataObject) -> None:
-        self.world.campaign(self.some(data, self.are("joining", "working")))
+        """One that knows that who led is gone leads in its place; without one, it leads when the key has gone."""
+        self.world.campaign(self.some(data, self.are("joining", "working")), self.world.led_by)
+
+    @precondition(lambda self: self.world.lingering())
+    @rule(data=st.data())
+    def expire(self, data: st.DataObject) -> None:
+        self.world.expire(data.draw(st.sampled_from(self.world.lingering())))
 
     @precondition(lambda self: self.world.lead is not None and self.world.lead.inbox)
     @rule(count=st.integers(1, 8))
@@ -96,6 +107,20 @@ class Job(RuleBasedStateMachine):
         if again:  # its agent is started again, in the same place
             twin = member(len(self.world.nodes), int(node.me.host[1:]), node.me.node_rank)
             self.world.nodes[twin.node_id] = Node(twin)
+
+    @precondition(lambda self: self.are("joining", "working"))
+    @rule(data=st.data(), again=st.booleans())
+    def kill(self, data: st.DataObject, again: bool) -> None:
+        node = self.world.nodes[self.some(data, self.are("joining", "working"))]
+        self.world.kill(node.name)
+        if again:
+            twin = member(len(self.world.nodes), int(node.me.host[1:]), node.me.node_rank)
+            self.world.nodes[twin.node_id] = Node(twin)
+
+    @precondition(lambda self: self.unproved())
+    @rule(data=st.data())
+    def prove(self, data: st.DataObject) -> None:
+        self.world.prove(data.draw(st.sampled_from(self.unproved())))
 
     @precondition(lambda self: self.are("joining"))
     @rule(data=st.data())
@@ -203,6 +228,8 @@ def next_step(world: World) -> tuple[Any, ...] | None:
             return world.back, node.name
         if node.lives and (node.of_all or node.of_own):
             return world.read, node.name
+    for name in world.lingering():
+        return world.expire, name
     live = [node for node in world.nodes.values() if node.lives]
     if world.lead is None:
         return (world.campaign, live[-1].name) if live else None

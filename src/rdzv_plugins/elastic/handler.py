@@ -23,6 +23,7 @@ from rdzv_plugins.elastic.keeping import Keeping
 from rdzv_plugins.elastic.keys import Finishing, Member, encode
 from rdzv_plugins.elastic.leading.ranks import Order
 from rdzv_plugins.elastic.link import Link
+from rdzv_plugins.elastic.liveness.leader_watch import WATCHERS, LeaderWatch
 from rdzv_plugins.elastic.myself import Myself, new_member
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.questions import ElasticQuestions
@@ -58,7 +59,7 @@ class ElasticHandler:
             options,
             self._view,
             order,
-            node_id=me.node_id,
+            me=me,
             settings=settings_of(request, backend.name, options, me.host),
         )
         self._self = Myself(me, self._link)
@@ -69,6 +70,9 @@ class ElasticHandler:
         self.holding = RoundHolding(self._link, self._view, self._joining, options.ttl)
         self._store.session_lives = self.holding.session_lives
         self._keeping = self._link.keeping = Keeping(self._view, self._joining, self._self)
+        self._leader_watch = LeaderWatch(
+            lambda held, gone: self._in_background(lambda: self._link.take_over(held, gone))
+        )
         self._restarts: dict[int, str] = {}
         self._working = False  # the agent has begun to ask after its workers
         self._saying = threading.Lock()
@@ -228,8 +232,10 @@ class ElasticHandler:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
 
     def shutdown(self) -> bool:
+        self._leader_watch.close()
         self._link.close()
         self._store.shutdown()
+        self._joining.close()  # last: while the session may live, so does this node's own port
         return True
 
     def worker_env(self) -> Mapping[str, str]:
@@ -250,6 +256,7 @@ class ElasticHandler:
                     raise self._no_way(error) from error
                 logger.info("round %d was over before this node's proxy was connected (%s)", place.round, error)
                 continue
+            self._watch_leader()
             return RoundInfo(self._store.agents, place.rank, place.world, StoreInfo(where.host, where.port))
 
     def _no_way(self, error: Exception) -> errors.RendezvousFailed:
@@ -267,6 +274,7 @@ class ElasticHandler:
         self.holding.tell()
         self._keeping.hear()
         view = self._view
+        self._watch_leader()
         self._end_vain_waits()
         over = view.over.number
         if over == self._joining.round > 0 and not self._joining.active:
@@ -282,6 +290,12 @@ class ElasticHandler:
             self._in_background(lambda: self._self.say(alive=view.probe.number))
         if not view.has_leader and not self._joining.active and self._joining.round:
             self._in_background(self._link.campaign)
+
+    def _watch_leader(self) -> None:
+        """Some nodes of the round watch whether the leader's process lives, and lead when it is gone. Any thread."""
+        place = self._joining.place
+        watches = place is not None and place.rank < WATCHERS
+        self._leader_watch.follow(self._view.leader if watches else None, self._self.me)
 
     def _end_vain_waits(self) -> None:
         """End this agent's waits in its round's store if what they wait for cannot come any more. Any thread."""

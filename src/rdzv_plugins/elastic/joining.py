@@ -14,6 +14,7 @@ from rdzv_plugins.elastic.ended import is_finishing, raise_if_ended, raise_if_no
 from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.knocking import Knocking
 from rdzv_plugins.elastic.link import Link
+from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.rank_table import log_rank_table
@@ -36,6 +37,7 @@ class Joining:
         self._request, self._options, self._view, self._link = request, options, view, link
         self._self, self._store = myself, store
         self._knocking = Knocking(request, myself, store.patience)
+        self._listener: Listener | None = None
         self.active = False
         self.is_spare = False
         """True once it has waited beside a round that worked."""
@@ -109,13 +111,36 @@ class Joining:
             reports.say(kind)
             self._view.wait(seen, min(deadline, reports.next_at, self._store.retry_at, self._knocking.retry_at) - now)
 
+    def _listen(self, address: str, public: str) -> int:
+        """This node's own port, by which others see whether its process lives; 0 if there is none: so they wait."""
+        if self._listener is None:
+            own = address if self._request.local_addr and is_loopback_address(address) else public
+            try:
+                self._listener = Listener(self._self.me.node_id, own)
+            except (errors.AddressInUse, OSError) as error:
+                logger.debug("other nodes cannot see whether this one lives: %s", error)
+                return 0
+        return self._listener.port
+
+    def close(self) -> None:
+        """Close this node's own port, and say so to whoever is connected to it. May be repeated."""
+        if self._listener is not None:
+            self._listener.close()
+
     def _step(self, session: Session) -> Assignment | None:
         """Do what this node has been told; its place once the round is complete."""
         if self.opened != self._link.opened:  # a new session: nobody knows of this node there
             self.opened = self._link.opened
             address = self._request.local_addr or session.local_addr
             public = default_address() if is_loopback_address(address) else address
-            self._self.say(address=address, public=public, dialled=session.remote_addr, known=self._view.newest)
+            listens = self._listen(self._request.local_addr or address, public)
+            self._self.say(
+                address=address,
+                public=public,
+                listens=listens,
+                dialled=session.remote_addr,
+                known=self._view.newest,
+            )
         if not self._view.has_leader:
             self._link.campaign()
         place, declared = self._view.assignment, self._view.round

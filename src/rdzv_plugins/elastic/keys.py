@@ -3,7 +3,7 @@
 ::
 
     job                 settings of the first node; the others compare theirs
-    all/leader          ephemeral: the node that decides now
+    all/leader          ephemeral: the node that decides now (Leading)
     members/<node_id>   ephemeral: what a node says of itself (Member); written by that node alone
     node/<node_id>      what the leader tells that node: its place in a round (Assignment)
     all/round           the newest round that was declared, and what became of it (Round)
@@ -52,7 +52,7 @@ RESTARTS = "restart/"
 ASKED = "all/asked/"
 ANSWERS = "answer/"
 
-PROTOCOL = 3
+PROTOCOL = 4
 """The version of these keys. Nodes of different versions refuse each other."""
 
 T = TypeVar("T")
@@ -98,6 +98,17 @@ class Assignment:
 
 
 @dataclass(frozen=True)
+class Leading:
+    """The node that leads, and where others see whether its process lives: as in its ``Member``."""
+
+    node_id: str
+    machine: str = ""
+    address: str = ""
+    public: str = ""
+    listens: int = 0
+
+
+@dataclass(frozen=True)
 class Member:
     """What a node says of itself."""
 
@@ -112,6 +123,8 @@ class Member:
     public: str
     """The address of the interface with the default route: where ``address`` is loopback, and peers are elsewhere."""
     nproc: int
+    listens: int = 0
+    """The port of its own at which others see whether its process lives (``liveness``); 0 if it has none."""
     dialled: str = ""
     """The address at which it has reached the endpoint."""
     node_rank: int | None = None
@@ -293,6 +306,7 @@ _RANGES = {
     "pid": (0, 2**31 - 1),
     "port": (1, 65535),
     "master_port": (0, 65535),
+    "listens": (0, 65535),
 }
 _OF_STORE = ("round", "address", "port")
 _SENTENCES = ("reason", "unreachable", "refused", "left_out", "text")

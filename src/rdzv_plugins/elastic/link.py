@@ -8,13 +8,14 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.clock import now
-from rdzv_plugins.coordination import CoordinationBackend, Session
+from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import insist, patience
-from rdzv_plugins.elastic.keys import Notice, encode
+from rdzv_plugins.elastic.keys import Leading, Member, Notice, encode
 from rdzv_plugins.elastic.leading.leader import Leader
 from rdzv_plugins.elastic.leading.membership import Rules
 from rdzv_plugins.elastic.leading.neighbours import Neighbours
@@ -47,11 +48,13 @@ class Link:
         view: View,
         order: Order,
         *,
-        node_id: str,
+        me: Member,
         settings: dict[str, Any],
     ) -> None:
         self._backend, self._request, self._options, self._view, self._order = backend, request, options, view, order
-        self._node_id, self._settings = node_id, settings
+        self._node_id, self._settings = me.node_id, settings
+        self.told_of_me: Callable[[], Member] = lambda: me
+        """What this node says of itself now."""
         self._rules = Rules(
             request.min_nodes,
             request.max_nodes,
@@ -122,13 +125,46 @@ class Link:
                 return
             if self._leader is not None and self._leader.stuck:
                 return  # others can
-            mine = self._node_id.encode()
+            mine = self._my_key()
             # its answer says whose key it is, also if it was written by a request that was not answered
             _, key = insist(lambda: session.create(keys.LEADER, mine, ephemeral=True, timeout=patience(session)))
             if key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
                 return
-            self._stop_leading()
-            self._leader = Leader(session, key, self._rules, self._order, self._neighbours, self._view.wake)
+            self._lead(session, key)
+
+    def take_over(self, held: KeyValue, gone: str) -> None:
+        """Lead in the place of node ``gone``, whose process is proved gone and whose key is ``held``.
+
+        Does nothing if that key has gone meanwhile, or another node was faster. Raises ``ConnectionLost``.
+        """
+        with self._leading:
+            session, mine = self.session, self._my_key()
+            if session is None or self._closed or (self._leader is not None and self._leader.stuck):
+                return
+            insist(lambda: session.put({keys.LEADER: mine}, ephemeral=True, guard=held, timeout=patience(session)))
+            # its answer does not say whether it was done by a request that was not answered
+            found, _ = insist(lambda: session.list(keys.LEADER, timeout=patience(session)))
+            key = next((kv for kv in found if kv.key == keys.LEADER), None)
+            if key is None or key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
+                return
+            self._lead(session, key, gone)
+
+    def _my_key(self) -> bytes:
+        me = self.told_of_me()
+        return encode(Leading(me.node_id, me.machine, me.address, me.public, me.listens))
+
+    def _lead(self, session: Session, key: KeyValue, gone: str = "") -> None:
+        self._stop_leading()
+        self._leader = Leader(
+            session,
+            key,
+            self._rules,
+            self._order,
+            self._neighbours,
+            self.told_of_me(),
+            gone=gone,
+            on_free=self._view.wake,
+        )
 
     def close(self) -> None:
         """End the session, and the service if it is part of this process."""

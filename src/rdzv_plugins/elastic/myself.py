@@ -44,6 +44,7 @@ class Myself:
     def __init__(self, me: Member, link: Link) -> None:
         self.me = me
         self._link = link
+        link.told_of_me = lambda: self.me
         self._saying = threading.Lock()
 
     def change(self, **changes: Any) -> None:

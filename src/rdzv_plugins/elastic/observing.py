@@ -33,7 +33,7 @@ def _found(held: Mapping[str, Sequence[KeyValue]], near: bool) -> RunStatus:
     declared = keys.decode(keys.Round, values[keys.ROUND]) if keys.ROUND in values else keys.Round()
     there = {kv.key.removeprefix(keys.MEMBERS) for kv in held[keys.MEMBERS]}
     members = {member.node_id: member for member in keys.readable(keys.Member, held[keys.MEMBERS])}
-    leader = values.get(keys.LEADER, b"").decode(errors="backslashreplace")
+    leader = keys.decode(keys.Leading, values[keys.LEADER]).node_id if keys.LEADER in values else ""
     told = keys.readable(keys.Assignment, held[keys.NODES])
     places = sorted(
         (place for place in told if place.is_place and place.round == declared.number), key=lambda place: place.rank

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from rdzv_plugins.coordination import Event
+from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Notice, Probe, Round, decode
 from rdzv_plugins.interfaces import Outcome
@@ -35,7 +35,8 @@ class View:
         self._clear()
 
     def _clear(self) -> None:
-        self.has_leader = False
+        self.leader: KeyValue | None = None
+        """The key of the node that leads."""
         self.round = self.over = Round()  # the last one that was declared over: the next may be told with it at once
         self.assignment: Assignment | None = None
         self.progress = ""
@@ -43,6 +44,11 @@ class View:
         self.notice = Notice()
         self.finishing = Finishing()
         self.ended: Outcome | None = None
+
+    @property
+    def has_leader(self) -> bool:
+        """Whether a node leads."""
+        return self.leader is not None
 
     @property
     def version(self) -> int:
@@ -91,7 +97,7 @@ class View:
         if key.startswith(keys.ASKED):
             self.on_asked(event)
         elif key == keys.LEADER:
-            self.has_leader = value is not None
+            self.leader = None if value is None else KeyValue(key, value, event.revision)
         elif value is None:  # nothing else is ever deleted
             if key.startswith(keys.NODES):
                 self.assignment = None

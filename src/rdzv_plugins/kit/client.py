@@ -97,3 +97,11 @@ class ServiceClient(ABC):
         If there is none yet it waits for one, but answers after ``wait`` seconds at the latest, with nothing. Raises
         ``Compacted`` if the service does not know any more.
         """
+
+    async def end_session(self, key: str) -> bool:
+        """End the session to which the ephemeral ``key`` belongs: whether that was done. It may be asked again.
+
+        Optional: without it, False, the keys of a node whose process is gone stay for its time to live. See
+        ``rdzv_plugins.coordination.EndsSessions``.
+        """
+        return False

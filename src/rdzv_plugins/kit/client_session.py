@@ -139,6 +139,9 @@ class ClientSession(AsyncSession):
         watched.task = asyncio.get_running_loop().create_task(self._follow(watched, events, revision))
         return watched
 
+    async def end_session(self, key: str, deadline: float) -> bool:
+        return await self._ask(lambda: self._client.end_session(key), deadline)
+
     def unwatch(self, watched: _Watched) -> None:
         watched.end()
         self._watches.discard(watched)

@@ -84,6 +84,10 @@ class AsyncSession(ABC):
     async def watch(self, prefix: str, call: StoppableCall, after: int, deadline: float) -> object:
         """As ``Session.watch``; what it returns is given to ``unwatch``."""
 
+    async def end_session(self, key: str, deadline: float) -> bool:
+        """As ``EndsSessions.end_session``; False: the service cannot."""
+        return False
+
     @abstractmethod
     def unwatch(self, watched: Any) -> None:
         """Let go of a watch whose call-back is not called any more. May come twice."""
@@ -161,6 +165,10 @@ class KitSession:
             self._forget(call)
             raise
         return _Watch(self, watched, call)
+
+    def end_session(self, key: str, *, timeout: float) -> bool:
+        """As ``EndsSessions.end_session``."""
+        return self._ask(lambda deadline: self._work.end_session(key, deadline), timeout)
 
     def close(self) -> None:
         """As ``Session.close``; waits for a call-back that runs, so hold no lock that it takes. None begins after."""

@@ -24,7 +24,7 @@ from kits.etcd import etcd_kit
 from kits.launcher.harness import Agent, Cluster, wait_until
 from rdzv_plugins.coordination import CoordinationBackend, Event
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.keys import Assignment, Member, Round, decode
+from rdzv_plugins.elastic.keys import Assignment, Leading, Member, Round, decode
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 
@@ -237,7 +237,7 @@ class Observer:
     def leader(self) -> int | None:
         """The pid of the agent that leads."""
         held, _ = self._session.list(keys.LEADER, timeout=60)
-        ids = {kv.value.decode() for kv in held}
+        ids = {decode(Leading, kv.value).node_id for kv in held}
         return next((pid for pid, member in self.members().items() if member.node_id in ids), None)
 
     def wait_members(self, *agents: Agent) -> None:

@@ -30,6 +30,8 @@ class Node:
     """It cannot dial the workers' store of any other node."""
     stuck: bool = False
     """It lives and does nothing."""
+    lingers: bool = False
+    """Its process is gone, and the service does not know it yet."""
     round: int = 0
     declared: Round = field(default_factory=Round)
     place: Assignment | None = None
@@ -69,9 +71,11 @@ class Lead:
     inbox: list[tuple[str, Member | None]] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
     """Whom it has seen go since it began the newest round."""
+    proved: set[str] = field(default_factory=set)
+    """Whose process it knows to be gone, before the service does."""
 
     def copy(self) -> Lead:
-        return Lead(self.node, _twin(self.machine), self.inbox.copy(), self.gone.copy())
+        return Lead(self.node, _twin(self.machine), self.inbox.copy(), self.gone.copy(), self.proved.copy())
 
 
 def _twin(value: Any) -> Any:

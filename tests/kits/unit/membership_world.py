@@ -37,6 +37,8 @@ class World:
         self.finishing = 0
         """The round in which a node was done and has left."""
         self.lead: Lead | None = None
+        self.led_by = ""
+        """The node whose process is gone, and whose key says that it leads."""
         self.stopped: list[Lead] = []
         self.checks = Checks(rules)
         self.sound = True
@@ -108,6 +110,27 @@ class World:
         if not was_cut:
             self._end_session(node)
 
+    def kill(self, name: str) -> None:
+        """The process is gone for good; the service does not notice it."""
+        node = self.nodes[name]
+        if node.cut:
+            self.lose(name)
+            return
+        node.mode, node.lingers = "dead", True
+        node.of_all, node.of_own = [], []
+        if self.lead is not None and self.lead.node == name:
+            self.lead, self.led_by = None, name
+
+    def lingering(self) -> list[str]:
+        """The nodes whose processes are gone, and whose keys are there."""
+        return [node.name for node in self.nodes.values() if node.lingers]
+
+    def expire(self, name: str) -> None:
+        """The session of a node whose process is gone ends, by itself or because the leader has seen to it."""
+        self.nodes[name].lingers = False
+        self.led_by = "" if self.led_by == name else self.led_by
+        self._end_session(self.nodes[name])
+
     def cut(self, name: str) -> None:
         """Its session ends; the process lives."""
         node = self.nodes[name]
@@ -140,21 +163,44 @@ class World:
         for node in self.nodes.values():
             if node.lives:
                 self.cut(node.name)
+            elif node.lingers:
+                self.expire(node.name)
         self.members, self.assigned, self.declared, self.finishing = {}, {}, Round(), 0
         self.checks.forget()
 
     # leaders
 
-    def campaign(self, name: str) -> None:
-        """Nobody leads: this node does."""
+    def campaign(self, name: str, gone: str = "") -> None:
+        """Nobody leads: this node does. ``gone``: it has proved that the process of who did is gone."""
+        self.led_by = ""
         rules = self.rules if any(node.stuck for node in self.nodes.values()) else self._patient
         machine = Membership(rules, arrival, self.declared if self.declared.number else None, self.assigned.copy())
         self.lead = lead = Lead(name, machine)
         known = set(self.members)
         for member in self.members.values():
             machine.changed(member, 0)
+        if gone:
+            self._take_leave(lead, gone)
         machine.all_known(0, finishing=self.finishing == self.declared.number > 0)
         self._publish(lead, machine.decide(), known)
+
+    def prove(self, name: str) -> None:
+        """The leader has proved that the process of a node is gone: it hears the node's last word, and then its end."""
+        assert self.lead is not None
+        lead = self.lead
+        known = set(lead.machine.members)
+        self._take_leave(lead, name)
+        lead.machine.tick(0)
+        self._publish(lead, lead.machine.decide(), known)
+
+    def _take_leave(self, lead: Lead, name: str) -> None:
+        lead.machine.changed(self.members[name], 0)
+        lead.machine.gone(name, 0)
+        lead.gone.add(name)
+        lead.proved.add(name)
+        lead.inbox = [(other, member) for other, member in lead.inbox if other != name]  # what it said before that
+        if self.nodes[name].me.done:
+            self.checks.left_done[name] = self.nodes[name].me.done
 
     def hear(self, count: int | None = None) -> None:
         """The leader reads so many changes of members (None: all) and publishes what it decides."""

@@ -78,6 +78,11 @@ class MemoryService:
         session.calls.put(None)
         return True
 
+    def expire(self, session: MemorySession) -> None:
+        """A session whose process is gone comes to its end: its node is not told."""
+        session.over = False
+        self.end(session)
+
     def forget(self) -> None:
         """It ends with all sessions, and another one without memory takes its place."""
         with self.lock:

@@ -53,6 +53,12 @@ class Requests:
         """End."""
         await self._ask(["close"], deadline)
 
+    async def evict(self, key: str, deadline: float) -> bool:
+        """End the session that has written the ephemeral ``key``; whether there was one."""
+        answer = await self._ask(["evict", key], deadline)
+        self._saw(answer)
+        return answer[3] == b"1"
+
     async def create(self, key: str, value: bytes, deadline: float, *, ephemeral: bool) -> tuple[bool, KeyValue]:
         """As ``Session.create``."""
         answer = await self._change("create", None, ephemeral, [key, value], deadline)

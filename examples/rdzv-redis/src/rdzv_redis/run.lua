@@ -192,6 +192,17 @@ if operation == 'close' then
   return { 'OK' }
 end
 
+if operation == 'evict' then -- end the session that has written this key: its process is gone
+  local value = redis.call('HGET', VALUES, ARGV[6])
+  local owner = value and string.match(value, '^%d+ (%S+) ')
+  if not owner or owner == '-' or owner == me then
+    return { 'OK', text(rev), last, '0' }
+  end
+  finish(owner)
+  save()
+  return { 'OK', text(rev), last, '1' }
+end
+
 if operation == 'list' then
   local prefix = ARGV[6]
   local names = redis.call('ZRANGEBYLEX', NAMES, '[' .. prefix, '(' .. prefix .. '\255')

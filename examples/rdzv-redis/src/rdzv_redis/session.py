@@ -138,6 +138,10 @@ class RedisSession(AsyncSession):
             self.lose(ConnectionLost(f"the session with {self.name} ends: it may have missed an event: {error!r}"))
         return watched
 
+    async def end_session(self, key: str, deadline: float) -> bool:
+        """In one step."""
+        return await self._asked(self.requests.evict(key, deadline))
+
     def unwatch(self, watched: Watched) -> None:
         self.follower.remove(watched)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,8 @@ from rdzv_plugins.backends.etcd.space import NEW, Space
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.errors import Compacted, RendezvousFailed
 from rdzv_plugins.kvstore.coordination.naming import named
+
+logger = logging.getLogger(__name__)
 
 
 class Requests:
@@ -166,14 +169,31 @@ class Requests:
     async def leave(self, deadline: float) -> None:
         """End the session's lease, and delete what is left if it was the last one."""
 
-        def revoke(connection: Connection, timeout: float) -> Any:
-            return connection.unary("Lease/LeaseRevoke", rpc.LeaseRevokeRequest(ID=self._lease), timeout)
-
-        try:
-            await self._cluster.call("ending the session", revoke, deadline)
-        except RendezvousFailed:
-            pass  # it was gone already
+        with contextlib.suppress(RendezvousFailed):  # it was gone already
+            await self._revoke(self._lease, "ending the session", deadline)
         await self._transaction("cleaning up", self._space.leave(), deadline)
+
+    async def end_owner(self, key: str, deadline: float) -> bool:
+        """As ``EndsSessions.end_session``: a key that is not ephemeral hangs on the lease of the run."""
+        what = f"ending the session of {key!r}"
+        answer = await read(self._cluster, what, rpc.RangeRequest(key=self._space.full(key)), deadline)
+        lease = answer.kvs[0].lease if answer.kvs else 0
+        if lease in (0, self._lease, self._space.run_lease):
+            return False
+        try:
+            await self._revoke(lease, what, deadline)
+        except LeaseGone:  # by itself, or another node was faster
+            pass
+        except RendezvousFailed as error:  # this node may not do it, which says nothing of its own session
+            logger.info("%s", error)
+            return False
+        return True
+
+    async def _revoke(self, lease: int, what: str, deadline: float) -> None:
+        def revoke(connection: Connection, timeout: float) -> Any:
+            return connection.unary("Lease/LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease), timeout)
+
+        await self._cluster.call(what, revoke, deadline)
 
 
 async def read(cluster: Cluster, what: str, request: Any, deadline: float) -> Any:

@@ -143,6 +143,11 @@ class EtcdSession(AsyncSession):
                     raise TimeoutError(f"watching {prefix!r}: etcd has not answered in time ({self.why()})") from None
                 raise
 
+    async def end_session(self, key: str, deadline: float) -> bool:
+        """By revoking its lease, which the key carries."""
+        with self._asking():
+            return await self._requests.end_owner(key, deadline)
+
     def unwatch(self, watched: Watched) -> None:
         self._watches.remove(watched)
 

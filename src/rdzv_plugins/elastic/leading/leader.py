@@ -12,12 +12,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, Session, Watch
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import insist, patience
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Notice, Probe, Round, encode, readable
+from rdzv_plugins.elastic.leading.member_watch import MemberWatch
 from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
 from rdzv_plugins.elastic.leading.neighbours import Neighbours
 from rdzv_plugins.elastic.leading.probing import Probing
@@ -37,6 +39,13 @@ _NODES_PER_PROGRESS_S = 500
 """Progress goes to every node: the more there are, the more seldom."""
 
 
+@dataclass(frozen=True)
+class _ProvedGone:
+    """The process of ``node`` is gone for good: its host has said so to this one."""
+
+    node: str
+
+
 class Leader:
     """A thread that leads until ``stop``, or until the session or the leadership is lost.
 
@@ -50,12 +59,20 @@ class Leader:
         rules: Rules,
         order: Order,
         neighbours: Neighbours,
+        me: Member,
+        *,
+        gone: str = "",
         on_free: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_free`` is called, on the thread, when one that was ``stuck`` is not so any more."""
+        """``me``: this node. ``gone``: the node whose process is proved gone, and which led before.
+
+        ``on_free`` is called, on the thread, when one that was ``stuck`` is not so any more.
+        """
         self._session, self._key = session, key
         self._rules, self._order, self._neighbours = rules, order, neighbours
-        self._inbox: queue.SimpleQueue[Sequence[Event] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Sequence[Event | _ProvedGone] | None] = queue.SimpleQueue()
+        self._seen = MemberWatch(session, me, lambda node: self._inbox.put([_ProvedGone(node)]))
+        self._was_leading = gone
         self._progress = ""
         self._progress_at: float | None = None
         self._on_free = on_free
@@ -93,6 +110,7 @@ class Leader:
             logger.exception("this node leads the rendezvous, and cannot go on")
             self._end_job(f"{type(error).__name__}: {error}")
         finally:
+            self._seen.close()
             self._watchdog.end()
             if self._watchdog.stuck:
                 # it lives for a moment more: who is called looks after that
@@ -143,7 +161,8 @@ class Leader:
                     # whose job ends leaves: each that is left leads for a moment, which helps nobody to know
                     level = logging.DEBUG if over else logging.INFO
                     logger.log(level, "this node leads the rendezvous from round %d on", membership.round.number)
-                known = [Event(kv.key, kv.value, kv.revision) for kv in held]
+                known: list[Event | _ProvedGone] = [Event(kv.key, kv.value, kv.revision) for kv in held]
+                known += [_ProvedGone(self._was_leading)] if self._was_leading else []
                 self._feed(membership, probing, known, finishing=finishing)
             while (events := self._wait(membership)) is not None:
                 with self._watchdog.turn():
@@ -165,7 +184,7 @@ class Leader:
         }
         return Membership(self._rules, self._order, declared, assignments), Probing(probe)
 
-    def _wait(self, membership: Membership) -> list[Event] | None:
+    def _wait(self, membership: Membership) -> list[Event | _ProvedGone] | None:
         """Wait for events, and return all that have come: none when only time has passed, None to stop."""
         now = time.monotonic()
         deadlines = [at for at in (membership.deadline(), self._progress_at) if at is not None]
@@ -179,22 +198,33 @@ class Leader:
         return None if None in batches else [event for batch in batches for event in batch or ()]
 
     def _feed(
-        self, membership: Membership, probing: Probing, events: Sequence[Event], finishing: bool | None = None
+        self,
+        membership: Membership,
+        probing: Probing,
+        events: Sequence[Event | _ProvedGone],
+        finishing: bool | None = None,
     ) -> None:
         """Feed in what has happened; with ``finishing`` it is all that a leader that takes over can know."""
         now = time.monotonic()
         members: list[Member] = []
         probe: Probe | None = None
+        ended: list[str] = []
         for event in events:
+            if isinstance(event, _ProvedGone):
+                if self._take_leave(event.node, membership, now):
+                    probe = probing.gone(event.node) or probe
+                    ended.append(event.node)
+                continue
             if not event.key.startswith(keys.MEMBERS):
                 continue
             node = event.key.removeprefix(keys.MEMBERS)
             if event.value is None:
+                self._seen.went(node)
                 membership.gone(node, now)
                 probe = probing.gone(node) or probe
                 continue
             member = next(readable(Member, [KeyValue(event.key, event.value, event.revision)]), None)
-            if member is None or member.node_id != node:
+            if member is None or member.node_id != node or not self._seen.heard(member, event.revision):
                 continue
             membership.changed(member, now)
             members.append(member)
@@ -205,6 +235,20 @@ class Leader:
         else:
             membership.all_known(now, finishing=finishing)
         self._publish(membership.decide(), probe, self._new_progress(membership, now))
+        for node in ended:
+            with self._watchdog.asking():
+                self._seen.end_session(node)
+
+    def _take_leave(self, node: str, membership: Membership, now: float) -> bool:
+        """A node's process is gone: its last word is heard, and then its end. False if that is known already."""
+        last = self._insist(lambda: self._seen.last_word(node))
+        if last is None:
+            return False
+        for member in readable(Member, [last]):
+            membership.changed(member, now)
+            logger.info("the agent on %s has ended: its host refuses connections to it", member.name)
+        membership.gone(node, now)
+        return True
 
     def _new_progress(self, membership: Membership, now: float) -> str:
         """Who is there, when it is time to say it and there is something new; not while all is well."""

@@ -55,7 +55,7 @@ class Handler(Protocol):
 
 
 class Reactor:
-    """The thread and its descriptors. ``add`` and ``watch_room`` may be called from any thread."""
+    """The thread and its descriptors. ``add``, ``remind`` and ``watch_room`` may be called from any thread."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -78,6 +78,10 @@ class Reactor:
         fd = handler.fileno()
         self._handlers[fd] = handler
         self._epoll.register(fd, select.EPOLLIN)
+        self.remind(handler, due)
+
+    def remind(self, handler: Handler, due: float) -> None:
+        """Call its ``tick`` at ``due``, too: also when it is not served any more by then."""
         with self._lock:
             heapq.heappush(self._timers, (due, next(self._order), handler))
             sooner = due < self._wakes_at

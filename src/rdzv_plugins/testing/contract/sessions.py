@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from rdzv_plugins.clock import now
-from rdzv_plugins.coordination import CoordinationBackend
+from rdzv_plugins.coordination import CoordinationBackend, EndsSessions
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kvstore.sockets.reach import is_own_address
 from rdzv_plugins.testing.contract.census import at_rest, census
@@ -114,6 +114,37 @@ class CoordinationSessions(JobTheme):
         last = session.known_until
         assert last <= now() + session.ttl
         assert session.known_until == last, "it has ended: nothing is known of it any more"
+
+    @of_kind("coordination")
+    def test_a_session_can_be_ended_by_others(self, job: Job) -> None:
+        # As when its time to live is over: it alone, with all that it has written as ephemeral; and it is told.
+        one, two, recorder, losses = job.session(), job.session(), Recorder(), Losses()
+        ended = job.session(job.ttl, losses)
+        for key in ("e/a", "e/b"):
+            ended.create(key, b"", ephemeral=True, timeout=T)
+        two.put({"e/two": b""}, ephemeral=True, timeout=T)
+        two.put({"e/a of two": b"", "mine": b""}, ephemeral=True, timeout=T)
+        ended.put({"e/stays": b""}, timeout=T)
+        if not isinstance(one, EndsSessions) or not isinstance(two, EndsSessions):
+            job.gap("a session cannot end another one (end_session); one that is told by its connection need not")
+            return
+        for none in ("e/stays", "e/", "never", "mine"):
+            assert not (two if none == "mine" else one).end_session(none, timeout=T), none
+        one.watch("e/", recorder, timeout=T)
+        if not one.end_session("e/a", timeout=T):
+            job.gap("the service cannot end the session of a node that is gone (end_session)")
+            return
+        assert sorted(recorder.take(7)[5:]) == [("e/a", None), ("e/b", None)]
+        assert losses.next()
+        with pytest.raises(ConnectionLost):
+            ended.list("", timeout=T)
+        assert not one.end_session("e/a", timeout=T), "it is gone already"
+        assert keys_of(one) == {"e/two": b"", "e/a of two": b"", "mine": b"", "e/stays": b""}
+        last = job.session(job.ttl)
+        last.put({"last": b""}, ephemeral=True, timeout=T)
+        together([lambda each=each: each.end_session("last", timeout=T) for each in (one, two)])  # type: ignore[misc]
+        wait_gone(one, "last")
+        assert keys_of(two) == {"e/two": b"", "e/a of two": b"", "mine": b"", "e/stays": b""}
 
     @of_kind("coordination")
     def test_one_session_serves_many_threads_and_gives_each_its_answer(self, job: Job) -> None:

@@ -24,10 +24,10 @@ Nodes: {layout}, on {hosts}; no agents, no workers. {names}
               workers' store. Those of c10d and torch-c10d have connected before, which is left out, and leave the
               dialling to the workers. torch-static's nodes answer as soon as they have connected, but for the first
   loss        from SIGKILL of one plain node to the last survivor's answer in the next round. parallel and tiered take
-              the broken connection for the node's end. A service that does not, like etcd, waits until its session
-              ends, {ttl:g} s after its last sign of life: the figure holds that. Nodes of torch's dynamic rendezvous
-              (c10d, torch-c10d and every state backend) are not told: here they join again at once, as when their
-              workers have failed, and wait until the lost one has sent no sign of life for 15 s, as by default.
+              the broken connection for the node's end. Where the service does not, as etcd, the host of the node tells
+              the one that leads; else the figure holds the rest of the session's {ttl:g} s. Nodes of torch's
+              dynamic rendezvous (c10d, torch-c10d and every state backend) are not told: here they join again at
+              once, as when their workers have failed, and wait until the lost one has sent no sign of life for 15 s.
               Their last call, 30 s by default, is as long as the limit in the join, and 1 s after the loss
   CPU         user and system, of all nodes' processes and of the service, by the number of nodes; not said where a
               service that ran before does not tell its own

@@ -1,0 +1,118 @@
+"""One connection to another node's own port: dialled, greeted, and then held for as long as it lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from rdzv_plugins.elastic.liveness.greeting import MOST_BYTES, answer, hello
+from rdzv_plugins.elastic.liveness.peer import Peer
+from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
+
+Outcome = Literal["refused", "closed", "unclear"]
+"""``refused``: the first packet was answered by a refusal. ``closed``: the right process had answered, and then its
+kernel has closed the connection, in order and without a last word. ``unclear``: whatever proves nothing."""
+
+_ANSWER_S = 5.0
+
+
+class Dial:
+    """On the reactor's thread only. ``on_answer`` is called once at most, ``on_end`` once, neither from ``start``."""
+
+    def __init__(self, peer: Peer, on_answer: Callable[[], None], on_end: Callable[[Outcome], None]) -> None:
+        self._peer, self._on_answer, self._on_end = peer, on_answer, on_end
+        self._expected = self._heard = b""
+        self._connecting, self._over = True, False
+        self.answered = False
+        """The right process has answered, directly: what becomes of the connection is its host's own word."""
+
+    def start(self) -> Outcome | None:
+        """Dial. Returns what has come of it if that is known at once; then nothing is called."""
+        family = socket.AF_INET6 if ":" in self._peer.host else socket.AF_INET
+        try:
+            self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError:  # no descriptor is left
+            return "unclear"
+        error = self._socket.connect_ex((self._peer.host, self._peer.port))
+        if error not in (0, errno.EINPROGRESS):
+            self._socket.close()
+            return _outcome(error)
+        close_in_children(self._socket)
+        reactor().add(self, time.monotonic() + _ANSWER_S)
+        reactor().watch_room(self, True)
+        return None
+
+    def hang_up(self) -> None:
+        """End it; nothing is called. May be repeated."""
+        if not self._over:
+            self._over = True
+            reactor().remove(self)
+            self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def writable(self) -> None:
+        if not self._over and self._connecting:
+            self._connected()
+
+    def readable(self) -> None:
+        if self._over:
+            return
+        if self._connecting:
+            self._connected()
+            return
+        try:
+            heard = self._socket.recv(MOST_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:  # reset: by its host, or by whatever is in between
+            self._end("unclear")
+            return
+        if self.answered:
+            self._end("unclear" if heard else "closed")  # whoever goes of its own will says a last word
+            return
+        self._heard += heard
+        if self._heard == self._expected:
+            self.answered = True
+            self._on_answer()
+        elif not heard or not self._expected.startswith(self._heard):
+            self._end("unclear")
+
+    def tick(self, now: float) -> None:
+        if not self._over and not self.answered:
+            self._end("unclear")
+
+    def failed(self, error: Exception) -> None:
+        self._end("unclear")
+
+    def forget(self) -> None: ...
+
+    def _connected(self) -> None:
+        error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            self._end(_outcome(error))
+            return
+        try:
+            there, here = self._socket.getpeername(), self._socket.getsockname()
+            self._socket.send(hello(self._peer.node_id))
+        except OSError:
+            self._end("unclear")
+            return
+        self._connecting = False
+        self._expected = answer(self._peer.node_id, there, here)
+        reactor().watch_room(self, False)
+
+    def _end(self, outcome: Outcome) -> None:
+        if not self._over:
+            with contextlib.suppress(OSError):
+                self.hang_up()
+            self._on_end(outcome)
+
+
+def _outcome(error: int) -> Outcome:
+    return "refused" if error == errno.ECONNREFUSED else "unclear"

@@ -1,0 +1,38 @@
+"""What is said on a connection to a node's own port, by which others know that its process lives.
+
+::
+
+    who dials       rdzv-alive 1 <node id>
+    who listens     rdzv-here 1 <node id> <its own address and port> <those of the other end>
+    who listens     rdzv-bye            it closes this connection of its own will
+
+Each is one line of UTF-8 that ends in a line feed. The addresses are those that the listening process sees: who dials
+compares them with what it sees itself. Where they differ somebody is in between (address translation, a relay), and
+then a refusal would not be the host's own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+BYE = b"rdzv-bye\n"
+MOST_BYTES = 1024
+"""No line is longer."""
+
+
+def hello(node_id: str) -> bytes:
+    """What who dials says: whom it wants."""
+    return f"rdzv-alive 1 {node_id}\n".encode()
+
+
+def answer(node_id: str, listener: Any, caller: Any) -> bytes:
+    """What who listens says; ``listener`` and ``caller``: the ends of the connection, as the socket names them."""
+    return f"rdzv-here 1 {node_id} {_plain(listener)} {_plain(caller)}\n".encode()
+
+
+def _plain(end: Any) -> str:
+    """An address and port in one form, whatever kind of socket has named it."""
+    address = ipaddress.ip_address(str(end[0]).partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return f"{mapped or address} {end[1]}"

@@ -1,0 +1,66 @@
+"""A node's watch of the leader: when its process is proved gone, this node takes the lead at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from rdzv_plugins.coordination import KeyValue
+from rdzv_plugins.elastic.keys import Leading, Member, decode
+from rdzv_plugins.elastic.liveness.peer import peer_of
+from rdzv_plugins.elastic.liveness.watching import PeerWatch
+
+WATCHERS = 16
+"""So many nodes of a round watch the leader, those of the lowest ranks: one that goes on is enough."""
+
+
+class LeaderWatch:
+    """``on_gone`` is called with the key of a leader whose process is proved gone, and its node. Thread-safe.
+
+    It is called on the thread of the process' connections, and returns at once.
+    """
+
+    def __init__(self, on_gone: Callable[[KeyValue, str], None]) -> None:
+        self._on_gone = on_gone
+        self._lock = threading.Lock()
+        self._leader: KeyValue | None = None
+        self._node = ""
+        self._watch: PeerWatch | None = None
+        self._closed = False
+
+    def follow(self, leader: KeyValue | None, me: Member) -> None:
+        """Watch the node whose key this is, and nobody else; None: nobody."""
+        with self._lock:
+            if leader == self._leader or self._closed:
+                return
+            self._leader = leader
+            if self._node and self._watch is not None:
+                self._watch.remove(self._node)
+            self._node = ""
+            if leader is None:
+                return
+            try:
+                leading = decode(Leading, leader.value)
+            except ValueError:  # whoever leads on it says so
+                return
+            peer = peer_of(leading, me.machine)
+            if peer is None or peer.node_id == me.node_id:
+                return
+            if self._watch is None:
+                self._watch = PeerWatch(self._gone)
+            self._node = peer.node_id
+            self._watch.add(peer)
+
+    def close(self) -> None:
+        """Watch nobody any more. May be repeated."""
+        with self._lock:
+            self._closed = True
+            if self._watch is not None:
+                self._watch.close()
+
+    def _gone(self, node: str) -> None:
+        with self._lock:
+            leader = self._leader
+            if node != self._node or leader is None or self._closed:
+                return
+        self._on_gone(leader, node)

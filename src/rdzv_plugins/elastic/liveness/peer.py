@@ -1,0 +1,44 @@
+"""Where a node's own port is, as it says itself."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Protocol
+
+from rdzv_plugins.endpoints import is_loopback_address
+
+
+class Listening(Protocol):
+    """What a node says of itself: a ``Member``, and who leads."""
+
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def machine(self) -> str: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def public(self) -> str: ...
+    @property
+    def listens(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A node by its id, and where to dial it: an IP address and a port."""
+
+    node_id: str
+    host: str
+    port: int
+
+
+def peer_of(other: Listening, machine: str) -> Peer | None:
+    """How another node is dialled from ``machine``; None if it does not say, or only by a name."""
+    near = other.machine == machine or not is_loopback_address(other.address)
+    host = other.address if near else other.public
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return Peer(other.node_id, host, other.listens) if other.listens else None

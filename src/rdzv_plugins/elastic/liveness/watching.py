@@ -1,0 +1,176 @@
+"""Watching other nodes' processes, so that one that is gone is known at once, and no other is taken for gone.
+
+A process is proved gone by three things, in this order and seen by the same node:
+
+1. It has answered at its own port, by its id, and both ends have named the same two addresses: nobody is in between.
+2. That connection was closed, in order and without a last word. Nobody but the kernel of its host does that, when the
+   process has ended.
+3. Its host refuses a new one.
+
+Anything else proves nothing: silence, a reset, a refusal by a host that was never reached, an answer of somebody else.
+The argument is in docs/decisions/0048-proof-before-time-out.md.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import os
+import queue
+import resource
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rdzv_plugins.elastic.liveness.dial import Dial, Outcome
+from rdzv_plugins.elastic.liveness.peer import Peer
+from rdzv_plugins.kvstore.coordination.reactor import reactor
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_SUSPECT_PAUSE_S, _LONGEST_SUSPECT_PAUSE_S = 0.02, 1.0
+"""Between two attempts to reach one that has closed: its port may be closed a moment after its connections."""
+_PER_S, _AT_ONCE = 500.0, 64
+"""First attempts: they are not urgent, and this process has other things to do."""
+_OF_DESCRIPTORS = 4
+"""At most one in so many of this process' descriptors goes to the watch."""
+
+
+@dataclass
+class _Watched:
+    peer: Peer
+    dial: Dial | None = None
+    suspect: bool = False
+    """It has answered, and its connection was closed."""
+    pause: float = _FIRST_PAUSE_S
+
+
+class PeerWatch:
+    """Watches nodes until ``close``. Thread-safe; the work is done on the thread of the process' connections.
+
+    ``on_gone`` is called once for a node whose process is proved gone, with its id, on that thread: it returns at once.
+    """
+
+    def __init__(self, on_gone: Callable[[str], None]) -> None:
+        self._on_gone = on_gone
+        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._watched: dict[str, _Watched] = {}
+        self._due: list[tuple[float, int, _Watched]] = []
+        self._order = itertools.count()
+        self._free_at = 0.0  # when the next first attempt may be made
+        self._most = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OF_DESCRIPTORS)
+        self._pid = os.getpid()
+        self._closed = False
+        self._waking = threading.Lock()  # not once it is closed: the number may be another file's by then
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        reactor().add(self, time.monotonic())
+
+    def add(self, peer: Peer) -> None:
+        """Watch that node from now on, there and no longer elsewhere."""
+        self._do(lambda: self._add(peer))
+
+    def remove(self, node_id: str) -> None:
+        """Watch it no longer. What was under way may yet be told."""
+        self._do(lambda: self._remove(node_id))
+
+    def holds(self, node_id: str) -> bool:
+        """Whether that node has answered, and its connection lasts."""
+        watched = self._watched.get(node_id)
+        return watched is not None and watched.dial is not None and watched.dial.answered
+
+    def close(self) -> None:
+        """Watch nobody any more. May be repeated."""
+        self._do(self._close)
+
+    def _do(self, order: Callable[[], None]) -> None:
+        if self._pid != os.getpid():  # the thread is the parent's
+            return
+        self._orders.put(order)
+        with self._waking:
+            if not self._closed:
+                os.eventfd_write(self._wake, 1)
+
+    def _add(self, peer: Peer) -> None:
+        held = self._watched.get(peer.node_id)
+        if held is not None and held.peer == peer:
+            return
+        self._remove(peer.node_id)
+        if len(self._watched) >= self._most:
+            logger.debug("too few descriptors to watch node %s as well", peer.node_id)
+            return
+        watched = self._watched[peer.node_id] = _Watched(peer)
+        self._later(watched, 0.0)
+
+    def _remove(self, node_id: str) -> None:
+        watched = self._watched.pop(node_id, None)
+        if watched is not None and watched.dial is not None:
+            watched.dial.hang_up()
+
+    def _close(self) -> None:
+        if self._closed:
+            return
+        for node_id in list(self._watched):
+            self._remove(node_id)
+        reactor().remove(self)
+        with self._waking:
+            self._closed = True
+            os.close(self._wake)
+
+    def _later(self, watched: _Watched, pause: float) -> None:
+        now = time.monotonic()
+        at = now + pause
+        if not watched.suspect:
+            self._free_at = max(self._free_at, now - _AT_ONCE / _PER_S) + 1 / _PER_S
+            at = max(at, self._free_at)
+        heapq.heappush(self._due, (at, next(self._order), watched))
+        reactor().remind(self, at)
+
+    def _dial(self, watched: _Watched) -> None:
+        if self._watched.get(watched.peer.node_id) is not watched or watched.dial is not None:
+            return
+        watched.dial = dial = Dial(
+            watched.peer, lambda: self._answered(watched), lambda outcome: self._ended(watched, outcome)
+        )
+        outcome = dial.start()
+        if outcome is not None:
+            self._ended(watched, outcome)
+
+    def _answered(self, watched: _Watched) -> None:
+        watched.suspect, watched.pause = False, _FIRST_PAUSE_S
+
+    def _ended(self, watched: _Watched, outcome: Outcome) -> None:
+        """An attempt has failed, or a connection that was held has ended."""
+        watched.dial = None
+        if outcome == "closed":
+            watched.suspect, watched.pause = True, _SUSPECT_PAUSE_S
+            self._later(watched, 0.0)
+        elif outcome == "refused" and watched.suspect:
+            del self._watched[watched.peer.node_id]
+            self._on_gone(watched.peer.node_id)
+        else:
+            self._later(watched, watched.pause)
+            longest = _LONGEST_SUSPECT_PAUSE_S if watched.suspect else _LONGEST_PAUSE_S
+            watched.pause = min(2 * watched.pause, longest)
+
+    def fileno(self) -> int:
+        return self._wake
+
+    def readable(self) -> None:
+        os.eventfd_read(self._wake)
+        while not self._orders.empty() and not self._closed:
+            self._orders.get()()
+
+    def writable(self) -> None: ...
+
+    def tick(self, now: float) -> None:
+        while self._due and self._due[0][0] <= now and not self._closed:
+            self._dial(heapq.heappop(self._due)[2])
+
+    def failed(self, error: Exception) -> None:
+        self._close()
+
+    def forget(self) -> None:
+        os.close(self._wake)

@@ -1,0 +1,114 @@
+"""A node's process is gone, and the service does not know it: the others go on all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, eventually, in_round
+from kits.unit.memory_coordination import MemorySession
+
+from rdzv_plugins.elastic.keys import FINISHING
+
+
+class EndingSession(MemorySession):
+    """One of a service that can end other sessions."""
+
+    def end_session(self, key: str, *, timeout: float) -> bool:
+        held = self.service.keys.get(key)
+        if held is None or held[1] in (None, self):
+            return False
+        self.service.expire(held[1])
+        return True
+
+
+class FailingSession(MemorySession):
+    """One of a service that can, and does not answer."""
+
+    def end_session(self, key: str, *, timeout: float) -> bool:
+        raise TimeoutError("no answer")
+
+
+def watched(job: Job, nodes: list[Node]) -> None:
+    """Wait until the leader sees all others live, and they see the leader."""
+    leader = job.leader()
+    for node in nodes:
+        if node is not leader:
+            eventually(lambda node=node: leader.sees(node), "the leader sees a node")  # type: ignore[misc]
+            eventually(lambda node=node: node.sees(leader), "a node sees the leader")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["a node", "the leader"])
+@pytest.mark.parametrize("kind", [MemorySession, EndingSession, FailingSession])
+def test_node_whose_process_is_gone(kind: type[MemorySession], leads: bool) -> None:
+    with Job("1:3") as job:
+        job.service.session = kind
+        nodes = job.start(3)
+        watched(job, nodes)
+        victim = next(node for node in nodes if (node is job.leader()) is leads)
+        rest = [node for node in nodes if node is not victim]
+        victim.vanish()
+        eventually(lambda: all(node.handler.num_nodes_waiting() for node in rest), "the round is over")
+        in_round(rest)
+        assert job.leader() in rest
+        key = f"members/{victim.id}"
+        if kind is EndingSession:
+            eventually(lambda: job.service.value(key) is None, "its session has ended")
+        else:
+            assert job.service.value(key) is not None
+            job.service.expire(victim.backend.session)
+            job.leader().backend.session.flush()
+        newcomer = job.node()
+        joined = newcomer.join()
+        eventually(lambda: all(node.handler.num_nodes_waiting() for node in rest), "the newcomer is let in")
+        again = [node.join() for node in rest]
+        assert {future.result(PATIENCE_S).world_size for future in (*again, joined)} == {3}
+        assert job.round.number == 3, "the end of its session was no news"
+
+
+def test_last_word_of_a_process_that_is_gone_is_heard_before_its_end() -> None:
+    """Its workers had succeeded: that its agent was killed after it is no loss, and the others are not disturbed."""
+    with Job("1:3") as job:
+        nodes = job.start(3)
+        watched(job, nodes)
+        leader = job.leader()
+        victim = next(node for node in nodes if node is not leader)
+        with leader.backend.session.calling:  # what the victim says reaches the leader's watch late
+            victim.handler.note_done()
+            victim.vanish()
+            eventually(lambda: not leader.sees(victim), "the leader knows")
+            eventually(lambda: leader.has_heard_all(), "and has decided")
+            assert job.round.state == "complete"
+        leader.backend.session.flush()
+        eventually(lambda: leader.has_heard_all(), "its late words are heard")
+        assert (job.round.number, job.round.state) == (1, "complete")
+        assert job.service.value(FINISHING) is None
+
+
+def test_what_a_process_has_said_before_it_went_brings_nobody_back() -> None:
+    """Else the others would wait for it to join again."""
+    with Job("1:3") as job:
+        nodes = job.start(3)
+        watched(job, nodes)
+        leader = job.leader()
+        victim = next(node for node in nodes if node is not leader)
+        with leader.backend.session.calling:
+            victim.handler._self.say(probe=1)
+            victim.vanish()
+            eventually(lambda: job.round.state == "over", "the leader knows")
+        in_round([node for node in nodes if node is not victim])
+
+
+def test_a_node_that_leaves_in_order_is_no_process_that_is_gone() -> None:
+    with Job("1:2") as job:
+        nodes = job.start(2)
+        watched(job, nodes)
+        leaves = next(node for node in nodes if node is not job.leader())
+        asked: list[str] = []
+        take_leave: Callable[..., bool] = type(job.leader().handler._link._leader)._take_leave
+        job.leader().handler._link._leader._take_leave = lambda *args: asked.append(args[0]) or take_leave(*args)
+        leaves.handler._joining.close()
+        eventually(lambda: not job.leader().sees(leaves), "the connection has ended")
+        leaves.handler.shutdown()
+        eventually(lambda: job.round.state == "over", "it has left")
+        assert asked == []

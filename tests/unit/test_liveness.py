@@ -1,0 +1,372 @@
+"""Is a process gone? Only its host proves it: everything else that can happen to a port proves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rdzv_plugins.elastic.keys import Leading
+from rdzv_plugins.elastic.liveness.greeting import BYE, answer, hello
+from rdzv_plugins.elastic.liveness.listener import Listener
+from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
+from rdzv_plugins.elastic.liveness.watching import PeerWatch
+from rdzv_plugins.testing.contract.parts import stop
+from rdzv_plugins.testing.faults.relay import Relay
+
+HERE = "127.0.0.1"
+PATIENCE_S = 60.0
+
+LISTENS = """
+import sys
+from rdzv_plugins.elastic.liveness.listener import Listener
+listener = Listener(sys.argv[1], "127.0.0.1")
+print(listener.port, flush=True)
+if sys.argv[2] == "fork":
+    import os
+    if os.fork() == 0:
+        sys.stdin.read()
+        os._exit(0)
+sys.stdin.readline()
+listener.close()
+sys.stdin.read()
+"""
+
+
+class Process:
+    """An agent's process, as far as its port goes."""
+
+    def __init__(self, node_id: str, how: str = "") -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, "-c", LISTENS, node_id, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._child.stdout is not None
+        self.peer = Peer(node_id, HERE, int(self._child.stdout.readline()))
+
+    def signal(self, number: signal.Signals) -> None:
+        if number == signal.SIGSTOP:
+            stop(self._child.pid)
+            return
+        self._child.send_signal(number)
+        if number == signal.SIGKILL:
+            self._child.wait()
+
+    def close(self) -> None:
+        """It closes its port, and lives on."""
+        assert self._child.stdin is not None
+        self._child.stdin.write("\n")
+        self._child.stdin.flush()
+
+    def end(self) -> None:
+        self._child.kill()
+        self._child.communicate()
+
+
+class Port:
+    """A node's port of which the test says what it does."""
+
+    def __init__(self, node_id: str, closing: contextlib.ExitStack) -> None:
+        self._closing = closing
+        self._listen(0)
+        self.peer = Peer(node_id, HERE, self._socket.getsockname()[1])
+
+    def _listen(self, port: int) -> None:
+        self._socket = self._closing.enter_context(socket.create_server((HERE, port)))
+        self._socket.settimeout(PATIENCE_S)
+
+    def accept(self) -> socket.socket:
+        connection = self._closing.enter_context(self._socket.accept()[0])
+        connection.settimeout(PATIENCE_S)
+        return connection
+
+    def answered(self) -> socket.socket:
+        """A connection that was greeted as the right process does."""
+        connection = self.accept()
+        assert connection.recv(1024) == hello(self.peer.node_id)
+        connection.sendall(answer(self.peer.node_id, connection.getsockname(), connection.getpeername()))
+        return connection
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def again(self) -> None:
+        """Listen once more at the same port."""
+        self._listen(self.peer.port)
+
+
+class Watch(PeerWatch):
+    """One that tells what has come of each connection."""
+
+    def __init__(self, on_gone: Callable[[str], None]) -> None:
+        self.outcomes: list[tuple[str, str]] = []
+        super().__init__(on_gone)
+
+    def _ended(self, watched: Any, outcome: Any) -> None:
+        super()._ended(watched, outcome)
+        self.outcomes.append((watched.peer.node_id, outcome))
+
+
+class Seen:
+    """What a watch has found out."""
+
+    def __init__(self) -> None:
+        self.gone: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.watch = Watch(self.gone.put)
+        self.closing = contextlib.ExitStack()
+
+    def port(self, node_id: str) -> Port:
+        return Port(node_id, self.closing)
+
+    def hold(self, peer: Peer) -> None:
+        self.watch.add(peer)
+        until(lambda: self.watch.holds(peer.node_id))
+
+    def next(self) -> str:
+        return self.gone.get(timeout=PATIENCE_S)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def seen() -> Iterator[Seen]:
+    seen = Seen()
+    with seen.closing:
+        yield seen
+    seen.watch.close()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Process]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(node_id: str, how: str = "") -> Process:
+            process = Process(node_id, how)
+            stack.callback(process.end)
+            return process
+
+        yield start
+
+
+@pytest.mark.parametrize("how", ["", "fork"])
+def test_a_killed_process_is_known_to_be_gone(seen: Seen, start: Callable[..., Process], how: str) -> None:
+    """Also if it leaves a child behind, which has inherited what it could."""
+    process = start("a", how)
+    seen.hold(process.peer)
+    process.signal(signal.SIGKILL)
+    assert seen.next() == "a"
+
+
+def test_a_stopped_process_is_not_gone_until_it_is_killed(seen: Seen, start: Callable[..., Process]) -> None:
+    """Not one that was watched before, nor one that never answered: its kernel accepts for it."""
+    stopped, early, other = start("a"), start("b"), start("c")
+    seen.hold(stopped.peer)
+    for process in (stopped, early):
+        process.signal(signal.SIGSTOP)
+    seen.watch.add(early.peer)
+    seen.hold(other.peer)
+    other.signal(signal.SIGKILL)
+    assert seen.next() == "c"
+    assert seen.watch.holds("a")
+    assert not seen.watch.holds("b")
+    for process in (early, stopped):
+        process.signal(signal.SIGKILL)
+    assert seen.next() == "a"
+    assert seen.gone.empty(), "b has never answered: nobody knows whose word a refusal is"
+
+
+def test_who_closes_its_port_of_its_own_will_is_not_gone(seen: Seen, start: Callable[..., Process]) -> None:
+    process, other = start("a"), start("b")
+    for each in (process, other):
+        seen.hold(each.peer)
+    process.close()
+    until(lambda: not seen.watch.holds("a"))
+    other.signal(signal.SIGKILL)
+    assert seen.next() == "b"
+    assert seen.gone.empty()
+
+
+def reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def last_word(connection: socket.socket) -> None:
+    connection.sendall(BYE)
+    connection.close()
+
+
+@pytest.mark.parametrize("end", [reset, last_word])
+def test_a_refusal_after_any_other_end_of_the_connection_proves_nothing(
+    seen: Seen, end: Callable[[socket.socket], None]
+) -> None:
+    """A firewall that was switched on resets what there is, or refuses what is new: it does not close in order."""
+    port = seen.port("a")
+    seen.watch.add(port.peer)
+    connection = port.answered()
+    until(lambda: seen.watch.holds("a"))
+    port.close()
+    end(connection)
+    until(lambda: seen.watch.outcomes == [("a", "unclear"), ("a", "refused")])
+    port.again()
+    with port.answered():
+        until(lambda: seen.watch.holds("a"))
+    assert seen.gone.empty()
+
+
+def test_a_refusal_while_the_connection_lasts_proves_nothing(seen: Seen) -> None:
+    """As by a firewall that refuses new connections with RST, and lets alone what there is: nobody even asks."""
+    port, other = seen.port("a"), seen.port("b")
+    held = []
+    for each in (port, other):
+        seen.watch.add(each.peer)
+        held.append(each.answered())
+        until(lambda each=each: seen.watch.holds(each.peer.node_id))  # type: ignore[misc]
+        each.close()
+    held[1].close()
+    assert seen.next() == "b"
+    assert seen.watch.holds("a")
+    assert seen.gone.empty()
+
+
+def test_a_refusal_by_who_was_never_reached_proves_nothing(seen: Seen) -> None:
+    """A firewall, address translation, or another machine at that address."""
+    port, other = seen.port("a"), seen.port("b")
+    port.close()
+    seen.watch.add(port.peer)
+    seen.watch.add(other.peer)
+    connection = other.answered()
+    until(lambda: seen.watch.holds("b"))
+    other.close()
+    connection.close()
+    assert seen.next() == "b"
+    assert seen.gone.empty()
+    assert seen.watch.outcomes[0] == ("a", "refused")
+    port.again()
+    with port.answered():  # it is asked again
+        until(lambda: seen.watch.holds("a"))
+
+
+@pytest.mark.parametrize("says", [b"", b"SSH-2.0-OpenSSH_9\n", hello("a"), answer("b", (HERE, 1), (HERE, 2))])
+def test_another_process_at_the_port_proves_nothing(seen: Seen, says: bytes) -> None:
+    """After a reboot, for example. When it goes, too, the first one is known to be gone."""
+    port = seen.port("a")
+    seen.watch.add(port.peer)
+    connection = port.answered()
+    until(lambda: seen.watch.holds("a"))
+    connection.close()
+    for _ in range(3):
+        with port.accept() as stranger:
+            if says:
+                stranger.sendall(says)
+    assert seen.gone.empty()
+    assert not seen.watch.holds("a")
+    port.close()
+    assert seen.next() == "a"
+
+
+def test_who_answers_again_is_not_gone(seen: Seen) -> None:
+    port = seen.port("a")
+    seen.watch.add(port.peer)
+    port.answered().close()
+    connection = port.answered()
+    until(lambda: seen.watch.holds("a"))
+    port.close()
+    assert seen.gone.empty()
+    connection.close()
+    assert seen.next() == "a"
+
+
+def test_behind_somebody_in_between_nothing_is_ever_proved(seen: Seen, start: Callable[..., Process]) -> None:
+    """A relay, as address translation: it refuses in its own name, and closes in order, whoever lives behind it."""
+    process, other = start("a"), start("b")
+    with Relay(HERE, process.peer.port) as relay:
+        seen.watch.add(Peer("a", HERE, relay.port))
+        until(lambda: seen.watch.outcomes == [("a", "unclear")])  # it has answered, with another address
+        relay.refuse()
+        until(lambda: seen.watch.outcomes[1:] == [("a", "refused")])
+        seen.hold(other.peer)
+        other.signal(signal.SIGKILL)
+        assert seen.next() == "b"
+        assert not seen.watch.holds("a")
+        assert seen.gone.empty()
+
+
+def test_who_is_watched_no_longer_is_not_told_of(seen: Seen, start: Callable[..., Process]) -> None:
+    process, other = start("a"), start("b")
+    for each in (process, other):
+        seen.hold(each.peer)
+    seen.watch.remove("a")
+    until(lambda: not seen.watch.holds("a"))
+    process.signal(signal.SIGKILL)
+    other.signal(signal.SIGKILL)
+    assert seen.next() == "b"
+    assert seen.gone.empty()
+
+
+def test_strangers_cost_nothing_and_are_told_nothing(seen: Seen) -> None:
+    listener = Listener("a", HERE)
+    try:
+        dialled = [socket.create_connection((HERE, listener.port), PATIENCE_S) for _ in range(100)]
+        silent = [seen.closing.enter_context(each) for each in dialled]
+        assert silent[0].recv(1) == b"", "there are too many: the oldest goes"
+        for said in (b"GET / HTTP/1.1\r\n\r\n", b"x" * 100_000, hello("b"), BYE):
+            with socket.create_connection((HERE, listener.port), PATIENCE_S) as stranger:
+                with contextlib.suppress(ConnectionError):  # it may not wait for all of it
+                    stranger.sendall(said)
+                with contextlib.suppress(ConnectionError):
+                    assert stranger.recv(1024) == b"", "not a word"
+        seen.hold(Peer("a", HERE, listener.port))
+        for each in silent:
+            each.close()
+        assert seen.watch.holds("a")
+    finally:
+        listener.close()
+    until(lambda: not seen.watch.holds("a"))
+    assert seen.gone.empty()
+
+
+def test_a_watch_and_a_listener_leave_nothing_behind() -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    def once() -> None:
+        listener, seen = Listener("a", HERE), Seen()
+        seen.hold(Peer("a", HERE, listener.port))
+        seen.watch.close()
+        listener.close()
+        seen.watch.close()
+        listener.close()
+        seen.watch.add(Peer("b", HERE, 1))  # it is too late for that
+        with contextlib.suppress(OSError):
+            until(lambda: socket.create_connection((HERE, listener.port), 1).close())
+
+    once()
+    before = descriptors()
+    for _ in range(20):
+        once()
+    until(lambda: descriptors() <= before)
+
+
+def test_where_a_node_is_dialled() -> None:
+    far = Leading("a", "there", "10.0.0.7", "192.0.2.7", 4000)
+    assert peer_of(far, "here") == Peer("a", "10.0.0.7", 4000)
+    near = Leading("a", "here", HERE, "192.0.2.7", 4000)
+    assert peer_of(near, "here") == Peer("a", HERE, 4000)
+    assert peer_of(near, "there") == Peer("a", "192.0.2.7", 4000), "its loopback is nobody else's"
+    assert peer_of(Leading("a", "there", "10.0.0.7", "", 0), "here") is None, "it has no port of its own"
+    assert peer_of(Leading("a", "there", "node-a.example", "", 4000), "here") is None, "no name is looked up"
