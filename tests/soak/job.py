@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -175,5 +174,13 @@ class Job:
 
 
 def temporary_files(directory: Path) -> list[str]:
-    """What is left of ours in a node's directory for such; torch leaves a ``torchelastic_`` of each agent."""
-    return sorted(name for name in os.listdir(directory) if name.startswith("rdzv")) if directory.is_dir() else []
+    """What is left of ours in a node's directory for such; torch leaves a ``torchelastic_`` of each agent.
+
+    But for logs, which are the user's: an agent stores there where workers are that do not end.
+    """
+    return sorted(path.name for path in directory.glob("rdzv*") if not (path.is_dir() and _has_logs_alone(path)))
+
+
+def _has_logs_alone(directory: Path) -> bool:
+    files = [path for path in directory.rglob("*") if not path.is_dir()]
+    return bool(files) and all(path.suffix == ".log" for path in files)

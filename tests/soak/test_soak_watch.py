@@ -13,7 +13,7 @@ from kits.hosts.hosts import Host, Lan
 from rdzv_plugins.testing.agents.processes import marked
 from soak import soak as module
 from soak.expectations import Promises
-from soak.job import Job, Node
+from soak.job import Job, Node, temporary_files
 from soak.schedule import Burst, Fault
 from soak.service import Service
 from soak.soak import Soak
@@ -84,3 +84,12 @@ def test_job_that_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
     soak = watched(tmp_path, "stands", KILL, slack=0.05)
     assert found(soak) == ["not_back"]
     assert soak.tally.jobs == {"not back": 1}
+
+
+def test_what_an_agent_leaves_but_logs_is_seen(tmp_path: Path) -> None:
+    for name in ("rdzv-run-empty", "rdzv-run-logs/logs", "rdzv-run-more/logs", "torchelastic_1"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("rdzv-run-logs/logs/stacks.log", "rdzv-run-more/logs/stacks.log", "rdzv-run-more/lock", "rdzv-file"):
+        (tmp_path / name).touch()
+    assert temporary_files(tmp_path) == ["rdzv-file", "rdzv-run-empty", "rdzv-run-more"]
+    assert temporary_files(tmp_path / "none") == []
