@@ -242,7 +242,7 @@ def test_static_targets_have_no_further_round() -> None:
         ({"delay_ms": 2.5}, True, "a round trip takes 2.5 ms more", "threads of"),
         ({"simulate": True}, True, "threads of 2 processes", "namespaces"),
         ({"hosts": "namespaces"}, True, "network namespaces", "on loopback"),
-        ({"ttl": 4}, True, "4 s after its last sign of life", "10 s after its last"),
+        ({"ttl": 4}, True, "the rest of the session's 4 s", "session's 10 s"),
     ],
 )
 def test_caption_says_what_is_measured_and_where(changes, apart, said, unsaid) -> None:
