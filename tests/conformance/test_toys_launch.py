@@ -54,8 +54,8 @@ def test_agents_are_warm_where_their_variables_allow_it_and_none_outlives_close(
         assert (warm.is_warm, cold.is_warm) == (True, False)
         for agent in (warm, cold):
             agent.wait_for(rf"started by the keeper of {agent.pid}\b")
-        # two agents, a worker each, and the keeper that has the variables of the cold one
-        wait_until(lambda: len(agents.processes()) == 5, 60, lambda: f"{agents.processes()}")
+        # two agents, each with a keeper and a worker
+        wait_until(lambda: len(agents.processes()) == 6, 60, lambda: f"{agents.processes()}")
         os.kill(warm.pid, 9)  # its worker goes with it
         assert warm.wait() == -9
         wait_until(lambda: len(agents.processes()) == 3, 60, lambda: f"the other and its worker: {agents.processes()}")

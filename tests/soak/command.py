@@ -99,7 +99,9 @@ def _soak(args: argparse.Namespace, directory: Path, lan: Lan, nodes: Sequence[s
         where = service.Service(f"{hosts[0].address}:{_PORT}")
     else:
         where = service.serve(lan, directory, transcripts)
-    conf = [f"ttl={args.ttl:g}", f"reach_timeout={args.reach_timeout:g}", "last_call_timeout=5", *args.conf.split(",")]
+    conf = [f"ttl={args.ttl:g}", f"reach_timeout={args.reach_timeout:g}", "last_call_timeout=5"]
+    # without a delay that grows with each fault: how soon a job is back is what is looked at
+    conf += ["restart_delay=0", *args.conf.split(",")]
     job.command = [
         "rdzv-run",
         f"--nnodes={args.min_nodes}:{args.nodes}",

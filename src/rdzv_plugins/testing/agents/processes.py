@@ -59,7 +59,7 @@ def marked(mark: str, *, parts: bool = False) -> dict[int, str]:
             variables = (entry / "environ").read_bytes().split(b"\0")
             ours = any(each == whole or (parts and each.startswith(whole + b"-")) for each in variables)
             if ours and (entry / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode()
         except OSError:  # it has just ended, or is another user's
             continue
     return found
