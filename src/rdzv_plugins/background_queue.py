@@ -7,11 +7,13 @@ import collections
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+_MOMENT_S = 0.0005
 _LAST_WORDS_S = 5.0
 """How long the end of the process waits for what is still to be delivered."""
 
@@ -79,7 +81,12 @@ class BackgroundQueue(Generic[T]):
             thread, self._resting = self._thread, True
             self._changed.notify_all()
         if thread is not None and os.getpid() == self._process:
+            until = time.monotonic() + timeout
             thread.join(timeout)
+            # the kernel has it for a moment more, and who forks then is taken for one that has threads
+            task = f"/proc/self/task/{thread.native_id}"
+            while not thread.is_alive() and os.path.exists(task) and time.monotonic() < until:
+                time.sleep(_MOMENT_S)
         self._resting = False
 
     def _start(self) -> None:

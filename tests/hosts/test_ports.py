@@ -15,7 +15,7 @@ from kits.launcher.harness import Agent, wait_until
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/operations.md"
 FIRST, LAST = 29601, 29610
-ROW = re.compile(r"^\| `(\w+)` \| (\d+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+)` \| (\d+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 
 
 class Row(NamedTuple):
@@ -25,6 +25,7 @@ class Row(NamedTuple):
     endpoint: str
     store: str
     proxies: str
+    agents: str
     workers: str
 
 
@@ -96,7 +97,9 @@ def test_what_listens_where(fleet: Fleet, backend: str) -> None:
         assert len(inside) == (host is first) * (2 if backend == "tiered" else 1)
         dialled = {port for port, pid in connections(host) if pid == worker}
         assert bool(dialled & set(range(FIRST, LAST + 1))) == (backend != "tiered"), "with proxies the agents only"
-        serving |= {(host.name, port) for port in agents_ports - inside}
+        outside = {port for port in agents_ports - inside if port != said.port}
+        assert len(outside) == {"none": 0, "every node": 1}[said.agents], "its own, by which others see it live"
+        serving |= {(host.name, port) for port in agents_ports - inside - outside}
     at = {"static": "node rank 0", "etcd": "the members of etcd"}.get(backend, "the node that has its address")
     assert said.endpoint.startswith(at)
     assert serving == (set() if backend == "etcd" else {("alpha", said.port)})

@@ -128,7 +128,7 @@ def test_hang_up_without_nohup_stops_the_job(cluster: Cluster) -> None:
 def test_signal_reaches_the_workers_and_nothing_is_left(cluster: Cluster, number: signal.Signals) -> None:
     agent = cluster.run("plain.py", "children", nproc=2)
     agent.wait_for("ready(.|\n)*ready")
-    assert len(cluster.processes()) == 5, "agent, two workers, a child each"
+    assert len(cluster.processes()) == 6, "agent, keeper, two workers, a child each"
     os.kill(agent.pid, number)
     assert agent.wait() == 128 + number
     cluster.wait_gone()

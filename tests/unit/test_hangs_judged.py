@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rdzv_launcher.run.hangs import samples
 from rdzv_launcher.run.hangs.odd_one import find
 from rdzv_launcher.run.hangs.samples import Native, Sample, is_meeting
 from rdzv_launcher.run.hangs.signs import Signs
@@ -125,6 +126,11 @@ def test_one_line_for_ever_is_told_by_what_is_below_python(worker: Told, native:
     assert worker.burns([1] * 9, native=native).kind == kind
 
 
+def test_who_computes_first_and_then_waits_at_the_same_line_is_looked_at_again(worker: Told) -> None:
+    assert worker.burns([1] * 9, native="computes") == Standing("moves")
+    assert worker.burns([1] * 9, native="waits").kind == "spins"
+
+
 def test_a_long_call_in_c_after_much_else_is_no_loop(worker: Told) -> None:
     """It may hold the interpreter's lock, as a sort does."""
     assert worker.burns([*range(5), *[9] * 9], native="computes") == Standing("moves")
@@ -133,6 +139,21 @@ def test_a_long_call_in_c_after_much_else_is_no_loop(worker: Told) -> None:
 def test_native_code_whose_stack_cannot_be_read_is_no_loop(worker: Told) -> None:
     """It has let go of the interpreter's lock."""
     assert worker.burns([1] * 9, runs=False, native="loop") == Standing("moves")
+
+
+@pytest.mark.parametrize(
+    ("name", "waits"),
+    [
+        ("cudaMemcpyAsync", True),
+        ("cuStreamSynchronize", True),
+        ("gloo::transport::tcp::Pair::recv", True),
+        ("ncclAllReduce", True),
+        ("at::native::gemm", False),
+        ("__memcpy_avx_unaligned", False),
+    ],
+)
+def test_what_waits_for_others_or_for_the_device_is_known_by_its_name(name: str, waits: bool) -> None:
+    assert bool(samples._WAITS.search(name)) == waits
 
 
 def test_who_spins_in_a_meeting_waits_whatever_its_threads_do(worker: Told) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from kits.launcher.harness import wait_until
 
-from rdzv_launcher.run.hangs import node_watch
+from rdzv_launcher.run.hangs import node_watch, watch
 from rdzv_launcher.run.hangs.node import NodeHangs
 from rdzv_launcher.run.hangs.place import Place
+from rdzv_launcher.run.stacks import reading
 from rdzv_launcher.run.stacks.gathering import Node, Worker
 from rdzv_launcher.run.stacks.node import NodeStacks
 from rdzv_plugins import progress_page
@@ -60,12 +61,13 @@ class Job:
         nodes: int = 2,
         questions: bool = True,
         program: str = "import signal; signal.pause()",
+        flags: tuple[str, ...] = ("-S",),
     ) -> None:
-        self.worker = subprocess.Popen([sys.executable, "-S", "-c", program])
+        self.worker = subprocess.Popen([sys.executable, *flags, "-c", program])
         workers = (Worker(0, 0, self.worker.pid),)
         self.place = Place(0, nodes, 1, True, workers)
         self.hangs: list[tuple[int, Failure]] = []
-        stacks = NodeStacks(lambda: Node("here", os.getpid(), "run", 0, workers), str(directory))
+        stacks = NodeStacks(lambda: Node("here", os.getpid(), "run", 0, workers, stacks.own), str(directory))
         self.nodes = Nodes(other)
         self.watch = NodeHangs(TIMEOUT, 1, lambda: self.place, stacks, self.nodes if questions else None, self._on_hang)
         self.nodes.answer_with(lambda asked: (stacks if asked.kind == STACKS else self.watch).answer(asked))
@@ -129,6 +131,40 @@ def test_a_service_that_does_not_answer_is_asked_again(job: Callable[..., Job]) 
         return answers(standstill=STILL)(kind)
 
     job(other).wait_for_hang()
+
+
+def test_a_hang_of_which_the_others_cannot_be_told_is_one_all_the_same(job: Callable[..., Job]) -> None:
+    def other(kind: str) -> NodeAnswer:
+        if kind == HANG:
+            raise ConnectionLost("it has gone")
+        return answers(standstill=STILL)(kind)
+
+    assert job(other).wait_for_hang().global_rank == 0
+
+
+def test_who_is_told_of_a_hang_that_goes_on_finds_it_later(
+    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that has found it may have gone, or lie: it delays the others, and no more."""
+    monkeypatch.setattr(watch, "_OTHERS_S", 0.5)
+    hanging = job(answers(standstill=STILL))
+    hanging.nodes.answer(HANG, {"by": "somebody", "text": "rank 1 is different"})
+    assert hanging.wait_for_hang().global_rank == 0
+
+
+def test_what_a_worker_writes_when_it_is_asked_is_no_sign_of_life(
+    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without py-spy: it writes its stacks itself, thousands of bytes of them."""
+    monkeypatch.setattr(reading, "py_spy", lambda: None)
+    monkeypatch.setenv("RDZV_STACKS", f"{tmp_path / 'stacks'},{os.getpid()}")
+    deep = "def wait(n):\n  threading.Event().wait() if n == 0 else wait(n - 1)"
+    threads = "for _ in range(20): threading.Thread(target=wait, args=(60,), daemon=True).start()"
+    program = f"import signal, threading\nimport rdzv_plugins.worker\n{deep}\n{threads}\nwait(60)"
+    (tmp_path / "stacks").mkdir(mode=0o700)
+    hanging = job(answers(standstill=STILL), program=program, flags=())
+    assert hanging.wait_for_hang().global_rank == 0
+    assert (tmp_path / "stacks" / str(hanging.worker.pid)).stat().st_size > 4096
 
 
 def test_a_frozen_node_and_one_that_answers_nonsense_hold_up_nobody_for_ever(job: Callable[..., Job]) -> None:

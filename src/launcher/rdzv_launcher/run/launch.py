@@ -163,6 +163,7 @@ class Launch:
             monitor_interval=spec.monitor_interval_s,
             exit_barrier_timeout=start.args.exit_barrier_timeout,
             stuck_timeout=spec.stuck_timeout_s,
+            hang_timeout=start.own.hang_timeout,
             retries=RetryLimits(start.own.job_restarts, start.own.crash_loop, start.own.restart_delay),
             identical=os.environ.get(_IDENTICAL) == "1",
         )

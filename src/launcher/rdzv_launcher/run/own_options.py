@@ -67,18 +67,19 @@ def read_own(args: argparse.Namespace) -> OwnOptions:
             f"--preempt-grace={args.preempt_grace:g} is no time",
             remedy="Up to 86400 seconds, or 0: no notice is given.",
         )
-    hang_timeout = args.hang_timeout or own.hang_timeout
+    by_flag = "hang_timeout" in args.given
+    hang_timeout = args.hang_timeout if by_flag else own.hang_timeout
     if hang_timeout and not HANG_S <= hang_timeout < float("inf"):
-        name = "--hang-timeout" if args.hang_timeout else "--rdzv-conf hang_timeout"
+        name = "--hang-timeout" if by_flag else "--rdzv-conf hang_timeout"
         raise UsageError(
             f"{name}={hang_timeout:g} cannot be the time-out for hangs",
             remedy=f"{HANG_S:g} s or more; 0 for none. More than the longest time for which all ranks may wait.",
         )
     return dataclasses.replace(
         own,
-        health_port=args.health_port or own.health_port,
+        health_port=args.health_port if "health_port" in args.given else own.health_port,
         hang_timeout=hang_timeout,
-        preempt_grace=args.preempt_grace or own.preempt_grace,
+        preempt_grace=args.preempt_grace if "preempt_grace" in args.given else own.preempt_grace,
         notice_signals=args.notice_signals or own.notice_signals.replace(":", ","),
         worker_notice_signal=args.worker_notice_signal or own.worker_notice_signal,
     )

@@ -58,6 +58,8 @@ class Settings:
     exit_barrier_timeout: float = 300.0
     stuck_timeout: float = 0.0
     """How long a worker may be in uninterruptible sleep; 0: for ever."""
+    hang_timeout: float = 0.0
+    """A job that hangs has stood still for so long; 0: nobody watches for that."""
     retries: RetryLimits = field(default_factory=RetryLimits)
     identical: bool = False
     """All nodes are known to have as many workers of one role: no ranks are exchanged."""
@@ -326,8 +328,10 @@ class AgentLoop:
 
     def _count_restart(self, local_rank: int, exit_code: int) -> Event:
         """Whether the workers may be restarted, as far as the job is concerned."""
-        ran = time.monotonic() - self._started_at
-        return self._retries.decide(self._first_failure(local_rank, exit_code), ran)
+        first, ran = self._first_failure(local_rank, exit_code), time.monotonic() - self._started_at
+        if first.hang:  # nobody made progress in that time
+            ran = max(0.0, ran - self._settings.hang_timeout)
+        return self._retries.decide(first, ran)
 
     def _failure_here(self, local_rank: int, exit_code: int) -> Failure:
         assert self._group is not None

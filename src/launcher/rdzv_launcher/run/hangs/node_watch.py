@@ -14,6 +14,7 @@ from rdzv_launcher.run.hangs.standstill import Standing, Standstill
 from rdzv_launcher.run.hangs.verdict import SUSPECTED, NodeStanding
 from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.gathering import Worker
+from rdzv_launcher.run.stacks.node import NodeStacks
 from rdzv_plugins.linux.children import children_now
 
 logger = logging.getLogger(__name__)
@@ -31,11 +32,13 @@ _COST_S = 0.1
 class NodeWatch:
     """One per agent. ``look`` is for one thread; the rest for any."""
 
-    def __init__(self, timeout: float, told: Callable[[int], int]) -> None:
+    def __init__(
+        self, timeout: float, told: Callable[[int], int], stacks: NodeStacks, say: Callable[[str], None]
+    ) -> None:
         """``timeout`` in seconds. ``told``: by global rank, a number that changes when a script says that it makes
-        progress, 0 as long as it never has.
+        progress, 0 as long as it never has. ``say``: what people are told once.
         """
-        self._timeout, self._told = timeout, told
+        self._timeout, self._told, self._stacks, self._say = timeout, told, stacks, say
         self._generation = 0
         self._watched: dict[int, Standstill] = {}
         self._suspected_until = 0.0
@@ -67,7 +70,7 @@ class NodeWatch:
             self._look_at_canary(place.workers)
 
     def _look_at(self, worker: Worker, now: float, pids_of: Callable[[], Callable[[int], list[int]]]) -> Standing:
-        signs = read_signs(worker.pid)
+        signs = read_signs(worker.pid, self._stacks.own)
         watched = self._watched.get(worker.rank)
         if signs is None or (watched is not None and watched.born != signs.born):
             return Standing("done")
@@ -82,15 +85,16 @@ class NodeWatch:
         return watched.standing()
 
     def _sample(self, worker: Worker, watched: Standstill) -> None:
-        process = processes.look(worker.pid)
-        if process is None or process.stands_still:
-            return
-        try:
-            watched.sample(samples.take(process, time.monotonic(), timeout=_SAMPLE_S))
-            if watched.wants_native:
-                watched.native(samples.below_python(process, timeout=_NATIVE_S))
-        except reading.NoStacks as error:  # then it counts as one that makes progress
-            logger.debug("worker %d (pid %d) cannot be sampled: %s", worker.local_rank, worker.pid, error)
+        with self._stacks.debugging:
+            process = processes.look(worker.pid)
+            if process is None or process.stands_still:
+                return
+            try:
+                watched.sample(samples.take(process, time.monotonic(), timeout=_SAMPLE_S))
+                if watched.wants_native:
+                    watched.native(samples.below_python(process, timeout=_NATIVE_S))
+            except reading.NoStacks as error:  # then it counts as one that makes progress
+                self._cannot_sample(worker, error)
 
     @property
     def _canary_pause(self) -> float:
@@ -101,13 +105,23 @@ class NodeWatch:
         busy = [each for each in workers if self.standing.workers[each.rank].kind == "moves"]
         if len(busy) < len(workers) or not busy:
             return
-        process = processes.look(busy[0].pid)
-        if process is None or process.stands_still:
-            return
-        try:
-            seen = samples.take(process, time.monotonic(), timeout=_SAMPLE_S).print
-        except reading.NoStacks:
-            return
+        with self._stacks.debugging:
+            process = processes.look(busy[0].pid)
+            if process is None or process.stands_still:
+                return
+            try:
+                seen = samples.take(process, time.monotonic(), timeout=_SAMPLE_S).print
+            except reading.NoStacks as error:
+                self._cannot_sample(busy[0], error)
+                return
         if seen == self._canary:
             self.suspect()
         self._canary = seen
+
+    def _cannot_sample(self, worker: Worker, error: reading.NoStacks) -> None:
+        logger.debug("worker %d (pid %d) cannot be sampled: %s", worker.local_rank, worker.pid, error)
+        if processes.is_there(processes.look(worker.pid)) and reading.py_spy() is not None:
+            self._say(
+                "--hang-timeout: py-spy could not read a worker, and as long as it cannot, a rank in an endless loop "
+                f"is taken for one that computes: {error}"
+            )

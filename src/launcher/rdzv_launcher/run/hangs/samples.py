@@ -13,7 +13,7 @@ Native = Literal["loop", "waits", "computes"]
 """What the main thread does below its innermost line of Python: nothing but run this line, wait for others, anything
 else."""
 
-_WAITS = re.compile(r"(?i)nccl|hccl|rccl|gloo::|c10d|(?:cu|cuda|hip|acl|npu)\w*(?:synchronize|query)")
+_WAITS = re.compile(r"(?i)nccl|hccl|rccl|gloo::|c10d|(?:cu|cuda|hip|acl|npu)\w*(?:synchronize|query|memcpy)")
 _LOOKS = 2
 """So often no native code has to be found: a stack may be one that cannot be read."""
 _MEETINGS = (

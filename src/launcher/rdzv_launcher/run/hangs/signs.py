@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from rdzv_launcher.run.stacks import processes
 from rdzv_plugins.linux.process_stat import ProcessStat, read_stat
@@ -33,14 +34,17 @@ class Signs:
     """Bytes that it has read and written by files and pipes; 0 where that may not be seen."""
 
 
-def read_signs(pid: int) -> Signs | None:
-    """The signs of a process; None if it has ended."""
+def read_signs(pid: int, asked: Path | None = None) -> Signs | None:
+    """The signs of a process; None if it has ended.
+
+    ``asked``: the directory of what workers write when an agent asks for their stacks, which is no sign of life.
+    """
     stat = read_stat(pid)
     if stat is None or not stat.lives:
         return None
     all_s = _all_s(stat)
     main_s = _main_s(pid, all_s)
-    return Signs(time.monotonic(), stat.state, int(stat.started), main_s, all_s, stat.major_faults, _moved(pid))
+    return Signs(time.monotonic(), stat.state, int(stat.started), main_s, all_s, stat.major_faults, _moved(pid, asked))
 
 
 def below_s(pid: int, pids_of: Callable[[int], list[int]]) -> float:
@@ -63,6 +67,12 @@ def _main_s(pid: int, otherwise: float) -> float:
     return sum(map(int, schedstat[:2])) / 1e9 if len(schedstat) == 3 else otherwise
 
 
-def _moved(pid: int) -> int:
+def _moved(pid: int, asked: Path | None) -> int:
     lines = processes.read(pid, "io").splitlines()[:2]  # rchar, wchar
-    return sum(int(line.rpartition(" ")[2]) for line in lines)
+    if not lines:
+        return 0
+    try:
+        written = (asked / str(pid)).stat().st_size if asked is not None else 0
+    except OSError:  # it writes none
+        written = 0
+    return sum(int(line.rpartition(" ")[2]) for line in lines) - written

@@ -132,6 +132,8 @@ class Standstill:
     def native(self, native: Native) -> None:
         """What it does below its innermost line of Python."""
         self._native = native
+        if native == "computes":  # that is progress, and it is asked again later: it may wait by then
+            self._start_anew(self._signs.at)
 
     def standing(self) -> Standing:
         """How it stands, at the last look."""

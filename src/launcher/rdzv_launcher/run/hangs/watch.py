@@ -58,7 +58,7 @@ class HangWatch:
         """
         self._timeout, self._place, self._stacks, self._questions = timeout, place, stacks, questions
         self._on_hang = on_hang
-        self._node = NodeWatch(timeout, told)
+        self._node = NodeWatch(timeout, told, stacks, self._say_once)
         self._me = os.urandom(16).hex()
         self._pause = min(max(timeout / _LOOKS, _LEAST_LOOK_S), _LONGEST_LOOK_S)
         self._generation = 0
@@ -161,13 +161,18 @@ class HangWatch:
         answers, verdict = self._ask(place)
         if not found and not verdict.silent:  # nothing could be read in time
             return
-        if not verdict.hangs or self._place() != place or self._stored_for == place.generation:
+        if not verdict.hangs or self._place() != place or time.monotonic() < self._leave_until:
             return
-        self._stored_for = place.generation
         hang = find(found, verdict.silent, unread, _standings(answers), self._timeout)
-        self._stacks.store_reports(found, unread, "the job hangs")
+        if self._stored_for != place.generation:
+            self._stored_for = place.generation
+            self._stacks.store_reports(found, unread, "the job hangs")
+        self._leave_until = time.monotonic() + self._timeout + _OTHERS_S
         if self._questions is not None and place.nodes > 1:
-            self._questions.ask(HANG, {"by": self._me, "text": hang.headline[:_LONGEST_TEXT]}, _TOLD_S)
+            try:
+                self._questions.ask(HANG, {"by": self._me, "text": hang.headline[:_LONGEST_TEXT]}, _TOLD_S)
+            except (RdzvError, TimeoutError) as error:  # the failure itself is told by the rendezvous
+                logger.debug("the others could not be told of the hang: %s", error)
         self._on_hang(place.generation, hang.failure)
 
     def _say_once(self, text: str) -> None:

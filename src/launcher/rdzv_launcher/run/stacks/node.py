@@ -34,7 +34,8 @@ class NodeStacks:
         self.own = Path(directory, "stacks")
         """Where workers write their stacks on request."""
         self._logs = directory
-        self._reading = threading.Lock()  # a process has one debugger at a time
+        self.debugging = threading.Lock()
+        """Held by whoever reads a worker: a process has one debugger at a time."""
         self._stored = 0
         try:
             self.own.mkdir(mode=0o700)
@@ -85,7 +86,7 @@ class NodeStacks:
             ).start()
 
     def _gather(self, within: float, *, children: bool = False, native: float = NATIVE_S) -> dict[str, Any]:
-        with self._reading:
+        with self.debugging:
             return gather(self._node(), within=within, children=children, native=native)
 
     def _ask_peers(self, questions: Questions, why: str) -> None:
