@@ -74,7 +74,7 @@ def main() -> None:
         kept = torch.load(args.checkpoint, map_location=device, weights_only=True)
         network.load_state_dict(kept["model"])
         optimizer.load_state_dict(kept["optimizer"])
-        done, images = kept["epoch"], kept["images"]
+        done, images = kept["epoch"], kept.get("images", 0)
         say(f"rank {rank}: resumed from epoch {done}" + (f", {images} images after it" if images else ""))
     elif rank == 0:
         say(f"training from the start: {world} worker(s), {backend}, {args.epochs} epochs")

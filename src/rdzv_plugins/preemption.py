@@ -74,8 +74,9 @@ def notice(step: SupportsIndex | None = None) -> Notice | None:
     """The notice of this round, or None while there is none; always None outside of rdzv-run.
 
     ``step``: so many steps are done by this worker, a count that is equal on all ranks when they have done the same
-    and that grows; to be said after each step. Returns in microseconds. Only within a second or so after a notice has
-    come it may take longer, while the agents agree on the step, at most some seconds. Thread-safe; for one thread of a
+    and that grows by one; to be said after each step. A worker whose count leaps over ``Notice.step`` has not saved it,
+    as far as the agents know. Returns in microseconds. Only within a second or so after a notice has come it may take
+    longer, while the agents agree on the step, at most some seconds. Thread-safe; for one thread of a
     worker where ``step`` is given. Raises ``ValueError`` for a step below 0, ``TypeError`` for one that is no whole
     number, and ``PermissionError`` for a process that runs as another user than its agent.
     """
@@ -86,6 +87,8 @@ def notice(step: SupportsIndex | None = None) -> Notice | None:
             raise ValueError(f"step={done}: the number of steps that are done is 0 or more")
         if place is not None:
             page, _, mine = place
+            if 0 < page[LIMIT] == page[mine + AT] < done and page[START] == place[1]:
+                page[mine + SAVED] = 1  # it was told of this step, and has gone on
             if page[mine + AT] < done:
                 page[mine + AT] = done  # before LIMIT is read: see notice_page
             if page[LIMIT] < 0:
@@ -98,8 +101,8 @@ def notice(step: SupportsIndex | None = None) -> Notice | None:
 def saved() -> None:
     """This worker has saved what it wants to save: as far as it is concerned, the node may go before the deadline.
 
-    A worker that comes with a later step than that of the notice has said so by that. Who has never called ``saved``
-    nor ``notice(step=...)`` is not waited for, unless nobody has. Does nothing while there is no notice.
+    A worker that was told to save its step, and then comes with a later one, has said so by that. Who has never called
+    ``saved`` nor ``notice(step=...)`` is not waited for, unless nobody has. Does nothing while there is no notice.
     Thread-safe. Raises ``PermissionError`` as ``notice`` does.
     """
     place = _place()

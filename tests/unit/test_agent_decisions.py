@@ -19,8 +19,9 @@ NODE = "the agent on here (pid 1, node 0)"
 class Story:
     """Tells an agent one event after the other; all steps so far are in ``done``."""
 
-    def __init__(self, workers: int = 1, restarts: int = 0) -> None:
-        limits = Limits(workers, restarts, shutdown_timeout=30.0, kill_timeout=5.0)
+    def __init__(self, workers: int = 1, restarts: int = 0, grace: float = 0.0) -> None:
+        notices = frozenset({TERM} if grace else ())
+        limits = Limits(workers, restarts, 30.0, kill_timeout=5.0, preempt_grace=grace, notice_signals=notices)
         self.machine = Decisions(limits, host="here", pid=1)
         self.now = 100.0
         self.done: list[steps.Step] = list(self.machine.begin())
@@ -248,13 +249,32 @@ def test_a_signal_ends_every_wait(stage: str) -> None:
     assert end_of(story.tell(events.SignalArrived(TERM)))[0] == 143
 
 
+@pytest.mark.parametrize(
+    ("go_on", "says"),
+    [(None, ""), (True, ": enough nodes are left to go on"), (False, ": too few nodes are left to go on")],
+)
+def test_who_is_preempted_says_of_the_others_what_is_known(go_on: bool | None, says: str) -> None:
+    story = Story(grace=20.0).working()
+    story.tell(events.SignalArrived(TERM))
+    if go_on is not None:
+        story.tell(events.NoticeAnswered(go_on, saved=False))
+    assert story.tell(events.GraceOver())[-1] == steps.Stop(TERM)
+    (said,) = story.wait()
+    assert isinstance(said, steps.Say)
+    assert "in 16 s they are killed" in said.text, "not the 30 of workers that are stopped otherwise"
+    end = story.ends(-15)[-1]
+    assert isinstance(end, steps.End)
+    assert str(end.error).startswith("the agent on here (pid 1, node 0) was preempted" + says)
+    assert end.outcome.end == ("failed" if go_on is False else "lost")
+
+
 def test_workers_that_do_not_stop_are_killed_when_their_time_is_over() -> None:
     story = Story().working()
     story.tell(events.SignalArrived(TERM))
     (said,) = story.wait()
     assert story.now == 102.0
     assert said == steps.Say(
-        "the workers of this node have not ended yet: after 30 s they are killed, by a second signal at once", True
+        "the workers of this node have not ended yet: in 28 s they are killed, by a second signal at once", True
     )
     assert story.wait() == [steps.Kill()]
     assert story.now == 130.0

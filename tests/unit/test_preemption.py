@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
+from rdzv_launcher.run.fence import guardian
+from rdzv_launcher.run.keeper import keeper_process
 from rdzv_launcher.run.notice import agreement as agreement_module
 from rdzv_launcher.run.notice import board as board_module
 from rdzv_launcher.run.notice.agreement import Agreement
 from rdzv_launcher.run.notice.board import Board
 from rdzv_launcher.run.notice.node import NodeNotices
+from rdzv_launcher.run.notice.settings import read_notice
 from rdzv_launcher.run.notice.wire import Report, Word, report_of, word_of
+from rdzv_launcher.run.own_options import OwnOptions
+from rdzv_launcher.run.signals import given_back
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins import preemption
+from rdzv_plugins.errors import ConnectionLost, UsageError
 from rdzv_plugins.notice_page import AT, FIRST
 from rdzv_plugins.preemption import notice, saved
 from rdzv_plugins.questions import NOTICE, NodeAnswer, Question
@@ -110,6 +119,7 @@ def test_a_worker_that_could_not_see_a_proposal_yet_is_seen(board: Board, monkey
     still = SimpleNamespace(sleep=lambda _: board._page.__setitem__(FIRST + AT, 6), monotonic=time.monotonic)
     monkeypatch.setattr(board_module, "time", still)
     assert not board.propose(6)
+    assert not board.agree(6), "nor is it agreed to where the answer was lost"
 
 
 @pytest.mark.parametrize("how", ["drop", "later", "nobody"])
@@ -152,6 +162,34 @@ def test_who_has_saved(board: Board) -> None:
     assert (board.report(False, True).waiting, board.report(False, True).saved) == (0, 1)
 
 
+def test_who_has_jumped_over_the_step_has_not_saved(board: Board) -> None:
+    notice(step=2)
+    board.show(WORD)
+    board.propose(3)
+    board.agree(3)
+    told = notice(step=12)
+    assert told is not None
+    assert told.step == 3
+    notice(step=22)
+    assert (board.report(False, True).waiting, board.report(False, True).saved) == (1, 0)
+
+
+def test_a_notice_after_one_whose_time_is_over_is_a_new_one(board: Board) -> None:
+    notice(step=2)
+    board.show(replace(WORD, seconds=0.0))
+    board.propose(3)
+    board.agree(3)
+    saved()
+    assert not board.show(replace(WORD, node=1, seconds=1.0)), "the same one, heard late"
+    board.show(replace(WORD, seconds=0.0))
+    assert board.show(replace(WORD, node=1, reason="it goes, too"))
+    told = notice()
+    assert told is not None
+    assert (told.reason, told.node, told.step) == ("it goes, too", 1, None)
+    assert board.report(False, True).saved == 0
+    assert board.propose(4)
+
+
 def test_saying_so_is_enough(board: Board) -> None:
     board.show(WORD)
     notice(step=2)
@@ -191,8 +229,14 @@ def test_nonsense_is_no_report(answer: Any) -> None:
 class Job:
     """Nodes as an ``Agreement`` sees them: where their workers are, and what they were asked."""
 
-    def __init__(self, *at: int, per_question: int = 0) -> None:
-        self.at, self.per_question = list(at), per_question
+    def __init__(self, *at: int, per_question: int = 0, faster: int = 1) -> None:
+        self.at, self.per_question, self.faster = list(at), per_question, faster
+        self.deaf: dict[str, int] = {}
+        """So many more questions of a kind the last node does not answer, nor hear."""
+        self.lost: dict[str, int] = {}
+        """So many more of a kind nobody does."""
+        self.knows = 0
+        """The step of which the last node has heard."""
         self.words: list[Word] = []
         self.agreed = 0
         self.saved = False
@@ -202,16 +246,26 @@ class Job:
     def ask(self, word: Word, timeout: float) -> tuple[list[Report], int]:
         self.words.append(word)
         self.at = [each + self.per_question for each in self.at]
+        self.per_question *= self.faster
+        if self.lost.get(word.do, 0) > 0:
+            self.lost[word.do] -= 1
+            return [], 1
+        deaf = self.deaf.get(word.do, 0) > 0
+        if deaf:
+            self.deaf[word.do] -= 1
         if word.do == "agree":
             self.agreed = word.step
+            self.knows = self.knows if deaf else word.step
         if word.do == "over" and word.saved:
             self.over.set()
         accepts = [word.do != "propose" or each < word.step for each in self.at]
         waiting = 0 if self.saved else 1
-        return [
+        reports = [
             Report(1, at, self.agreed, waiting, 1 - waiting, leaving, accepted)
             for at, leaving, accepted in zip(self.at, self.leaving, accepts, strict=True)
-        ], 0
+        ]
+        reports[-1] = replace(reports[-1], agreed=self.knows)
+        return reports[: len(reports) - deaf], int(deaf)
 
     def does(self, *kinds: str) -> list[Word]:
         return [word for word in self.words if word.do in kinds]
@@ -244,17 +298,64 @@ def test_steps_may_be_faster_than_questions(monkeypatch: pytest.MonkeyPatch) -> 
         time.sleep(0.001)
     leads.stop()
     tried = [word.step for word in job.does("propose")]
-    assert len(tried) == 6, "1, 2, 4, 8, 16, 32 ahead"
+    assert [after - before for before, after in pairwise(tried)] == [59], "20 in each question: 40 ahead in the next"
     assert job.does("agree")[0].step == tried[-1]
 
 
 def test_who_never_accepts_gets_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(4, 5, per_question=2**40)
+    job = Job(4, 5, per_question=1, faster=4)
     leads = lead(job, monkeypatch=monkeypatch)
     while not job.does("drop"):
         time.sleep(0.001)
     leads.stop()
     assert not job.does("agree")
+
+
+def test_who_was_saving_and_is_not_heard_of_may_be_saving_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(4, 5, 5)
+    leads = lead(job, monkeypatch=monkeypatch)
+    while not job.does("over"):
+        time.sleep(0.001)
+    job.deaf["tell"] = 8
+    job.saved = True  # on the two that answer
+    assert job.over.wait(10)
+    leads.stop()
+    assert job.deaf["tell"] == 0, "it was waited for"
+
+
+def test_a_lost_question_is_not_the_end_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(4, 5)
+    job.lost = {"propose": 1, "agree": 2}
+    leads = lead(job, monkeypatch=monkeypatch)
+    while not job.does("over"):
+        time.sleep(0.001)
+    leads.stop()
+    assert job.agreed == 6
+    assert [word.step for word in job.does("propose")] == [6, 6], "no other step is proposed after one was agreed on"
+    assert len(job.does("agree")) == 3
+
+
+def test_who_has_not_heard_of_the_step_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(4, 5, 5)
+    job.deaf = {"agree": 2}
+    leads = lead(job, monkeypatch=monkeypatch)
+    while job.knows == 0:
+        time.sleep(0.001)
+    leads.stop()
+    assert job.knows == job.agreed == 6
+
+
+def test_nothing_is_agreed_on_while_nobody_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(4, 5)
+    job.leaving = [False, False]
+    leads = lead(job, monkeypatch=monkeypatch)
+    while len(job.does("tell")) < 5:
+        time.sleep(0.001)
+    assert not job.does("propose", "over")
+    job.leaving[1] = True
+    while not job.does("agree"):
+        time.sleep(0.001)
+    leads.stop()
 
 
 def test_too_few_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,6 +383,53 @@ def test_a_notice_of_another_round_changes_nothing(tmp_path: Path) -> None:
     node.close()
 
 
+def test_a_node_tells_of_its_notice_until_node_rank_0_has_heard(tmp_path: Path) -> None:
+    asked: list[Word] = []
+    done = threading.Event()
+    zero = Report(7, -1, 0, 0, 0, False, False)
+
+    def ask(kind: str, arguments: Any, timeout: float) -> list[NodeAnswer]:
+        asked.append(word_of(arguments))
+        match len(asked):
+            case 1:
+                raise ConnectionLost("for a moment")
+            case 2:
+                return [NodeAnswer(0, "h", 1, problem="is silent"), NodeAnswer(2, "h", 3, answer=zero.pack())]
+            case 3:
+                return [NodeAnswer(0, "h", 1, answer=replace(zero, round=6).pack())]
+        done.set()
+        return [NodeAnswer(0, "h", 1, answer=zero.pack())]
+
+    questions: Any = SimpleNamespace(ask=ask)
+    node = NodeNotices(1, str(tmp_path), 1, 0.0, lambda _: None, questions=questions)
+    group = WorkerGroup("default", 1, 2, (Worker(0, 1, 1, 2, 2),), generation=1)
+    node.environment({"RANK": "1", "RDZV_ROUND": "7"}, group)
+    node.give("it goes", 2.0)
+    assert done.wait(30)
+    wait_for_end("rdzv-notice")
+    assert len(asked) == 4, "and no more"
+    assert all(before.seconds > after.seconds for before, after in pairwise(asked)), "it is said how much is left"
+    node.close()
+
+
+def wait_for_end(name: str) -> None:
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join(30)
+
+
+@pytest.mark.parametrize("name", ["SIGRTMIN", "XCPU", "WINCH", "ALRM", "CHLD"])
+def test_what_would_kill_the_processes_beside_the_agent_is_no_notice(name: str) -> None:
+    with pytest.raises(UsageError, match=f"SIG{name.removeprefix('SIG')} cannot be a notice"):
+        read_notice(OwnOptions(preempt_grace=60.0, notice_signals=f"TERM,{name}"))
+
+
+def test_all_others_ignore_what_is_a_notice() -> None:
+    told = read_notice(OwnOptions(preempt_grace=60.0, notice_signals="HUP,INT,QUIT,TERM,USR1,USR2")).signals
+    assert {*told} <= {*keeper_process.DEAF_TO}
+    assert {*told} <= {*guardian.DEAF_TO}
+
+
 def test_what_a_scheduler_tells() -> None:
     assert told_grace({}) is None
     assert told_grace({"TERMINATION_GRACE_PERIOD_SECONDS": "soon"}) is None
@@ -290,3 +438,14 @@ def test_what_a_scheduler_tells() -> None:
     left = time_until_end({"SLURM_JOB_END_TIME": "2100"}, 2000.0)
     assert left is not None
     assert left.value == 100
+
+
+def test_who_calls_a_launch_gets_no_alarm_afterwards_and_all_signals_back() -> None:
+    before = signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGALRM)
+    with given_back():
+        signals = StoppingSignals("USR1", lambda _: None)
+        signals.set_alarm(600.0)
+        signals.ignore_all()
+    assert (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGALRM)) == before
+    left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    assert left == 0

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         with contextlib.ExitStack() as changed:
             if argv is not None:  # else this process is about to end: a signal then is not to change its exit code
-                changed.enter_context(given_back(f"{args.signals_to_handle},{args.notice_signals},SIGTERM,SIGALRM"))
+                changed.enter_context(given_back())
                 changed.enter_context(logging_given_back())
             setup_logging("rdzv-run", verbose=verbose)
             # a plug-in may do so

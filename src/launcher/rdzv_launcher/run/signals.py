@@ -12,10 +12,9 @@ from rdzv_plugins.errors import UsageError
 
 
 @contextlib.contextmanager
-def given_back(names: str) -> Iterator[None]:
-    """Restore the signals in ``names`` after a launch, for whoever calls it in a process of their own."""
-    numbers = [getattr(signal, name.strip(), None) for name in names.split(",")]
-    before = {number: signal.getsignal(number) for number in numbers if isinstance(number, signal.Signals)}
+def given_back() -> Iterator[None]:
+    """Restore all signals after a launch, for whoever calls it in a process of their own."""
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
     marks = os.environ.get(marked.VARIABLE)
     try:
         yield

@@ -102,7 +102,8 @@ class Decisions:
         """How this node ends, once that is decided."""
         self._kill_by: float | None = None
         """There was a notice: what is left of the workers then is killed."""
-        self._others_go_on = True
+        self._others_go_on: bool | None = None
+        """Enough nodes are left, as they say; None: nobody has said so."""
         self._killed = False
         self._stop_by: float | None = None
         self._hint_at: float | None = None
@@ -282,11 +283,10 @@ class Decisions:
 
     def _preempted_end(self, number: signal.Signals | None = None) -> steps.End:
         reason = f"{self._who()} was preempted"
-        outcome = Outcome("lost" if self._others_go_on else "failed", reason, exit_code=Preempted.exit_code)
-        others = "enough nodes are left to go on" if self._others_go_on else "too few nodes are left to go on"
-        return steps.End(
-            Preempted.exit_code, outcome, Preempted(f"{reason}: {others}"), signal=number or signal.SIGTERM
-        )
+        outcome = Outcome("failed" if self._others_go_on is False else "lost", reason, exit_code=Preempted.exit_code)
+        others = {None: "", True: ": enough nodes are left to go on", False: ": too few nodes are left to go on"}
+        error = Preempted(f"{reason}{others[self._others_go_on]}")
+        return steps.End(Preempted.exit_code, outcome, error, signal=number or signal.SIGTERM)
 
     def _on_error(self, error: Exception, now: float) -> tuple[Step, ...]:
         if self._stage == "stopping":
@@ -303,11 +303,11 @@ class Decisions:
             return ()
         said: tuple[Step, ...] = ()
         if self._hint_at is not None and now >= self._hint_at:
-            self._hint_at = None
+            left, self._hint_at = max(0.0, (self._stop_by or now) - now), None
             said = (
                 steps.Say(
-                    "the workers of this node have not ended yet: after "
-                    f"{self._limits.shutdown_timeout:g} s they are killed, by a second signal at once",
+                    f"the workers of this node have not ended yet: in {left:.0f} s they are killed, by a second signal "
+                    "at once",
                     warning=True,
                 ),
             )

@@ -38,7 +38,7 @@ class StoppingSignals:
         """
         self._put = put
         self._before: dict[signal.Signals, Any] = {}
-        self._raises = False
+        self._raises = self._alarmed = False
         self._arrived: signal.Signals | None = None
         try:
             for number in read(names):
@@ -79,18 +79,26 @@ class StoppingSignals:
         """Put ``GraceOver`` so many seconds later, whatever the main thread does then: where a signal raises, so does
         this. It is SIGALRM, and for the main thread."""
         self._handle(signal.SIGALRM, self._on_alarm)
+        self._alarmed = True
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def ignore_all(self) -> None:
         """Ignore further signals: the process is ending, and nothing must interrupt its clean-up."""
+        self._cancel_alarm()
         for number in self._before:
             signal.signal(number, signal.SIG_IGN)
 
     def close(self) -> None:
         """Restore what there was before, for whoever calls a launch in a process of their own."""
+        self._cancel_alarm()
         while self._before:
             number, before = self._before.popitem()
             signal.signal(number, before)
+
+    def _cancel_alarm(self) -> None:
+        """It would kill whoever has called a launch in a process of their own, who is given back his handlers."""
+        if self._alarmed:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _handle(self, number: signal.Signals, handler: Callable[[int, FrameType | None], None] | None = None) -> None:
         before = signal.getsignal(number)

@@ -37,7 +37,7 @@ _QUICK_LOOKS = 2
 """How often the workers of one standstill are paused in quick succession: whoever was just being started is seen by the
 second look. It may last for hours, and each look reads every process of the machine."""
 _LEAST_S = 0.01
-_DEAF_TO = (
+DEAF_TO = (
     signal.SIGHUP,
     signal.SIGINT,
     signal.SIGQUIT,
@@ -143,7 +143,7 @@ class Guardian:
 
 def main() -> None:
     """Run the guardian: the entry point of its process."""
-    for number in _DEAF_TO:
+    for number in DEAF_TO:
         signal.signal(number, signal.SIG_IGN)  # the agent gets them, too, and decides
     try:
         with open("/proc/self/comm", "w") as name:

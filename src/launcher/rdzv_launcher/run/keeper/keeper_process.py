@@ -33,7 +33,7 @@ BOOT = (
 """The program of a keeper that cannot be forked. Its arguments: ``ROOTS``, the descriptor of the channel, the agent's
 pid, the descriptors that workers have, and the signals that the agent ignores."""
 
-_DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that are the agent's business, by whatever way they come."""
 _AGAIN_S = 0.02
 _LONGEST_S = 1.0
@@ -69,7 +69,7 @@ class KeeperProcess:
         self._channel, self._agent = channel, agent
         self._inherited = inherited
         self._name = prctl.get_name()
-        self._defaults = (RESTORED | {*_DEAF_TO}) - {*ignored}
+        self._defaults = (RESTORED | {*DEAF_TO}) - {*ignored}
         self._loop = Loop()
         self._out: deque[Message] = deque()
         self._workers: dict[int, Worker] = {}
@@ -81,7 +81,7 @@ class KeeperProcess:
 
     def run(self) -> None:
         """Until the agent has ended, or has said that it needs no keeper: then all below this process is ended."""
-        for number in _DEAF_TO:
+        for number in DEAF_TO:
             signal.signal(number, signal.SIG_IGN)
         prctl.adopt_orphans()
         prctl.set_name(NAME)

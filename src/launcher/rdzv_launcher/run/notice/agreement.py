@@ -2,7 +2,8 @@
 
 Where the workers are, is asked; then a step beyond that is proposed. A node accepts it unless a worker of it has come
 further; workers that arrive there wait. When all nodes that answer have accepted, it is agreed on; else a later one is
-proposed, twice as far ahead each time: steps may be faster than questions. See ``rdzv_plugins.notice_page``.
+proposed, at least twice as far ahead each time: steps may be faster than questions. Nothing is agreed on while no node
+says that it leaves. See ``rdzv_plugins.notice_page``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rdzv_launcher.run.notice.wire import Report, Word
+from rdzv_plugins.notice_page import MOST_STEPS
 
 logger = logging.getLogger(__name__)
 
@@ -20,9 +22,11 @@ Ask = Callable[[Word, float], tuple[list[Report], int]]
 
 _TRIES = 16
 _ANSWER_S = 3.0
-_FIRST_PAUSE_S, _PAUSE_S, _GROWTH = 0.05, 1.0, 1.5
+_AGAIN = 4
+"""So often nodes are told of the step again that have accepted it and do not say that they know it."""
+_FIRST_PAUSE_S, _PAUSE_S, _LONGEST_PAUSE_S, _GROWTH = 0.05, 1.0, 3.0, 1.5
 _LATER = 30
-"""Looks are rarer the longer it takes: each after a thirtieth of the time so far, at least."""
+"""Looks are rarer the longer it takes: each after a thirtieth of the time so far, up to ``_LONGEST_PAUSE_S``."""
 
 
 class Agreement(threading.Thread):
@@ -46,6 +50,10 @@ class Agreement(threading.Thread):
         self._ask_all, self._seconds_left = ask, seconds_left
         self._least, self._may_agree = least, may_agree
         self._stopped = threading.Event()
+        self._most_told = 0
+        """The most nodes that have had workers who want to save: a node that is not heard of may be saving still."""
+        self._step, self._accepted, self._again = 0, 0, 0
+        """What was agreed on, by so many nodes, and how often those may be told of it again."""
 
     def is_of(self, generation: int) -> bool:
         """It is the one for this start, and at work."""
@@ -58,33 +66,58 @@ class Agreement(threading.Thread):
     def run(self) -> None:
         """Until the deadline."""
         said: tuple[bool, bool, int] | None = None
-        pause, waited = _FIRST_PAUSE_S, 0.0
+        most_leaving, pause, waited = 0, _FIRST_PAUSE_S, 0.0
         while (left := self._seconds_left()) > 0 and not self._stopped.is_set():
-            reports, others = self._ask(self._word)
-            if self._may_agree and any(each.at >= 0 for each in reports) and not any(each.agreed for each in reports):
+            reports, others = self._ask(self._look())
+            leaving = sum(each.leaving for each in reports)
+            if leaving > most_leaving:  # what came before may have been a false notice
+                most_leaving, pause, waited = leaving, _FIRST_PAUSE_S, 0.0
+            saved = self._have_saved(reports)
+            if most_leaving and self._is_to_agree(reports):
                 self._agree(reports)
                 continue
-            leaving = sum(each.leaving for each in reports)
             go_on = len(reports) + others - leaving >= self._least
-            saved = any(each.saved for each in reports) and not any(each.waiting for each in reports)
             if leaving and said != (go_on, saved, leaving):
                 said = go_on, saved, leaving
                 self._ask(replace(self._word, do="over", go_on=go_on, saved=saved))
             self._stopped.wait(min(pause, left))
             waited += pause
-            pause = max(min(pause * _GROWTH, _PAUSE_S), waited / _LATER)
+            pause = max(min(pause * _GROWTH, _PAUSE_S), min(waited / _LATER, _LONGEST_PAUSE_S))
+
+    def _look(self) -> Word:
+        """The question where all are: as long as somebody may not know the step, it tells that, too."""
+        if self._again == 0:
+            return self._word
+        self._again -= 1
+        return replace(self._word, do="agree", step=self._step)
+
+    def _is_to_agree(self, reports: list[Report]) -> bool:
+        know = sum(each.agreed > 0 for each in reports)
+        if know >= self._accepted:
+            self._again = 0
+        if know == 0 and self._again == 0 and len(reports) >= self._accepted:
+            self._step = 0  # nobody has heard of it in time
+        return self._may_agree and not know and not self._step and any(each.at >= 0 for each in reports)
+
+    def _have_saved(self, reports: list[Report]) -> bool:
+        """All that want to, on all nodes of which that was ever known."""
+        told = sum(each.waiting + each.saved > 0 for each in reports)
+        self._most_told = max(self._most_told, told)
+        return 0 < told == self._most_told and not any(each.waiting > 0 for each in reports)
 
     def _agree(self, reports: list[Report]) -> None:
-        ahead = 1
+        at, ahead, step = max(each.at for each in reports), 1, 0
         for _ in range(_TRIES):
-            step = max(each.at for each in reports) + ahead
+            step = min(at + ahead, MOST_STEPS - 1)
             reports, _ = self._ask(replace(self._word, do="propose", step=step))
             if reports and all(each.accepts for each in reports):
-                self._ask(replace(self._word, do="agree", step=step))
+                self._step, self._accepted, self._again = step, len(reports), _AGAIN
                 return
-            if not reports or self._stopped.is_set():
-                break
-            ahead *= 2
+            if not reports or self._stopped.is_set():  # a question was lost: the next look finds out what is so
+                self._ask(replace(self._word, do="drop", step=step))
+                return
+            furthest = max(at, *(each.at for each in reports))
+            at, ahead = furthest, max(2 * ahead, 2 * (furthest - at))
         self._ask(replace(self._word, do="drop", step=step))
         self._may_agree = False
         logger.warning("the nodes could not agree on a step that all save: the notice names none")

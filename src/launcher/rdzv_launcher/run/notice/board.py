@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rdzv_launcher.run.notice.wire import Report, Word
 from rdzv_plugins.clock import now_ns
@@ -33,6 +34,9 @@ from rdzv_plugins.shared_numbers import SharedNumbers
 
 logger = logging.getLogger(__name__)
 
+_LATE_S = 3.0
+"""A deadline that is later than that of a notice that is over by no more than this may be of the same one, late."""
+
 
 class Board:
     """One per agent. Thread-safe. What was shown goes with the next start of the workers."""
@@ -43,9 +47,15 @@ class Board:
         self._page = SharedNumbers("rdzv-notice", size_of(workers))
         self._size = size_of(workers)
         self._file = os.path.join(directory, "notice.json")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._reason = ""
         self._proposed_at = 0.0
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Within, no other thread changes anything, nor does a new start begin."""
+        with self._lock:
+            yield
 
     def environment(self, start: int, round_: int, place: int) -> Mapping[str, str]:
         """Variables for the worker with this place on the node, of a start; the first of a start clears the board."""
@@ -75,15 +85,27 @@ class Board:
         """Until the deadline of the notice; 0 without one, or when it has passed."""
         return max(0.0, (self._page[DEADLINE] - now_ns()) / 1e9) if self._page[NUMBER] else 0.0
 
+    @property
+    def agreed(self) -> int:
+        """The step on which all have agreed, as far as is known here; 0: none."""
+        return max(0, int(self._page[LIMIT]))
+
     def show(self, word: Word) -> bool:
-        """Show the notice. True if there was none before in this round; an earlier deadline wins."""
+        """Show the notice. True for a new one: there was none before in this round, or its time is over.
+
+        The earlier deadline wins.
+        """
         with self._lock:
-            first, page = self._page[NUMBER] == 0, self._page
+            page = self._page
             deadline = now_ns() + int(word.seconds * 1e9)
+            over = self.seconds_left == 0 and deadline > page[DEADLINE] + int(_LATE_S * 1e9)
+            first = page[NUMBER] == 0 or over
             if not first and (word.do != "tell" or page[DEADLINE] <= deadline) and self.seconds_left > 0:
                 return False
             if first:
-                self._reason, page[NODE] = word.reason, word.node
+                self._reason, page[NODE], page[LIMIT] = word.reason, word.node, 0
+                for slot in self._slots:
+                    page[slot + SAVED] = 0
             page[DEADLINE] = deadline
             self._write()
             page[NUMBER] += 1
@@ -95,11 +117,14 @@ class Board:
             page = self._page
             if page[LIMIT] > 0:
                 return page[LIMIT] == step
-            if self._at() >= step:
-                return False
-            page[LIMIT], self._proposed_at = -step, time.monotonic()
-            time.sleep(SEEN_S)
-            return self._at() < step
+            accepts = self._at() < step
+            if accepts:
+                page[LIMIT], self._proposed_at = -step, time.monotonic()
+                time.sleep(SEEN_S)
+                accepts = self._at() < step
+            if not accepts:
+                page[LIMIT] = 0  # the answer may be lost: nothing that was refused is agreed to
+            return accepts
 
     def agree(self, step: int) -> bool:
         """All have agreed on the step that was proposed; False if it was another one, or too long ago."""
@@ -121,7 +146,7 @@ class Board:
         """Where the workers are."""
         page, limit = self._page, max(0, self._page[LIMIT])
         told = [slot for slot in self._slots if page[slot + AT] >= 0 or page[slot + SAVED]]
-        saved = [slot for slot in told if page[slot + SAVED] or 0 < limit < page[slot + AT]]
+        saved = [slot for slot in told if page[slot + SAVED]]
         return Report(page[ROUND], self._at(), limit, len(told) - len(saved), len(saved), leaving, accepts)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rdzv_launcher.run.agent.events import NoticeAnswered
@@ -14,6 +15,7 @@ from rdzv_launcher.run.notice.board import Board
 from rdzv_launcher.run.notice.settings import warn_of_near_end
 from rdzv_launcher.run.notice.wire import Report, Word, report_of, word_of
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_plugins.clock import now
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.questions import NOTICE, Question, Questions
 
@@ -22,7 +24,7 @@ logger = logging.getLogger(__name__)
 _ROUND = "RDZV_ROUND"
 _PER_RANK_S, _LONGEST_DELAY_S = 0.005, 0.3
 """Where all nodes get their signal at once, most of them hear of the first before they would tell others."""
-_TELL_S = 3.0
+_TELL_S, _PAUSE_S = 3.0, 1.0
 
 
 class NodeNotices:
@@ -48,18 +50,23 @@ class NodeNotices:
         self._lock = threading.Lock()
         self._group: WorkerGroup | None = None
         self._leaving = False
+        self._closed = threading.Event()
+        self._too_late = 0
+        """The step of which was said that this node has heard too late."""
         self._told_in = 0
         """The start in which this node has heard of another one's notice, or of its own."""
         self._agreement: Agreement | None = None
+        self._unheard = False
+        """The last question was not carried."""
         self._silent: set[int] = set()
         """The agents of which was said that they do not answer."""
 
     def environment(self, variables: Mapping[str, str], group: WorkerGroup) -> Mapping[str, str]:
         """Variables for the worker with these ``variables``, which is about to be started."""
-        with self._lock:
-            self._group = group
         place = int(variables["RANK"]) - group.workers[0].global_rank
-        return self._board.environment(group.generation, int(variables.get(_ROUND, group.generation)), place)
+        with self._board.held():  # nobody is answered by the new workers' agent for the old ones' round
+            self._group = group
+            return self._board.environment(group.generation, int(variables.get(_ROUND, group.generation)), place)
 
     def give(self, reason: str, seconds: float) -> None:
         """See ``collaborators.Notices``."""
@@ -72,55 +79,66 @@ class NodeNotices:
     def answer(self, question: Question) -> Any:
         """As ``questions.Answer``, to questions of the kind ``notice``. Raises ``ValueError``."""
         word = word_of(question.arguments)
-        accepts = False
-        group = self._group
-        if word.round == self._board.round and group is not None:
-            if word.node != group.group_rank or word.do != "tell":
-                self._told_in = group.generation
-            accepts = self._hear(word)
-        return self._board.report(self._leaving, accepts).pack()
+        first = accepts = False
+        with self._board.held():
+            group = self._group
+            if word.round == self._board.round and group is not None:
+                if word.node != group.group_rank or word.do != "tell":
+                    self._told_in = group.generation
+                first, accepts = self._hear(word)
+            report = self._board.report(self._leaving, accepts).pack()
+        if first:
+            self._signal_workers()
+        return report
 
     def close(self) -> None:
         """End; workers see no notice any more."""
+        self._closed.set()
         with self._lock:
             if self._agreement is not None:
                 self._agreement.stop()
         self._board.close()
 
-    def _hear(self, word: Word) -> bool:
-        """Do what is asked in this round. True if what is proposed, or agreed on, is accepted."""
-        if self._board.show(word):
+    def _hear(self, word: Word) -> tuple[bool, bool]:
+        """Do what is asked in this round. Is it a new notice, and is what is proposed, or agreed on, accepted?"""
+        first = self._board.show(word)
+        if first:
             logger.warning(
                 "the job is about to lose node %d: %s; workers have %.0f s to save",
                 word.node,
                 word.reason,
                 word.seconds,
             )
-            self._signal_workers()
-        self._see_to_agreement(word)
+        self._see_to_agreement(word, first)
         match word.do:
             case "propose":
-                return self._board.propose(word.step)
+                return first, self._board.propose(word.step)
             case "agree":
+                known = self._board.agreed
                 if self._board.agree(word.step):
-                    logger.info("all workers are told to save after step %d", word.step)
-                    return True
-                logger.warning("this node has heard too late of step %d, which all others save", word.step)
+                    if known != word.step:
+                        logger.info("all workers are told to save after step %d", word.step)
+                    return first, True
+                if self._too_late != word.step:
+                    self._too_late = word.step
+                    logger.warning("this node has heard too late of step %d, which all others save", word.step)
             case "drop":
                 self._board.drop(word.step)
             case "over":
                 if self._leaving:
                     self._put(NoticeAnswered(word.go_on, word.saved))
-        return False
+        return first, False
 
-    def _see_to_agreement(self, word: Word) -> None:
+    def _see_to_agreement(self, word: Word, first: bool) -> None:
         """Node rank 0 leads the agreement: without it there is no round, as it mostly serves the round's store."""
         with self._lock:
             group = self._group
             if group is None or (group.group_rank != 0 and self._questions is not None):
                 return
             if self._agreement is not None and self._agreement.is_of(group.generation):
-                return
+                if not first:
+                    return
+                self._agreement.stop()  # it was for a notice whose time is over
             may_agree = self._questions is not None or group.group_world_size == 1
             others = 0 if self._questions is not None else group.group_world_size - 1
             self._agreement = Agreement(
@@ -130,8 +148,12 @@ class NodeNotices:
 
     def _give(self, word: Word, group: WorkerGroup) -> None:
         """Tell the workers here and those of the others, of whom node rank 0 goes on. A thread of its own."""
-        told = self._told_in == group.generation and self._board.seconds_left > 0
-        self._hear(word)
+        until = now() + word.seconds
+        with self._board.held():
+            told = self._told_in == group.generation and self._board.seconds_left > 0
+            first, _ = self._hear(word)
+        if first:
+            self._signal_workers()
         warn_of_near_end(self._grace)
         if group.group_world_size == 1 or told:
             return
@@ -142,8 +164,13 @@ class NodeNotices:
             )
             return
         time.sleep(min(group.group_rank * _PER_RANK_S, _LONGEST_DELAY_S))
-        if self._told_in != group.generation:
-            self._ask(word, min(_TELL_S, word.seconds))
+        if self._told_in == group.generation:
+            return
+        while (left := until - now()) > 0 and self._group is group and not self._closed.is_set():
+            answers = self._answers(replace(word, seconds=left), min(_TELL_S, left))
+            if answers is not None and any(rank == 0 and report is not None for rank, report in answers):
+                return  # node rank 0 tells it to whoever has not heard of it yet
+            self._closed.wait(min(_PAUSE_S, left / 10))
 
     def _ask(self, word: Word, timeout: float) -> tuple[list[Report], int]:
         """What the nodes of the round report, and how many more nodes the job has: spares, and those that are silent.
@@ -152,25 +179,37 @@ class NodeNotices:
         """
         if self._questions is None:
             return [report_of(self.answer(Question("", NOTICE, word.pack())))], 0
+        answers = self._answers(word, timeout)
+        if answers is None:
+            return [], self._least
+        reports = [report for _, report in answers if report is not None]
+        return reports, len(answers) - len(reports)
+
+    def _answers(self, word: Word, timeout: float) -> list[tuple[int | None, Report | None]] | None:
+        """What each node of the job says, by its rank: None of the one that says nothing of this round.
+
+        None in place of all where the service does not answer.
+        """
+        assert self._questions is not None
         try:
             answers = self._questions.ask(NOTICE, word.pack(), timeout)
         except (RdzvError, TimeoutError) as error:
-            logger.warning("the other nodes could not be told of the notice: %s", error)
-            return [], self._least
-        reports, others = [], 0
+            if not self._unheard:
+                logger.warning("the other nodes could not be told of the notice, which is tried again: %s", error)
+            self._unheard = True
+            return None
+        self._unheard = False
+        found: list[tuple[int | None, Report | None]] = []
         for each in answers:
+            report = None
             try:
                 report = report_of(each.answer)
             except ValueError:
-                others += 1
                 if each.node_rank is not None and each.pid not in self._silent:
                     self._silent.add(each.pid)
                     logger.warning(
                         "node %s on %s has not heard of the notice: %s", each.node_rank, each.host, each.problem
                     )
-                continue
-            if report.round == word.round:
-                reports.append(report)
-            else:
-                others += 1
-        return reports, others
+            is_of_round = report is not None and report.round == word.round
+            found.append((each.node_rank, report if is_of_round else None))
+        return found

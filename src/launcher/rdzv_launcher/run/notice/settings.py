@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rdzv_launcher.run import signals
+from rdzv_launcher.run.keeper.keeper_process import DEAF_TO
 from rdzv_launcher.run.own_options import OwnOptions
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.schedulers.grace import time_until_end, told_grace
@@ -40,8 +41,13 @@ class NoticeSettings:
 def read_notice(own: OwnOptions) -> NoticeSettings:
     """The settings. Raises ``UsageError``."""
     found = tuple(dict.fromkeys(signals.read(own.notice_signals, "--notice-signals")))
-    if signal.SIGALRM in found:
-        raise UsageError("--notice-signals: SIGALRM is what the agent measures the grace by")
+    for number in found:
+        if number not in DEAF_TO:
+            raise UsageError(
+                f"--notice-signals: {number.name} cannot be a notice: sent to all processes of a job, as schedulers "
+                "do, it would harm those beside the agent",
+                remedy=f"Use one of {', '.join(each.name for each in sorted(DEAF_TO))}.",
+            )
     to_workers = None
     if own.worker_notice_signal:
         to_workers, *more = signals.read(own.worker_notice_signal, "--worker-notice-signal")
