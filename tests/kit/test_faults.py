@@ -16,7 +16,7 @@ from rdzv_http.client import HttpClient
 
 from rdzv_plugins.coordination import EndsSessions, Event, KeyValue, Session
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
+from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable
 from rdzv_plugins.kit import client_session
 from rdzv_plugins.testing import ServerProcess
 from rdzv_plugins.testing.contract.parts import Losses, Recorder, keys_of, wait_until
@@ -361,3 +361,17 @@ def test_a_client_may_end_the_session_of_a_node_that_is_gone(server: ServerProce
         session = opened(backend)
         assert isinstance(session, EndsSessions)
         assert not session.end_session("members/gone", timeout=T)
+
+
+@pytest.mark.parametrize("error", [AccessRefused("no right"), EndpointUnreachable("no use"), NotImplementedError()])
+def test_who_may_not_end_another_session_keeps_its_own(server: ServerProcess, error: Exception) -> None:
+    class Fails(HttpClient):
+        async def end_session(self, key: str) -> bool:
+            raise error
+
+    losses = Losses()
+    with backend_at(server.port, client=Fails) as backend:
+        session = opened(backend, T, losses)
+        assert not session.end_session("members/gone", timeout=T)
+        assert session.create("k", b"", timeout=T)[0]
+    assert losses.none

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
-from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, eventually, in_round
+from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, asked_at_rest, eventually, in_round
 from kits.unit.memory_coordination import MemorySession
 
-from rdzv_plugins.elastic.keys import FINISHING
+from rdzv_plugins.elastic.keys import FINISHING, Member, decode
 
 
 class EndingSession(MemorySession):
@@ -29,6 +30,23 @@ class FailingSession(MemorySession):
         raise TimeoutError("no answer")
 
 
+class HalfSession(MemorySession):
+    """One of a service whose author has yet to write it."""
+
+    def end_session(self, key: str, *, timeout: float) -> bool:
+        raise NotImplementedError
+
+
+class HangingSession(MemorySession):
+    """One of a service that can, and takes for ever."""
+
+    goes_on = threading.Event()
+
+    def end_session(self, key: str, *, timeout: float) -> bool:
+        self.goes_on.wait(PATIENCE_S)
+        return False
+
+
 def watched(job: Job, nodes: list[Node]) -> None:
     """Wait until the leader sees all others live, and they see the leader."""
     leader = job.leader()
@@ -39,7 +57,7 @@ def watched(job: Job, nodes: list[Node]) -> None:
 
 
 @pytest.mark.parametrize("leads", [False, True], ids=["a node", "the leader"])
-@pytest.mark.parametrize("kind", [MemorySession, EndingSession, FailingSession])
+@pytest.mark.parametrize("kind", [MemorySession, EndingSession, FailingSession, HalfSession, HangingSession])
 def test_node_whose_process_is_gone(kind: type[MemorySession], leads: bool) -> None:
     with Job("1:3") as job:
         job.service.session = kind
@@ -97,6 +115,34 @@ def test_what_a_process_has_said_before_it_went_brings_nobody_back() -> None:
             victim.vanish()
             eventually(lambda: job.round.state == "over", "the leader knows")
         in_round([node for node in nodes if node is not victim])
+
+
+def test_what_was_under_way_when_the_process_went_brings_nobody_back() -> None:
+    """A kernel sends what it was given, and a service may take it late: after the node's end was heard."""
+    with Job("1:3") as job:
+        nodes = job.start(3)
+        watched(job, nodes)
+        leader = job.leader()
+        victim = next(node for node in nodes if node is not leader)
+        victim.vanish()
+        eventually(lambda: job.round.state == "over", "the leader knows")
+        with job.service.lock:
+            held, owner = job.service.keys[f"members/{victim.id}"]
+            job.service.write(held.key, held.value, owner)
+        leader.backend.session.flush()
+        in_round([node for node in nodes if node is not victim])
+
+
+def test_however_many_processes_are_gone_at_once_their_last_words_are_one_request() -> None:
+    with Job("1:3") as job:
+        nodes = job.start(3)
+        leader = job.leader()
+        ids = [node.id for node in nodes if node is not leader]
+        asked_at_rest([leader])
+        before = leader.backend.requests["list"]
+        words = leader.handler._link._leader._seen.last_words([*ids, "nobody"])
+        assert {node: decode(Member, kv.value).node_id for node, kv in words.items()} == {node: node for node in ids}
+        assert leader.backend.requests["list"] == before + 1
 
 
 def test_a_node_that_leaves_in_order_is_no_process_that_is_gone() -> None:

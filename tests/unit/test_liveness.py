@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import signal
@@ -15,9 +16,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from kits.unit.membership_steps import node
 
-from rdzv_plugins.elastic.keys import Leading
+from rdzv_plugins.coordination import KeyValue
+from rdzv_plugins.elastic.keys import Leading, encode
+from rdzv_plugins.elastic.liveness import watching
 from rdzv_plugins.elastic.liveness.greeting import BYE, answer, hello
+from rdzv_plugins.elastic.liveness.leader_watch import LeaderWatch
 from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
@@ -109,7 +114,12 @@ class Watch(PeerWatch):
 
     def __init__(self, on_gone: Callable[[str], None]) -> None:
         self.outcomes: list[tuple[str, str]] = []
+        self.pauses: list[float] = []
         super().__init__(on_gone)
+
+    def _later(self, watched: Any, pause: float) -> None:
+        self.pauses.append(pause)
+        super()._later(watched, pause)
 
     def _ended(self, watched: Any, outcome: Any) -> None:
         super()._ended(watched, outcome)
@@ -315,6 +325,122 @@ def test_who_is_watched_no_longer_is_not_told_of(seen: Seen, start: Callable[...
     process.signal(signal.SIGKILL)
     other.signal(signal.SIGKILL)
     assert seen.next() == "b"
+    assert seen.gone.empty()
+
+
+@pytest.mark.parametrize("host", ["fe80::1%nowhere", "fe80::1%\0", HERE])
+def test_a_node_that_cannot_be_dialled_harms_no_other(seen: Seen, start: Callable[..., Process], host: str) -> None:
+    """A member may say anything of itself: an interface that is not here, a port that is none."""
+    process = start("a")
+    seen.watch.add(Peer("odd", host, 70_000 if host == HERE else 4000))
+    until(lambda: ("odd", "unclear") in seen.watch.outcomes)
+    seen.hold(process.peer)
+    process.signal(signal.SIGKILL)
+    assert seen.next() == "a"
+
+
+def test_who_was_turned_away_is_watched_once_there_is_room(seen: Seen) -> None:
+    seen.watch._most = 1
+    ports = [seen.port(name) for name in "abcd"]
+    for port in ports:
+        seen.watch.add(port.peer)
+    first = ports[0].answered()
+    until(lambda: seen.watch.holds("a"))
+    seen.watch.remove("b")
+    ports[0].close()
+    first.close()
+    assert seen.next() == "a"
+    with ports[2].answered():
+        until(lambda: seen.watch.holds("c"))
+        seen.watch.remove("c")
+        with ports[3].answered():
+            until(lambda: seen.watch.holds("d"))
+    assert "b" not in seen.watch._watched
+
+
+def test_who_answers_and_closes_again_and_again_is_asked_less_often(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is dialled at once the first time, which is the one that counts."""
+    monkeypatch.setattr(watching, "_LASTS_S", PATIENCE_S)
+    port = seen.port("a")
+    seen.watch.add(port.peer)
+    for _ in range(8):
+        port.answered().close()
+    until(lambda: len(seen.watch.pauses) == 9)
+    assert seen.watch.pauses[1:] == [0.0, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0]
+    monkeypatch.setattr(watching, "_LASTS_S", 0.0)
+    port.answered().close()
+    until(lambda: len(seen.watch.pauses) == 10)
+    assert seen.watch.pauses[-1] == 0.0, "that one has lasted"
+
+
+def test_a_wake_that_comes_for_nothing_ends_no_watch(seen: Seen) -> None:
+    seen.watch.readable()
+    seen.watch.readable()
+    port = seen.port("a")
+    seen.watch.add(port.peer)
+    with port.answered():
+        until(lambda: seen.watch.holds("a"))
+
+
+@pytest.mark.parametrize("lacks", ["a descriptor", "room in the reactor"])
+def test_without_descriptors_nobody_is_watched_and_nothing_fails(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    class Full:
+        add = remind = remove = fail
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        if lacks == "a descriptor":
+            patch.setattr(os, "eventfd", fail)
+        else:
+            patch.setattr(watching, "reactor", Full)
+        watch = PeerWatch(lambda _: None)
+    assert watch.is_closed
+    assert len(os.listdir("/proc/self/fd")) <= before
+    watch.add(Peer("a", HERE, 1))
+    watch.remove("a")
+    assert not watch.holds("a")
+    assert watch._orders.empty()
+    watch.close()
+
+
+def test_of_two_threads_none_goes_back_to_a_leader_that_was() -> None:
+    watch = LeaderWatch(lambda *_: None)
+    entered: list[bool] = []
+
+    def leads() -> KeyValue | None:
+        entered.append(watch._lock.locked())  # nobody else can follow another one meanwhile
+        return KeyValue("all/leader", encode(Leading("a", "m", HERE, "", 0)), 1)
+
+    watch.follow(leads, node("b"))
+    watch.close()
+    assert entered == [True]
+
+
+def test_a_port_that_could_not_be_kept_is_no_longer_told_and_its_callers_are(seen: Seen) -> None:
+    class NoRoom:
+        def __init__(self, real: socket.socket) -> None:
+            self._real = real
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+        def accept(self) -> Any:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    listener = Listener("a", HERE)
+    seen.hold(Peer("a", HERE, listener.port))
+    listener._socket = NoRoom(listener._socket)  # type: ignore[assignment]
+    with contextlib.suppress(ConnectionError):
+        socket.create_connection((HERE, listener.port), PATIENCE_S).close()
+    until(lambda: listener.port == 0)
+    assert seen.watch.holds("a")
+    listener.close()
+    until(lambda: ("a", "unclear") in seen.watch.outcomes)  # a last word
     assert seen.gone.empty()
 
 

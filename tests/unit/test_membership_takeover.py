@@ -51,6 +51,15 @@ def test_who_went_with_the_leader_was_done_if_another_is():
     assert not other.hear(node("d"))
 
 
+@pytest.mark.parametrize("done", [True, False])
+def test_leader_whose_process_is_gone_was_done_if_it_has_said_so(done: bool):
+    leader = working(1, 3, node("a"), node("b"), node("c"))
+    if done:
+        leader.say("a", done=1)
+    other = leader.successor(gone="a")
+    assert other.state == (1, "complete" if done else "over")
+
+
 def test_spare_that_takes_over_from_the_only_node():
     leader = working(1, 1, node("a"))
     leader.hear(node("b"))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rdzv_plugins import errors
-from rdzv_plugins.coordination import CoordinationBackend, Session
+from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import farewell, keys
 from rdzv_plugins.elastic.ended import raise_if_ended
 from rdzv_plugins.elastic.holding import RoundHolding
@@ -293,9 +293,11 @@ class ElasticHandler:
 
     def _watch_leader(self) -> None:
         """Some nodes of the round watch whether the leader's process lives, and lead when it is gone. Any thread."""
+        self._leader_watch.follow(self._watched_leader, self._self.me)
+
+    def _watched_leader(self) -> KeyValue | None:
         place = self._joining.place
-        watches = place is not None and place.rank < WATCHERS
-        self._leader_watch.follow(self._view.leader if watches else None, self._self.me)
+        return self._view.leader if place is not None and place.rank < WATCHERS else None
 
     def _end_vain_waits(self) -> None:
         """End this agent's waits in its round's store if what they wait for cannot come any more. Any thread."""

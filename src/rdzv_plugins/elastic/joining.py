@@ -113,7 +113,9 @@ class Joining:
 
     def _listen(self, address: str, public: str) -> int:
         """This node's own port, by which others see whether its process lives; 0 if there is none: so they wait."""
-        if self._listener is None:
+        if self._listener is None or not self._listener.port:
+            self.close()
+            self._listener = None
             own = address if self._request.local_addr and is_loopback_address(address) else public
             try:
                 self._listener = Listener(self._self.me.node_id, own)

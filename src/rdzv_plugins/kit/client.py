@@ -101,7 +101,7 @@ class ServiceClient(ABC):
     async def end_session(self, key: str) -> bool:
         """End the session to which the ephemeral ``key`` belongs: whether that was done. It may be asked again.
 
-        Optional: without it, False, the keys of a node whose process is gone stay for its time to live. See
-        ``rdzv_plugins.coordination.EndsSessions``.
+        Optional: without it, False, the keys of a node whose process is gone stay for its time to live. To refuse it
+        (``AccessRefused``) is the same, and leaves this session alone. See ``rdzv_plugins.coordination.EndsSessions``.
         """
         return False

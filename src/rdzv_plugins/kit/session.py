@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -14,6 +15,8 @@ from rdzv_plugins.coordination import KeyValue, OnEvents
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
 from rdzv_plugins.kit.loop import LoopThread, hold, let_go
 from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -85,7 +88,7 @@ class AsyncSession(ABC):
         """As ``Session.watch``; what it returns is given to ``unwatch``."""
 
     async def end_session(self, key: str, deadline: float) -> bool:
-        """As ``EndsSessions.end_session``; False: the service cannot."""
+        """As ``EndsSessions.end_session``; False: the service cannot. ``EndpointUnreachable`` counts as False here."""
         return False
 
     @abstractmethod
@@ -168,7 +171,17 @@ class KitSession:
 
     def end_session(self, key: str, *, timeout: float) -> bool:
         """As ``EndsSessions.end_session``."""
-        return self._ask(lambda deadline: self._work.end_session(key, deadline), timeout)
+        return self._ask(lambda deadline: self._end_another(key, deadline), timeout)
+
+    async def _end_another(self, key: str, deadline: float) -> bool:
+        """What cannot be done to another session says nothing of this one."""
+        try:
+            return await self._work.end_session(key, deadline)
+        except ConnectionLost:
+            raise
+        except (EndpointUnreachable, NotImplementedError) as error:  # it may not, or its author has yet to write it
+            logger.info("the session of %r ends by itself: %s cannot end it: %r", key, self._work.name, error)
+            return False
 
     def close(self) -> None:
         """As ``Session.close``; waits for a call-back that runs, so hold no lock that it takes. None begins after."""

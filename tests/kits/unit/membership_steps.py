@@ -101,8 +101,11 @@ class Leader:
         for name in names:
             self.say(name, after=self.round.number, store=None, reached=0, done=0)
 
-    def successor(self, *, without: tuple[str, ...] = (), finishing: bool = False) -> Leader:
-        """Another leader, made from the keys; ``without`` those nodes that went with this one."""
+    def successor(self, *, without: tuple[str, ...] = (), finishing: bool = False, gone: str = "") -> Leader:
+        """Another leader, made from the keys; ``without`` those nodes that went with this one.
+
+        ``gone``: the node that led, whose process is proved gone, and whose key is there.
+        """
         other = Leader(
             self.rules.min_nodes,
             self.rules.max_nodes,
@@ -113,6 +116,9 @@ class Leader:
         other.members = {name: member for name, member in self.members.items() if name not in without}
         for member in other.members.values():
             other.machine.changed(member, other.now)
+        if gone:
+            other.members.pop(gone)
+            other.machine.gone(gone, other.now)
         other.machine.all_known(other.now, finishing=finishing)
         other.wait(0)
         return other

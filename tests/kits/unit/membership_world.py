@@ -182,6 +182,10 @@ class World:
         if gone:
             self._take_leave(lead, gone)
         machine.all_known(0, finishing=self.finishing == self.declared.number > 0)
+        if gone and self.declared.state == "complete":
+            here = self.checks.plans[self.declared.number].keys() <= self.members.keys()
+            done = here and self.members[gone].done == self.declared.number
+            assert not done or machine.round.cause != "lost", f"{gone} was done, and all others are there"
         self._publish(lead, machine.decide(), known)
 
     def prove(self, name: str) -> None:

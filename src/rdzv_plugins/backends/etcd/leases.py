@@ -197,7 +197,8 @@ class KeepAlive:
         if silence < self._ttl:
             text = (
                 f"{which} is gone, though it was refreshed {silence:.1f} s ago: it was revoked by hand, etcd has lost "
-                "data, a leader of etcd that stood still has come back (its issue 15247), or its clock has jumped"
+                "data, a leader of etcd that stood still has come back (its issue 15247), its clock has jumped, or the "
+                "node that leads took this process for gone"
             )
         elif self._troubled and not self._stood:
             text = (

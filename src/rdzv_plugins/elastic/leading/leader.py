@@ -209,9 +209,12 @@ class Leader:
         members: list[Member] = []
         probe: Probe | None = None
         ended: list[str] = []
+        proved = [event.node for event in events if isinstance(event, _ProvedGone)]
+        last_words = self._insist(lambda: self._seen.last_words(proved)) if proved else {}
         for event in events:
             if isinstance(event, _ProvedGone):
-                if self._take_leave(event.node, membership, now):
+                if event.node in last_words:
+                    self._take_leave(event.node, last_words[event.node], membership, now)
                     probe = probing.gone(event.node) or probe
                     ended.append(event.node)
                 continue
@@ -224,7 +227,7 @@ class Leader:
                 probe = probing.gone(node) or probe
                 continue
             member = next(readable(Member, [KeyValue(event.key, event.value, event.revision)]), None)
-            if member is None or member.node_id != node or not self._seen.heard(member, event.revision):
+            if member is None or member.node_id != node or not self._seen.heard(member):
                 continue
             membership.changed(member, now)
             members.append(member)
@@ -236,19 +239,15 @@ class Leader:
             membership.all_known(now, finishing=finishing)
         self._publish(membership.decide(), probe, self._new_progress(membership, now))
         for node in ended:
-            with self._watchdog.asking():
-                self._seen.end_session(node)
+            self._seen.end_session(node)
 
-    def _take_leave(self, node: str, membership: Membership, now: float) -> bool:
-        """A node's process is gone: its last word is heard, and then its end. False if that is known already."""
-        last = self._insist(lambda: self._seen.last_word(node))
-        if last is None:
-            return False
+    def _take_leave(self, node: str, last: KeyValue, membership: Membership, now: float) -> None:
+        """A node's process is gone: its last word is heard, and then its end."""
+        self._seen.take_leave(node)
         for member in readable(Member, [last]):
             membership.changed(member, now)
             logger.info("the agent on %s has ended: its host refuses connections to it", member.name)
         membership.gone(node, now)
-        return True
 
     def _new_progress(self, membership: Membership, now: float) -> str:
         """Who is there, when it is time to say it and there is something new; not while all is well."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
-from rdzv_plugins.coordination import EndsSessions, KeyValue, Session
+from rdzv_plugins.coordination import KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import Member
+from rdzv_plugins.elastic.leading.session_ends import SessionEnds
 from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
-from rdzv_plugins.errors import ConnectionLost, RdzvError
-
-logger = logging.getLogger(__name__)
+from rdzv_plugins.kvstore.native.limits import raise_file_limit
 
 
 class MemberWatch:
@@ -22,19 +20,22 @@ class MemberWatch:
     def __init__(self, session: Session, me: Member, on_gone: Callable[[str], None]) -> None:
         """``on_gone``: as of ``PeerWatch``. ``me``: this node, which is not watched."""
         self._session, self._me = session, me
+        raise_file_limit()  # each member is one
         self.peers = PeerWatch(on_gone)
+        self._ends = SessionEnds(session)
         self._watched: dict[str, Peer] = {}
-        self._last_words: dict[str, int] = {}
-        """Of nodes that are proved gone and whose keys are still there: the revision of what they have said last."""
+        self._gone: set[str] = set()
+        """The nodes that are proved gone, and whose keys are still there."""
 
     def close(self) -> None:
         """Watch nobody any more."""
         self.peers.close()
+        self._ends.close()
 
-    def heard(self, member: Member, revision: int) -> bool:
-        """A member says something. False: its process is gone, and had said it before its last word."""
+    def heard(self, member: Member) -> bool:
+        """A member says something. False: its process is gone, and its end was heard; this was under way."""
         node = member.node_id
-        if revision <= self._last_words.get(node, 0):
+        if node in self._gone:
             return False
         # who leaves is about to be gone
         peer = None if member.leaving or node == self._me.node_id else peer_of(member, self._me.machine)
@@ -48,32 +49,26 @@ class MemberWatch:
     def went(self, node: str) -> None:
         """Its key has gone."""
         self._forget(node)
-        self._last_words.pop(node, None)
+        self._gone.discard(node)
 
-    def last_word(self, node: str) -> KeyValue | None:
-        """What a node has said last whose process is gone; None if its key has gone already, which its watch tells.
+    def last_words(self, nodes: Collection[str]) -> Mapping[str, KeyValue]:
+        """What nodes have said last whose processes are gone, by node: one request, however many there are.
 
-        It says nothing more, so this is all: what the watch has yet to tell of it is older.
+        Who is missing has no key any more, which its watch tells.
         """
-        name = keys.MEMBERS + node
+        name = keys.MEMBERS + (next(iter(nodes)) if len(nodes) == 1 else "")
         held, _ = self._session.list(name, timeout=patience(self._session))
-        last = next((kv for kv in held if kv.key == name), None)
+        said = {kv.key.removeprefix(keys.MEMBERS): kv for kv in held}
+        return {node: said[node] for node in nodes if node in said}
+
+    def take_leave(self, node: str) -> None:
+        """Its process is gone, and its last word was read: whatever comes of it later counts no more."""
         self._forget(node)
-        if last is not None:
-            self._last_words[node] = last.revision
-        return last
+        self._gone.add(node)
 
     def end_session(self, node: str) -> None:
-        """Its keys are to go, so that whoever leads next need not wait for it. Where that cannot be, they go later."""
-        session = self._session
-        if not isinstance(session, EndsSessions):
-            return
-        try:
-            session.end_session(keys.MEMBERS + node, timeout=patience(session))
-        except ConnectionLost:
-            raise
-        except (TimeoutError, RdzvError) as error:
-            logger.warning("the session of node %s, whose agent has ended, ends by itself: %s", node, error)
+        """Its keys are to go, so that whoever leads next need not wait for it. Returns at once: see ``SessionEnds``."""
+        self._ends.end(keys.MEMBERS + node)
 
     def _forget(self, node: str) -> None:
         if self._watched.pop(node, None) is not None:

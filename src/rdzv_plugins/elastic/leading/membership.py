@@ -176,10 +176,10 @@ class Membership:
 
         ``finishing``: a node has left because it was done; then those that are missing are taken to have done so too.
         """
-        self._finishing = finishing
+        self._finishing = self._finishing or finishing  # who led may have been done, and its end was heard just now
         self._all_known = True
         lost = [each for node, each in self._places.items() if node not in self.members]
-        if self._step == "complete" and lost and not finishing:
+        if self._step == "complete" and lost and not self._finishing:
             self._over("lost", f"{lost[0].name} was lost, and with it the leader of the rendezvous", now)
         if self._declared.state == "over":
             self._act_by = now + self._rules.rejoin

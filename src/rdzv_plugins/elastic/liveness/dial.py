@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import socket
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from rdzv_plugins.elastic.liveness.greeting import MOST_BYTES, answer, hello
 from rdzv_plugins.elastic.liveness.peer import Peer
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
+
+logger = logging.getLogger(__name__)
 
 Outcome = Literal["refused", "closed", "unclear"]
 """``refused``: the first packet was answered by a refusal. ``closed``: the right process had answered, and then its
@@ -37,20 +40,33 @@ class Dial:
             self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         except OSError:  # no descriptor is left
             return "unclear"
-        error = self._socket.connect_ex((self._peer.host, self._peer.port))
-        if error not in (0, errno.EINPROGRESS):
-            self._socket.close()
-            return _outcome(error)
         close_in_children(self._socket)
-        reactor().add(self, time.monotonic() + _ANSWER_S)
-        reactor().watch_room(self, True)
+        try:
+            error = self._socket.connect_ex(self._where(family))
+            if error not in (0, errno.EINPROGRESS):
+                self.hang_up()
+                return _outcome(error)
+            reactor().add(self, time.monotonic() + _ANSWER_S)
+            reactor().watch_room(self, True)
+        except (OSError, ValueError, TypeError, OverflowError) as error:  # a member may say anything of itself
+            logger.debug("node %s cannot be dialled at %r: %s", self._peer.node_id, self._peer.host, error)
+            self.hang_up()
+            return "unclear"
         return None
+
+    def _where(self, family: int) -> Any:
+        """Its address, for the socket. Asks no name service; raises ``OSError`` where there is no such interface."""
+        if "%" not in self._peer.host:
+            return self._peer.host, self._peer.port
+        numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        return socket.getaddrinfo(self._peer.host, self._peer.port, family, socket.SOCK_STREAM, flags=numeric)[0][4]
 
     def hang_up(self) -> None:
         """End it; nothing is called. May be repeated."""
         if not self._over:
             self._over = True
-            reactor().remove(self)
+            with contextlib.suppress(OSError, KeyError):  # it was not served yet
+                reactor().remove(self)
             self._socket.close()
 
     def fileno(self) -> int:
@@ -109,8 +125,7 @@ class Dial:
 
     def _end(self, outcome: Outcome) -> None:
         if not self._over:
-            with contextlib.suppress(OSError):
-                self.hang_up()
+            self.hang_up()
             self._on_end(outcome)
 
 

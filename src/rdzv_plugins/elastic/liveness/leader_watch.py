@@ -28,9 +28,13 @@ class LeaderWatch:
         self._watch: PeerWatch | None = None
         self._closed = False
 
-    def follow(self, leader: KeyValue | None, me: Member) -> None:
-        """Watch the node whose key this is, and nobody else; None: nobody."""
+    def follow(self, leads: Callable[[], KeyValue | None], me: Member) -> None:
+        """Watch the node whose key ``leads`` returns, and nobody else; None: nobody.
+
+        It is asked under the lock, so that of two threads none goes back to a leader that was.
+        """
         with self._lock:
+            leader = leads()
             if leader == self._leader or self._closed:
                 return
             self._leader = leader
@@ -46,7 +50,7 @@ class LeaderWatch:
             peer = peer_of(leading, me.machine)
             if peer is None or peer.node_id == me.node_id:
                 return
-            if self._watch is None:
+            if self._watch is None or self._watch.is_closed:
                 self._watch = PeerWatch(self._gone)
             self._node = peer.node_id
             self._watch.add(peer)

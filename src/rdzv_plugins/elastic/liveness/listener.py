@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import logging
+import os
 import socket
 import time
 
@@ -38,7 +39,9 @@ class Listener:
         self._socket.setblocking(False)
         close_in_children(self._socket)
         self.port: int = self._socket.getsockname()[1]
-        self._closing = False
+        """0 once it could not be kept open; who is connected stays so until ``close``."""
+        self._pid = os.getpid()
+        self._closing = self._over = False
         self._strangers: dict[_Caller, None] = {}  # in the order in which they came
         self._known: dict[_Caller, None] = {}
         reactor().add(self, time.monotonic())
@@ -46,17 +49,14 @@ class Listener:
     def close(self) -> None:
         """Listen no longer, and tell whoever is connected that this was meant. May be repeated."""
         self._closing = True
-        with contextlib.suppress(OSError):  # a forked child has closed it
-            self._socket.shutdown(socket.SHUT_RDWR)  # which wakes the thread
+        if self._pid == os.getpid():  # else the thread is the parent's
+            reactor().remind(self, time.monotonic())
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def readable(self) -> None:
         for _ in range(_AT_ONCE):
-            if self._closing:
-                self._end()
-                return
             try:
                 connection, _ = self._socket.accept()
             except BlockingIOError:
@@ -65,21 +65,26 @@ class Listener:
                 if error.errno in _NO_ROOM:
                     # what is connected stays so; new ones are refused, which alone proves nothing
                     logger.debug("the port by which other nodes see this one live is closed: %s", error)
-                    self._closing = True
-                    reactor().remove(self)
-                    self._socket.close()
+                    self._close_port()
                     return
                 continue
             connection.setblocking(False)
             close_in_children(connection)
             caller = _Caller(self, connection, self._hello)
+            try:
+                reactor().add(caller, time.monotonic() + _HELLO_S)
+            except OSError:
+                connection.close()
+                continue
             self._strangers[caller] = None
             if len(self._strangers) > _MOST_STRANGERS:
                 next(iter(self._strangers)).hang_up()
-            reactor().add(caller, time.monotonic() + _HELLO_S)
 
     def greeted(self, caller: _Caller) -> bytes:
-        """What is answered to one that has named this node: called by it, on the reactor's thread."""
+        """What is answered to one that has named this node: called by it, on the reactor's thread.
+
+        Raises ``OSError`` if its connection has ended meanwhile.
+        """
         self._strangers.pop(caller, None)
         self._known[caller] = None
         if len(self._known) > _MOST_KNOWN:
@@ -93,10 +98,11 @@ class Listener:
 
     def writable(self) -> None: ...
 
-    def tick(self, now: float) -> None: ...
+    def tick(self, now: float) -> None:
+        if self._closing:
+            self._end()
 
     def failed(self, error: Exception) -> None:
-        self._closing = True
         self._end()
 
     def forget(self) -> None: ...
@@ -104,8 +110,14 @@ class Listener:
     def _end(self) -> None:
         for caller in list(itertools.chain(self._strangers, self._known)):
             caller.hang_up()
-        reactor().remove(self)
-        self._socket.close()
+        self._close_port()
+
+    def _close_port(self) -> None:
+        self.port = 0
+        if not self._over:
+            self._over = True
+            reactor().remove(self)
+            self._socket.close()
 
 
 class _Caller:
@@ -132,8 +144,11 @@ class _Caller:
         if not said or not self._wanted.startswith(self._said):
             self.hang_up()
         elif self._said == self._wanted:
-            self._answered = True
-            self.socket.send(self._listener.greeted(self))  # the first bytes that are sent: there is room
+            try:
+                self.socket.send(self._listener.greeted(self))  # the first bytes that are sent: there is room
+                self._answered = True
+            except OSError:  # it has ended meanwhile
+                self.hang_up()
 
     def writable(self) -> None: ...
 

@@ -13,6 +13,7 @@ The argument is in docs/decisions/0048-proof-before-time-out.md.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import logging
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _SUSPECT_PAUSE_S, _LONGEST_SUSPECT_PAUSE_S = 0.02, 1.0
 """Between two attempts to reach one that has closed: its port may be closed a moment after its connections."""
+_LASTS_S = 1.0
+"""A connection that lasted for so long was no whim of who closes it."""
 _PER_S, _AT_ONCE = 500.0, 64
 """First attempts: they are not urgent, and this process has other things to do."""
 _OF_DESCRIPTORS = 4
@@ -46,18 +49,23 @@ class _Watched:
     suspect: bool = False
     """It has answered, and its connection was closed."""
     pause: float = _FIRST_PAUSE_S
+    answered_at: float = 0.0
+    after_close: float = 0.0
+    """The pause after its next end: grows while it answers and closes in no time, again and again."""
 
 
 class PeerWatch:
     """Watches nodes until ``close``. Thread-safe; the work is done on the thread of the process' connections.
 
     ``on_gone`` is called once for a node whose process is proved gone, with its id, on that thread: it returns at once.
+    Where there are too few descriptors nobody is watched, or not all are: who is not counts as living.
     """
 
     def __init__(self, on_gone: Callable[[str], None]) -> None:
         self._on_gone = on_gone
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._watched: dict[str, _Watched] = {}
+        self._turned_away: dict[str, Peer] = {}  # there are too few descriptors for these as well
         self._due: list[tuple[float, int, _Watched]] = []
         self._order = itertools.count()
         self._free_at = 0.0  # when the next first attempt may be made
@@ -65,8 +73,25 @@ class PeerWatch:
         self._pid = os.getpid()
         self._closed = False
         self._waking = threading.Lock()  # not once it is closed: the number may be another file's by then
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        reactor().add(self, time.monotonic())
+        try:
+            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError as error:
+            self._cannot(error)
+            return
+        try:
+            reactor().add(self, time.monotonic())
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+            os.close(self._wake)
+            self._cannot(error)
+
+    def _cannot(self, error: Exception) -> None:
+        logger.debug("other nodes' processes cannot be watched, their time to live counts: %s", error)
+        self._closed = True
+
+    @property
+    def is_closed(self) -> bool:
+        """It watches nobody, and will not: it was closed, or there are too few descriptors."""
+        return self._closed
 
     def add(self, peer: Peer) -> None:
         """Watch that node from now on, there and no longer elsewhere."""
@@ -88,33 +113,46 @@ class PeerWatch:
     def _do(self, order: Callable[[], None]) -> None:
         if self._pid != os.getpid():  # the thread is the parent's
             return
-        self._orders.put(order)
         with self._waking:
             if not self._closed:
+                self._orders.put(order)
                 os.eventfd_write(self._wake, 1)
 
     def _add(self, peer: Peer) -> None:
         held = self._watched.get(peer.node_id)
         if held is not None and held.peer == peer:
             return
-        self._remove(peer.node_id)
-        if len(self._watched) >= self._most:
+        self._let_go(peer.node_id)
+        self._turned_away[peer.node_id] = peer
+        self._take_in()
+        if peer.node_id in self._turned_away:
             logger.debug("too few descriptors to watch node %s as well", peer.node_id)
-            return
-        watched = self._watched[peer.node_id] = _Watched(peer)
-        self._later(watched, 0.0)
 
     def _remove(self, node_id: str) -> None:
+        self._turned_away.pop(node_id, None)
+        self._let_go(node_id)
+        self._take_in()
+
+    def _let_go(self, node_id: str) -> None:
         watched = self._watched.pop(node_id, None)
         if watched is not None and watched.dial is not None:
             watched.dial.hang_up()
+
+    def _take_in(self) -> None:
+        """Whoever was turned away, in the order in which they came, while there is room."""
+        while self._turned_away and len(self._watched) < self._most:
+            peer = self._turned_away.pop(next(iter(self._turned_away)))
+            watched = self._watched[peer.node_id] = _Watched(peer)
+            self._later(watched, 0.0)
 
     def _close(self) -> None:
         if self._closed:
             return
         for node_id in list(self._watched):
-            self._remove(node_id)
-        reactor().remove(self)
+            with contextlib.suppress(OSError):
+                self._let_go(node_id)
+        with contextlib.suppress(OSError):
+            reactor().remove(self)
         with self._waking:
             self._closed = True
             os.close(self._wake)
@@ -139,16 +177,19 @@ class PeerWatch:
             self._ended(watched, outcome)
 
     def _answered(self, watched: _Watched) -> None:
-        watched.suspect, watched.pause = False, _FIRST_PAUSE_S
+        watched.suspect, watched.pause, watched.answered_at = False, _FIRST_PAUSE_S, time.monotonic()
 
     def _ended(self, watched: _Watched, outcome: Outcome) -> None:
         """An attempt has failed, or a connection that was held has ended."""
         watched.dial = None
         if outcome == "closed":
             watched.suspect, watched.pause = True, _SUSPECT_PAUSE_S
-            self._later(watched, 0.0)
+            if time.monotonic() - watched.answered_at >= _LASTS_S:
+                watched.after_close = 0.0
+            self._later(watched, watched.after_close)
+            watched.after_close = min(max(2 * watched.after_close, _SUSPECT_PAUSE_S), _LONGEST_SUSPECT_PAUSE_S)
         elif outcome == "refused" and watched.suspect:
-            del self._watched[watched.peer.node_id]
+            self._remove(watched.peer.node_id)
             self._on_gone(watched.peer.node_id)
         else:
             self._later(watched, watched.pause)
@@ -159,7 +200,8 @@ class PeerWatch:
         return self._wake
 
     def readable(self) -> None:
-        os.eventfd_read(self._wake)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
         while not self._orders.empty() and not self._closed:
             self._orders.get()()
 

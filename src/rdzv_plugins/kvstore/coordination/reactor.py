@@ -74,10 +74,17 @@ class Reactor:
         return threading.get_ident() == self._thread.ident
 
     def add(self, handler: Handler, due: float) -> None:
-        """Serve ``handler`` from now on, and call its ``tick`` at ``due`` (``time.monotonic``)."""
+        """Serve ``handler`` from now on, and call its ``tick`` at ``due`` (``time.monotonic``).
+
+        Raises ``OSError``, and does nothing, where the system allows no more.
+        """
         fd = handler.fileno()
         self._handlers[fd] = handler
-        self._epoll.register(fd, select.EPOLLIN)
+        try:
+            self._epoll.register(fd, select.EPOLLIN)
+        except BaseException:
+            del self._handlers[fd]
+            raise
         self.remind(handler, due)
 
     def remind(self, handler: Handler, due: float) -> None:
@@ -144,11 +151,11 @@ class Reactor:
 
 
 def _fail(handler: Handler, error: Exception) -> None:
-    logger.error("a session ends, because serving it failed", exc_info=error)
+    logger.error("a connection ends, because serving it failed", exc_info=error)
     try:
         handler.failed(error)
     except Exception:
-        logger.exception("a session could not be ended")
+        logger.exception("a connection could not be ended")
 
 
 _reactor: Reactor | None = None

@@ -1,0 +1,52 @@
+"""Ending the sessions of nodes whose processes are gone, beside the leader's own work: nobody waits for it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+
+from rdzv_plugins.coordination import EndsSessions, Session
+from rdzv_plugins.elastic.insisting import patience
+from rdzv_plugins.errors import ConnectionLost
+
+logger = logging.getLogger(__name__)
+
+
+class SessionEnds:
+    """One thread at a time. Where the service cannot end a session, or does not, that one ends by its time to live."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._keys: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._started = False
+
+    def end(self, key: str) -> None:
+        """End the session to which the ephemeral ``key`` belongs, once those before it were seen to. Does not wait."""
+        if not isinstance(self._session, EndsSessions):
+            return
+        self._keys.put(key)
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._run, args=(self._session,), name="rdzv-session-ends", daemon=True).start()
+
+    def close(self) -> None:
+        """End no more than what was asked for already: that stays right, whoever leads."""
+        self._keys.put(None)
+
+    def _run(self, session: EndsSessions) -> None:
+        try:
+            while (key := self._keys.get()) is not None:
+                self._end(session, key)
+        except ConnectionLost as error:
+            logger.debug("sessions of nodes whose agents have ended, end by themselves: %s", error)
+
+    def _end(self, session: EndsSessions, key: str) -> None:
+        try:
+            session.end_session(key, timeout=patience(self._session))
+        except ConnectionLost:
+            raise
+        except Exception as error:  # a plug-in's, or the service does not answer
+            logger.warning(
+                "the session of %s, whose agent has ended, ends by itself: the service has not ended it: %r", key, error
+            )
