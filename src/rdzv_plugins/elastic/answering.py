@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _THREADS = 4
 """Questions that are answered at the same time: one that takes its time holds up no other asker."""
 _WAITING = 32
-"""Questions that may wait for that; what comes beyond is left without an answer."""
+"""Questions that may wait for that; when there are more, the oldest are left without an answer."""
 
 
 @dataclass
@@ -78,16 +78,17 @@ class Answering:
             self._asked[id_] = asked
         for each in old:
             each.gone.set()
-            self._soon(functools.partial(self._forget, each))
+            if each.written:
+                self._soon(functools.partial(self._forget, each))
         self._soon(lambda: self._reply(asked))
 
     def _soon(self, task: Callable[[], None]) -> None:
-        try:
-            self._waiting.put_nowait(task)
-        except queue.Full:
-            logger.debug("too many questions at once")
-            return
         with self._lock:
+            while self._waiting.full():  # as above, the oldest makes room: whoever asks now is to be answered
+                with contextlib.suppress(queue.Empty):
+                    self._waiting.get_nowait()
+                logger.debug("too many questions at once")
+            self._waiting.put_nowait(task)
             if self._threads == _THREADS:
                 return
             self._threads += 1

@@ -23,6 +23,7 @@ _SAMPLE_S, _NATIVE_S = 5.0, 15.0
 """For one sample, and for one with native frames."""
 _CREDIT, _LEAST_CREDIT_S = 1 / 8, 3.0
 """The part of the time-out that one look may find: whatever comes late has stood still itself, with the workers."""
+_UNREAD = 5
 _SHARE = 1000.0
 """A thousandth of a processor is what samples without a suspicion may cost."""
 _COST_S = 0.1
@@ -44,6 +45,8 @@ class NodeWatch:
         self._suspected_until = 0.0
         self._canary_at = 0.0
         self._canary: int | None = None
+        self._unread = 0
+        """Samples in a row that could not be taken."""
         self.standing = NodeStanding(-1, works=False, watches=True, workers={})
         """How its workers stand, at the last look."""
 
@@ -91,6 +94,7 @@ class NodeWatch:
                 return
             try:
                 watched.sample(samples.take(process, time.monotonic(), timeout=_SAMPLE_S))
+                self._unread = 0
                 if watched.wants_native:
                     watched.native(samples.below_python(process, timeout=_NATIVE_S))
             except reading.NoStacks as error:  # then it counts as one that makes progress
@@ -120,8 +124,9 @@ class NodeWatch:
 
     def _cannot_sample(self, worker: Worker, error: reading.NoStacks) -> None:
         logger.debug("worker %d (pid %d) cannot be sampled: %s", worker.local_rank, worker.pid, error)
-        if processes.is_there(processes.look(worker.pid)) and reading.py_spy() is not None:
+        self._unread += 1  # one that begins or ends just then cannot be read, either
+        if self._unread == _UNREAD and reading.py_spy() is not None:
             self._say(
-                "--hang-timeout: py-spy could not read a worker, and as long as it cannot, a rank in an endless loop "
+                "--hang-timeout: py-spy cannot read the workers, and as long as it cannot, a rank in an endless loop "
                 f"is taken for one that computes: {error}"
             )
