@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,12 +13,18 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from rdzv_launcher.call import launching
+from rdzv_launcher.call.config import LaunchConfig
+from rdzv_launcher.call.errors import LaunchStopped
+from rdzv_launcher.call.order import Answer
+from rdzv_launcher.call.relayed_signals import RelayedSignals
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
 from rdzv_launcher.run.fence import guardian
+from rdzv_launcher.run.fence.run_directory import RunDirectory
 from rdzv_launcher.run.keeper import keeper_process
 from rdzv_launcher.run.notice import agreement as agreement_module
 from rdzv_launcher.run.notice import board as board_module
@@ -30,7 +37,7 @@ from rdzv_launcher.run.own_options import OwnOptions
 from rdzv_launcher.run.signals import given_back
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins import preemption
-from rdzv_plugins.errors import ConnectionLost, UsageError
+from rdzv_plugins.errors import ConnectionLost, Preempted, UsageError
 from rdzv_plugins.notice_page import AT, FIRST
 from rdzv_plugins.preemption import notice, saved
 from rdzv_plugins.questions import NOTICE, NodeAnswer, Question
@@ -422,6 +429,43 @@ def wait_for_end(name: str) -> None:
 def test_what_would_kill_the_processes_beside_the_agent_is_no_notice(name: str) -> None:
     with pytest.raises(UsageError, match=f"SIG{name.removeprefix('SIG')} cannot be a notice"):
         read_notice(OwnOptions(preempt_grace=60.0, notice_signals=f"TERM,{name}"))
+
+
+def test_the_alarm_of_the_grace_is_no_signal_to_handle() -> None:
+    read_notice(OwnOptions(), [signal.SIGALRM])
+    with pytest.raises(UsageError, match="SIGALRM"):
+        read_notice(OwnOptions(preempt_grace=60.0), [signal.SIGALRM])
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Answer(error=Preempted("it was preempted"), notices=(signal.SIGTERM,)), Preempted),
+        (Answer(notices=(signal.SIGTERM,)), None),
+        (Answer(signal=signal.SIGINT, notices=(signal.SIGTERM,)), KeyboardInterrupt),
+        (Answer(), LaunchStopped),
+    ],
+)
+def test_a_call_that_got_a_notice_ends_as_the_launch_did(
+    tmp_path: Path, answer: Answer, error: type[BaseException] | None
+) -> None:
+    launch = launching._Launch(
+        LaunchConfig(1, 1, 1), "program", cast(RunDirectory, SimpleNamespace(path=str(tmp_path)))
+    )
+    agent: Any = SimpleNamespace(answer=lambda: answer, pid=1)
+    with pytest.raises(error) if error else contextlib.nullcontext():
+        assert launch._read(agent, signal.SIGTERM) == {}
+
+
+def test_a_call_passes_on_what_is_a_notice() -> None:
+    relayed = RelayedSignals("SIGTERM,SIGINT", "USR1,TERM")
+    before = signal.getsignal(signal.SIGUSR1)
+    with relayed.handled():
+        signal.raise_signal(signal.SIGUSR1)
+    assert relayed.arrived is signal.SIGUSR1
+    assert signal.getsignal(signal.SIGUSR1) is before
+    with pytest.raises(UsageError, match="--notice-signals"):
+        RelayedSignals("SIGTERM", "NONE")
 
 
 def test_all_others_ignore_what_is_a_notice() -> None:

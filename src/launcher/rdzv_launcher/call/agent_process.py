@@ -84,7 +84,7 @@ def _answer(order: Order, function: Function | None) -> int:
         _launch(order, called)
     except Exception as error:
         called.answer = Answer(error=_sendable(error))
-    write_whole(order.answer, called.answer)
+    write_whole(order.answer, replace(called.answer, notices=called.notices))
     return 0
 
 
@@ -101,6 +101,7 @@ def _launch(order: Order, called: _Called) -> None:
         called.load_logs()
         start = Preparation(args)
         start.take_all_steps()
+    called.notices = tuple(map(int, start.notice.signals))
     if start.request.idle:
         return
     spec = replace(start.spec, prefix_template=order.prefix_template)
@@ -121,6 +122,7 @@ class _Called(Caller):
         self.inherited = Inherited(order.descriptors, function)
         self.logs_specs: Any = None
         self.answer = Answer()
+        self.notices: tuple[int, ...] = ()
         self._logs = order.logs_specs
 
     def load_logs(self) -> None:

@@ -22,7 +22,7 @@ from rdzv_launcher.call.order import Answer, Order
 from rdzv_launcher.call.relayed_signals import RelayedSignals
 from rdzv_launcher.call.results import Results
 from rdzv_launcher.run.fence.run_directory import RunDirectory
-from rdzv_plugins.errors import RdzvError, UsageError
+from rdzv_plugins.errors import Preempted, RdzvError, UsageError
 
 _SPAWNED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spawned.py")
 _PATIENCE_S = 30.0
@@ -52,8 +52,9 @@ class elastic_launch:  # torch's name
         """What the workers of this node have returned, by global rank; of a program nothing.
 
         Raises ``WorkersFailed`` when the job has failed, ``KeyboardInterrupt`` after SIGINT and ``LaunchStopped`` after
-        another of ``signals_to_handle``; and every other ``RdzvError`` that ends ``rdzv-run``: ``UsageError`` for a
-        mistake, the errors of the rendezvous. Then the workers have ended.
+        another of ``signals_to_handle``, or, where that was a notice (``rdzv_configs['preempt_grace']``), ``Preempted``
+        unless the job was done within the grace; and every other ``RdzvError`` that ends ``rdzv-run``: ``UsageError``
+        for a mistake, the errors of the rendezvous. Then the workers have ended.
         """
         if sys.platform == "win32":
             raise RdzvError("elastic_launch does not run on Windows", remedy="Use Linux (also under WSL).")
@@ -92,7 +93,8 @@ class _Launch:
 
     def run(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[int, Any]:
         order, function = self._prepare(arguments, keywords)
-        signals = RelayedSignals(self._config.signals_to_handle)
+        notices = str(self._config.rdzv_configs.get("notice_signals", "")).replace(":", ",")
+        signals = RelayedSignals(self._config.signals_to_handle, notices)
         with signals.handled():
             agent = Agent(order, function)
             ended = False
@@ -136,6 +138,10 @@ class _Launch:
     def _read(self, agent: Agent, arrived: signal.Signals | None) -> dict[int, Any]:
         """What has come of it. Raises what is to be raised."""
         answer = agent.answer()
+        if answer is not None and arrived in answer.notices:  # how it ended is what the launch has made of it
+            arrived = None
+        if answer is not None and isinstance(answer.error, Preempted):
+            raise answer.error
         number = arrived or (signal.Signals(answer.signal) if answer is not None and answer.signal else None)
         if number is signal.SIGINT:
             raise KeyboardInterrupt

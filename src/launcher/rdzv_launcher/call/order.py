@@ -60,3 +60,5 @@ class Answer:
     """What ended the launch, where it was not a worker."""
     signal: int = 0
     """That has stopped it; 0: none."""
+    notices: tuple[int, ...] = ()
+    """The signals that were a notice, and so have not stopped it."""

@@ -16,9 +16,9 @@ from rdzv_launcher.run.signals import read
 class RelayedSignals:
     """One per call. In the main thread they are the caller's signals; in another there are none, as with torch."""
 
-    def __init__(self, names: str) -> None:
-        """``names``: comma-separated. Raises ``UsageError``."""
-        self._numbers = read(names)
+    def __init__(self, names: str, notices: str = "") -> None:
+        """``names``, and those that are a notice beside them: comma-separated. Raises ``UsageError``."""
+        self._numbers = dict.fromkeys(read(names) + (read(notices, "--notice-signals") if notices else []))
         self._pid = 0
         self.arrived: signal.Signals | None = None
         """The first that has arrived."""

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from rdzv_launcher.run import signals
@@ -38,8 +38,13 @@ class NoticeSettings:
         return frozenset(told - {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
 
 
-def read_notice(own: OwnOptions) -> NoticeSettings:
-    """The settings. Raises ``UsageError``."""
+def read_notice(own: OwnOptions, stopping: Collection[signal.Signals] = ()) -> NoticeSettings:
+    """The settings; ``stopping`` are the signals of --signals-to-handle. Raises ``UsageError``."""
+    if own.preempt_grace and signal.SIGALRM in stopping:
+        raise UsageError(
+            "--signals-to-handle: SIGALRM is what the agent measures the time of --preempt-grace by",
+            remedy="Leave it out, or --preempt-grace.",
+        )
     found = tuple(dict.fromkeys(signals.read(own.notice_signals, "--notice-signals")))
     for number in found:
         if number not in DEAF_TO:
