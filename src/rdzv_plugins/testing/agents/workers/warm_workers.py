@@ -8,6 +8,7 @@ that is read when an interpreter starts, or torch is imported.
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import logging
 import os
@@ -82,5 +83,9 @@ def run(argv: tuple[str, ...]) -> int:
         here = error.__traceback__
         sys.excepthook(type(error), error, here.tb_next if here else None)
         code = 1
+    if code:
+        # a fresh interpreter takes its time to tidy up: those who fail with a peer are to end well after that one
+        gc.unfreeze()
+        gc.collect()
     warm_process.end(code)
     raise AssertionError("not reached")
