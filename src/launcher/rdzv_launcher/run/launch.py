@@ -32,7 +32,7 @@ from rdzv_launcher.run.keeper.keeper import Keeper
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
-from rdzv_launcher.run.stacks.gathering import Node
+from rdzv_launcher.run.stacks.gathering import Node, Worker
 from rdzv_launcher.run.stacks.node import NodeStacks, workers_in
 from rdzv_launcher.run.summary import describe, failure_summary
 from rdzv_launcher.run.workers.environment import ERROR_FILE
@@ -44,6 +44,7 @@ from rdzv_launcher.run.workers.output.destinations import Layout
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.starts import preload_of
+from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.create import create_handler
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.errors import PeerFailed
@@ -218,8 +219,7 @@ class Launch:
         if group is None:
             return Place()
         works = stage in ("working", "barrier", "staying") and bool(group.pids)
-        node = self._node()
-        return Place(group.group_rank, group.group_world_size, group.generation, works, node.workers)
+        return Place(group.group_rank, group.group_world_size, group.generation, works, _workers_of(group))
 
     def _node(self) -> Node:
         """Who works here now, for whoever asks for stacks. Any thread may ask."""
@@ -227,9 +227,7 @@ class Launch:
         host, agent = socket.gethostname(), os.getpid()
         if group is None:
             return Node(host, agent, self._run_id, own_stacks=self._stacks.own)
-        ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
-        workers = workers_in(group.pids, ranks)
-        return Node(host, agent, self._run_id, group.group_rank, workers, self._stacks.own)
+        return Node(host, agent, self._run_id, group.group_rank, _workers_of(group), self._stacks.own)
 
     def _answer(self, question: Question) -> Any:
         """As ``questions.Answer``."""
@@ -294,6 +292,11 @@ class Launch:
             log_dir=logs if _has_logs(logs) else "",
             why=why,
         )
+
+
+def _workers_of(group: WorkerGroup) -> tuple[Worker, ...]:
+    """Those that run, by what the kernel calls them and by their ranks."""
+    return workers_in(group.pids, {worker.local_rank: worker.global_rank for worker in group.workers})
 
 
 def _has_logs(directory: str) -> bool:
