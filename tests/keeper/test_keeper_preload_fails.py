@@ -150,7 +150,7 @@ def test_a_template_that_is_lost_is_replaced(agents: Agents, how: str) -> None:
         return [what[0] for what in said]
 
     def template() -> int:
-        found = [pid for pid, command in agents.processes().items() if command.endswith("-u script.py ")]
+        found = [pid for pid, command in agents.processes().items() if command.endswith("-u script.py")]
         assert len(found) == 1
         return found[0]
 
@@ -164,7 +164,7 @@ def test_a_template_that_is_lost_is_replaced(agents: Agents, how: str) -> None:
     said = until_next()
     assert sorted({*said}) in (["Ended", "NotPreloaded"], ["Ended", "NotPreloaded", "Preloaded"])
     wait_until(lambda: not alive(old), LIMIT_S, lambda: "it is still there")
-    new = wait_until(lambda: [p for p, c in agents.processes().items() if c.endswith("-u script.py ")], LIMIT_S, str)
+    new = wait_until(lambda: [p for p, c in agents.processes().items() if c.endswith("-u script.py")], LIMIT_S, str)
     assert new != [old]
     agent.go_on()
     assert {"Preloaded"} & {*said, *until_next()}

@@ -56,7 +56,7 @@ def test_a_server_that_breaks_the_framing_is_left(
         assert f"the session with 127.0.0.1:{port} was given up after an error" in str(losses.next())
         with pytest.raises(ConnectionLost):
             session.list("", timeout=T)
-    assert "a session ends" in caplog.text
+    assert "a connection ends, because serving it failed" in caplog.text
     assert bystander.create("k", b"", timeout=T)[0], "the thread goes on"
 
 
