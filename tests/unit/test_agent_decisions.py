@@ -7,7 +7,8 @@ import signal
 import pytest
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.decisions import Decisions, Limits
+from rdzv_launcher.run.agent.decisions import Decisions
+from rdzv_launcher.run.agent.limits import Limits
 from rdzv_plugins.errors import EndpointLost, NodeLost, NotNeeded, PeerFailed, WorkersStuck
 from rdzv_plugins.interfaces import Failure, Outcome
 

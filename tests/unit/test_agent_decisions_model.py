@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.decisions import Decisions, Limits
+from rdzv_launcher.run.agent.decisions import Decisions
+from rdzv_launcher.run.agent.limits import Limits
 from rdzv_plugins.errors import CrashLoop, EndpointLost, NodeLost, PeerFailed, Preempted, WorkersStuck
 from rdzv_plugins.interfaces import Failure
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from rdzv_launcher.run.agent.decisions import Limits
 from rdzv_launcher.run.agent.events import GroupEnded, WorkerEnded
+from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.steps import End
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals

@@ -7,14 +7,14 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import say
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.decisions import Limits
+from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.agent.retries import RetryLimits
@@ -280,7 +280,7 @@ class Launch:
         if end.error is not None and not isinstance(end.error, PeerFailed):
             record_own_error(end.error, os.environ.get(ERROR_FILE, ""))
 
-    def _summarise(self, first: Failure, here: dict[int, int], why: str) -> None:
+    def _summarise(self, first: Failure, here: Mapping[int, int], why: str) -> None:
         used, most = self._loop.decisions.restarts_used, self._spec.max_restarts
         hint = "" if most else " (--max-restarts=N restarts all workers)"
         group, logs = self._loop.group, self._output.root

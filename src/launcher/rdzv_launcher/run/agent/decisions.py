@@ -26,13 +26,14 @@ further round.
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from typing import Literal
 
 from rdzv_launcher.run.agent import events, steps
+from rdzv_launcher.run.agent.ends import LEFT, Ends
 from rdzv_launcher.run.agent.events import Event
+from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.steps import Step
-from rdzv_plugins.errors import PeerFailed, Preempted, RdzvError, WorkersStuck
+from rdzv_plugins.errors import Preempted
 from rdzv_plugins.interfaces import Outcome
 
 Stage = Literal[
@@ -43,37 +44,8 @@ _Next = Literal["join", "ask", "stay", "leave"]
 
 _Group = Literal["gone", "lives", "stuck"]
 
-_STOP_S, _LEAVE_S = 10.0, 2.0
-"""The most of a grace that is kept for the workers' end, and for telling the others."""
 _HINT_S = 2.0
 """Workers that end when they are told to have mostly done so by then."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the user has set, and how long things may take (seconds)."""
-
-    workers: int
-    """The workers of this node."""
-    max_restarts: int = 0
-    shutdown_timeout: float = 30.0
-    """How long workers may take to end when they are told to: then they are killed."""
-    kill_timeout: float = 5.0
-    """How long what was killed may take to end: longer than the kernel needs. Then it is stuck in it."""
-    preempt_grace: float = 0.0
-    """From a notice on, this node has so long; 0: there are no notices."""
-    notice_signals: frozenset[signal.Signals] = frozenset()
-    """The signals that are a notice, if there is a grace."""
-
-    @property
-    def time_to_end(self) -> float:
-        """Seconds from a notice on until workers that are left are killed: the rest is for telling the others."""
-        return self.preempt_grace - min(_LEAVE_S, self.preempt_grace / 10)
-
-    @property
-    def time_to_save(self) -> float:
-        """Seconds from a notice on in which workers may save: then they have to be told to end."""
-        return self.time_to_end - min(self.shutdown_timeout, _STOP_S, self.preempt_grace / 5)
 
 
 class Decisions:
@@ -85,7 +57,7 @@ class Decisions:
     def __init__(self, limits: Limits, *, host: str, pid: int) -> None:
         """``host`` and ``pid`` are of this agent, as the others know it."""
         self._limits = limits
-        self._host, self._pid = host, pid
+        self._ends = Ends(host, pid)
         self._node_rank: int | None = None
         self._stage: Stage = "joining"
         self._next: _Next = "join"
@@ -203,7 +175,7 @@ class Decisions:
             case "working", events.Stuck(local_rank, pid, seconds):
                 # a new worker here would want what the kernel holds for this one: a device, a network card
                 reason = f"worker {local_rank} (pid {pid}) has been in uninterruptible sleep for {seconds:.0f} s"
-                self._end = self._error_end(_stuck(reason))
+                self._end = self._ends.stuck(reason, self._node_rank)
                 return (steps.NoteLeaving(reason), *self._stop(signal.SIGTERM, "leave", now))
             case "barrier", events.BarrierOver():
                 return self._stop(signal.SIGTERM, "stay", now)
@@ -243,9 +215,13 @@ class Decisions:
             if self._kill_by is None:
                 self._kill_by = now + self._limits.time_to_end
                 if self._stage == "working":
-                    return (steps.GiveNotice(f"{self._who()} got {number.name}", self._limits.time_to_save),)
+                    return (
+                        steps.GiveNotice(
+                            f"{self._ends.who(self._node_rank)} got {number.name}", self._limits.time_to_save
+                        ),
+                    )
             return self._go(signal.SIGTERM, self._preempted_end(number), now)
-        outcome = Outcome("lost", f"{self._who()} got {number.name}")
+        outcome = Outcome("lost", f"{self._ends.who(self._node_rank)} got {number.name}")
         return self._go(number, steps.End(128 + int(number), outcome, signal=number), now)
 
     def _on_notice(self, go_on: bool, saved: bool, now: float) -> tuple[Step, ...]:
@@ -282,18 +258,14 @@ class Decisions:
         return self._end is not None and self._end.signal is not None
 
     def _preempted_end(self, number: signal.Signals | None = None) -> steps.End:
-        reason = f"{self._who()} was preempted"
-        outcome = Outcome("failed" if self._others_go_on is False else "lost", reason, exit_code=Preempted.exit_code)
-        others = {None: "", True: ": enough nodes are left to go on", False: ": too few nodes are left to go on"}
-        error = Preempted(f"{reason}{others[self._others_go_on]}")
-        return steps.End(Preempted.exit_code, outcome, error, signal=number or signal.SIGTERM)
+        return self._ends.preempted(self._others_go_on, self._node_rank, number)
 
     def _on_error(self, error: Exception, now: float) -> tuple[Step, ...]:
         if self._stage == "stopping":
             if self._next != "leave":
-                self._end, self._next = self._error_end(error), "leave"
+                self._end, self._next = self._ends.by_error(error, self._node_rank), "leave"
             return ()
-        self._end = self._error_end(error)
+        self._end = self._ends.by_error(error, self._node_rank)
         return self._stop(signal.SIGTERM, "leave", now)
 
     def _on_time(self, now: float) -> tuple[Step, ...]:
@@ -316,7 +288,7 @@ class Decisions:
         if not self._killed:
             return said + self._kill(now)
         self._group = "stuck"
-        return (*said, steps.Say(_LEFT, warning=True), *self._ended_group())
+        return (*said, steps.Say(LEFT, warning=True), *self._ended_group())
 
     def _after_failure(self, lost: bool) -> tuple[Step, ...]:
         if self._kill_by is not None:
@@ -378,7 +350,7 @@ class Decisions:
     def _join(self) -> tuple[Step, ...]:
         self._join_at = None
         if self._group == "stuck":
-            self._end = self._error_end(_stuck(_LEFT))
+            self._end = self._ends.stuck(LEFT, self._node_rank)
             return self._leave()
         if self._kill_by is not None:  # nobody is served by a round with a node that goes
             self._end = self._preempted_end()
@@ -397,23 +369,3 @@ class Decisions:
         assert self._end is not None
         self._stage, self._join_at = "ended", None
         return (steps.Kill(), steps.Leave(self._end.outcome), self._end)
-
-    def _error_end(self, error: Exception) -> steps.End:
-        code = error.exit_code if isinstance(error, RdzvError) else RdzvError.exit_code
-        reason = str(error) if isinstance(error, PeerFailed) else f"{self._who()} ended: {error}"
-        return steps.End(code, Outcome("lost", reason), error)
-
-    def _who(self) -> str:
-        rank = "" if self._node_rank is None else f", node {self._node_rank}"
-        return f"the agent on {self._host} (pid {self._pid}{rank})"
-
-
-_LEFT = "what the workers of this node have started does not end, not even by SIGKILL"
-
-
-def _stuck(reason: str) -> WorkersStuck:
-    return WorkersStuck(
-        f"{reason}: the workers are not restarted on this node",
-        remedy="The kernel holds it, often for a device, a network card or a file system: look at dmesg. The machine "
-        "may have to be restarted.",
-    )

@@ -12,17 +12,18 @@ import logging
 import os
 import queue
 import socket
-import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.collaborators import NoNotices, Notices, Rendezvous, Workers
-from rdzv_launcher.run.agent.decisions import Decisions, Limits
+from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.exit_barrier import ExitBarrier
+from rdzv_launcher.run.agent.failures import Failures
+from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.ranks import RoleInfo, exchange, identical
 from rdzv_launcher.run.agent.retries import Retries, RetryLimits
 from rdzv_launcher.run.agent.round_store import RoundStore, is_graceful_exit, is_lost, is_timeout
@@ -30,15 +31,13 @@ from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
 from rdzv_launcher.run.agent.stuck_workers import StuckWorkers
 from rdzv_launcher.run.health.pulse import Pulse
-from rdzv_launcher.run.summary import describe
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
-from rdzv_plugins.errors import NodeLost, RendezvousFailed, is_signal
-from rdzv_plugins.interfaces import Failure, Outcome
+from rdzv_plugins.errors import RendezvousFailed, is_signal
+from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.rounds.joining_again import must_join_again
 
 logger = logging.getLogger(__name__)
 
-_REPORT_TIMEOUT_S = 5.0
 _LOOKS = ("working", "delaying")
 """The stages in which the rendezvous is asked for news."""
 _START_S, _LEAVE_S = 120.0, 60.0
@@ -91,17 +90,14 @@ class AgentLoop:
         self._host = socket.gethostname()
         self._decisions = Decisions(settings.limits, host=self._host, pid=os.getpid())
         self._stuck = StuckWorkers(settings.stuck_timeout)
-        self._retries = Retries(settings.retries, rendezvous)
+        retries = Retries(settings.retries, rendezvous)
+        self._failures = Failures(rendezvous, workers, retries, settings.hang_timeout)
         self._pulse = pulse or Pulse()
         self._store: RoundStore | None = None
         self._group: WorkerGroup | None = None
         self._untold: deque[Event] = deque()
         """What was taken from the inbox, and not told to the decisions yet."""
-        self._failures: dict[int, int] = {}
-        self._hang: Failure | None = None
-        """Who was different when the newest generation hung."""
-        self._report: threading.Thread | None = None
-        self._look_at = self._started_at = 0.0
+        self._look_at = 0.0
         self._stuck_at: float | None = None
 
     @property
@@ -115,9 +111,9 @@ class AgentLoop:
         return self._group
 
     @property
-    def failures(self) -> dict[int, int]:
+    def failures(self) -> Mapping[int, int]:
         """The workers of the newest generation that were not told to stop and failed: global rank to exit code."""
-        return self._failures
+        return self._failures.exit_codes
 
     def run(self) -> steps.End:
         """Run to the end, of which the others have been told when this returns.
@@ -143,21 +139,15 @@ class AgentLoop:
         if isinstance(event, events.SignalArrived | events.GraceOver):
             self._signals.taken()
         if self._decisions.stage == "working":
-            self._note_failure(event)
+            self._failures.note(event)
         return self._decisions.handle(event, time.monotonic())
-
-    def _note_failure(self, event: Event) -> None:
-        if not isinstance(event, events.WorkerEnded) or event.exit_code == 0 or self._group is None:
-            return
-        if event.generation == self._group.generation:
-            self._failures[self._group.workers[event.local_rank].global_rank] = event.exit_code
 
     def _note_simultaneous(self) -> None:
         """The workers are about to be stopped: those whose ends are in the inbox have not ended for that."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._untold.append(self._inbox.get_nowait())
-                self._note_failure(self._untold[-1])
+                self._failures.note(self._untold[-1])
 
     def _next(self) -> Event:
         """What happens next."""
@@ -209,10 +199,9 @@ class AgentLoop:
             case steps.Start(generation, restarts_used):
                 return self._start(generation, restarts_used)
             case steps.Report(local_rank, exit_code):
-                self._tell_failure(local_rank, exit_code)
+                self._failures.tell(local_rank, exit_code)
             case steps.ReportHang(failure):
-                self._hang = failure
-                self._report_failure(failure)
+                self._failures.tell_hang(failure)
             case steps.Stop(number):
                 self._note_simultaneous()
                 self._workers.signal(number)
@@ -221,9 +210,9 @@ class AgentLoop:
             case steps.AskPeers():
                 return self._ask(lambda: events.PeersAnswered(self._rendezvous.peer_lost()))
             case steps.CountRestart(local_rank, exit_code):
-                return self._ask(lambda: self._count_restart(local_rank, exit_code))
+                return self._ask(lambda: self._failures.count_restart(local_rank, exit_code))
             case steps.FindCause(local_rank, exit_code):
-                return self._ask(lambda: self._find_cause(local_rank, exit_code))
+                return self._ask(lambda: self._failures.find_cause(local_rank, exit_code))
             case steps.WaitAtBarrier():
                 return self._ask(self._wait_at_barrier)
             case steps.Stay():
@@ -288,72 +277,18 @@ class AgentLoop:
 
     def _start(self, generation: int, restarts_used: int) -> Event | None:
         assert self._group is not None
-        self._failures, self._report, self._hang = {}, None, None
         self._pulse.beat(_START_S)
         self._group = replace(self._group, generation=generation, restarts_used=restarts_used)
+        self._failures.begin(self._group)
         try:
             self._group = replace(self._group, pids=dict(self._workers.start(self._group)))
         except Exception as error:
             self._workers.kill_all()
             return events.StartFailed(error)
-        now = self._started_at = time.monotonic()
+        now = time.monotonic()
+        self._failures.started(now)
         self._look_at, self._stuck_at = now + self._settings.monitor_interval, self._stuck.look_at(now)
         return None
-
-    def _tell_failure(self, local_rank: int, exit_code: int) -> None:
-        self._report_failure(self._failure_here(local_rank, exit_code))
-
-    def _report_failure(self, failure: Failure) -> None:
-        """Tell the others on a thread of its own: it goes over the network, and the workers are to be stopped now."""
-        logger.error("%s", describe(failure))
-
-        def tell() -> None:
-            try:
-                self._rendezvous.note_failure(failure)
-            except Exception as error:  # the endpoint may be gone with the node that failed: then this is our own view
-                logger.debug("could not record the failure: %s", error)
-
-        self._report = threading.Thread(target=tell, name="rdzv-report-failure", daemon=True)
-        self._report.start()
-
-    def _find_cause(self, local_rank: int, exit_code: int) -> Event:
-        """The first failure of the round over all nodes, unless it is that one was lost, which it raises."""
-        if lost := self._rendezvous.lost_peers():
-            raise NodeLost(
-                f"run {self._rendezvous.get_run_id()!r}: {'; '.join(lost)}. The workers here failed with it",
-                remedy="Look at the output of that node. With --max-restarts=N the others wait for one in its place.",
-            )
-        first = self._first_failure(local_rank, exit_code)
-        return events.CauseFound(first, describe(first))
-
-    def _count_restart(self, local_rank: int, exit_code: int) -> Event:
-        """Whether the workers may be restarted, as far as the job is concerned."""
-        first, ran = self._first_failure(local_rank, exit_code), time.monotonic() - self._started_at
-        if first.hang:  # nobody made progress in that time
-            ran = max(0.0, ran - self._settings.hang_timeout)
-        return self._retries.decide(first, ran)
-
-    def _failure_here(self, local_rank: int, exit_code: int) -> Failure:
-        assert self._group is not None
-        if self._hang is not None:
-            return self._hang
-        stderr, cause = self._workers.tail(local_rank), self._workers.cause(local_rank, exit_code)
-        return self._group.failure(local_rank, exit_code, host=self._host, stderr=stderr, cause=cause)
-
-    def _first_failure(self, local_rank: int, exit_code: int) -> Failure:
-        """The first failure of the round over all nodes; this node's own when the others cannot be asked."""
-        first = self._failure_here(local_rank, exit_code)
-        try:
-            if self._report is not None:
-                self._report.join(_REPORT_TIMEOUT_S)
-            else:
-                self._rendezvous.note_failure(first)
-            first = self._rendezvous.first_failure() or first
-        except Exception as error:  # the store may have gone with the failed node
-            if is_signal(error):
-                raise
-            logger.debug("could not ask for the first failure: %s", error)
-        return first
 
     def _wait_at_barrier(self) -> Event:
         assert self._group is not None

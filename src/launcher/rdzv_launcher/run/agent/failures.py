@@ -1,0 +1,119 @@
+"""The failures of a generation of workers: those of this node, told to the others, and the first over all nodes."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Mapping
+
+from rdzv_launcher.run.agent.collaborators import Rendezvous, Workers
+from rdzv_launcher.run.agent.events import CauseFound, Event, RestartAllowed, RestartRefused, WorkerEnded
+from rdzv_launcher.run.agent.retries import Retries
+from rdzv_launcher.run.summary import describe
+from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_plugins.errors import NodeLost, is_signal
+from rdzv_plugins.interfaces import Failure
+
+logger = logging.getLogger(__name__)
+
+_REPORT_TIMEOUT_S = 5.0
+
+
+class Failures:
+    """One agent's: of its newest generation. For the agent's main thread."""
+
+    def __init__(self, rendezvous: Rendezvous, workers: Workers, retries: Retries, hang_timeout: float) -> None:
+        """A job that hangs has stood still for ``hang_timeout`` seconds when that is found."""
+        self._rendezvous, self._workers = rendezvous, workers
+        self._retries, self._hang_timeout = retries, hang_timeout
+        self._host = socket.gethostname()
+        self._group: WorkerGroup | None = None
+        self._exit_codes: dict[int, int] = {}
+        self._hang: Failure | None = None
+        """Who was different when the generation hung."""
+        self._report: threading.Thread | None = None
+        self._started_at = 0.0
+
+    @property
+    def exit_codes(self) -> Mapping[int, int]:
+        """The workers that were not told to stop and failed: global rank to exit code."""
+        return self._exit_codes
+
+    def begin(self, group: WorkerGroup) -> None:
+        """A new generation starts: what is known of the last one no longer matters."""
+        self._group = group
+        self._exit_codes, self._report, self._hang = {}, None, None
+
+    def started(self, now: float) -> None:
+        """All of them run, from ``now`` (monotonic, in seconds) on."""
+        self._started_at = now
+
+    def note(self, event: Event) -> None:
+        """Something has happened while workers ran that were not told to stop."""
+        if not isinstance(event, WorkerEnded) or event.exit_code == 0 or self._group is None:
+            return
+        if event.generation == self._group.generation:
+            self._exit_codes[self._group.workers[event.local_rank].global_rank] = event.exit_code
+
+    def tell(self, local_rank: int, exit_code: int) -> None:
+        """Tell the others that this worker has failed, the first one here. Waits for nobody."""
+        self._tell(self._here(local_rank, exit_code))
+
+    def tell_hang(self, failure: Failure) -> None:
+        """Tell the others that the job hangs. Waits for nobody."""
+        self._hang = failure
+        self._tell(failure)
+
+    def _tell(self, failure: Failure) -> None:
+        """On a thread of its own: it goes over the network, and the workers are to be stopped now."""
+        logger.error("%s", describe(failure))
+
+        def tell() -> None:
+            try:
+                self._rendezvous.note_failure(failure)
+            except Exception as error:  # the endpoint may be gone with the node that failed: then this is our own view
+                logger.debug("could not record the failure: %s", error)
+
+        self._report = threading.Thread(target=tell, name="rdzv-report-failure", daemon=True)
+        self._report.start()
+
+    def find_cause(self, local_rank: int, exit_code: int) -> CauseFound:
+        """The first failure over all nodes. Asks the others; raises ``NodeLost`` if it is that one was lost."""
+        if lost := self._rendezvous.lost_peers():
+            raise NodeLost(
+                f"run {self._rendezvous.get_run_id()!r}: {'; '.join(lost)}. The workers here failed with it",
+                remedy="Look at the output of that node. With --max-restarts=N the others wait for one in its place.",
+            )
+        first = self._first(local_rank, exit_code)
+        return CauseFound(first, describe(first))
+
+    def count_restart(self, local_rank: int, exit_code: int) -> RestartAllowed | RestartRefused:
+        """Whether the workers may be restarted, as far as the job is concerned. Asks the others."""
+        first, ran = self._first(local_rank, exit_code), time.monotonic() - self._started_at
+        if first.hang:  # nobody made progress in that time
+            ran = max(0.0, ran - self._hang_timeout)
+        return self._retries.decide(first, ran)
+
+    def _here(self, local_rank: int, exit_code: int) -> Failure:
+        assert self._group is not None
+        if self._hang is not None:
+            return self._hang
+        stderr, cause = self._workers.tail(local_rank), self._workers.cause(local_rank, exit_code)
+        return self._group.failure(local_rank, exit_code, host=self._host, stderr=stderr, cause=cause)
+
+    def _first(self, local_rank: int, exit_code: int) -> Failure:
+        """The first failure over all nodes; this node's own when the others cannot be asked."""
+        first = self._here(local_rank, exit_code)
+        try:
+            if self._report is not None:
+                self._report.join(_REPORT_TIMEOUT_S)
+            else:
+                self._rendezvous.note_failure(first)
+            first = self._rendezvous.first_failure() or first
+        except Exception as error:  # the store may have gone with the failed node
+            if is_signal(error):
+                raise
+            logger.debug("could not ask for the first failure: %s", error)
+        return first
