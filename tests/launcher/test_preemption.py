@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -169,6 +170,19 @@ def test_other_ways_to_say_it(cluster: Cluster, flags: list[str], env: dict[str,
     os.kill(agent.pid, signal.SIGUSR1)
     assert agent.wait(60) == CODE, agent.text
     assert [report["signals"] for report in heard(agent)] == [[signal.SIGUSR2]]
+
+
+@pytest.mark.parametrize("backend", ["parallel", "c10d"])
+def test_a_notice_before_there_are_workers_ends_the_node_alike(cluster: Cluster, backend: str) -> None:
+    """One waits for its endpoint in its first round, the other before."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = [f"--rdzv-endpoint=127.0.0.1:{silent.getsockname()[1]}", f"--rdzv-backend={backend}", "--nnodes=2"]
+        agent = cluster.start(
+            ["rdzv-run", *where, "--rdzv-conf=is_host=0", "--preempt-grace=600", cluster.script("hears.py")]
+        )
+        with silent.accept()[0]:
+            os.kill(agent.pid, signal.SIGTERM)
+            assert f"(pid {agent.pid}) was preempted" in error_of(agent, CODE)
 
 
 def test_a_second_signal_hurries_and_a_third_kills(cluster: Cluster) -> None:

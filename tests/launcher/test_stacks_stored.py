@@ -9,6 +9,8 @@ from pathlib import Path
 
 from kits.launcher.harness import Agent, Cluster
 
+from rdzv_plugins.errors import Preempted
+
 
 def stored(agent: Agent) -> str:
     """The text of the file that it names."""
@@ -32,6 +34,16 @@ def test_a_worker_that_does_not_end_is_stored_before_it_is_killed(cluster: Clust
     assert "rank 0 (node 0" in text
     assert len(re.findall("where they are is in", agent.text)) == 1
     assert list((tmp_path / "logs").rglob("stacks-*.log"))
+
+
+def test_a_worker_that_outlives_a_notice_is_stored_before_its_grace_ends(cluster: Cluster, tmp_path: Path) -> None:
+    options = ["--shutdown-timeout=600", "--preempt-grace=20", f"--log-dir={tmp_path / 'logs'}"]
+    agent = cluster.run("stands.py", "--plain", "0=ignore_sigterm", options=options)
+    agent.wait_for("rank 0 stands")
+    for _ in range(2):  # the second: it is not to wait until there is time left to save
+        os.kill(agent.pid, signal.SIGTERM)
+    assert "in ignore_sigterm" in stored(agent)
+    assert agent.wait() == Preempted.exit_code, agent.text
 
 
 def test_workers_that_end_leave_no_file(cluster: Cluster, tmp_path: Path) -> None:

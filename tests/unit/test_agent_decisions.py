@@ -65,7 +65,7 @@ HUNG = Failure(node_rank=1, host="other", global_rank=3, local_rank=1, pid=7, ex
 def test_a_hang_is_a_failure_whosever_worker_is_different() -> None:
     """It uses a restart, and without one all nodes end with its code."""
     story = Story(restarts=1).working()
-    assert story.tell(events.Hung(1, HUNG)) == [steps.ReportHang(HUNG), steps.Stop(TERM)]
+    assert story.tell(events.Hung(1, HUNG)) == [steps.ReportHang(HUNG), steps.Stop(TERM, 30.0)]
     assert story.ends(-15) == [steps.AskPeers()]
     assert isinstance(story.tell(events.PeersAnswered(lost=False))[-1], steps.CountRestart)
     story.tell(events.RestartAllowed(), events.Joined(0))
@@ -96,7 +96,7 @@ def test_who_is_done_waits_at_the_barrier_only_when_all_of_its_workers_are() -> 
 def test_what_workers_leave_behind_is_stopped_before_this_node_stays() -> None:
     story = Story().working()
     story.ends(0, group=False)
-    assert story.tell(events.BarrierOver()) == [steps.Stop(TERM)]
+    assert story.tell(events.BarrierOver()) == [steps.Stop(TERM, 30.0)]
     assert story.wait() == [steps.Kill()]
     assert story.tell(events.GroupEnded(1)) == [steps.Stay()]
 
@@ -104,7 +104,7 @@ def test_what_workers_leave_behind_is_stopped_before_this_node_stays() -> None:
 @pytest.mark.parametrize(("code", "expected"), [(3, 3), (-9, 137), (-11, 139)])
 def test_exit_code_is_that_of_the_first_failure_over_all_nodes(code: int, expected: int) -> None:
     story = Story(workers=2).working()
-    assert story.ends(5, group=False) == [steps.Report(0, 5), steps.Stop(TERM)]
+    assert story.ends(5, group=False) == [steps.Report(0, 5), steps.Stop(TERM, 30.0)]
     assert story.tell(events.WorkerEnded(1, 1, -15)) == []
     assert story.tell(events.GroupEnded(1)) == [steps.AskPeers()]
     assert story.tell(events.PeersAnswered(lost=False)) == [steps.FindCause(0, 5)]
@@ -164,7 +164,7 @@ def test_a_job_that_may_not_be_restarted_ends_everywhere_with_the_same_code() ->
 
 def test_a_change_of_membership_uses_up_no_restart() -> None:
     story = Story().working()
-    assert story.tell(events.NodesWait(), events.NodesWait()) == [steps.Stop(TERM)]
+    assert story.tell(events.NodesWait(), events.NodesWait()) == [steps.Stop(TERM, 30.0)]
     assert story.ends(-15) == [steps.Join()]
     assert story.tell(events.Joined(0)) == [steps.Start(2, 0)]
 
@@ -195,7 +195,7 @@ def test_a_lost_node_is_the_cause_not_who_fails_with_it() -> None:
 def test_a_failed_node_ends_the_job_on_nodes_whose_workers_never_notice() -> None:
     story = Story().working()
     error = PeerFailed("it failed on node 1", ELSEWHERE)
-    assert story.tell(events.Failed(error)) == [steps.Stop(TERM)]
+    assert story.tell(events.Failed(error)) == [steps.Stop(TERM, 30.0)]
     assert end_of(story.ends(-15)) == (9, Outcome("lost", "it failed on node 1"))
 
 
@@ -233,7 +233,7 @@ def test_a_spare_ends_with_the_job() -> None:
 def test_a_signal_reaches_the_workers_and_the_others_hear_of_it_first(number: signal.Signals) -> None:
     story = Story(restarts=1).working()
     told = story.tell(events.SignalArrived(number))
-    assert told == [steps.NoteLeaving(f"it got {number.name}"), steps.Stop(number)]
+    assert told == [steps.NoteLeaving(f"it got {number.name}"), steps.Stop(number, 30.0)]
     assert end_of(story.ends(-number)) == (128 + number, Outcome("lost", f"{NODE} got {number.name}"))
 
 
@@ -259,10 +259,12 @@ def test_who_is_preempted_says_of_the_others_what_is_known(go_on: bool | None, s
     story.tell(events.SignalArrived(TERM))
     if go_on is not None:
         story.tell(events.NoticeAnswered(go_on, saved=False))
-    assert story.tell(events.GraceOver())[-1] == steps.Stop(TERM)
+    assert story.tell(events.GraceOver())[-1] == steps.Stop(TERM, 18.0), (
+        "not the 30 of workers that are stopped otherwise"
+    )
     (said,) = story.wait()
     assert isinstance(said, steps.Say)
-    assert "in 16 s they are killed" in said.text, "not the 30 of workers that are stopped otherwise"
+    assert "in 16 s they are killed" in said.text
     end = story.ends(-15)[-1]
     assert isinstance(end, steps.End)
     assert str(end.error).startswith("the agent on here (pid 1, node 0) was preempted" + says)
@@ -294,7 +296,7 @@ def test_a_signal_while_workers_are_stopped_gives_them_no_more_time() -> None:
     story = Story(restarts=1).working()
     story.ends(3, group=False)
     story.now += 20
-    assert story.tell(events.SignalArrived(INT)) == [steps.NoteLeaving("it got SIGINT"), steps.Stop(INT)]
+    assert story.tell(events.SignalArrived(INT)) == [steps.NoteLeaving("it got SIGINT"), steps.Stop(INT, 10.0)]
     story.wait()
     assert story.wait() == [steps.Kill()]
     assert story.now == 130.0
@@ -311,7 +313,7 @@ def test_workers_that_the_fence_kills_have_not_failed() -> None:
 def test_a_worker_in_uninterruptible_sleep_ends_this_node_whatever_restarts_there_are() -> None:
     story = Story(restarts=3).working()
     reason = "worker 0 (pid 7) has been in uninterruptible sleep for 60 s"
-    assert story.tell(events.Stuck(0, 7, 60.0)) == [steps.NoteLeaving(reason), steps.Stop(TERM)]
+    assert story.tell(events.Stuck(0, 7, 60.0)) == [steps.NoteLeaving(reason), steps.Stop(TERM, 30.0)]
     assert story.wait() == [steps.Kill()]
     code, outcome = end_of(story.wait())
     assert (code, outcome.end) == (71, "lost")

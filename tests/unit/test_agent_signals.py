@@ -117,7 +117,7 @@ class Given:
             self._end(self._code)
         return {0: 7}
 
-    def signal(self, number: signal.Signals) -> None:
+    def stop(self, number: signal.Signals, seconds: float) -> None:
         self._end(-number)
 
     def kill_all(self) -> None:

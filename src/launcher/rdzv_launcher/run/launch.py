@@ -14,6 +14,7 @@ from typing import Any
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import say
 from rdzv_launcher.run.agent import events, steps
+from rdzv_launcher.run.agent.ends import Ends
 from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
@@ -90,9 +91,14 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
                 handler = create_handler(start.host, start.entry, start.request)
         except Interrupted as stop:  # before there were workers
             keeper.close()
-            logger.warning("%s: stopped", stop)
+            error = None
+            if stop.sigval in start.notice.signals:
+                error = Ends(socket.gethostname(), os.getpid()).preempted(None, None).error
             if caller is not None:
-                caller.ended(Ending(None, (), None, "", None, stop.sigval))
+                caller.ended(Ending(None, (), None, "", error, stop.sigval))
+            elif error is not None:
+                raise error from None
+            logger.warning("%s: stopped", stop)
             return 128 + int(stop.sigval)
         except BaseException:
             keeper.close()

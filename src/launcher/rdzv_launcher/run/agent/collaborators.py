@@ -52,8 +52,8 @@ class Workers(Protocol):
         """
         ...
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send it to the workers that live, and to what is left in their sessions."""
+    def stop(self, number: signal.Signals, seconds: float) -> None:
+        """Send it to the workers that live, and to what is left in their sessions: ``kill_all`` may follow so soon."""
         ...
 
     def kill_all(self) -> None:

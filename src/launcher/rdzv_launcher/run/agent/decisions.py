@@ -325,7 +325,7 @@ class Decisions:
             self._stage, self._stop_by = "stopping", now + self._limits.shutdown_timeout
         if self._kill_by is not None and self._stop_by is not None and not self._killed:
             self._stop_by = min(self._stop_by, self._kill_by)
-        return (steps.Stop(number),)
+        return (steps.Stop(number, max(0.0, (self._stop_by or now) - now)),)
 
     def _kill(self, now: float) -> tuple[Step, ...]:
         self._killed, self._hint_at = True, None

@@ -202,9 +202,9 @@ class AgentLoop:
                 self._failures.tell(local_rank, exit_code)
             case steps.ReportHang(failure):
                 self._failures.tell_hang(failure)
-            case steps.Stop(number):
+            case steps.Stop(number, seconds):
                 self._note_simultaneous()
-                self._workers.signal(number)
+                self._workers.stop(number, seconds)
             case steps.Kill():
                 self._workers.kill_all()
             case steps.AskPeers():

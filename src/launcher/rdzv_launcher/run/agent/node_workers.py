@@ -63,6 +63,7 @@ class NodeWorkers:
         self._monitor, self._output, self._inbox = monitor, output, inbox
         self._stacks = stacks
         self._storing: threading.Timer | None = None
+        self._store_at = 0.0
         self._extra, self._use_agent_store = extra, use_agent_store
         self._timer = FileTimer(spec.run_id, os.environ)
         self._kills = MemoryKills()
@@ -113,12 +114,12 @@ class NodeWorkers:
             self._keeper.close()
             self._keeper, self._keeper_lives = self._another_keeper(), True
 
-    def signal(self, number: Signals) -> None:
-        """Send it to the workers that live, and to what is left in their sessions."""
+    def stop(self, number: Signals, seconds: float) -> None:
+        """Send it to the workers that live, and to what is left in their sessions: ``kill_all`` may follow so soon."""
         if not self._fence.stopping():  # they may not act any more, not even to end: they were killed
             number = Signals.SIGKILL
-        elif number != Signals.SIGKILL and self._storing is None:
-            self._store_later(number)
+        elif number != Signals.SIGKILL:
+            self._store_later(number, seconds)
         with self._lock, contextlib.suppress(KeeperLost):  # of which the agent is told by the ends of the workers
             if self._running:
                 logger.info("telling the workers of this node to end: %s", number.name)
@@ -131,12 +132,16 @@ class NodeWorkers:
             if self._running:
                 self._keeper.signal(number)
 
-    def _store_later(self, number: Signals) -> None:
+    def _store_later(self, number: Signals, seconds: float) -> None:
         """Some time before they are killed, it is stored where workers are that have not ended by this signal."""
-        limit = float(self._spec.shutdown_timeout_s)
-        lead = min(_STACKS_S, limit / 2)
-        why = f"have not ended {limit - lead:g} s after {number.name}"
-        self._storing = threading.Timer(limit - lead, self._stacks.store, (why, lead))
+        lead = min(_STACKS_S, seconds / 2)
+        due = time.monotonic() + seconds - lead
+        if self._storing is not None:
+            if self._storing.finished.is_set() or due >= self._store_at:
+                return
+            self._storing.cancel()  # they have less time than they were given before
+        why = f"have not ended {seconds - lead:g} s after {number.name}"
+        self._storing, self._store_at = threading.Timer(seconds - lead, self._stacks.store, (why, lead)), due
         self._storing.daemon = True
         self._storing.start()
 

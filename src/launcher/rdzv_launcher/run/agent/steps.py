@@ -50,6 +50,8 @@ class Stop:
     """Send the workers, and what is left in their sessions, a signal."""
 
     number: signal.Signals
+    seconds: float
+    """Those that have not ended after so long are killed."""
 
 
 @dataclass(frozen=True)
