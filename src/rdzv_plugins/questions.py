@@ -23,7 +23,7 @@ STANDSTILL, HANG = "standstill", "hang"
 
 @dataclass(frozen=True)
 class Question:
-    """What a node is asked."""
+    """A question to a node, which its agent answers."""
 
     id: str
     """32 hexadecimal digits, another one each time."""

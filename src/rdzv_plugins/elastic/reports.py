@@ -57,7 +57,7 @@ class Reports:
         self._shown = len(text)
 
     def end(self) -> None:
-        """Take the live line away."""
+        """Take the line that changes away from the screen."""
         if self._shown:
             self._write("\r" + " " * self._shown + "\r")
             self._shown = 0

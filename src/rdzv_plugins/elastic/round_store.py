@@ -172,7 +172,7 @@ class RoundStore:
         self._proxy.close()
 
     def shutdown(self) -> None:
-        """End everything."""
+        """Close the round's store, and end every wait in it."""
         self.leave()
         with self._lock:
             self._stores.shutdown()

@@ -59,7 +59,7 @@ class PluginRecord:
 
 
 def disabled_by_environment() -> frozenset[str]:
-    """The names in ``RDZV_DISABLE_PLUGINS``."""
+    """The names of the plug-ins that ``RDZV_DISABLE_PLUGINS`` switches off."""
     names = os.environ.get("RDZV_DISABLE_PLUGINS", "").split(",")
     return frozenset(name.strip() for name in names if name.strip())
 

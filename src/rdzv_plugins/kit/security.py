@@ -43,7 +43,7 @@ class Security:
 
     @property
     def who(self) -> str:
-        """For messages."""
+        """What messages call the user of these credentials."""
         return f"user {self.user!r}" if self.user else "a node without a user"
 
     def context(self) -> ssl.SSLContext:

@@ -34,7 +34,7 @@ def set_name(name: str) -> None:
 
 
 def get_name() -> str:
-    """How ``ps`` names this process."""
+    """The name by which ``ps`` shows this process."""
     name = ctypes.create_string_buffer(16)
     _prctl(_GET_NAME, name)
     return name.value.decode(errors="replace")

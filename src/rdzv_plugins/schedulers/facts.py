@@ -15,7 +15,7 @@ FIRST_PORT, PORTS = 20000, 10000
 
 @dataclass(frozen=True)
 class Fact(Generic[T]):
-    """One value."""
+    """One value that a scheduler has set, and where it was found."""
 
     value: T
     source: str

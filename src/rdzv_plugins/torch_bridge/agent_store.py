@@ -39,7 +39,7 @@ class AgentStore(Store):  # type: ignore[misc]
 
     @property
     def timeout(self) -> timedelta:
-        """Of waits."""
+        """How long a wait may take at most."""
         return self._inner.timeout if self._timeout is None else self._timeout
 
     def set_timeout(self, timeout: timedelta) -> None:

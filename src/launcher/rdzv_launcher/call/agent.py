@@ -66,7 +66,7 @@ class Agent:
 
     @property
     def how_it_ended(self) -> str:
-        """In words."""
+        """How the process of a launch ended, in words."""
         code = os.waitstatus_to_exitcode(self._status or 0)
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 

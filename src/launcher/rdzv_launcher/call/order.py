@@ -11,7 +11,7 @@ from rdzv_plugins.errors import RdzvError
 
 @dataclass(frozen=True)
 class Order:
-    """One launch."""
+    """What the process of one launch is told: the function, its arguments and its settings."""
 
     arguments: tuple[str, ...]
     """The command line, without the program's name."""
@@ -44,7 +44,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Answer:
-    """How it ended."""
+    """How a launch ended, as its caller is told."""
 
     pids: Mapping[int, int] = field(default_factory=dict)
     """Of the workers that have succeeded, by global rank."""

@@ -29,7 +29,7 @@ class Ending:
 
 
 class Caller(Protocol):
-    """One per launch."""
+    """Who called one launch, as the launch sees it."""
 
     inherited: Inherited
     logs_specs: Any

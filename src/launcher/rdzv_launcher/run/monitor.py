@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerMonitor:
-    """One per agent. Thread-safe."""
+    """What one agent keeps of its workers' standard error. Thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         """``directory`` is made when pipes are needed, and removed."""

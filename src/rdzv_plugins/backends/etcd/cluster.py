@@ -80,12 +80,12 @@ class Cluster:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """What messages call the cluster."""
         return ",".join(map(str, self._endpoints))
 
     @property
     def closed(self) -> bool:
-        """``close`` has been called."""
+        """Whether ``close`` has been called."""
         return self._closed
 
     @property
@@ -112,7 +112,7 @@ class Cluster:
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
+        """What the user can do, for the reasons why members could not be reached."""
         remedies = dict.fromkeys(reason.remedy for reason in self._reasons.values() if reason.remedy)
         return " ".join(remedies) or default_remedy("etcd")
 

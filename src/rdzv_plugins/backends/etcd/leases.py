@@ -36,7 +36,7 @@ _CLOCK_S = 5.0
 
 
 def trouble(error: Exception) -> str:
-    """One of ``TROUBLE`` in words."""
+    """Why a lease could not be had or renewed, in words."""
     if isinstance(error, grpc.aio.AioRpcError):
         return reason_of(error)
     return "it does not answer" if isinstance(error, TimeoutError) else str(error) or "it has hung up"

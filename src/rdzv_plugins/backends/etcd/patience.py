@@ -41,7 +41,7 @@ class Patience:
         return False
 
     def rewarded(self) -> None:
-        """It was done."""
+        """Note that etcd has done a request again."""
         if self._told and self._since is not None:
             logger.warning("etcd does again what it has refused, after %.0f s", time.monotonic() - self._since)
         self._since, self._told = None, False

@@ -11,7 +11,7 @@ from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RendezvousFa
 
 
 class Verdict(enum.Enum):
-    """What to do next."""
+    """What to do about a request that etcd has refused."""
 
     ELSEWHERE = "this member cannot answer now"
     LATER = "the cluster is too busy, or has no space left"
@@ -75,7 +75,7 @@ def is_wrong_password(error: Any) -> bool:
 
 
 def reason_of(error: Any) -> str:
-    """One line."""
+    """Why etcd has refused, in one line."""
     text = (error.details() or error.code().name).splitlines()[0].removeprefix("etcdserver: ")
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and "Deadline" in text:
         return "it does not answer"

@@ -38,7 +38,7 @@ class Requests:
         self._number, self._held, self._unsure = 0, NEW, False
 
     async def enter(self, deadline: float) -> None:
-        """Say that this session lives."""
+        """Write the key that says that this session lives."""
         await self._transaction("entering the run", self._space.enter(self._lease), deadline)
 
     async def create(self, key: str, value: bytes, deadline: float, *, ephemeral: bool) -> tuple[bool, KeyValue]:

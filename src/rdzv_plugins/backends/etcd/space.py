@@ -132,7 +132,7 @@ class Space:
         )
 
     def anybody(self) -> Any:
-        """How many sessions live."""
+        """The request that counts the sessions of the run that live."""
         return rpc.RangeRequest(key=self._sessions, range_end=_end(self._sessions), count_only=True)
 
     def leave(self) -> Any:

@@ -95,7 +95,7 @@ def decoded(read: Callable[[bytes], Result], payload: bytes) -> Result:
 
 
 def opened(payload: bytes) -> Opened:
-    """The answer to ``open_``."""
+    """Read the answer to a request that ``open_`` made."""
     session, revision, size = _OPENED.unpack_from(payload)
     seen_as = _cut(payload, _OPENED.size, size).decode()
     return Opened(session, revision, seen_as, any_run=_cut(payload, _OPENED.size + size, 1) != b"\0")

@@ -45,7 +45,7 @@ class Job(Agents):
         return Capability.NODE_RANK in self._backend.capabilities
 
     def takes(self, option: str) -> bool:
-        """Whether --rdzv-conf has that key."""
+        """Whether the backend takes that key of --rdzv-conf."""
         options = self._backend.options
         return options is not None and option in {field.name for field in dataclasses.fields(options)}
 

@@ -207,7 +207,7 @@ class ServingNode:
         self._client = self._running.__enter__()
 
     def kill(self) -> None:
-        """Kill it. May be repeated."""
+        """Kill the process with SIGKILL. May be called again."""
         context, self._running, self._client = self._running, None, None
         if context is not None:
             context.__exit__(None, None, None)

@@ -76,7 +76,7 @@ class Guard:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Watch from now on."""
+        """Begin to watch."""
         for each in (self._wake, self._woken):
             each.setblocking(False)
         if threading.current_thread() is threading.main_thread():

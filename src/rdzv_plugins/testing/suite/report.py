@@ -83,7 +83,7 @@ class Results:
 
 
 def as_data(results: Results) -> dict[str, Any]:
-    """Stable keys: scripts read them.
+    """The results as values that JSON has, under keys that stay as they are: scripts read them.
 
     ``suite`` is its version, ``ended`` why the run has ended early; ``backends`` has one object for each.
     """

@@ -52,7 +52,7 @@ class Theme:
 
     @staticmethod
     def declares(harness: Harness, capability: Capability) -> bool:
-        """Whether the backend promises that."""
+        """Whether the backend declares that capability."""
         return capability in entry(harness.backend).backend.capabilities
 
     @staticmethod

@@ -10,7 +10,7 @@ from rdzv_plugins.errors import MissingDependency, UsageError
 
 
 def require_matplotlib() -> None:
-    """Raises ``MissingDependency``."""
+    """Raise ``MissingDependency`` if there is no matplotlib to draw charts with."""
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingDependency(
             "charts need module 'matplotlib', which is not installed",

@@ -58,7 +58,7 @@ class Style:
 
 
 def styles(targets: Iterable[str]) -> dict[str, Style]:
-    """A style for each target."""
+    """Choose a colour and a marker for each target, the same in all charts of a run."""
     found: dict[str, int] = {}
     targets = list(dict.fromkeys(targets))
     for target in targets:  # names that are known first: a stranger does not change how they look
@@ -89,7 +89,7 @@ def clean(text: str) -> str:
 
 
 def label(title: str, unit: str) -> str:
-    """The words of an axis."""
+    """The text beside an axis."""
     unit = _UNITS.get(unit, unit)
     title = title[:1].upper() + title[1:]
     return f"{title} [{unit}]" if unit and unit.lower() not in title.lower() else title

@@ -45,7 +45,7 @@ class Launcher:
 
     @property
     def reference(self) -> bool:
-        """It is torch's own."""
+        """Whether this is torch's own launcher, with which the others are compared."""
         return self.program == "torchrun"
 
     @property

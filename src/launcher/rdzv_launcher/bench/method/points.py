@@ -38,7 +38,7 @@ class Point:
 
     @property
     def median(self) -> float | None:
-        """None where nothing was measured."""
+        """The median of the repeats; None where nothing was measured."""
         return statistics.median(self.samples) if self.samples else None
 
     @property

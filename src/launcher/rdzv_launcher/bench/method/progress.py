@@ -31,7 +31,7 @@ class Progress:
         self._stream.flush()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays on the screen."""
         self.done()
         self._stream.write(f"{self._bench}: {text}\n")
         self._stream.flush()

@@ -38,7 +38,7 @@ class Fork:
         theirs.close()
 
     def kill(self) -> None:
-        """SIGKILL; returns at once."""
+        """Send SIGKILL, without waiting for the end."""
         os.kill(self.pid, signal.SIGKILL)
 
     def reap(self) -> int:

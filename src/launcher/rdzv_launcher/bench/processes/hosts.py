@@ -133,7 +133,7 @@ def _has_tools(*, required: bool) -> bool:
 
 
 def address(number: int) -> str:
-    """The address of a machine."""
+    """The address of one of the simulated machines."""
     return f"10.77.{number // _PER_ROW + 1}.{number % _PER_ROW + 1}"
 
 

@@ -67,7 +67,7 @@ class _Store:
         self.ready = {"port": self._server.port, "threads": self._server.threads}
 
     def answer(self) -> dict[str, Any]:
-        """Its statistics."""
+        """Answer with the statistics of what is served."""
         stats = self._server.stats()
         for keyspace in stats["keyspaces"]:
             keyspace.pop("waited", None)

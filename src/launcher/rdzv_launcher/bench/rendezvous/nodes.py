@@ -22,7 +22,7 @@ then; it does not, but for its failing workers; there is no further round."""
 
 
 class Node(Protocol):
-    """One node of a run."""
+    """What the benchmark asks of one simulated node."""
 
     rank: int
     """Its rank in the last round, -1 before the first."""

@@ -64,7 +64,7 @@ class NodesState:
     service: Served
 
     def asked(self, numbers: Collection[int]) -> dict[str, float] | None:
-        """What these nodes have asked."""
+        """How many requests of each kind these nodes have sent."""
         if any(self.nodes[number]["asked"] is None for number in numbers):
             return None
         total: Counter[str] = Counter()
@@ -101,6 +101,6 @@ def per_node(
 
 
 def new(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """What was added, by name."""
+    """The counts that have grown since the last look, by name."""
     added = {name: count - before.get(name, 0) for name, count in now.items()}
     return {name: count for name, count in added.items() if count}

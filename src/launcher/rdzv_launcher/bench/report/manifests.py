@@ -31,7 +31,7 @@ def settings(results: Sequence[Result]) -> dict[str, str]:
 
 
 def results_table(results: Sequence[Result]) -> Html:
-    """One line for each result."""
+    """The results as a table, one row for each."""
     letters = settings(results)
     rows = []
     for result in results:
@@ -99,5 +99,5 @@ def _text(value: Any) -> str:
 
 
 def anchor(text: str) -> str:
-    """An identifier."""
+    """The identifier by which links on the page reach a section."""
     return "bench-" + "".join(each if each.isalnum() and each.isascii() else "-" for each in text)

@@ -61,7 +61,7 @@ def write_report(directory: Path, file: Path) -> Path:
 
 
 def as_page(results: Sequence[Result]) -> Html:
-    """The whole page."""
+    """The whole report as HTML."""
     by_bench: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda each: _ORDER.index(each.bench) if each.bench in _ORDER else len(_ORDER)):
         by_bench.setdefault(result.bench, []).append(result)

@@ -74,7 +74,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """Its name among all ways."""
+        """What the figures and charts call this way to connect."""
         return f"{self.target}, {self.delay}" if self.delay else self.target
 
 

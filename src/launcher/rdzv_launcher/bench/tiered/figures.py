@@ -91,6 +91,6 @@ def _stage(sample: TieredSample, name: str) -> TieredPhase:
 
 
 def caption(ways: Sequence[Way]) -> str:
-    """What the figures are."""
+    """The sentence above the figures that says what they are."""
     delays = dict.fromkeys(way.delay for way in ways if way.delay)
     return _CAPTION.format(delay="".join(_DELAY.format(delay=delay) for delay in delays))

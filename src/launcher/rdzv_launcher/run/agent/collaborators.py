@@ -82,7 +82,7 @@ class Notices(Protocol):
 
 
 class NoNotices:
-    """Tells nobody."""
+    """Notices where there are none: nobody is told."""
 
     def give(self, reason: str, seconds: float) -> None:
         """Do nothing."""

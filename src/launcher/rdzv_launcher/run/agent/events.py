@@ -165,7 +165,7 @@ class GraceOver:
 
 @dataclass(frozen=True)
 class TimePassed:
-    """It is ``wake_at``."""
+    """The time that ``Decisions.wake_at`` named has come."""
 
 
 Event: TypeAlias = (

@@ -39,7 +39,7 @@ class KnowsOthers(Protocol):
 
 
 class ExitBarrier:
-    """One round's. One thread."""
+    """The exit barrier of one round. For one thread."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ _STOP_S, _LEAVE_S = 10.0, 2.0
 
 @dataclass(frozen=True)
 class Limits:
-    """Times are in seconds."""
+    """The limits of one agent. Times are in seconds."""
 
     workers: int
     """The workers of this node."""

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RetryLimits:
-    """What the user has set."""
+    """What the user has set about restarts of the whole job."""
 
     job_restarts: int | None = None
     """The most restarts over all nodes; None: as many as the nodes have."""
@@ -39,7 +39,7 @@ class CountsRestarts(Protocol):
 
 
 class Retries:
-    """One agent's. One thread."""
+    """Decides for one agent whether its workers are restarted. For one thread."""
 
     def __init__(self, limits: RetryLimits, rendezvous: CountsRestarts) -> None:
         self._limits, self._rendezvous = limits, rendezvous

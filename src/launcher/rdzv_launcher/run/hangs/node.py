@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class NodeHangs:
-    """One per agent. Thread-safe."""
+    """The watch for hangs as one agent takes part in it. Thread-safe."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ _MOST_PRINTS = 8
 
 @dataclass(frozen=True)
 class Standing:
-    """How a worker stands."""
+    """Whether a worker makes progress, and if not, since when and how it stands."""
 
     kind: Kind
     seconds: float = 0.0

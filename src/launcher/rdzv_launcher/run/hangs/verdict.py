@@ -24,7 +24,7 @@ SUSPECTED = 0.5
 
 @dataclass(frozen=True)
 class NodeStanding:
-    """What one node says."""
+    """What one node says of its workers' progress."""
 
     node_rank: int
     """As its agent knows it; -1 before its first round."""
@@ -36,7 +36,7 @@ class NodeStanding:
     """By global rank."""
 
     def data(self) -> dict[str, Any]:
-        """As JSON."""
+        """The same as values that JSON has."""
         workers = [[rank, each.kind, each.seconds] for rank, each in self.workers.items()]
         return {"node_rank": self.node_rank, "works": self.works, "watches": self.watches, "workers": workers}
 

@@ -73,7 +73,7 @@ class HangWatch:
         self._thread = threading.Thread(target=self._run, name="rdzv-hangs", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to watch, on a thread of its own."""
         if reading.py_spy() is None:
             self._say_once(
                 "--hang-timeout: a rank in an endless loop cannot be told from one that computes, since py-spy is not "

@@ -37,7 +37,7 @@ class Asked(NamedTuple):
 
 
 class Owner(Protocol):
-    """The keeper."""
+    """What a template needs of the keeper that owns it."""
 
     def tell(self, *message: object) -> None: ...
     def forked(self, number: int, local_rank: int, pid: int) -> None: ...

@@ -60,11 +60,11 @@ class Agreement(threading.Thread):
         return self._generation == generation and self.is_alive()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking the other nodes."""
         self._stopped.set()
 
     def run(self) -> None:
-        """Until the deadline."""
+        """Ask the nodes, and settle on a step, until that is done or the deadline has come."""
         said: tuple[bool, bool, int] | None = None
         most_leaving, pause, waited = 0, _FIRST_PAUSE_S, 0.0
         while (left := self._seconds_left()) > 0 and not self._stopped.is_set():

@@ -77,7 +77,7 @@ class Board:
 
     @property
     def round(self) -> int:
-        """That of the newest start."""
+        """The number of the round in which workers were started last."""
         return self._page[ROUND]
 
     @property
@@ -137,13 +137,13 @@ class Board:
             return True
 
     def drop(self, step: int) -> None:
-        """Nothing comes of a proposal."""
+        """Take a proposal back: nothing comes of it."""
         with self._lock:
             if self._page[LIMIT] == -step:
                 self._page[LIMIT] = 0
 
     def report(self, leaving: bool, accepts: bool) -> Report:
-        """Where the workers are."""
+        """Which steps the workers say that they have done."""
         page, limit = self._page, max(0, self._page[LIMIT])
         told = [slot for slot in self._slots if page[slot + AT] >= 0 or page[slot + SAVED]]
         saved = [slot for slot in told if page[slot + SAVED]]

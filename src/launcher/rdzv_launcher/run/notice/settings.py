@@ -22,7 +22,7 @@ _LEAST_S = 1.0
 
 @dataclass(frozen=True)
 class NoticeSettings:
-    """See ``--preempt-grace``."""
+    """What the user has said about notices before preemption: ``--preempt-grace`` and what goes with it."""
 
     grace: float
     """Seconds; 0: no notices are given, but those of other nodes are heard."""

@@ -41,7 +41,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Report:
-    """A node's answer."""
+    """What a node answers when it is asked about a notice."""
 
     round: int
     at: int

@@ -14,7 +14,7 @@ _OUTERMOST = 40
 
 @dataclass(frozen=True)
 class Frame:
-    """One call."""
+    """One call on a thread's stack."""
 
     function: str
     file: str

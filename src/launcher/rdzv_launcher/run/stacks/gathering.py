@@ -31,7 +31,7 @@ _CHILDREN_READ = 32
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker of this node."""
+    """A worker of this node, and the ranks that it has."""
 
     rank: int
     local_rank: int

@@ -46,7 +46,7 @@ def look(pid: int) -> Process | None:
 
 
 def is_there(process: Process | None) -> bool:
-    """Whether it has not ended."""
+    """Whether the process is there and has not ended."""
     return process is not None and process.state not in "ZX"
 
 

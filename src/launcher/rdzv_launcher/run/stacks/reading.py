@@ -43,7 +43,7 @@ _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<f
 
 
 class NoStacks(Exception):
-    """The reason, for people."""
+    """Raised where stacks cannot be read; its text says why, for people."""
 
 
 def py_spy() -> str | None:

@@ -50,7 +50,7 @@ class ProcessReport:
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """A worker of a job."""
+    """What is known of one worker of a job: who it is, and where it stands."""
 
     rank: int
     local_rank: int

@@ -64,11 +64,11 @@ class WorkerFailure:
 
     @property
     def error_file_data(self) -> dict[str, Any]:
-        """As torch has it."""
+        """The message of the failure in the form that torch's ``ProcessFailure`` has."""
         return {"message": self.message}
 
     def timestamp_isoformat(self) -> str:
-        """As torch has it: ``2026-01-31_12:00:00``."""
+        """The time of the failure in torch's form, such as ``2026-01-31_12:00:00``."""
         return datetime.fromtimestamp(int(self.timestamp)).isoformat(sep="_")
 
     @property

@@ -87,7 +87,7 @@ def _most(volume: Mapping[str, Any]) -> str:
 
 
 def as_text(endpoint: Endpoint, stats: Mapping[str, Any]) -> str:
-    """The statistics for people."""
+    """A store's statistics as text for people."""
     server, connections, volume = stats["server"], stats["connections"], stats["bytes"]
     lines = [
         f"store at {endpoint}: rdzv-plugins {server['version']}, pid {server['pid']}, {server['threads']} thread(s), "

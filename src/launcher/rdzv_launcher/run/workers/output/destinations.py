@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Destinations:
-    """Paths by local rank."""
+    """Where the output of each worker goes: paths by local rank."""
 
     stdouts: Mapping[int, str]
     stderrs: Mapping[int, str]

@@ -30,7 +30,7 @@ class FilteredFile:
                 self._give_up(error)
 
     def close(self) -> None:
-        """The round is over."""
+        """Close the file at the end of the round."""
         if self._file is not None:
             self._file.close()
             self._file = None

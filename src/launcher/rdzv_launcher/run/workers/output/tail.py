@@ -14,7 +14,7 @@ _CHUNK = 64 * 1024
 
 
 class Tail:
-    """One file. Not thread-safe."""
+    """Reads what is appended to one file. Not thread-safe."""
 
     def __init__(self, path: str, prefix: str, console: Console, filtered: FilteredFile | None) -> None:
         """``prefix`` stands before each line, also in ``filtered``. Raises ``OSError`` if there can be no such file."""
