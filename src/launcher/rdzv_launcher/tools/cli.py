@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from rdzv_launcher.bench import arguments as bench
 from rdzv_launcher.console import logging_given_back, report, setup_logging
 from rdzv_launcher.tools import conformance, new_backend, serve
+from rdzv_launcher.tools.doctor import command as doctor
 from rdzv_launcher.tools.stacks import command as stacks
 from rdzv_launcher.tools.status import command as status
 from rdzv_launcher.version import ShowVersion
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     backends.add_argument("--json", action="store_true", help="print the list as JSON")
     bench.configure(commands)
     conformance.configure(commands)
+    doctor.configure(commands)
     new_backend.configure(commands)
     serve.configure(commands)
     stacks.configure(commands)
@@ -59,6 +61,7 @@ _COMMANDS = {
     "backends": _backends,
     "bench": bench.run,
     "conformance": conformance.run,
+    "doctor": doctor.run,
     "new-backend": new_backend.run,
     "serve": serve.run,
     "stacks": stacks.run,

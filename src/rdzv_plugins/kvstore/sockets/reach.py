@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPT_S = 10.0
 _LOOK_S = 5.0
-_REFUSED = "connection refused (nobody listens there yet)"
+REFUSED = "connection refused (nobody listens there yet)"
+"""The reason of ``try_connect`` where the host answers, and says that."""
 
 
 Greeting = Callable[[socket.socket], str]
@@ -65,7 +66,7 @@ def reach(
         now = time.monotonic()
         if now >= deadline:
             raise EndpointUnreachable(
-                f"{who} at {endpoint} could not be reached within {timeout:g} s: {reason}", remedy=_remedy(reason)
+                f"{who} at {endpoint} could not be reached within {timeout:g} s: {reason}", remedy=remedy_of(reason)
             )
         if reporting.is_due():
             logger.info("waiting for %s at %s: %s (%.0f s of %g s)", who, endpoint, reason, now - start, timeout)
@@ -82,8 +83,8 @@ def look(endpoint: Endpoint, who: str, greet: Greeting | None = None) -> bool:
     if connection is not None:
         connection.close()
         return True
-    if reason != _REFUSED:
-        raise EndpointUnreachable(f"{who} at {endpoint} cannot be reached: {reason}", remedy=_remedy(reason))
+    if reason != REFUSED:
+        raise EndpointUnreachable(f"{who} at {endpoint} cannot be reached: {reason}", remedy=remedy_of(reason))
     logger.warning("nobody listens at %s yet: this node would wait there for %s", endpoint, who)
     return False
 
@@ -125,7 +126,7 @@ def try_connect(
             except Interrupted as error:
                 return None, str(error)
             except ConnectionRefusedError:
-                reason = _REFUSED
+                reason = REFUSED
             except TimeoutError:
                 reason = "no answer (machine down, or a firewall drops the packets)"
             except OSError as error:
@@ -148,7 +149,8 @@ def dial(host: str, port: int, timeout: float) -> socket.socket:
     raise failure
 
 
-def _remedy(reason: str) -> str:
+def remedy_of(reason: str) -> str:
+    """What the user can do about a reason that ``try_connect`` gave."""
     if "resolve" in reason:
         return "Check the name, or give an IP address."
     if "accepts" in reason:

@@ -7,13 +7,15 @@ and counts those of that cgroup. Where there is none of these, that of the machi
 
 from __future__ import annotations
 
-import posixpath
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
 
+from rdzv_plugins.linux.cgroups import directories_of
+
 _KILLS = "oom_kill"
-_V1_LIMIT = "memory.limit_in_bytes"
+_FILES = {2: ("memory.events", "memory.max"), 1: ("memory.oom_control", "memory.limit_in_bytes")}
+"""By version of cgroups: where it counts, and what the limit is."""
 _NO_LIMIT = 1 << 60
 """cgroup v1 has no word for it, but a number that no machine has."""
 
@@ -80,42 +82,13 @@ def _read(file: Path) -> int | None:
 
 def _find(root: Path) -> _Counter | None:
     """The counter of the cgroup of this process, which the workers inherit; of the machine, if there is none."""
-    places = _places(root)
-    for version, events, limit in (("2", "memory.events", "memory.max"), ("1", "memory.oom_control", _V1_LIMIT)):
-        for mount, path in places.get(version, ()):
-            directory = root / mount.lstrip("/") / path.lstrip("/")
-            if _read(directory / events) is not None:
-                above = [each for each in (directory, *directory.parents) if (each / limit).exists()]
-                return _Counter(directory / events, path or "/", tuple(each / limit for each in above))
+    for version, directory, path in directories_of("memory", root):
+        events, limit = _FILES[version]
+        if _read(directory / events) is not None:
+            above = [each for each in (directory, *directory.parents) if (each / limit).exists()]
+            return _Counter(directory / events, path or "/", tuple(each / limit for each in above))
     machine = root / "proc/vmstat"
     return _Counter(machine, "") if _read(machine) is not None else None
-
-
-def _places(root: Path) -> dict[str, list[tuple[str, str]]]:
-    """By version of cgroups: (mount point, path below it), the most likely one first.
-
-    In a container the path may be that on its host, of which the mount shows only the end.
-    """
-    own: dict[str, str] = {}
-    found: dict[str, list[tuple[str, str]]] = {}
-    try:
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers or "memory" in controllers.split(","):
-                own["1" if controllers else "2"] = path
-        for line in (root / "proc/self/mountinfo").read_text().splitlines():
-            left, _, right = line.partition(" - ")
-            shown, mount = left.split()[3:5]
-            kind, _, options = right.split(maxsplit=2)
-            version = "2" if kind == "cgroup2" else "1" if kind == "cgroup" and "memory" in options.split(",") else ""
-            if version not in own:
-                continue
-            below = posixpath.relpath(own[version], shown)
-            paths = [own[version], ""] if below.startswith("..") else ["" if below == "." else f"/{below}", ""]
-            found.setdefault(version, []).extend((mount, path) for path in paths)
-    except (OSError, ValueError):
-        pass
-    return found
 
 
 def _limit(counter: _Counter) -> str:

@@ -1,0 +1,110 @@
+"""``rdzv doctor``: is this machine fit for a job, and can it reach the place where the nodes meet?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from rdzv_launcher.tools.doctor import clock, leftovers, limits, names, place
+from rdzv_launcher.tools.doctor.findings import Check, Finding, findings_of
+from rdzv_launcher.tools.job import add_job_flags, request_of
+from rdzv_launcher.version import version_line
+from rdzv_plugins.errors import MissingDependency, UsageError
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.kvstore.native.server import native_part
+from rdzv_plugins.plain_text import printable, printable_data
+
+_LONGEST = 4000
+
+
+def configure(commands: Any) -> None:
+    """Add the sub-command's parser."""
+    parser = commands.add_parser("doctor", help="look at this machine, and at its way to where a job's nodes meet")
+    add_job_flags(
+        parser,
+        endpoint_help="where the nodes meet; unset: this machine alone is looked at",
+        endpoint_required=False,
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--strict", action="store_true", help="exit code 1 for a warning, too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look and print; returns 1 if something is wrong, else 0. Raises ``UsageError``."""
+    if not sys.platform.startswith("linux"):
+        raise UsageError("rdzv doctor reads what the kernel of Linux tells", remedy="Use rdzv-run --check here.")
+    if not args.rdzv_endpoint and (args.rdzv_backend or args.rdzv_conf or args.rdzv_id):
+        raise UsageError(
+            "--rdzv-backend, --rdzv-id and --rdzv-conf say more about --rdzv-endpoint, which is not given",
+            remedy="Give --rdzv-endpoint, or leave them out.",
+        )
+    found: list[Finding] = []
+    for finding in _findings(args):
+        found.append(finding)
+        if not args.json:
+            print(printable(finding.line, _LONGEST), flush=True)
+    bad = [each.name for each in found if each.verdict == "wrong"]
+    doubtful = [each.name for each in found if each.verdict == "warning"]
+    if args.json:
+        print(json.dumps({"findings": [printable_data(asdict(each)) for each in found]}, indent=2), flush=True)
+    else:
+        print(_conclusion(bad, doubtful), flush=True)
+    return 1 if bad or (args.strict and doubtful) else 0
+
+
+def _findings(args: argparse.Namespace) -> Iterator[Finding]:
+    endpoints = place.endpoints_of(args.rdzv_endpoint)
+    host = PluginHost.load()
+    checks: list[tuple[str, Check]] = [
+        ("versions", _versions),
+        ("plug-ins", partial(_plugins, host)),
+        ("host name", names.host_name),
+        ("reverse look-up", names.reverse_look_up),
+        ("interfaces", names.interfaces),
+        ("ports", limits.ports),
+        ("open files", limits.files),
+        ("somaxconn", limits.backlog),
+        ("processes", limits.processes),
+        ("processors", limits.processors),
+        ("memory", limits.memory),
+        ("/dev/shm", limits.shared_memory),
+        ("temporary files", limits.temporary),
+        ("clock", clock.clock),
+        ("leftover processes", leftovers.leftovers),
+    ]
+    for name, check in checks:
+        yield from findings_of(name, check)
+    reached = False
+    for endpoint in endpoints:
+        way = [*findings_of(f"way to {endpoint}", partial(place.way, endpoint))]
+        reached = reached or all(each.verdict == "ok" for each in way)
+        yield from way
+    if reached or args.rdzv_backend:
+        yield from findings_of("who answers", partial(place.who_answers, host, request_of(args)))
+
+
+def _versions() -> Iterator[Finding]:
+    try:
+        native_part()
+    except MissingDependency as error:
+        yield Finding("warning", "versions", version_line(), error.remedy)
+    else:
+        yield Finding("ok", "versions", version_line())
+
+
+def _plugins(host: PluginHost) -> Iterator[Finding]:
+    for record in host.failed:
+        yield Finding("wrong", f"plug-in {record.name}", f"{record.label}: {record.error}", record.remedy)
+    if not host.failed:
+        yield Finding("ok", "plug-ins", f"all {len(host.records)} can be used")
+
+
+def _conclusion(bad: list[str], doubtful: list[str]) -> str:
+    if bad:
+        return f"Something is wrong: {', '.join(bad)}."
+    return f"Nothing is wrong; worth a look: {', '.join(doubtful)}." if doubtful else "All is well."

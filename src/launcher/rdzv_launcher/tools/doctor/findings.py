@@ -1,0 +1,79 @@
+"""What a check has found: a line for people, a record for scripts."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypeVar
+
+from rdzv_launcher.console import warnings_collected
+from rdzv_plugins.errors import RdzvError, is_signal
+
+T = TypeVar("T")
+Verdict = Literal["ok", "warning", "wrong", "skipped"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One of them. ``skipped``: nothing can be said of it here, and the text says why."""
+
+    verdict: Verdict
+    name: str
+    """What was looked at, in a word or two."""
+    text: str
+    remedy: str = ""
+    """What to do about it, a sentence."""
+
+    @property
+    def line(self) -> str:
+        """All of it in one line."""
+        text = self.text if not self.remedy or self.text.endswith((".", "?", "!")) else f"{self.text}."
+        return f"{self.verdict:<8} {self.name}: {text} {self.remedy}".rstrip()
+
+
+Check: TypeAlias = Callable[[], Iterable[Finding]]
+
+
+def findings_of(name: str, check: Check) -> Iterator[Finding]:
+    """What ``check`` finds. An error of its own is a finding, too, and keeps no other check from being made.
+
+    So is what is logged as a warning meanwhile.
+    """
+    with warnings_collected() as warned:
+        found: list[Finding] = []
+        try:
+            found.extend(check())
+        except RdzvError as error:
+            found.append(Finding("wrong", name, str(error), error.remedy))
+        except Exception as error:
+            if is_signal(error):
+                raise
+            why = f"it cannot be looked at here: {type(error).__name__}: {error}"
+            found.append(Finding("skipped", name, why))
+    yield from (Finding("warning", name, text) for text in warned)
+    yield from found
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """What ``call`` returns or raises; ``TimeoutError`` if that takes longer. It goes on by itself then.
+
+    For what the system's libraries give no limit, as the resolver.
+    """
+    answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((call(), None))
+        except Exception as error:
+            answers.put((None, error))
+
+    threading.Thread(target=run, name="rdzv-doctor", daemon=True).start()
+    try:
+        answer, error = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError from None
+    if error is not None:
+        raise error
+    return answer  # type: ignore[return-value]

@@ -1,0 +1,200 @@
+"""``rdzv doctor``: what it finds on this machine, and on its way to the place where nodes meet."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.launcher.harness import wait_until
+
+from rdzv_launcher.tools import cli
+from rdzv_launcher.tools.doctor import leftovers, limits, names, place
+from rdzv_launcher.tools.doctor.findings import Finding, findings_of
+from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.linux.cgroups import Group
+from rdzv_plugins.linux.process_stat import read_stat
+
+MACHINE = {
+    "versions",
+    "plug-ins",
+    "host name",
+    "reverse look-up",
+    "interfaces",
+    "default port",
+    "ports of connections",
+    "open files",
+    "somaxconn",
+    "processes",
+    "processors",
+    "memory",
+    "/dev/shm",
+    "temporary files",
+    "clock",
+    "jobs",
+    "leftover processes",
+}
+
+
+def doctor(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str, Finding]]:
+    """The exit code, and the findings by name."""
+    code = cli.main(["doctor", "--json", *flags])
+    found = [Finding(**each) for each in json.loads(capsys.readouterr().out)["findings"]]
+    return code, {each.name: each for each in found}
+
+
+def test_all_of_this_machine_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = doctor(capsys)
+    assert found.keys() >= MACHINE
+    assert {each.verdict for each in found.values()} <= {"ok", "warning", "wrong"}, found
+    assert code == any(each.verdict == "wrong" for each in found.values())
+    assert cli.main(["doctor"]) == code
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(found)
+    doubtful = [name for name, each in found.items() if each.verdict == "warning"]
+    assert all(name in last for name in doubtful)
+    assert cli.main(["doctor", "--strict"]) == bool(code or doubtful)
+
+
+def test_one_check_keeps_no_other_from_being_made() -> None:
+    def breaks() -> Iterator[Finding]:
+        yield Finding("ok", "a", "before")
+        raise OSError(5, "no such luck")
+
+    before, after = findings_of("b", breaks)
+    assert before.text == "before"
+    assert (after.verdict, after.name) == ("skipped", "b")
+    assert "no such luck" in after.line
+
+
+def test_limits_of_a_control_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text(f"{300 * 2**20}\n")
+    (tmp_path / "memory.current").write_text(f"{100 * 2**20}\n")
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    (tmp_path / "pids.max").write_text("100\n")
+    monkeypatch.setattr(limits, "directories_of", lambda controller: [Group(2, tmp_path, "/job")])
+    (memory,), (processors,), (processes,) = limits.memory(), limits.processors(), limits.processes()
+    assert {memory.verdict, processors.verdict, processes.verdict} == {"warning"}
+    assert "may use 300 MiB and uses 100" in memory.text
+    assert "the time of 0.5" in processors.text
+    assert "100 processes" in processes.text
+    for name in ("memory.max", "cpu.max", "pids.max"):
+        (tmp_path / name).write_text("max\n")
+    assert "may use" not in next(iter(limits.memory())).text
+
+
+@pytest.mark.parametrize(
+    ("addresses", "verdict", "says"),
+    [
+        (["10.1.2.3"], "ok", "a-host is 10.1.2.3"),
+        (["127.0.1.1", "::1"], "warning", "which other nodes cannot reach"),
+        (socket.gaierror(-2, "not known"), "warning", "does not resolve here (not known)"),
+        (None, "warning", "takes more than"),
+    ],
+)
+def test_the_name_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str] | OSError | None, verdict: str, says: str
+) -> None:
+    answer = threading.Event()
+
+    def resolve(host: str, port: int) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        if addresses is None:
+            answer.wait()
+            return []
+        if isinstance(addresses, OSError):
+            raise addresses
+        return [(0, 0, 0, "", (each, 0)) for each in addresses]
+
+    monkeypatch.setattr(names, "resolve", resolve)
+    monkeypatch.setattr(names, "_LIMIT_S", 0.05 if addresses is None else 30.0)
+    monkeypatch.setattr(socket, "gethostname", lambda: "a-host")
+    (found,) = names.host_name()
+    answer.set()
+    assert (found.verdict, says in found.text) == (verdict, True), found
+
+
+def test_interfaces_that_collectives_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0,lo")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "^docker,lo")
+    monkeypatch.setenv("TP_SOCKET_IFNAME", "nosuch0,nosuch1")
+    found = {each.name: each for each in names.interfaces()}
+    assert "lo 127.0.0.1" in found["interfaces"].text
+    assert found["GLOO_SOCKET_IFNAME"].verdict == "ok"
+    assert "NCCL_SOCKET_IFNAME" not in found
+    assert found["TP_SOCKET_IFNAME"].verdict == "wrong"
+
+
+def test_workers_whose_launcher_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {**os.environ, "TORCHELASTIC_RUN_ID": "a-run"}
+    assert all("a-run" not in each.text for each in leftovers.leftovers())
+    shell = ["sh", "-c", "TORCHELASTIC_RUN_ID=lost sleep 600 >/dev/null & echo $!"]
+    orphan = int(subprocess.run(shell, stdout=subprocess.PIPE, check=True).stdout)
+    with subprocess.Popen(["sleep", "600"], env=env) as worker:
+        try:
+            taken_in = wait_until(lambda: getattr(read_stat(orphan), "parent", 0), 30, lambda: "it is gone")
+            monkeypatch.setattr(leftovers, "_takes_orphans", lambda pid: pid == taken_in)
+            jobs, left = leftovers.leftovers()
+            assert (jobs.verdict, left.verdict) == ("ok", "wrong")
+            assert "a-run" in jobs.text
+            assert f"{orphan} (run lost)" in left.text
+            assert f"{worker.pid} " not in left.text
+            assert f"kill {orphan}" in left.remedy
+        finally:
+            os.kill(orphan, signal.SIGKILL)
+            worker.kill()
+
+
+def test_a_service_that_answers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with StoreServer("127.0.0.1") as server:
+        flags = (f"--rdzv-endpoint=127.0.0.1:{server.port}", "--rdzv-backend=parallel", "--rdzv-id=job")
+        _, found = doctor(capsys, *flags)
+        assert [found[name].verdict for name in ("name", "connection", "service", "backend")] == ["ok"] * 4
+        assert "(this machine)" in found["name"].text
+        assert "a native store answers" in found["backend"].text
+        assert all("doctor" not in each.line for each in found.values()), "nobody is told of a run of our own"
+        assert [each for each in server.stats()["keyspaces"] if each["keys"]] == [], "nothing is left there"
+        monkeypatch.setattr(place, "version", lambda: "9.9")
+        found = doctor(capsys, *flags)[1]
+        assert found["service"].verdict == "warning"
+        assert "here is 9.9" in found["service"].text
+        wrong = doctor(
+            capsys, f"--rdzv-endpoint=127.0.0.1:{server.port}", "--rdzv-backend=etcd", "--rdzv-conf=timeout=5"
+        )
+        assert wrong[0] == 1
+        assert "a native store of rdzv-plugins" in wrong[1]["who answers"].text
+
+
+def test_nobody_and_strangers(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
+        found = doctor(capsys, f"--rdzv-endpoint={endpoint}")[1]
+        assert found["connection"].verdict == "ok"
+        assert f"knows what listens at {endpoint}" in found["who answers"].text
+    code, found = doctor(capsys, f"--rdzv-endpoint={endpoint}")
+    assert code == 0
+    assert f"nobody listens at {endpoint} yet (this machine)" in found["connection"].text
+    assert "who answers" not in found
+    assert doctor(capsys, f"--rdzv-endpoint={endpoint}", "--strict")[0] == 1
+    code, found = doctor(capsys, "--rdzv-endpoint=no..name:1")
+    assert code == 1
+    assert "the name does not resolve" in found["way to no..name:1"].text
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--rdzv-endpoint=[::1"], "is not an IPv6 address in brackets"),
+        (["--rdzv-backend=parallel"], "which is not given"),
+    ],
+)
+def test_mistakes(capsys: pytest.CaptureFixture[str], flags: list[str], says: str) -> None:
+    assert cli.main(["doctor", *flags]) == 2
+    printed = capsys.readouterr()
+    assert says in printed.err
+    assert not printed.out
