@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kits.keeper.keeper_kit import LIMIT_S, Agents
 
-from rdzv_plugins.testing.agents.processes import default_signals
+from rdzv_plugins.testing.agents.processes import before_exec
 
 IDENTITY = """
 import gc, inspect, json, os, signal, subprocess, sys, threading
@@ -88,7 +88,7 @@ def run_plain(directory: Path, command: list[str], env: dict[str, str]) -> tuple
             capture_output=True,
             text=True,
             start_new_session=True,
-            preexec_fn=default_signals,
+            preexec_fn=before_exec(),
             timeout=LIMIT_S,
             check=False,
         )

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from rdzv_plugins.testing.agents.processes import default_signals
+from rdzv_plugins.testing.agents.processes import before_exec
 
 
 class Transcripts:
@@ -49,7 +49,7 @@ class Transcripts:
             stderr=subprocess.STDOUT,
             env={**env},
             cwd=cwd,
-            preexec_fn=default_signals,
+            preexec_fn=before_exec(),
         )
         assert process.stdout
         descriptor = os.dup(process.stdout.fileno())

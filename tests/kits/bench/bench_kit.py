@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rdzv_launcher.bench.method.points import Point
 from rdzv_launcher.bench.method.results import Result, read_result
-from rdzv_plugins.testing.agents.processes import default_signals, kill
+from rdzv_plugins.testing.agents.processes import before_exec, kill
 
 HERE = Path(__file__).parent
 RDZV = str(Path(sys.executable).parent / "rdzv")
@@ -77,7 +77,7 @@ def started(*arguments: str, sites: tuple[Path, ...] = (), directory: Path | Non
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=default_signals,
+        preexec_fn=before_exec(),
     ) as process:
         process.mark = mark
         try:

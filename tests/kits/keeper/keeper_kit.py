@@ -14,8 +14,8 @@ from typing import Any
 
 from rdzv_plugins.testing.agents.processes import (
     MARK,
+    before_exec,
     clean_environment,
-    default_signals,
     kill,
     marked,
     wait_until,
@@ -59,7 +59,7 @@ class Agent:
                 cwd=directory,
                 env=dict(env),
                 text=True,
-                preexec_fn=default_signals,
+                preexec_fn=before_exec(),
                 **options,
             )
         self.pid = self.process.pid

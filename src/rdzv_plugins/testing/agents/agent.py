@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from rdzv_plugins.testing.agents.processes import MARK, clean_environment, default_signals, kill, marked, wait_until
+from rdzv_plugins.testing.agents.processes import MARK, before_exec, clean_environment, kill, marked, wait_until
 from rdzv_plugins.testing.agents.warm import Program, WarmAgent, can_be_warm
 
 Process: TypeAlias = "subprocess.Popen[bytes] | WarmAgent"
@@ -35,7 +35,7 @@ def cold(
             stdin=subprocess.DEVNULL,
             env={**env},
             cwd=output.parent,
-            preexec_fn=default_signals,
+            preexec_fn=before_exec(),
         )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from rdzv_plugins.testing.agents.processes import clean_environment, default_signals
+from rdzv_plugins.testing.agents.processes import before_exec, clean_environment
 
 Program: TypeAlias = Literal["rdzv-run", "torchrun"]
 
@@ -90,7 +90,7 @@ class _Forker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=default_signals,
+            preexec_fn=before_exec(),
         )
         self._lock = threading.Lock()
         self._started = threading.Event()
