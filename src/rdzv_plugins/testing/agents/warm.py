@@ -1,6 +1,7 @@
-"""Launchers without the seconds of ``import torch``: forks of a process that has imported them.
+"""Launchers without the seconds that imports take: forks of a process that has imported them.
 
-That process is workers/warm_agents.py, one for each process that runs tests; ``WarmAgent`` starts one of its children.
+That process is workers/warm_agents.py; ``WarmAgent`` starts one of its children. Each process that runs tests has up to
+two: one without torch, and one with it for agents that would import it, or whose workers may be warm.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import atexit
 import functools
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -16,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.agents.processes import before_exec, clean_environment
 
 Program: TypeAlias = Literal["rdzv-run", "torchrun"]
@@ -46,7 +50,7 @@ class WarmAgent:
         output.write_bytes(b"")
         files = resource.getrlimit(resource.RLIMIT_NOFILE)
         request = [program, [*arguments], {**env}, str(output.parent), str(output), files, inside]
-        self.pid = _forker().start(request, self._end)
+        self.pid = _forker(_wants_torch(program, arguments, output.parent, env)).start(request, self._end)
 
     def _end(self, code: int) -> None:
         self._code = code
@@ -66,27 +70,59 @@ class WarmAgent:
 
 def can_be_warm(env: Mapping[str, str]) -> bool:
     """True where an agent with these variables may begin in a process that has others."""
-    return _read_at_start(env) == _read_at_start(_forker().env)
+    return _read_at_start(env) == _read_at_start(_environment())
 
 
 def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name.startswith(READ_AT_START)}
 
 
+def _wants_torch(program: Program, arguments: Sequence[str], directory: Path, env: Mapping[str, str]) -> bool:
+    """Whether the agent is likely to import torch, or a worker that may be warm. A wrong guess costs time."""
+    told = [*arguments, *(value for name, value in env.items() if name.startswith(("PET_", "RDZV_")))]
+    words = {word for text in told for word in re.split(r"[=,]", text)}
+    return (
+        program == "torchrun"
+        or any(text.startswith(("--preload", "--standalone")) or "torch" in text for text in arguments)
+        or not words.isdisjoint(_torchs_own())
+        or any(asks_for_it(directory / text) for text in arguments if text.endswith(".py"))
+    )
+
+
+def asks_for_it(script: str | Path) -> bool:
+    """Whether it is a script that may run in a warm worker, see workers/warm_workers.py."""
+    try:
+        return b"import quick_torch" in Path(script).read_bytes()
+    except OSError:
+        return False
+
+
 @functools.cache
-def _forker() -> _Forker:
+def _torchs_own() -> frozenset[str]:
+    """The names of backends that run the rendezvous of torch's launcher."""
+    backends = [entry.backend for entry in PluginHost.load().catalog.entries()]
+    own = [backend for backend in backends if Capability.TORCHRUN_PEERS in backend.capabilities]
+    return frozenset(name for backend in own for name in (backend.name, *backend.aliases))
+
+
+@functools.cache
+def _environment() -> dict[str, str]:
+    return clean_environment()
+
+
+@functools.cache
+def _forker(with_torch: bool) -> _Forker:
     """One for all tests of this process."""
-    return _Forker()
+    return _Forker(with_torch)
 
 
 class _Forker:
     """The warm process, seen from outside."""
 
-    def __init__(self) -> None:
-        self.env = clean_environment()
+    def __init__(self, with_torch: bool) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(_WARM), "x" * _LONGEST],
-            env=self.env | {"RDZV_TEST_ROOM": "x" * _ROOM},
+            [sys.executable, str(_WARM), "torch" if with_torch else "light", "x" * _LONGEST],
+            env=_environment() | {"RDZV_TEST_ROOM": "x" * _ROOM},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,5 +1,8 @@
 """A process that has imported the launchers, and forks. ../warm.py starts it, and is the other end of its pipes.
 
+With ``torch`` as its first argument it has imported torch as well, for agents and workers that would; without it is
+light, and its forks cost half of what others do.
+
 Each agent is a process of its own, with its own pid, variables, directory and output, runs the ``main`` of
 ``rdzv_launcher.run.cli`` or torchrun's and ends as the command does. What is not that of the command is what happens
 before ``main``: how the interpreter starts, and what it and torch read from the variables then. Tests of that, and of
@@ -12,11 +15,13 @@ of the output says what has been started, or how that has ended: a pid and ``nul
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
 import json
 import os
+import pkgutil
 import resource
 import select
 import sys
@@ -26,14 +31,19 @@ from typing import Any
 import warm_process  # type: ignore[import-not-found]
 import warm_workers  # type: ignore[import-not-found]
 
+_OURS = ("rdzv_plugins", "rdzv_launcher.run")
+_NOT_OF_AGENTS = ("rdzv_plugins.testing", "rdzv_plugins.torch_bridge")
 
-def serve() -> Any:
+
+def serve(with_torch: bool) -> Any:
     """Runs until the end of its input. In the processes that it forks it returns the exit code of the command."""
     os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # as rdzv-run does for its own import
     gc.disable()  # see quick_torch.py
-    programs = {"rdzv-run": found("rdzv_launcher.run.cli"), "torchrun": found("torch.distributed.run")}
-    importlib.import_module("rdzv_launcher.run.launch")
-    warm_workers.arrange()
+    programs = {"rdzv-run": found("rdzv_launcher.run.cli")}
+    if with_torch:
+        programs["torchrun"] = found("torch.distributed.run")
+        warm_workers.arrange()
+    import_ours()
     gc.freeze()
     gc.enable()
     del os.environ["TORCH_CPP_LOG_LEVEL"]
@@ -67,6 +77,27 @@ def serve() -> Any:
                 agents[fd := os.pidfd_open(pid)] = pid
                 poll.register(fd, select.POLLIN)
                 say(pid, None)
+
+
+def import_ours() -> None:
+    """What agents import as they go, but for what imports somebody else's package: a client may start threads."""
+    sys.meta_path.insert(0, OursAlone)
+    for package in _OURS:
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            if not module.name.startswith(_NOT_OF_AGENTS):
+                with contextlib.suppress(ModuleNotFoundError):
+                    importlib.import_module(module.name)
+    sys.meta_path.remove(OursAlone)
+
+
+class OursAlone:
+    """Finds no module of a package of others that is not imported yet."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        top = name.partition(".")[0]
+        if top not in sys.modules and top not in sys.stdlib_module_names:
+            raise ModuleNotFoundError(f"{name} is left out", name=name)
 
 
 def found(module: str) -> Callable[[list[str]], Any]:
@@ -116,4 +147,4 @@ def enter(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    warm_process.end(serve())
+    warm_process.end(serve(sys.argv[1] == "torch"))

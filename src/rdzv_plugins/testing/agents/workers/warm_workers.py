@@ -19,7 +19,7 @@ from typing import Any
 
 import warm_process  # type: ignore[import-not-found]
 
-_ASKS = b"import quick_torch"
+from rdzv_plugins.testing.agents.warm import asks_for_it
 
 
 def arrange() -> None:
@@ -47,15 +47,6 @@ def arrange() -> None:
         return lambda: function_process.run(function, variables, (), os.path.basename(sys.executable))
 
     keeper._instead = instead
-
-
-def asks_for_it(script: str) -> bool:
-    """Whether it is a script that may run in such a worker."""
-    try:
-        with open(script, "rb") as file:
-            return _ASKS in file.read()
-    except OSError:
-        return False
 
 
 def run(argv: tuple[str, ...]) -> int:
