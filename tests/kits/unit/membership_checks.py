@@ -6,9 +6,9 @@ remembers all rounds that there ever were. ``at_rest`` looks at a world in which
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING
 
+from kits.unit.many_worlds import shallow
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.elastic.leading.membership import Rules
 from rdzv_plugins.elastic.leading.ranks import place_of
@@ -34,7 +34,7 @@ class Checks:
         """A deadline has just been met."""
 
     def copy(self) -> Checks:
-        twin = copy.copy(self)
+        twin = shallow(self)
         twin.plans = {number: plan.copy() for number, plan in self.plans.items()}
         twin.complete, twin.left_done = self.complete.copy(), self.left_done.copy()
         twin.past, twin.regained = self.past.copy(), self.regained.copy()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from kits.unit.many_worlds import shallow
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.elastic.leading.claims import Claims
 from rdzv_plugins.elastic.leading.kept_round import KeptRound
@@ -57,7 +57,7 @@ class Node:
         return self.mode in ("joining", "working") and not self.cut
 
     def copy(self) -> Node:
-        twin = copy.copy(self)
+        twin = shallow(self)
         twin.said, twin.of_all, twin.of_own = self.said.copy(), self.of_all.copy(), self.of_own.copy()
         return twin
 
@@ -78,14 +78,18 @@ class Lead:
         return Lead(self.node, _twin(self.machine), self.inbox.copy(), self.gone.copy(), self.proved.copy())
 
 
+_PARTS = (Membership, Roster, Claims, LeftOut, KeptRound)
+_CHANGE = frozenset((*_PARTS, dict, list, set))
+"""What changes, and is not shared by copies."""
+
+
 def _twin(value: Any) -> Any:
     """A copy that shares only what never changes."""
-    if isinstance(value, dict):
-        return {k: _twin(v) for k, v in value.items()} if value else {}
-    if isinstance(value, (set, list)):
-        return value.copy()
-    if isinstance(value, (Membership, Roster, Claims, LeftOut, KeptRound)):
-        twin = copy.copy(value)
-        vars(twin).update({name: _twin(each) for name, each in vars(value).items()})
+    kind = type(value)
+    if kind is dict and value:
+        return {k: _twin(v) if type(v) in _CHANGE else v for k, v in value.items()}
+    if kind in _PARTS:
+        twin = shallow(value)
+        vars(twin).update([(k, _twin(v)) for k, v in vars(value).items() if type(v) in _CHANGE])
         return twin
-    return value
+    return value.copy() if kind in _CHANGE else value

@@ -7,12 +7,12 @@ first. A node does what ``elastic/handler.py`` does, a leader what ``elastic/lea
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from kits.unit.many_worlds import shallow
 from kits.unit.membership_checks import Checks
 from kits.unit.membership_parts import Lead, Node, Told
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
@@ -45,7 +45,7 @@ class World:
         """No write of a leader was found wrong."""
 
     def copy(self) -> World:
-        twin = copy.copy(self)
+        twin = shallow(self)
         twin.nodes = {name: node.copy() for name, node in self.nodes.items()}
         twin.members, twin.assigned = self.members.copy(), self.assigned.copy()
         if self.lead is not None:
