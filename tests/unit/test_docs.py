@@ -17,6 +17,7 @@ from rdzv_launcher.run.own_options import OwnOptions
 from rdzv_launcher.tools import conformance, new_backend, serve
 from rdzv_launcher.tools.stacks import command as stacks
 from rdzv_launcher.tools.status import command as status
+from rdzv_launcher.tools.timeline import command as timeline
 from rdzv_plugins import coordination
 from rdzv_plugins.host import PluginHost, PluginRecord
 from rdzv_plugins.host.validation import validate
@@ -100,6 +101,7 @@ def test_own_flag_and_its_variable_are_documented(action) -> None:
     [
         (serve, "## rdzv serve"),
         (stacks, "## rdzv stacks"),
+        (timeline, "## rdzv timeline"),
         (status, "## rdzv status"),
         (conformance, "## rdzv conformance"),
         (new_backend, "## rdzv new-backend"),

@@ -215,6 +215,7 @@ def test_our_own_options_take_no_spelling_of_torchs_and_there_is_no_other():
         "--enable-tiered-parallel-tcpstore",
         "--enable_tiered_parallel_tcpstore",
         "--preload",
+        "--timeline",
         "--preempt-grace",
         "--preempt_grace",
         "--notice-signals",

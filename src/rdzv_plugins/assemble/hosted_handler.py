@@ -11,6 +11,7 @@ from rdzv_plugins.assemble.local_endpoint import warn_of_small_round
 from rdzv_plugins.host.manager import PluginHost
 from rdzv_plugins.interfaces import (
     EnvironmentAware,
+    EventAware,
     Failure,
     Holding,
     JobAware,
@@ -21,6 +22,7 @@ from rdzv_plugins.interfaces import (
     RendezvousInfo,
     Request,
     RestartAware,
+    TellEvent,
     WaitAware,
 )
 
@@ -98,6 +100,11 @@ class HostedHandler:
     def waits_for(self) -> str:
         """See ``WaitAware``. Empty where nobody can say."""
         return self._inner.waits_for() if isinstance(self._inner, WaitAware) else ""
+
+    def tell_events(self, tell: TellEvent) -> None:
+        """See ``EventAware``. Does nothing where the handler tells nothing."""
+        if isinstance(self._inner, EventAware):
+            self._inner.tell_events(tell)
 
     def must_rejoin(self) -> bool:
         return self._inner.must_rejoin() if isinstance(self._inner, JobAware) else False

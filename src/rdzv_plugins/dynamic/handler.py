@@ -27,7 +27,7 @@ from rdzv_plugins.dynamic.options import DynamicSettings
 from rdzv_plugins.dynamic.refusals import Refusals, note_refused
 from rdzv_plugins.dynamic.state_backend import TorchStateBackend
 from rdzv_plugins.dynamic.waiting import Waiting
-from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, Request
+from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, Request, RoundEvent, TellEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
 from rdzv_plugins.kvstore.tcpstore.watch import Watch
 from rdzv_plugins.rounds import exit_barrier
@@ -107,6 +107,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         self._members: list[Any] = []
         self._seen = 0  # participants, as long as this node was one
         self._left = False
+        self._tell: TellEvent = lambda _: None
 
     @property
     def use_agent_store(self) -> bool:
@@ -130,6 +131,8 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
                 raise self._explain(error, f"{facts}; {refusals.last}" if refusals.last else facts) from error
         ranks = self._state_holder.state.participants
         self._members = sorted(ranks, key=ranks.__getitem__)
+        # torch counts from 0
+        self._tell(RoundEvent("complete", self._state_holder.state.round + 1, info.rank, info.world_size))
         return info
 
     def _agree(self) -> None:
@@ -168,6 +171,10 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
 
     def count_restart(self, note: str) -> Sequence[str]:
         return self._record_.count_restart(self._state_holder.state.round, note)
+
+    def tell_events(self, tell: TellEvent) -> None:
+        """See ``EventAware``."""
+        self._tell = tell
 
     def waits_for(self) -> str:
         return self._facts_of_a_member()

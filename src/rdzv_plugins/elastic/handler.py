@@ -24,6 +24,7 @@ from rdzv_plugins.elastic.keys import Finishing, Member, encode
 from rdzv_plugins.elastic.leading.ranks import Order
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.liveness.leader_watch import WATCHERS, LeaderWatch
+from rdzv_plugins.elastic.milestones import Milestones
 from rdzv_plugins.elastic.myself import Myself, new_member
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.questions import ElasticQuestions
@@ -31,7 +32,7 @@ from rdzv_plugins.elastic.reports import what_is_waited_for
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.elastic.view import View
-from rdzv_plugins.interfaces import Failure, Outcome, Request
+from rdzv_plugins.interfaces import Failure, Outcome, Request, TellEvent
 from rdzv_plugins.round_info import RoundInfo, StoreInfo
 from rdzv_plugins.rounds.ends import parse_failure, to_json
 from rdzv_plugins.rounds.joining_again import must_join_again
@@ -52,6 +53,7 @@ class ElasticHandler:
     ) -> None:
         self._backend, self._request, self._options = backend, request, options
         self._view = View(self._told)
+        self._milestones = Milestones(self._view)
         me = new_member(request, serves=backend.hosts_service)
         self._link = Link(
             backend,
@@ -66,7 +68,7 @@ class ElasticHandler:
         self.questions = ElasticQuestions(self._link, me.node_id)
         self._view.on_asked = self.questions.answering.hear
         self._store = RoundStore(options, self._cut_off)
-        self._joining = Joining(request, options, self._view, self._link, self._self, self._store)
+        self._joining = Joining(request, options, self._view, self._link, self._self, self._store, self._milestones)
         self.holding = RoundHolding(self._link, self._view, self._joining, options.ttl)
         self._store.session_lives = self.holding.session_lives
         self._keeping = self._link.keeping = Keeping(self._view, self._joining, self._self)
@@ -134,6 +136,10 @@ class ElasticHandler:
             known |= keys.restarts_of([kept])
         mine.update(known)
         return [note for _, note in sorted(mine.items())]
+
+    def tell_events(self, tell: TellEvent) -> None:
+        """See ``EventAware``."""
+        self._milestones.tell_to(tell)
 
     def waits_for(self) -> str:
         """See ``WaitAware``."""
@@ -271,6 +277,7 @@ class ElasticHandler:
 
     def _told(self) -> None:
         """Do at once what cannot wait until the agent asks. Called on the watch's thread."""
+        self._milestones.hear()
         self.holding.tell()
         self._keeping.hear()
         view = self._view

@@ -15,6 +15,7 @@ from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.knocking import Knocking
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.liveness.listener import Listener
+from rdzv_plugins.elastic.milestones import Milestones
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.rank_table import log_rank_table
@@ -22,7 +23,7 @@ from rdzv_plugins.elastic.reports import Reports, kind_of_waiting, remedy_for_ti
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.endpoints import is_loopback_address
-from rdzv_plugins.interfaces import Request
+from rdzv_plugins.interfaces import Request, RoundEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
 
 logger = logging.getLogger(__name__)
@@ -32,10 +33,17 @@ class Joining:
     """One thread calls it; any thread may read what it knows."""
 
     def __init__(
-        self, request: Request, options: ElasticOptions, view: View, link: Link, myself: Myself, store: RoundStore
+        self,
+        request: Request,
+        options: ElasticOptions,
+        view: View,
+        link: Link,
+        myself: Myself,
+        store: RoundStore,
+        milestones: Milestones,
     ) -> None:
         self._request, self._options, self._view, self._link = request, options, view, link
-        self._self, self._store = myself, store
+        self._self, self._store, self._milestones = myself, store, milestones
         self._knocking = Knocking(request, myself, store.patience)
         self._listener: Listener | None = None
         self.active = False
@@ -159,10 +167,14 @@ class Joining:
         if not place.master_addr:
             if self._self.me.store is None or self._self.me.store[0] != place.round:
                 address = self._self.me.address if self._request.local_addr else place.publish or self._self.me.address
-                self._self.say(store=self._store.serve(place, address))
+                served = self._store.serve(place, address)
+                self._milestones.tell(RoundEvent("served", place.round, place.rank, place.world))
+                self._self.say(store=served)
         elif self._self.me.reached != place.round:
             unreachable = self._store.reach(place)
             if unreachable is not None:
+                if not unreachable:
+                    self._milestones.tell(RoundEvent("reached", place.round, place.rank, place.world))
                 self._self.say(reached=place.round, outside=False, unreachable=unreachable)
         elif declared.number == place.round and declared.state in ("complete", "over"):
             self.round, self.place = place.round, place

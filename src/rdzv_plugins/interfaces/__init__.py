@@ -16,6 +16,7 @@ from rdzv_plugins.interfaces.handler import StoreAddress as StoreAddress
 from rdzv_plugins.interfaces.holding import Holding as Holding
 from rdzv_plugins.interfaces.node import Node as Node
 from rdzv_plugins.interfaces.optional import EnvironmentAware as EnvironmentAware
+from rdzv_plugins.interfaces.optional import EventAware as EventAware
 from rdzv_plugins.interfaces.optional import JobAware as JobAware
 from rdzv_plugins.interfaces.optional import MembershipAware as MembershipAware
 from rdzv_plugins.interfaces.optional import PeerAware as PeerAware
@@ -25,5 +26,7 @@ from rdzv_plugins.interfaces.outcome import Failure as Failure
 from rdzv_plugins.interfaces.outcome import Outcome as Outcome
 from rdzv_plugins.interfaces.request import DEFAULT_RUN_ID as DEFAULT_RUN_ID
 from rdzv_plugins.interfaces.request import Request as Request
+from rdzv_plugins.interfaces.round_event import RoundEvent as RoundEvent
+from rdzv_plugins.interfaces.round_event import TellEvent as TellEvent
 from rdzv_plugins.interfaces.state_backend import RendezvousBackend as RendezvousBackend
 from rdzv_plugins.interfaces.state_backend import Token as Token

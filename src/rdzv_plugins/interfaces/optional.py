@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from rdzv_plugins.interfaces.outcome import Failure, Outcome
+from rdzv_plugins.interfaces.round_event import TellEvent
 
 
 @runtime_checkable
@@ -56,6 +57,19 @@ class WaitAware(Protocol):
 
     def waits_for(self) -> str:
         """While ``next_rendezvous`` waits: who is there and who is missing, a sentence. Empty while nobody knows."""
+        ...
+
+
+@runtime_checkable
+class EventAware(Protocol):
+    """Optional method of a handler that knows when what has happened to its rounds."""
+
+    def tell_events(self, tell: TellEvent) -> None:
+        """From now on tell each ``RoundEvent`` at once, in order, each once. Called before the first round.
+
+        Without this a timeline has the rounds as the agent sees them: numbered from 1 on each node by itself, and
+        complete when ``next_rendezvous`` returns.
+        """
         ...
 
 

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import say
@@ -51,6 +51,9 @@ from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.questions import HANG, NOTICE, STANDSTILL, Question
+
+if TYPE_CHECKING:
+    from rdzv_launcher.run.timeline.recorder import Recorder
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +134,8 @@ class Launch:
         self._handler = handler
         self._farewell = ""
         self._event_log = event_log
-        monitor = WorkerMonitor(Path(directory.pipes))
+        self._timeline = _timeline(start, handler)
+        monitor = WorkerMonitor(Path(directory.pipes), self._wrote)
         self._output = Output(spec, layout, monitor.attach)
         self._stacks = NodeStacks(self._node, directory.path)
         self._stacks.log_to(self._output.root)
@@ -183,6 +187,7 @@ class Launch:
             on_late=lambda why: self._stacks.store_of_peers(handler.questions, why),
             pulse=pulse,
             notices=self._notices,
+            observer=self._timeline,
         )
         health.tell_by(lambda: readiness(self._loop.decisions.stage, self._loop.group, handler.waits_for()))
         self._run_id = handler.get_run_id()
@@ -209,8 +214,15 @@ class Launch:
         finally:
             self._hangs.close()
             self._notices.close()
+            if self._timeline is not None:
+                self._timeline.close()
             if self._farewell:  # below everything that the workers still printed
                 say("rdzv-run", self._farewell)
+
+    def _wrote(self, local_rank: int) -> None:
+        """A worker's first line; the monitor's thread calls it."""
+        if self._timeline is not None:
+            self._timeline.wrote(local_rank, self._loop.group)
 
     def _extra(self, own: dict[str, str]) -> dict[str, str]:
         """What a worker's variables get beside its own."""
@@ -298,6 +310,17 @@ class Launch:
             log_dir=logs if _has_logs(logs) else "",
             why=why,
         )
+
+
+def _timeline(start: Preparation, handler: HostedHandler) -> Recorder | None:
+    """Opened after the keeper, a fork that is to have no threads."""
+    if not start.own.timeline:
+        return None
+    from rdzv_launcher.run.timeline.recorder import Recorder  # what most launches do not need
+
+    recorder = Recorder.open(start.own.timeline, handler.get_run_id(), handler.get_backend())
+    handler.tell_events(recorder.saw)
+    return recorder
 
 
 def _workers_of(group: WorkerGroup) -> tuple[Worker, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import selectors
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rdzv_launcher.run.stderr_pipes import StderrPipe, tail_of_file
@@ -18,9 +19,12 @@ logger = logging.getLogger(__name__)
 class WorkerMonitor:
     """What one agent keeps of its workers' standard error. Thread-safe."""
 
-    def __init__(self, directory: Path) -> None:
-        """``directory`` is made when pipes are needed, and removed."""
-        self._directory = directory
+    def __init__(self, directory: Path, on_first: Callable[[int], None] = lambda local_rank: None) -> None:
+        """``directory`` is made when pipes are needed, and removed.
+
+        ``on_first`` is given the local rank of a worker that writes for the first time in its round; returns at once.
+        """
+        self._directory, self._on_first = directory, on_first
         self._lock = threading.Lock()
         self._pipes: dict[int, StderrPipe] = {}
         self._old_pipes: list[StderrPipe] = []
@@ -48,7 +52,10 @@ class WorkerMonitor:
                     self._files[local_rank] = path
                     paths[local_rank] = path
                     continue
-                pipe = StderrPipe(self._directory, local_rank, forward=path == "", on_room=self._wake)
+                on_first = functools.partial(self._on_first, local_rank)
+                pipe = StderrPipe(
+                    self._directory, local_rank, forward=path == "", on_room=self._wake, on_first=on_first
+                )
                 self._pipes[local_rank] = pipe
                 self._selector.register(pipe.fd, selectors.EVENT_READ)
                 paths[local_rank] = pipe.path

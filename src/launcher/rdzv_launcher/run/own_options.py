@@ -47,6 +47,7 @@ class OwnOptions:
         minimum=1,
     )
     preempt_grace: float = option(0.0, help="The same as --preempt-grace.", unit="s", minimum=0, maximum=86400)
+    timeline: str = option("", help="The same as --timeline.")
     notice_signals: str = option("SIGTERM", help="The same as --notice-signals, with colons between the names.")
     worker_notice_signal: str = option("", help="The same as --worker-notice-signal.")
 
@@ -82,4 +83,5 @@ def read_own(args: argparse.Namespace) -> OwnOptions:
         preempt_grace=args.preempt_grace if "preempt_grace" in args.given else own.preempt_grace,
         notice_signals=args.notice_signals or own.notice_signals.replace(":", ","),
         worker_notice_signal=args.worker_notice_signal or own.worker_notice_signal,
+        timeline=args.timeline if "timeline" in args.given else own.timeline,
     )

@@ -38,10 +38,21 @@ class StderrPipe:
     A worker that writes more than our own stderr takes is held up, as it would be without us.
     """
 
-    def __init__(self, directory: Path, local_rank: int, *, forward: bool, on_room: Callable[[], None]) -> None:
-        """``on_room`` is called, on another thread, when a pipe that was ``held_up`` can be read on."""
+    def __init__(
+        self,
+        directory: Path,
+        local_rank: int,
+        *,
+        forward: bool,
+        on_room: Callable[[], None],
+        on_first: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``on_room`` is called, on another thread, when a pipe that was ``held_up`` can be read on.
+
+        ``on_first`` is called when the worker writes for the first time.
+        """
         self._forward = forward
-        self._on_room = on_room
+        self._on_room, self._on_first = on_room, on_first
         self.held_up = False
         """There may be more to read, and our own stderr has no room for it."""
         self._kept = bytearray()
@@ -87,6 +98,8 @@ class StderrPipe:
                 return False
             if not data:
                 return False
+            if not self._kept:
+                self._on_first()
             left -= len(data)
             self._kept += data
             del self._kept[:-KEEP_BYTES]

@@ -15,6 +15,7 @@ from rdzv_launcher.tools import conformance, new_backend, serve
 from rdzv_launcher.tools.doctor import command as doctor
 from rdzv_launcher.tools.stacks import command as stacks
 from rdzv_launcher.tools.status import command as status
+from rdzv_launcher.tools.timeline import command as timeline
 from rdzv_launcher.version import ShowVersion
 from rdzv_plugins.errors import debug_wanted
 
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     serve.configure(commands)
     stacks.configure(commands)
     status.configure(commands)
+    timeline.configure(commands)
     args = parser.parse_args(argv)
     with contextlib.nullcontext() if argv is None else logging_given_back():
         setup_logging("rdzv", verbose=debug_wanted())
@@ -66,6 +68,7 @@ _COMMANDS = {
     "serve": serve.run,
     "stacks": stacks.run,
     "status": status.run,
+    "timeline": timeline.run,
 }
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from rdzv_plugins.backends.static.keys import NAME, run_prefix
 from rdzv_plugins.backends.static.peers import Peers
 from rdzv_plugins.backends.static.rounds import Rounds
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.interfaces import Failure, Outcome, Request
+from rdzv_plugins.interfaces import Failure, Outcome, Request, RoundEvent, TellEvent
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.kvstore.sockets.reach import is_own_address, look
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
@@ -70,6 +70,7 @@ class StaticHandler:
         self._restart = False
         self._waits_for = ""
         self._problem: Exception | None = None
+        self._tell: TellEvent = lambda _: None
 
     def get_backend(self) -> str:
         return NAME
@@ -111,6 +112,9 @@ class StaticHandler:
 
     def waits_for(self) -> str:
         return self._waits_for
+
+    def tell_events(self, tell: TellEvent) -> None:
+        self._tell = tell
 
     def note_done(self) -> None:
         """Does nothing: the exit barrier says it."""
@@ -216,6 +220,7 @@ class StaticHandler:
             )
         self._round, self._members = round_, go.members
         self._restart = False
+        self._tell(RoundEvent("complete", round_, self._rank, self._nodes))
         if self._nodes > 1:
             self._watch = self._watch_key(f"over/{round_}", self._on_over)
             self._end_watch = self._end_watch or self._watch_key("end", self._on_end)
@@ -230,6 +235,7 @@ class StaticHandler:
             self._report(round_, deadline, reporting)
         address = self._master_address()
         store = self._workers.open(address, "the workers' store")
+        self._tell(RoundEvent("served", round_, self._rank, self._nodes))
         members = tuple(arrival.incarnation for arrival in arrivals)
         return rounds.settle(round_, Go(members, address, store.port))
 
@@ -374,7 +380,9 @@ class StaticHandler:
         return Watch(store.host, store.port, f"{self._prefix}/{key}", on_value, self._on_lost)
 
     def _on_over(self, by: bytes) -> None:
-        logger.info("%s has asked for a new round: this node's workers restart too", by.decode())
+        reason = f"{by.decode()} has asked for a new round"
+        logger.info("%s: this node's workers restart too", reason)
+        self._tell(RoundEvent("over", self._round, reason=reason, cause="asked"))
         self._restart = True
 
     def _on_end(self, value: bytes) -> None:

@@ -6,7 +6,9 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.exit_barrier import KnowsOthers
+from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.interfaces import Failure, Outcome, RendezvousInfo
 
@@ -85,4 +87,36 @@ class NoNotices:
     """Notices where there are none: nobody is told."""
 
     def give(self, reason: str, seconds: float) -> None:
+        """Do nothing."""
+
+
+class Observer(Protocol):
+    """Is told what the agent hears and does, for a timeline. Returns at once, and raises nothing.
+
+    ``group``: the workers of the newest round; None before the first.
+    """
+
+    def heard(self, event: Event, group: WorkerGroup | None) -> None:
+        """``event`` is about to be decided upon."""
+        ...
+
+    def takes(self, step: Step, group: WorkerGroup | None) -> None:
+        """``step`` is about to be taken."""
+        ...
+
+    def started(self, group: WorkerGroup) -> None:
+        """The workers of ``group`` run, with their pids in it."""
+        ...
+
+
+class NoObserver:
+    """Is told everything, and keeps nothing."""
+
+    def heard(self, event: Event, group: WorkerGroup | None) -> None:
+        """Do nothing."""
+
+    def takes(self, step: Step, group: WorkerGroup | None) -> None:
+        """Do nothing."""
+
+    def started(self, group: WorkerGroup) -> None:
         """Do nothing."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.collaborators import NoNotices, Notices, Rendezvous, Workers
+from rdzv_launcher.run.agent.collaborators import NoNotices, NoObserver, Notices, Observer, Rendezvous, Workers
 from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.exit_barrier import ExitBarrier
@@ -77,12 +77,13 @@ class AgentLoop:
         on_late: Callable[[str], None] = lambda why: None,
         pulse: Pulse | None = None,
         notices: Notices | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """``workers``, ``signals`` and ``notices`` put what happens into ``inbox``; ``on_late`` is the exit barrier's.
 
         ``pulse`` is told that the main thread goes on.
         """
-        self._notices = notices or NoNotices()
+        self._notices, self._observer = notices or NoNotices(), observer or NoObserver()
         self._on_late = on_late
         self._settings = settings
         self._rendezvous, self._workers = rendezvous, workers
@@ -126,6 +127,7 @@ class AgentLoop:
             while True:
                 event: Event | None = None
                 for step in todo:
+                    self._observer.takes(step, self._group)
                     if isinstance(step, steps.End):
                         return step
                     event = self._take(step)
@@ -138,6 +140,7 @@ class AgentLoop:
     def _tell(self, event: Event) -> tuple[Step, ...]:
         if isinstance(event, events.SignalArrived | events.GraceOver):
             self._signals.taken()
+        self._observer.heard(event, self._group)
         if self._decisions.stage == "working":
             self._failures.note(event)
         return self._decisions.handle(event, time.monotonic())
@@ -285,6 +288,7 @@ class AgentLoop:
         except Exception as error:
             self._workers.kill_all()
             return events.StartFailed(error)
+        self._observer.started(self._group)
         now = time.monotonic()
         self._failures.started(now)
         self._look_at, self._stuck_at = now + self._settings.monitor_interval, self._stuck.look_at(now)

@@ -85,6 +85,15 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         "--rdzv-conf worker_notice_signal=SIGNAL)",
     )
     ours.add_argument(
+        "--timeline",
+        action=Value,
+        type=str,
+        default="",
+        metavar="DIR",
+        help="write what happens on this node, and when, to a file of its own in this directory: rdzv timeline DIR "
+        "shows what each interruption has cost (also RDZV_TIMELINE, or --rdzv-conf timeline=DIR)",
+    )
+    ours.add_argument(
         "--enable-tiered-parallel-tcpstore",
         "--enable_tiered_parallel_tcpstore",
         action=Value,

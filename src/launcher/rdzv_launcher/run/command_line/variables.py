@@ -17,6 +17,7 @@ _ALSO = {
     "notice_signals": "RDZV_NOTICE_SIGNALS",
     "preempt_grace": "RDZV_PREEMPT_GRACE",
     "preload": "RDZV_PRELOAD",
+    "timeline": "RDZV_TIMELINE",
     "worker_notice_signal": "RDZV_WORKER_NOTICE_SIGNAL",
 }
 """Other variables, torch's among them, that say the same as a flag. The flag's own variable wins."""

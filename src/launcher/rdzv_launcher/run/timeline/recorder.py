@@ -1,0 +1,220 @@
+"""What an agent hears and does, and what the rendezvous tells, as the events of a timeline.
+
+Nobody waits for it: events are put into a queue that drops what does not fit, and says how much that was.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rdzv_launcher.run.agent import events, steps
+from rdzv_launcher.run.agent.events import Event
+from rdzv_launcher.run.agent.steps import Step
+from rdzv_launcher.run.summary import describe, describe_exit
+from rdzv_launcher.run.timeline.file import TimelineFile
+from rdzv_launcher.run.timeline.record import PHASES, Record
+from rdzv_launcher.run.timeline.sink import Sink
+from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_plugins.background_queue import BackgroundQueue
+from rdzv_plugins.interfaces import RoundEvent
+from rdzv_plugins.plain_text import printable
+
+logger = logging.getLogger(__name__)
+
+_MOST = 10_000
+"""The most events that are held for sinks that do not take them: a round has about ten."""
+_CLOSE_S = 2.0
+"""How long the end of an agent waits for what is not written yet."""
+
+
+class Recorder:
+    """One per agent; an ``Observer``. Thread-safe. Nothing that it is told may keep the caller waiting."""
+
+    def __init__(
+        self, run: str, sinks: Sequence[Sink], *, backend: str = "", agent: str = "", host: str = "", most: int = _MOST
+    ) -> None:
+        """``most`` events are held at most. ``agent`` and ``host``: as they are called in the timeline."""
+        self._run, self._sinks = run, sinks
+        self._host, self._agent = host or socket.gethostname(), agent or new_agent()
+        self._lock = threading.Lock()
+        self._node: int | None = None
+        self._round = self._engines = 0
+        """The newest round, and the newest of which the rendezvous has told that it is complete."""
+        self._phase = ""
+        self._over = 0
+        self._generation = self._written = 0
+        """Of the workers that were started last, and of those that have written something."""
+        self._running = False
+        self._queue: BackgroundQueue[Record] = BackgroundQueue("rdzv-timeline", self._deliver, _say_dropped, limit=most)
+        self._note("opened", pid=os.getpid(), clock=clock_id(), backend=backend)
+
+    @staticmethod
+    def open(directory: str, run: str, backend: str) -> Recorder:
+        """As ``--timeline`` asks for it."""
+        host, agent = socket.gethostname(), new_agent()
+        sinks: list[Sink] = [TimelineFile(directory, run, host, agent)]
+        return Recorder(run, sinks, backend=backend, agent=agent, host=host)
+
+    def heard(self, event: Event, group: WorkerGroup | None) -> None:
+        """See ``Observer``."""
+        match event:
+            case events.Joined(node_rank) if group is not None:
+                self._joined(node_rank, group.group_world_size)
+            case events.StartFailed(error) | events.Failed(error):
+                self._note("error", cause=_sentence(error))
+            case events.GroupEnded(generation) if generation == self._generation and self._running:
+                self._running = False
+                self._note("stopped")
+            case events.Fenced():
+                self._note("lost", cause="this node's session has ended: its workers are killed")
+            case events.Stuck(local_rank, pid, seconds):
+                who = _worker(group, local_rank)
+                self._note("failed", cause=f"{who} (pid {pid}) has been in uninterruptible sleep for {seconds:.0f} s")
+            case events.NodesWait() | events.MustRunAgain():
+                if self._over < self._round:
+                    self._note_over(self._round, "nodes have come, or another node restarts its workers")
+            case events.PeersAnswered(lost):
+                self._note("answered", lost=lost)
+            case events.RestartAllowed(delay) if delay > 0:
+                self._note("delayed", seconds=delay)
+            case events.SignalArrived(number):
+                self._note("signal", cause=f"the agent got {number.name}")
+
+    def takes(self, step: Step, group: WorkerGroup | None) -> None:
+        """See ``Observer``."""
+        match step:
+            case steps.Join():
+                self._note("joined")
+            case steps.Report(local_rank, exit_code):
+                cause = f"{_worker(group, local_rank)} ended with {describe_exit(exit_code)}"
+                self._note("failed", cause=cause, exit_code=exit_code)
+            case steps.ReportHang(failure):
+                self._note("hung", cause=describe(failure))
+            case steps.Stop() | steps.Kill() if self._running and self._phase != "stopping":
+                self._note("stopping")
+            case steps.AskPeers():
+                self._note("asked")
+            case steps.WaitAtBarrier():
+                self._note("done")
+            case steps.Stay():
+                self._note("staying")
+            case steps.GiveNotice(reason) | steps.NoteLeaving(reason):
+                self._note("notice" if isinstance(step, steps.GiveNotice) else "leaving", cause=reason)
+            case steps.Leave(outcome):
+                self._note("left", cause=outcome.reason, outcome=outcome.end)
+            case steps.End(exit_code):
+                self._note("ended", exit_code=exit_code)
+
+    def started(self, group: WorkerGroup) -> None:
+        """See ``Observer``."""
+        self._generation, self._running = group.generation, True
+        ranks = {each.global_rank: group.pids.get(each.local_rank, 0) for each in group.workers}
+        self._note("started", workers=ranks, restarts=group.restarts_used)
+
+    def wrote(self, local_rank: int, group: WorkerGroup | None) -> None:
+        """See ``Observer``. Of each generation the first one counts."""
+        if group is not None and self._written < group.generation:
+            self._written = group.generation
+            self._note("line", cause=f"{_worker(group, local_rank)} wrote")
+
+    def saw(self, event: RoundEvent) -> None:
+        """What the rendezvous tells; see ``TellEvent``."""
+        if event.kind == "over":
+            if event.cause == "lost":
+                self._note("lost", cause=event.reason, over=event.round)
+            self._note_over(event.round, event.reason, event.cause)
+            return
+        if event.kind == "complete":
+            self._engines = event.round
+        self._round, self._node = event.round, event.rank if event.rank is not None else self._node
+        self._note(event.kind, numbered=True, world=event.world)
+
+    def close(self) -> None:
+        """Wait a moment for what is not written yet: the end of the process waits no longer for it."""
+        self._queue.flush(_CLOSE_S)
+        atexit.unregister(self._queue.flush)
+
+    def _joined(self, node_rank: int, world: int) -> None:
+        self._node = node_rank
+        if self._engines == 0:  # the rendezvous tells nothing: rounds are counted here
+            self._round += 1
+            self._note("complete", numbered=False, world=world)
+
+    def _note_over(self, round_: int, reason: str, why: str = "") -> None:
+        self._over = round_
+        self._note("over", cause=reason, over=round_, **({"why": why} if why else {}))
+
+    def _note(self, event: str, *, cause: str = "", **facts: Any) -> None:
+        with self._lock:
+            if self._phase == "ended":  # what other threads still hear is not this agent's any more
+                return
+            mono, wall = time.monotonic(), time.time()
+            phase = PHASES.get(event, self._phase)
+            if phase == "ending" and self._phase != "working":  # it is a sign only for workers that run
+                phase = self._phase
+            self._phase = phase
+            self._queue.put(
+                Record(
+                    event,
+                    mono,
+                    wall,
+                    self._run,
+                    self._node,
+                    self._host,
+                    self._agent,
+                    self._round,
+                    phase,
+                    printable(cause),
+                    facts,
+                )
+            )
+
+    def _deliver(self, record: Record) -> None:
+        for sink in self._sinks:
+            _try(lambda sink=sink: sink.take(record))  # type: ignore[misc]
+            if record.event == "ended":
+                _try(sink.close)
+
+
+def new_agent() -> str:
+    """A name for this process that no other has."""
+    return os.urandom(5).hex()
+
+
+def clock_id() -> str:
+    """Processes with the same one have the same monotonic clock: a machine since its start, and a time namespace."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/time')}"
+    except OSError:  # not Linux, or an old one
+        return f"{socket.gethostname()} {os.getpid()}"
+
+
+def _try(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except Exception as error:
+        logger.debug("a sink of the timeline met an error: %r", error)
+
+
+def _say_dropped(count: int) -> None:
+    logger.warning("%d events of the timeline were dropped: what they are written to did not take them", count)
+
+
+def _worker(group: WorkerGroup | None, local_rank: int) -> str:
+    if group is None:
+        return f"local rank {local_rank}"
+    rank = next((each.global_rank for each in group.workers if each.local_rank == local_rank), -1)
+    return f"rank {rank} (node {group.group_rank}, local rank {local_rank}, pid {group.pids.get(local_rank, 0)})"
+
+
+def _sentence(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -1,0 +1,189 @@
+"""What the time without a complete round was spent on: each interruption, cut into phases. No I/O.
+
+A phase ends when the last node has got that far, so that the phases of an interruption follow each other, and add up to
+all of it. Where nobody has told of a phase, its time is in the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from rdzv_launcher.run.timeline.record import INTERRUPTING
+from rdzv_launcher.tools.timeline.job import Event, Job, Round
+
+_CAUSES = ("lost", "hung", "leaving", "failed", "over")
+"""The events that say why a round has ended: of several the first of these does, as the others follow from it."""
+
+PHASES = {
+    "opening": "until the last node has begun to join",
+    "noticing": "from the first sign until the last node stops its workers",
+    "stopping": "until the last worker has ended",
+    "deciding": "until the last node joins again: was a node lost? is there a restart left?",
+    "delaying": "a delay before a restart",
+    "meeting": "until the nodes have found each other, and are told their places",
+    "connecting": "until the workers' store is served, and the last node has reached it",
+    "completing": "until the last node knows that the round is complete",
+    "ending": "until the last node has left",
+}
+"""The phases of an interruption, in their order."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of an interruption. Times in seconds by the reference's clock."""
+
+    name: str
+    begin: float
+    end: float
+    last: str = ""
+    """The node that was the last to end it."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """A time in which no round was complete."""
+
+    kind: Literal["start", "restart", "end"]
+    after: int
+    """The number of the round before; 0: none."""
+    until: int
+    """The number of the round after; 0: none."""
+    begin: float
+    end: float
+    phases: tuple[Phase, ...]
+    cause: str = ""
+    started: float | None = None
+    """Seconds from its end until the last node had started its workers."""
+    line: float | None = None
+    """Seconds from its end until the last node whose workers wrote something had its first line."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end - self.begin
+
+
+def interruptions(job: Job) -> list[Interruption]:
+    """All of them, in their order: the start of the job, what lay between rounds, and an end that was no success."""
+    found: list[Interruption] = []
+    for before, after in zip([None, *job.rounds], [*job.rounds, None], strict=True):
+        if before is None:
+            found += _between(job, None, after, job.begin, [])
+            continue
+        signs = _signs(job, before, after)
+        if after is None and (not signs or _was_done(job)):
+            continue
+        begin = signs[0].at if signs else min(before.complete_at, after.complete_at if after else job.end)
+        found += _between(job, before, after, max(begin, before.complete_at), signs)
+    return found
+
+
+def _was_done(job: Job) -> bool:
+    ends = [each.record.facts.get("outcome") for each in job.events if each.record.event == "left"]
+    return bool(ends) and set(ends) == {"done"}
+
+
+def _window(job: Job, name: str, before: Round | None, after: Round | None) -> Iterator[Event]:
+    """An agent's events from one round's completion to the next one's, in their order."""
+    since = before.at.get(name, before.complete_at) if before is not None else float("-inf")
+    until = float("inf") if after is None else after.at.get(name, after.complete_at)
+    return (each for each in job.of(name) if since <= each.at <= until)
+
+
+def _signs(job: Job, before: Round, after: Round | None) -> list[Event]:
+    """What says that ``before`` does not go on, in the order of time."""
+    found = [
+        each
+        for name in before.at
+        for each in _window(job, name, before, after)
+        if each.record.event in INTERRUPTING and each.record.facts.get("over", before.number) == before.number
+    ]
+    return sorted(found, key=lambda each: each.at)
+
+
+def _cause(signs: list[Event]) -> str:
+    said = [each for each in signs if each.record.cause and each.record.event in _CAUSES]
+    return min(said, key=lambda each: (_CAUSES.index(each.record.event), each.at)).record.cause if said else ""
+
+
+_Mark = tuple[float, str]
+"""A time, and the node whose event it was."""
+
+
+def _between(
+    job: Job, before: Round | None, after: Round | None, begin: float, signs: list[Event]
+) -> Iterator[Interruption]:
+    names = set(job.agents) if before is None or after is None else {*before.at, *after.at}
+    windows = {name: list(_window(job, name, before, after)) for name in names}
+    inside = [each for window in windows.values() for each in window if each.at >= begin]
+    marks: list[tuple[str, _Mark | None]] = []
+    if before is not None:
+        stops = [_first("stopping", windows[name]) or _first("stopped", windows[name]) for name in before.at]
+        marks.append(("noticing", max((each for each in stops if each is not None), default=None)))
+        marks.append(("stopping", _last("stopped", inside)))
+    end = job.end if after is None else after.complete_at
+    if after is None:
+        last = max(((each.at, each.agent.title) for each in inside), default=(end, ""))
+        marks.append(("ending", (end, last[1])))
+    else:
+        joins = [each for name in after.at for each in windows[name] if each.record.event == "joined"]
+        delayed, joined = _last("delayed", inside), _last("joined", joins)
+        if before is None:
+            marks.append(("opening", joined))
+        else:
+            marks += [("deciding", delayed), ("delaying", joined)] if delayed else [("deciding", joined)]
+        # attempts that came to nothing are of other numbers, unless the nodes count by themselves and tell nothing else
+        here = [each for each in inside if each.record.round == after.number]
+        slowest = max((at, name) for name, at in after.at.items())[1]
+        placed = _first("placed", here)
+        marks.append(("meeting", (placed[0], "") if placed else None))  # nobody was the last: rank 0 is told first
+        marks.append(("connecting", _last("reached", here)))
+        marks.append(("completing", (end, job.agents[slowest].title)))
+    yield Interruption(
+        "start" if before is None else "end" if after is None else "restart",
+        before.number if before else 0,
+        after.number if after else 0,
+        begin,
+        end,
+        tuple(_phases(begin, end, marks)),
+        _cause(signs),
+        _after(job, after, "started"),
+        _after(job, after, "line"),
+    )
+
+
+def _last(event: str, among: Iterable[Event]) -> _Mark | None:
+    return max(((each.at, each.agent.title) for each in among if each.record.event == event), default=None)
+
+
+def _first(event: str, among: Iterable[Event]) -> _Mark | None:
+    return min(((each.at, each.agent.title) for each in among if each.record.event == event), default=None)
+
+
+def _phases(begin: float, end: float, marks: Iterable[tuple[str, _Mark | None]]) -> Iterator[Phase]:
+    """One after the other, from ``begin`` to the last mark."""
+    for name, mark in marks:
+        if mark is not None:
+            until = min(max(mark[0], begin), end)
+            yield Phase(name, begin, until, mark[1])
+            begin = until
+
+
+def _after(job: Job, round_: Round | None, event: str) -> float | None:
+    """Seconds after the round's completion, of the last node that tells of this event before its next round."""
+    if round_ is None:
+        return None
+    times = []
+    for name, at in round_.at.items():
+        for each in job.of(name):
+            if each.at > at and each.record.event in (event, "joined"):
+                times += [each.at] if each.record.event == event else []
+                break
+    return max(0.0, max(times) - round_.complete_at) if times else None

@@ -1,0 +1,72 @@
+"""Timelines as agents would have written them, by clocks that are wrong by as much as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rdzv_launcher.run.timeline.record import PHASES, Record
+
+
+@dataclass
+class Node:
+    """One agent. Times are true ones, in seconds; what is written is by the machine's own clocks."""
+
+    name: str
+    rank: int = 0
+    mono: float = 0.0
+    """What its monotonic clock is ahead."""
+    wall: float = 1_700_000_000.0
+    """What its other clock is ahead."""
+    drift: float = 0.0
+    """What its monotonic clock gains, per second."""
+    clock: str = ""
+    run: str = "job"
+    records: list[Record] = field(default_factory=list)
+    _round: int = 0
+
+    def __post_init__(self) -> None:
+        self.clock = self.clock or f"clock of {self.name}"
+
+    def note(self, at: float, event: str, cause: str = "", **facts: Any) -> None:
+        """Write down an event."""
+        mono = at * (1 + self.drift) + self.mono
+        phase = PHASES.get(event, "working")
+        self._round = facts.pop("round", self._round)
+        record = (event, mono, at + self.wall, self.run, self.rank, self.name, f"agent-{self.name}", self._round, phase)
+        self.records.append(Record(*record, cause, facts))
+
+    def open(self, at: float) -> None:
+        """Its first event."""
+        self.note(at, "opened", clock=self.clock, pid=1)
+
+    def round(self, number: int, joined: float, nodes: int, *, took: float = 0.004, numbered: bool = True) -> None:
+        """Join a round, which is complete for this node so much later."""
+        self.note(joined, "joined")
+        if numbered:
+            self.note(joined + took / 4, "placed", round=number, world=nodes, numbered=True)
+            if self.rank == 0:
+                self.note(joined + took / 3, "served", world=nodes, numbered=True)
+            self.note(joined + took / 2, "reached", world=nodes, numbered=True)
+        self.note(joined + took, "complete", round=number, world=nodes, numbered=numbered)
+        self.note(joined + took + 0.01, "started")
+
+    def write(self, directory: Path) -> Path:
+        """As a file."""
+        path = directory / f"{self.run}-{self.name}.jsonl"
+        path.write_bytes(b"".join(each.line() for each in self.records))
+        return path
+
+
+def together(nodes: Sequence[Node], number: int, at: float, *, rtt: float = 0.001) -> None:
+    """All nodes join a round at ``at``: each knows that it is complete ``rtt`` after the last has reached the store."""
+    for order, node in enumerate(nodes):
+        node.round(number, at + order * rtt / 10, len(nodes), took=2 * rtt)
+
+
+def lines(directory: Path) -> Iterator[str]:
+    """All lines of all files."""
+    for path in sorted(directory.iterdir()):
+        yield from path.read_text().splitlines()

@@ -1,0 +1,254 @@
+"""Timelines of several nodes as one: wrong clocks, torn files, strangers' files, and what an interruption has cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kits.unit.timelines import Node, together
+
+from rdzv_launcher.tools.cli import main
+from rdzv_launcher.tools.timeline.clocks import Exchange, estimate
+from rdzv_plugins.errors import UsageError
+
+
+def timeline(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[dict[str, Any], str]:
+    """The data, and what was said beside it."""
+    assert main(["timeline", "--json", *map(str, arguments)]) == 0
+    shown = capsys.readouterr()
+    return json.loads(shown.out), shown.err
+
+
+def job_of_two(directory: Path, **second: float) -> tuple[Node, Node]:
+    """Round 1; node b's worker is killed at 10 s; round 2; node b is killed at 20 s; round 3 with node a alone."""
+    a, b = Node("a", 0, mono=100.0), Node("b", 1, **({"mono": 5000.0} | second))  # type: ignore[arg-type]
+    for node in (a, b):
+        node.open(0.0)
+    together((a, b), 1, 1.0)
+    b.note(10.0, "failed", "rank 1 ended with signal 9", exit_code=-9)
+    b.note(10.001, "stopping")
+    b.note(10.2, "stopped")
+    b.note(10.3, "asked")
+    a.note(10.35, "over", "b asked for a new round", over=1, why="asked")
+    a.note(10.4, "stopping")
+    a.note(10.9, "stopped")
+    b.note(11.0, "delayed", seconds=1.0)
+    together((a, b), 2, 12.0)
+    a.note(20.5, "lost", "b was lost", over=2)
+    a.note(20.5, "over", "b was lost", over=2, why="lost")
+    a.note(20.6, "stopping")
+    a.note(20.7, "stopped")
+    together((a,), 3, 20.8)
+    a.note(30.0, "done")
+    a.note(30.1, "stopping")
+    a.note(30.2, "left", outcome="done")
+    a.note(30.3, "ended", exit_code=0)
+    a.write(directory)
+    b.write(directory)
+    return a, b
+
+
+@pytest.mark.parametrize("wall", [1_700_000_000.0, 1_700_007_200.0, 0.0], ids=["right", "two hours ahead", "epoch"])
+def test_phases_follow_each_other_on_one_clock_however_wrong_the_others_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wall: float
+) -> None:
+    job_of_two(tmp_path, wall=wall)
+    data, said = timeline(capsys, tmp_path)
+    assert said == ""
+    start, first, second = data["interruptions"]
+    assert (start["kind"], start["until"]) == ("start", 1)
+    assert [each["phase"] for each in start["phases"]] == ["opening", "meeting", "connecting", "completing"]
+    assert (first["after"], first["until"], first["cause"]) == (1, 2, "rank 1 ended with signal 9")
+    assert (second["after"], second["until"], second["cause"]) == (2, 3, "b was lost")
+    within = 0.002  # half of the time that nodes waited for each other
+    cost = {each["phase"]: each["seconds"] for each in first["phases"]}
+    expected = {"noticing": 0.4, "stopping": 0.5, "deciding": 0.1, "delaying": 1.0}
+    assert {name: cost[name] for name in expected} == pytest.approx(expected, abs=within)
+    assert sum(cost.values()) == pytest.approx(first["seconds"], abs=1e-5) == pytest.approx(2.002, abs=within)
+    assert first["workers_started_after"] == pytest.approx(0.01, abs=within)
+    by_last = {each["phase"]: each["last"] for each in first["phases"]}
+    assert by_last["stopping"] == "node 0 on a (pid 1)"
+    assert by_last["delaying"] == "node 1 on b (pid 1)"
+    cost = {each["phase"]: each["seconds"] for each in second["phases"]}
+    assert cost["noticing"] == pytest.approx(0.1, abs=within)
+    assert sum(cost.values()) == pytest.approx(second["seconds"], abs=1e-5) == pytest.approx(0.302, abs=within)
+    assert data["without_round"] == pytest.approx(sum(each["seconds"] for each in data["interruptions"]), abs=1e-5)
+    clock = next(each["clock"] for each in data["agents"] if each["host"] == "b")
+    assert clock["ahead"] == pytest.approx(wall - 1_700_000_000.0, abs=within)
+    assert 0 < clock["uncertainty"] <= within
+    assert clock["exchanges"] == 4, "two rounds, and the store of each"
+
+
+def test_text_is_for_people_and_the_trace_for_perfetto(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job_of_two(tmp_path, wall=1_700_000_003.5)
+    out = tmp_path / "out.json"
+    assert main(["timeline", str(tmp_path), f"--chrome={out}"]) == 0
+    text = capsys.readouterr().out
+    assert re.match(r"run job: 2 agents, 3 rounds, 30\.30\d s from 2023-11-14 22:13:\S+Z on, by the clock of a\n", text)
+    said = r"\nclock of b: 3\.(?:500|499)\d s ahead of that of a, to within [01]\.\d\d ms, by 4 exchanges\n"
+    assert re.search(said, text), text
+    said = r"\nafter round 1: 2\.00\d s until round 2 was complete: rank 1 ended with signal 9\n"
+    assert re.search(said, text), text
+    assert re.search(r"\n  stopping +0\.(?:500|499|501) s  node 0 on a \(pid 1\) was the last\n", text), text
+    trace = json.loads(out.read_text())
+    assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
+    needed = {
+        "M": {"ph", "name", "pid", "tid", "args"},
+        "X": {"ph", "name", "cat", "ts", "dur", "pid", "tid", "args"},
+        "i": {"ph", "s", "name", "cat", "ts", "pid", "tid", "args"},
+    }
+    events = trace["traceEvents"]
+    assert all(set(each) == needed[each["ph"]] for each in events)
+    names = {each["args"]["name"]: each["pid"] for each in events if each["name"] == "process_name"}
+    assert names == {"run job": 1, "node 0 on a (pid 1)": 2, "node 1 on b (pid 1)": 3}
+    rounds = {each["name"]: (each["ts"], each["dur"]) for each in events if each.get("cat") == "round"}
+    assert rounds["round 2"] == pytest.approx((12.002e6, 8.498e6), abs=2e3)
+    assert min(each["ts"] for each in events if "ts" in each) >= -2e3
+
+
+def test_what_cannot_be_read_is_said_by_name_and_harms_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_of_two(tmp_path)
+    whole, _ = timeline(capsys, tmp_path)
+    names = [f"{number}.jsonl" for number in range(8)]
+    empty, text, binary, newer, other, pipe, copy, wrong = (tmp_path / name for name in names)
+    empty.touch()
+    text.write_text("to be\nor not\n" * 3)
+    binary.write_bytes(bytes(range(256)) * 100)
+    own = (tmp_path / "job-a.jsonl").read_text().splitlines()
+    newer.write_text(own[0].replace('"v":1', '"v":2') + "\n")
+    stranger = Node("a", run="another \x1b[2Jrun", wall=1_600_000_000.0)
+    stranger.open(0.0)
+    stranger.write(tmp_path).rename(other)
+    os.mkfifo(pipe)
+    copy.write_text("\n".join(own) + "\n")
+    line = json.loads(own[0])
+    bad = [line | {"mono": "1"}, line | {"mono": float("nan")}, line | {"wall": 1e300}, line | {"round": True}, [], 7]
+    wrong.write_text("".join(f"{json.dumps(each)}\n" for each in bad) + "[" * 100_000 + "\n")
+    torn = tmp_path / "job-b.jsonl"
+    torn.write_text(torn.read_text() + own[-1][:50])
+    data, said = timeline(capsys, tmp_path, tmp_path / "gone.jsonl")
+    for name in ("left_out", "agents"):
+        del data[name], whole[name]
+    assert data == whole
+    expected = [
+        f"{empty}: it is empty",
+        f"{text}: lines 1, 2, 3 and 3 more are left out: it is not JSON",
+        f"{newer}: line 1 is left out: it is of version 2, and this rdzv reads version 1",
+        rf"{other}: it is of run 'another \x1b[2Jrun', not of 'job': left out (--run=another \x1b[2Jrun shows it)",
+        f"{pipe}: it is no regular file",
+        f"{tmp_path}/job-a.jsonl: its agent agent-a is in {copy}, too: read there",
+        f"{wrong}: lines 1, 2 are left out: it has no 'mono' that is one",
+        f"{wrong}: line 3 is left out: it has no 'wall' that is one",
+        f"{torn}: line 17 is left out: it is not whole: its agent was killed, or writes on",
+        f"{tmp_path}/gone.jsonl: No such file or directory",
+    ]
+    assert [each for each in expected if each not in said] == [], said
+    assert "\x1b" not in said
+
+
+def test_nothing_to_read_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["timeline", str(tmp_path)]) == UsageError.exit_code
+    assert f"{tmp_path}: there is no file that ends in .jsonl" in capsys.readouterr().err
+    job_of_two(tmp_path)
+    assert main(["timeline", str(tmp_path), "--run=elsewhere"]) == UsageError.exit_code
+    assert "no file has a run 'elsewhere'" in capsys.readouterr().err
+    assert main(["timeline", str(tmp_path), f"--chrome={tmp_path}"]) == UsageError.exit_code
+    assert f"--chrome={tmp_path}: Is a directory" in capsys.readouterr().err
+
+
+def test_the_newest_launch_of_a_run_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same directory and the same run id, used again."""
+    job_of_two(tmp_path)
+    again = Node("c", 0, mono=7.0, wall=1_700_001_000.0)
+    again.open(0.0)
+    together((again,), 1, 1.0)
+    again.note(2.0, "left", outcome="done")
+    again.write(tmp_path)
+    data, said = timeline(capsys, tmp_path)
+    assert [each["host"] for each in data["agents"]] == ["c"]
+    assert f"{tmp_path}/job-a.jsonl, {tmp_path}/job-b.jsonl: left out, of an earlier launch of run 'job'" in said
+
+
+def test_rounds_that_nodes_count_by_themselves_are_told_apart_by_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a stranger's backend. Node b has come later, so its first round is the second of the job."""
+    a, b = Node("a", 0, clock="one"), Node("b", 1, clock="one")
+    a.open(0.0)
+    a.round(1, 1.0, 1, numbered=False)
+    b.open(5.0)
+    a.note(5.5, "over", "nodes have come", over=1)
+    a.note(5.6, "stopping")
+    a.note(5.8, "stopped")
+    for number, node in enumerate((b, a), start=1):
+        node.round(number, 6.0, 2, numbered=False)
+        node.note(7.0, "failed", f"rank {node.rank} failed")
+        node.note(7.1, "stopping")
+        node.note(7.5, "stopped")
+        node.note(7.6, "left", "no restart is left", outcome="failed")
+    a.write(tmp_path)
+    b.write(tmp_path)
+    data, _ = timeline(capsys, tmp_path)
+    assert [(each["round"], each["nodes"], each["files"]) for each in data["rounds"]] == [(1, 1, 1), (2, 2, 2)]
+    _, came, end = data["interruptions"]
+    assert (came["cause"], came["seconds"]) == ("nodes have come", pytest.approx(0.504))
+    assert [each["phase"] for each in came["phases"]] == ["noticing", "stopping", "deciding", "completing"]
+    assert (end["kind"], end["seconds"]) == ("end", pytest.approx(0.6))
+    assert [each["phase"] for each in end["phases"]] == ["noticing", "stopping", "ending"]
+
+
+def test_offsets_are_within_what_is_said_of_them() -> None:
+    """Many clocks, wrong by hours, and exchanges with delays that are not the same in both directions."""
+    chance = random.Random(21)
+    clocks = {f"c{number}": chance.uniform(-1e5, 1e5) for number in range(40)} | {"c0": 0.0}
+    exchanges = []
+    for number in range(60):
+        some = chance.sample(sorted(clocks), 5)
+        told = {each: number + chance.uniform(0, 0.01) for each in some}
+        all_told = max(told.values())
+        before = {each: at + clocks[each] for each, at in told.items()}
+        after = {each: all_told + chance.uniform(0, 0.02) + clocks[each] for each in some}
+        exchanges.append(Exchange(before, after))
+    offsets = estimate("c0", dict.fromkeys(clocks, 0.0), exchanges)
+    for clock, ahead in clocks.items():
+        found = offsets[clock]
+        assert found.uncertainty is not None
+        assert found.uncertainty < 0.04
+        assert abs(found.seconds + ahead) <= found.uncertainty + 1e-6, clock
+
+
+def test_a_clock_that_lies_harms_no_other() -> None:
+    """One that was set, or a forged file: what it says cannot be true."""
+    honest = {"a": 0.0, "b": 50.0, "c": -30.0}
+    exchanges = []
+    for number in range(4):
+        at = float(number)
+        before = {each: at + ahead for each, ahead in honest.items()}
+        after = {each: at + 0.01 + ahead for each, ahead in honest.items()}
+        lie = number * 1000.0
+        exchanges.append(Exchange(before | {"liar": at + lie}, after | {"liar": at + 0.01 + lie}))
+    offsets = estimate("a", {"a": 0.0, "b": 1.0, "c": 2.0, "liar": 3.0, "alone": 4.0}, exchanges)
+    assert offsets["b"].seconds == pytest.approx(-50, abs=0.011)
+    assert offsets["c"].seconds == pytest.approx(30, abs=0.011)
+    assert (offsets["liar"].seconds, offsets["liar"].uncertainty) == (3.0, None)
+    assert offsets["liar"].why == "it contradicts the others"
+    assert (offsets["alone"].seconds, offsets["alone"].why) == (4.0, "no round was complete with both")
+
+
+def test_clocks_that_drift_are_followed_as_far_as_that_goes() -> None:
+    """20 parts in a million, for a day, with exchanges that are a thousand times shorter than what it makes."""
+    exchanges = [
+        Exchange({"a": at, "b": at * 1.00002}, {"a": at + 0.0001, "b": at * 1.00002 + 0.0001})
+        for at in (0.0, 3600.0, 7200.0)
+    ]
+    found = estimate("a", {"a": 0.0, "b": 0.0}, exchanges)["b"]
+    assert found.uncertainty is not None
+    assert found.seconds == pytest.approx(-0.072, abs=0.08)
+    assert found.uncertainty >= 0.02, "it is said"

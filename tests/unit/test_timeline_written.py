@@ -1,0 +1,206 @@
+"""What an agent writes of its timeline: nobody waits for it, and where it goes may be slow, full, gone or wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import inspect
+import json
+import logging
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rdzv_launcher.run.agent import events, steps
+from rdzv_launcher.run.timeline import recorder
+from rdzv_launcher.run.timeline.file import TimelineFile
+from rdzv_launcher.run.timeline.record import BASE, PHASES, Record, parse
+from rdzv_launcher.run.timeline.recorder import Recorder
+from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
+from rdzv_launcher.tools.timeline import interruptions
+from rdzv_plugins.interfaces import Outcome, RoundEvent
+
+GROUP = WorkerGroup("default", 1, 2, (Worker(0, 1, 1, 2, 2),), None, generation=1, pids={0: 4711})
+
+
+class Kept:
+    """A sink that can be held up."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.closed = False
+        self.free, self.entered = threading.Event(), threading.Event()
+        self.free.set()
+
+    def take(self, record: Record) -> None:
+        self.entered.set()
+        assert self.free.wait(60)
+        self.records.append(record)
+
+    def close(self) -> None:
+        self.closed = True
+
+    @property
+    def names(self) -> list[str]:
+        return [each.event for each in self.records]
+
+
+class Broken(Kept):
+    def take(self, record: Record) -> None:
+        raise RuntimeError("not today")
+
+
+@contextlib.contextmanager
+def refusing(monkeypatch: pytest.MonkeyPatch, number: int, first: int = 0) -> Iterator[None]:
+    """Writes to files of timelines fail, after ``first`` bytes of the next one."""
+    write, left = os.write, [first]
+
+    def refuse(fd: int, data: Any) -> int:
+        if not os.readlink(f"/proc/self/fd/{fd}").endswith(".jsonl"):
+            return write(fd, data)
+        if left[0]:
+            part, left[0] = left[0], 0
+            return write(fd, bytes(data)[:part])
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", refuse)
+        yield
+
+
+def test_the_reference_has_all_events_and_fields() -> None:
+    """And no other; with the phases of the code."""
+    page = (Path(__file__).parents[2] / "docs/reference/timeline.md").read_text()
+    fields, told = (page.partition(f"\n## {name}\n")[2].partition("\n## ")[0] for name in ("Fields", "Events"))
+    assert re.findall(r"^\| `(\w+)` \|", fields, re.MULTILINE) == list(BASE)
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([\w ]+) \|", told, re.MULTILINE))
+    assert {event: phase for event, phase in rows.items() if phase != "as before"} == PHASES
+    written = set(re.findall(r'_note\(\s*"(\w+)"', inspect.getsource(recorder)))
+    assert written | {"placed", "served", "reached", "notice", "leaving"} == rows.keys()
+    phases = page.partition("\n## Phases of an interruption\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", phases, re.MULTILINE) == list(interruptions.PHASES)
+
+
+def test_events_of_one_life_are_told_in_their_order() -> None:
+    """Of an elastic backend, which tells of its rounds on other threads."""
+    sink = Kept()
+    told = Recorder("job", [Broken(), sink], agent="a1", host="here")
+    told.takes(steps.Join(), None)
+    for kind in ("placed", "served", "reached", "complete"):
+        told.saw(RoundEvent(kind, 3, 1, 2))  # type: ignore[arg-type]
+    told.heard(events.Joined(1), GROUP)
+    told.started(GROUP)
+    told.wrote(0, GROUP)
+    told.wrote(0, GROUP)
+    told.takes(steps.Report(0, -9), GROUP)
+    told.saw(RoundEvent("over", 3, reason="node \x1b[1mb\n was lost", cause="lost"))
+    told.heard(events.NodesWait(), GROUP)  # which is the same once more
+    told.takes(steps.Stop(signal.SIGTERM), GROUP)
+    told.takes(steps.Kill(), GROUP)
+    told.heard(events.GroupEnded(1), GROUP)
+    told.takes(steps.AskPeers(), GROUP)
+    told.heard(events.PeersAnswered(False), GROUP)
+    told.heard(events.RestartAllowed(1.5), GROUP)
+    told.takes(steps.Leave(Outcome("failed", "no more restarts")), GROUP)
+    told.takes(steps.End(1, Outcome("failed")), GROUP)
+    told.close()
+    names = "opened joined placed served reached complete started line failed lost over stopping stopped asked answered"
+    assert sink.names == [*names.split(), "delayed", "left", "ended"]
+    assert sink.closed
+    told.saw(RoundEvent("over", 3))  # by a thread that had not heard of it
+    told.close()
+    assert len(sink.names) == 18
+    by_name = {each.event: each for each in sink.records}
+    assert {(each.run, each.host, each.agent) for each in sink.records} == {("job", "here", "a1")}
+    assert (by_name["joined"].node, by_name["joined"].round) == (None, 0)
+    assert {(each.node, each.round) for each in sink.records[2:]} == {(1, 3)}
+    assert by_name["failed"].cause == "rank 1 (node 1, local rank 0, pid 4711) ended with signal 9 (SIGKILL)"
+    assert by_name["over"].cause == by_name["lost"].cause == "node b\\n was lost", (
+        "what others wrote steers no terminal"
+    )
+    phases = [each.phase for each in sink.records if each.event in ("placed", "started", "failed", "asked", "ended")]
+    assert phases == ["connecting", "working", "ending", "deciding", "ended"]
+    assert sorted(sink.records, key=lambda each: each.mono) == sink.records
+
+
+def test_rounds_of_a_handler_that_tells_nothing_are_counted() -> None:
+    sink = Kept()
+    told = Recorder("job", [sink])
+    for generation in (1, 2):
+        told.takes(steps.Join(), None)
+        told.heard(events.Joined(0), GROUP)
+        told.started(WorkerGroup(**vars(GROUP) | {"generation": generation}))
+        told.heard(events.NodesWait(), GROUP)
+        told.heard(events.NodesWait(), GROUP)
+    told.close()
+    assert sink.names == ["opened", *["joined", "complete", "started", "over"] * 2]
+    assert [each.round for each in sink.records if each.event == "complete"] == [1, 2]
+    assert not any(each.facts.get("numbered") for each in sink.records), "they are not those of the other nodes"
+
+
+def test_a_sink_that_is_stuck_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    forgotten: list[object] = []
+    monkeypatch.setattr(recorder.atexit, "unregister", forgotten.append)
+    monkeypatch.setattr(recorder, "_CLOSE_S", 0.01)
+    sink = Kept()
+    sink.free.clear()
+    told = Recorder("job", [sink], most=10)
+    assert sink.entered.wait(60)
+    for _ in range(50):
+        told.takes(steps.Join(), None)  # each returns, or this test does not
+    told.close()
+    assert forgotten == [told._queue.flush], "nor does the end of the process wait for it"
+    with caplog.at_level(logging.WARNING):
+        sink.free.set()
+        assert told._queue.flush(60)
+    assert sink.names == ["opened", *["joined"] * 9]
+    assert "41 events of the timeline were dropped" in caplog.text
+
+
+def test_whole_lines_and_one_sentence_where_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = TimelineFile(str(tmp_path / "not there" / "yet"), "a/b run", "here", "a1")
+    record = Record("joined", 1.0, 2.0, "job", 0, "here", "a1", 1, "joining", "é")
+    with caplog.at_level(logging.WARNING):
+        file.take(record)
+        with refusing(monkeypatch, errno.ENOSPC, first=20):
+            for _ in range(5):
+                file.take(record)
+        assert caplog.messages == [
+            f"the timeline cannot be written to {file.path}: no space left on device; the job goes on without it"
+        ]
+        file.take(record)
+        file.close()
+    assert caplog.messages[1:] == [f"the timeline is written again; 5 events are missing in {file.path}"]
+    assert os.path.basename(file.path) == "a_b_run-here-a1.jsonl"
+    first, torn, last = Path(file.path).read_bytes().splitlines(keepends=True)
+    assert parse(first) == parse(last) == record
+    assert set(json.loads(first)) == set(BASE)
+    assert torn == first[:20] + b"\n"
+
+
+@pytest.mark.parametrize("what", ["file", "link"])
+def test_what_is_there_already_is_not_touched(tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A directory that is a file; a link in the place of the file, which somebody else has put there."""
+    other = tmp_path / "other"
+    other.write_text("precious")
+    directory = other if what == "file" else tmp_path
+    file = TimelineFile(str(directory), "job", "here", "a1")
+    if what == "link":
+        os.symlink(other, file.path)
+    with caplog.at_level(logging.WARNING):
+        file.take(Record("joined", 1.0, 2.0, "job", 0, "here", "a1", 1, "joining"))
+        file.close()
+    assert other.read_text() == "precious"
+    assert caplog.messages == [
+        f"the timeline cannot be written to {file.path}: file exists; the job goes on without it"
+    ]
