@@ -26,6 +26,7 @@ class Node:
     run: str = "job"
     records: list[Record] = field(default_factory=list)
     _round: int = 0
+    _phase: str = ""
 
     def __post_init__(self) -> None:
         self.clock = self.clock or f"clock of {self.name}"
@@ -33,7 +34,7 @@ class Node:
     def note(self, at: float, event: str, cause: str = "", **facts: Any) -> None:
         """Write down an event."""
         mono = at * (1 + self.drift) + self.mono
-        phase = PHASES.get(event, "working")
+        phase = self._phase = PHASES.get(event, self._phase)
         self._round = facts.pop("round", self._round)
         record = (event, mono, at + self.wall, self.run, self.rank, self.name, f"agent-{self.name}", self._round, phase)
         self.records.append(Record(*record, cause, facts))

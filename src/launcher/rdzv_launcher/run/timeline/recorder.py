@@ -21,6 +21,8 @@ from rdzv_launcher.run.summary import describe, describe_exit
 from rdzv_launcher.run.timeline.file import TimelineFile
 from rdzv_launcher.run.timeline.record import PHASES, Record
 from rdzv_launcher.run.timeline.sink import Sink
+from rdzv_launcher.run.timeline.span_export import spans_wanted
+from rdzv_launcher.run.timeline.spans import Spans
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.background_queue import BackgroundQueue
 from rdzv_plugins.interfaces import RoundEvent
@@ -60,6 +62,8 @@ class Recorder:
         """As ``--timeline`` asks for it."""
         host, agent = socket.gethostname(), new_agent()
         sinks: list[Sink] = [TimelineFile(directory, run, host, agent)]
+        if spans_wanted(os.environ):
+            sinks.append(Spans())
         return Recorder(run, sinks, backend=backend, agent=agent, host=host)
 
     def heard(self, event: Event, group: WorkerGroup | None) -> None:
