@@ -21,6 +21,7 @@ from rdzv_launcher.run.workers.output.lines import LONGEST, Lines
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.output.tail import Tail
+from rdzv_launcher.run.workers.output.view import Plain
 from rdzv_plugins.testing.agents.processes import clean_environment
 
 RUNNER = KITS / "launcher" / "starts_workers.py"
@@ -117,7 +118,9 @@ def test_file_is_shown_to_where_it_was_when_the_worker_had_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "stdout.log"
-    tail = Tail(str(path), "[default0]:", Console("stdout"), None)
+    tail = Tail(
+        str(path), 0, Plain(Console("stdout"), {0: "[default0]:"}, lambda lines: [("", each) for each in lines])
+    )
     path.write_text("mine\n")
     tail.stop_here()
     with path.open("a") as file:

@@ -204,6 +204,16 @@ def test_our_own_options_take_no_spelling_of_torchs_and_there_is_no_other():
     torchs = {spelling for spelling, _ in SPELLINGS}
     ours = set(itertools.chain(*(action.option_strings for action in optional(build_parser())))) - torchs
     assert ours == {
+        "--log-prefix",
+        "--log_prefix",
+        "--log-rotate",
+        "--log_rotate",
+        "--log-timestamps",
+        "--log_timestamps",
+        "--no-fold",
+        "--no_fold",
+        "--ranks-filter",
+        "--ranks_filter",
         "--check",
         "--version",
         "--exit-barrier-timeout",

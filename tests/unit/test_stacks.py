@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from rdzv_launcher.run.rank_names import compressed, named
 from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.frames import Frame, limited
 from rdzv_launcher.run.stacks.gathering import Node, Worker, gather
-from rdzv_launcher.run.stacks.grouping import compressed, grouped, named, where
+from rdzv_launcher.run.stacks.grouping import grouped, where
 from rdzv_launcher.run.stacks.node import NodeStacks, read
 from rdzv_launcher.run.stacks.reports import WorkerReport, workers_of
 from rdzv_launcher.run.stacks.text import Silent, report_text

@@ -20,6 +20,7 @@ from typing import Any
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import open_standard_streams, setup_logging
+from rdzv_launcher.run.own_options import read_logs, read_own
 from rdzv_launcher.run.request import build_request
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.error_files import hand_to_scheduler
@@ -45,7 +46,7 @@ def spec_of(argv: list[str]) -> WorkersSpec:
 
 def _spec(text: str) -> WorkersSpec:
     args = argparse.Namespace(**json.loads(text))
-    return read_spec(args, build_request(args))
+    return read_spec(args, build_request(args), logs=read_logs(read_own(args)))
 
 
 def group_of(nproc: int, attempt: int = 0) -> WorkerGroup:

@@ -136,7 +136,7 @@ class Launch:
         self._event_log = event_log
         self._timeline = _timeline(start, handler)
         monitor = WorkerMonitor(Path(directory.pipes), self._wrote)
-        self._output = Output(spec, layout, monitor.attach)
+        self._output = Output(spec, layout, monitor.attach, directory.log_pipes)
         self._stacks = NodeStacks(self._node, directory.path)
         self._stacks.log_to(self._output.root)
         self._fence = Fence(handler.holding, directory.path, on_kill=lambda: self._workers.fenced())

@@ -7,6 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
+from rdzv_launcher.run.workers.log_settings import LogSettings, read_log_settings
 from rdzv_launcher.run.workers.preloading import PRELOAD
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.options import option, parse_conf, parse_options
@@ -50,6 +51,11 @@ class OwnOptions:
     timeline: str = option("", help="The same as --timeline.")
     notice_signals: str = option("SIGTERM", help="The same as --notice-signals, with colons between the names.")
     worker_notice_signal: str = option("", help="The same as --worker-notice-signal.")
+    log_prefix: bool = option(False, help="The same as --log-prefix.")
+    fold: bool = option(True, help="With log_prefix: what workers print alike is shown once. false: --no-fold.")
+    ranks_filter: str = option("", help="The same as --ranks-filter, with colons between the ranks.")
+    log_timestamps: Literal["none", "screen", "files", "all"] = option("none", help="The same as --log-timestamps.")
+    log_rotate: str = option("", help="The same as --log-rotate.")
 
 
 NAMES = frozenset({PRELOAD, *(each.name for each in dataclasses.fields(OwnOptions))})
@@ -84,4 +90,20 @@ def read_own(args: argparse.Namespace) -> OwnOptions:
         notice_signals=args.notice_signals or own.notice_signals.replace(":", ","),
         worker_notice_signal=args.worker_notice_signal or own.worker_notice_signal,
         timeline=args.timeline if "timeline" in args.given else own.timeline,
+        log_prefix=args.log_prefix or own.log_prefix,
+        fold=own.fold and not args.no_fold,
+        ranks_filter=args.ranks_filter or own.ranks_filter.replace(":", ","),
+        log_timestamps=args.log_timestamps if "log_timestamps" in args.given else own.log_timestamps,
+        log_rotate=args.log_rotate or own.log_rotate,
+    )
+
+
+def read_logs(own: OwnOptions) -> LogSettings:
+    """How the workers' output is shown and kept. Raises ``UsageError``."""
+    return read_log_settings(
+        prefix=own.log_prefix,
+        fold=own.fold,
+        ranks=own.ranks_filter,
+        timestamps=own.log_timestamps,
+        rotate=own.log_rotate,
     )

@@ -14,7 +14,7 @@ from rdzv_launcher.run.command_line.variables import blaming_variables
 from rdzv_launcher.run.directories import require_log_dir, require_temporary
 from rdzv_launcher.run.limits import require_files, require_processes
 from rdzv_launcher.run.notice.settings import NoticeSettings, read_notice, warn_of_longer_grace
-from rdzv_launcher.run.own_options import OwnOptions, read_own
+from rdzv_launcher.run.own_options import OwnOptions, read_logs, read_own
 from rdzv_launcher.run.request import build_request, check_meeting_point, check_script
 from rdzv_launcher.run.workers.spec import WorkersSpec, read_spec
 from rdzv_plugins.assemble.create import prepare
@@ -104,7 +104,8 @@ class Preparation:
     def read_flags_of_workers(self) -> str:
         """What the flags say about the workers and their logs."""
         with blaming_variables(self.args):
-            self.spec = read_spec(self.args, self.request, job_restarts=self.own.job_restarts)
+            logs = read_logs(self.own)
+            self.spec = read_spec(self.args, self.request, job_restarts=self.own.job_restarts, logs=logs)
         return "those about workers and logs can be read"
 
 

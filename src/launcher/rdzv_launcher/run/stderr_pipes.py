@@ -17,6 +17,7 @@ from pathlib import Path
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import NO_SPACE
 from rdzv_launcher.run.directories import write_a_page
+from rdzv_launcher.run.workers.output.rotated import all_of
 
 KEEP_BYTES = 16 * 1024
 KEEP_LINES = 20
@@ -126,9 +127,14 @@ class StderrPipe:
 def tail_of_file(path: str) -> tuple[str, ...]:
     """The last lines of a stderr that torch redirected to a file, and whether there was no room for more."""
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.path.getsize(path) - KEEP_BYTES))
-            return (*last_lines(file.read()), *_lack_of_space(path))
+        data = b""
+        for part in reversed(all_of(path)):
+            with open(part, "rb") as file:
+                file.seek(max(0, os.path.getsize(part) - KEEP_BYTES))
+                data = file.read(KEEP_BYTES) + data
+            if len(data) >= KEEP_BYTES:
+                break
+        return (*last_lines(data), *_lack_of_space(path))
     except OSError:
         return ()
 

@@ -105,6 +105,7 @@ class NodeWorkers:
                 raise
             self._fence.started(pids.values())
             self._monitor.opened()
+            self._output.started()
             self._take()  # those that have ended while others were started
             self._wake()
         return pids

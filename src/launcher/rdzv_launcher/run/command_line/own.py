@@ -84,6 +84,7 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         help="send workers this signal when there is a notice; none by default (also RDZV_WORKER_NOTICE_SIGNAL, or "
         "--rdzv-conf worker_notice_signal=SIGNAL)",
     )
+    _output(ours)
     ours.add_argument(
         "--timeline",
         action=Value,
@@ -125,4 +126,50 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
     )
     ours.add_argument(
         "--version", action=ShowVersion, help="print the versions, and whether the native part is there, and end"
+    )
+
+
+def _output(ours: argparse._ArgumentGroup) -> None:
+    """What workers print: how it is shown and kept."""
+    ours.add_argument(
+        "--log-prefix",
+        "--log_prefix",
+        action=Switch,
+        help="show all that workers print with HOST:RANK in front (or TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, which may "
+        "have ${host}), and what they print alike once; it goes to files, too, as with --tee",
+    )
+    ours.add_argument(
+        "--no-fold",
+        "--no_fold",
+        action=Switch,
+        help="with --log-prefix: show every line of each worker by itself",
+    )
+    ours.add_argument(
+        "--ranks-filter",
+        "--ranks_filter",
+        action=Value,
+        type=str,
+        default="",
+        metavar="RANK[-RANK],...",
+        help="whose output the console shows, by global rank (default: all)",
+    )
+    ours.add_argument(
+        "--log-timestamps",
+        "--log_timestamps",
+        action=Value,
+        type=str,
+        default="none",
+        choices=["none", "screen", "files", "all"],
+        help="where lines of workers get the time in front: shown ones of --tee and --log-prefix, log files, both "
+        "(default none)",
+    )
+    ours.add_argument(
+        "--log-rotate",
+        "--log_rotate",
+        action=Value,
+        type=str,
+        default="",
+        metavar="SIZE[:FILES]",
+        help="begin a new log file of a worker when one has reached this size, and keep so many (default 5): 100MiB:5, "
+        "say",
     )

@@ -55,22 +55,6 @@ def grouped(workers: Iterable[WorkerReport]) -> list[Group]:
     return sorted(groups, key=lambda each: (each.kind not in _STILL.values(), len(each.workers), each.ranks))
 
 
-def compressed(ranks: Sequence[int]) -> str:
-    """Ranks as text: ``0-2, 5``."""
-    parts: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
-
-
-def named(ranks: Sequence[int]) -> str:
-    """``rank 3``, ``ranks 0-2``."""
-    return f"rank{'' if len(set(ranks)) == 1 else 's'} {compressed(ranks)}"
-
-
 def where(frames: Sequence[Frame]) -> str:
     """The innermost line of the user's own code, and what it calls: ``in all_reduce, called at a.py:3 in step``."""
     known = [frame for frame in frames if frame.file]

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rdzv_launcher.run.rank_names import compressed, named
 from rdzv_launcher.run.stacks.frames import Frame, Thread
-from rdzv_launcher.run.stacks.grouping import Group, compressed, grouped, named
+from rdzv_launcher.run.stacks.grouping import Group, grouped
 from rdzv_launcher.run.stacks.reports import ProcessReport, WorkerReport
 from rdzv_plugins.plain_text import printable
 

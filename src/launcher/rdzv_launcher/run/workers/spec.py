@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rdzv_launcher.run.signals import read
+from rdzv_launcher.run.workers.log_settings import LogSettings
 from rdzv_launcher.run.workers.numa import require_numactl
 from rdzv_launcher.run.workers.preloading import read_modules
 from rdzv_launcher.run.workers.program import Program, read_program
-from rdzv_launcher.run.workers.streams import Streams, parse_streams
+from rdzv_launcher.run.workers.streams import Std, Streams, parse_streams
 from rdzv_launcher.run.workers.virtual_ranks import device_of
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
@@ -52,12 +53,14 @@ class WorkersSpec:
     stuck_timeout_s: float
     """How long a worker may be in uninterruptible sleep; 0: for ever."""
     prefix_template: str
-    """What stands before each line of --tee; empty: role and local rank."""
+    """What stands before each line of --tee; empty: role and local rank, with --log-prefix host and rank."""
     monitor_interval_s: float
     numa_binding: str
     logs_specs: str
     event_log_handler: str
     """--numa-binding, --logs-specs (empty if not given) and --event-log-handler: torch's classes, by name."""
+    logs: LogSettings
+    """What torchrun has no flags for."""
 
     def shows(self, local_rank: int) -> bool:
         """False if --local-ranks-filter leaves the worker's output out."""
@@ -70,6 +73,7 @@ def read_spec(
     environ: Mapping[str, str] | None = None,
     *,
     job_restarts: int | None = None,
+    logs: LogSettings | None = None,
 ) -> WorkersSpec:
     """The spec of a parsed command line. ``environ``: instead of that of this process.
 
@@ -82,7 +86,11 @@ def read_spec(
     require_numactl(args.numa_binding or "")
     if args.virtual_local_rank:
         device_of(request.nproc_per_node - 1, environ)
-    program = read_program(args)
+    program, logs = read_program(args), logs or LogSettings()
+    redirects, tee = parse_streams("--redirects", args.redirects), parse_streams("--tee", args.tee)
+    if logs.prefix:  # what would be shown without one
+        nproc = request.nproc_per_node
+        tee = Streams(by_rank={each: tee.of(each) | (Std.ALL & ~redirects.of(each)) for each in range(nproc)})
     return WorkersSpec(
         program=program,
         preload=read_modules(args, program),
@@ -91,8 +99,8 @@ def read_spec(
         role=request.role,
         max_restarts=request.max_restarts if job_restarts is None or "max_restarts" in request.given else job_restarts,
         start_method=args.start_method,
-        redirects=parse_streams("--redirects", args.redirects),
-        tee=parse_streams("--tee", args.tee),
+        redirects=redirects,
+        tee=tee,
         log_dir=args.log_dir or "",
         shown_ranks=_ranks(args.local_ranks_filter),
         stdout_filters=tuple(args.duplicate_stdout_filters or ()),
@@ -106,6 +114,7 @@ def read_spec(
         numa_binding=args.numa_binding or "",
         logs_specs=args.logs_specs or "",
         event_log_handler=args.event_log_handler,
+        logs=logs,
     )
 
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import string
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from rdzv_launcher.run.workers.log_settings import LogSettings
+from rdzv_launcher.run.workers.output.allowance import Allowance
 from rdzv_launcher.run.workers.output.console import Console
 from rdzv_launcher.run.workers.output.destinations import Destinations, Layout
 from rdzv_launcher.run.workers.output.filtered import FilteredFile
+from rdzv_launcher.run.workers.output.log_copies import LogCopies
 from rdzv_launcher.run.workers.output.tail import Tail
 from rdzv_launcher.run.workers.output.tee import Tee
+from rdzv_launcher.run.workers.output.view import Folded, Plain, View, stamped_by
 from rdzv_launcher.run.workers.spec import WorkersSpec
 
 logger = logging.getLogger(__name__)
@@ -27,11 +34,17 @@ class Output:
         spec: WorkersSpec,
         layout: Layout,
         capture: Callable[[Mapping[int, str]], Mapping[int, str]] | None = None,
+        pipes: str = "",
     ) -> None:
-        """``capture`` takes over the stderr of workers that would write to ours: ``WorkerMonitor.attach``."""
+        """``capture`` takes over the stderr of workers that would write to ours: ``WorkerMonitor.attach``.
+
+        ``pipes``: the directory for those of log files that the agent has to write; empty: it writes none.
+        """
         self._spec = spec
         self._layout = layout
         self._capture = capture
+        self._copies = LogCopies(spec.logs if pipes else LogSettings(), pipes)
+        self._host = socket.gethostname()
         self._tee: Tee | None = None
         self._error_files: Mapping[int, str] = {}
 
@@ -49,9 +62,48 @@ class Output:
         self.end()
         found = self._layout.begin(variables)
         self._error_files = found.error_files
-        prefixes = {rank: self._prefix(rank, each) for rank, each in variables.items()}
-        tails: list[Tail] = []
-        filtered: list[FilteredFile] = []
+        found = self._only_shown(found, variables)
+        self._tee = self._show(found, variables)
+        stdouts, stderrs = self._copies.begin("stdout", found.stdouts), self._copies.begin("stderr", found.stderrs)
+        if self._capture is not None:
+            captured = self._capture(found.stderrs)  # of files it is told where they are
+            stderrs = {each: captured[each] if path == found.stderrs[each] else path for each, path in stderrs.items()}
+        return replace(found, stdouts=stdouts, stderrs=stderrs)
+
+    def started(self) -> None:
+        """The workers of the round run."""
+        self._copies.opened()
+
+    def end(self) -> None:
+        """The workers of the round have ended: show the rest of what they wrote."""
+        self._copies.end()
+        tee, self._tee = self._tee, None
+        if tee is not None and not tee.stop(_STUCK_S, _REST_S):
+            logger.warning("standard output or error did not take all lines of --tee: the rest is in %s", self.root)
+
+    def _only_shown(self, found: Destinations, variables: Mapping[int, Mapping[str, str]]) -> Destinations:
+        """--ranks-filter: what it leaves out goes to files alone."""
+        hidden = {each for each, own in variables.items() if not self._spec.logs.shows(int(own.get("RANK", each)))}
+
+        def muted(paths: Mapping[int, str]) -> dict[int, str]:
+            return {each: path or (os.devnull if each in hidden else "") for each, path in paths.items()}
+
+        def kept(paths: Mapping[int, str]) -> dict[int, str]:
+            return {each: path for each, path in paths.items() if each not in hidden}
+
+        return replace(
+            found,
+            stdouts=muted(found.stdouts),
+            stderrs=muted(found.stderrs),
+            teed_stdouts=kept(found.teed_stdouts),
+            teed_stderrs=kept(found.teed_stderrs),
+        )
+
+    def _show(self, found: Destinations, variables: Mapping[int, Mapping[str, str]]) -> Tee:
+        """Begin to show the files that are to be shown."""
+        logs, ranks = self._spec.logs, {each: int(own.get("RANK", each)) for each, own in variables.items()}
+        stamped = stamped_by(screen=logs.stamps_screen, files=logs.stamps_files)
+        tails, filtered, views = list[Tail](), list[FilteredFile](), list[View]()
         for stream, paths, needles, path in (
             ("stdout", found.teed_stdouts, self._spec.stdout_filters, found.filtered_stdout),
             ("stderr", found.teed_stderrs, self._spec.stderr_filters, found.filtered_stderr),
@@ -59,27 +111,31 @@ class Output:
             collected = FilteredFile(path, needles) if needles and path else None
             if collected is not None:
                 filtered.append(collected)
-            console = Console(stream)
-            for local_rank, file in paths.items():
+            prefixes = {ranks[each]: self._prefix(each, variables[each]) for each in paths}
+            kind = Folded if logs.fold and len(paths) > 1 else Plain
+            views.append(view := kind(Console(stream), prefixes, stamped))
+            for each, file in paths.items():
                 try:
-                    tails.append(Tail(file, prefixes.get(local_rank, ""), console, collected))
+                    tails.append(
+                        Tail(
+                            file,
+                            ranks[each],
+                            view,
+                            filtered=collected,
+                            prefix=prefixes[ranks[each]],
+                            allowance=Allowance() if logs.fold else None,
+                            files=logs.rotate_files,
+                        )
+                    )
                 except OSError as error:
                     logger.warning("--tee cannot show %s: %s", file, error.strerror or error)
-        self._tee = Tee(tails, filtered)
-        if self._capture is None:
-            return found
-        return Destinations(**{**vars(found), "stderrs": self._capture(found.stderrs)})
-
-    def end(self) -> None:
-        """The workers of the round have ended: show the rest of what they wrote."""
-        tee, self._tee = self._tee, None
-        if tee is not None and not tee.stop(_STUCK_S, _REST_S):
-            logger.warning("standard output or error did not take all lines of --tee: the rest is in %s", self.root)
+        return Tee(tails, filtered, views)
 
     def _prefix(self, local_rank: int, variables: Mapping[str, str]) -> str:
         """Of each line. ``local_rank`` is not always the LOCAL_RANK of the worker's variables."""
-        if not self._spec.prefix_template:
-            return f"[{self._spec.role}{local_rank}]:"
-        return string.Template(self._spec.prefix_template).safe_substitute(
-            role_name=self._spec.role, rank=variables.get("RANK", ""), local_rank=local_rank
+        template = self._spec.prefix_template or (
+            "${host}:${rank} " if self._spec.logs.prefix else "[${role_name}${local_rank}]:"
+        )
+        return string.Template(template).safe_substitute(
+            role_name=self._spec.role, rank=variables.get("RANK", ""), local_rank=local_rank, host=self._host
         )

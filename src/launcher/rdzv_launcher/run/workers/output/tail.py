@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Callable
 
-from rdzv_launcher.run.workers.output.console import Console
+from rdzv_launcher.run.workers.output.allowance import AT_ONCE, Allowance
 from rdzv_launcher.run.workers.output.filtered import FilteredFile
+from rdzv_launcher.run.workers.output.growing_file import GrowingFile
 from rdzv_launcher.run.workers.output.lines import Lines
+from rdzv_launcher.run.workers.output.view import View
 
 _CHUNK = 64 * 1024
 
@@ -16,45 +16,75 @@ _CHUNK = 64 * 1024
 class Tail:
     """Reads what is appended to one file. Not thread-safe."""
 
-    def __init__(self, path: str, prefix: str, console: Console, filtered: FilteredFile | None) -> None:
-        """``prefix`` stands before each line, also in ``filtered``. Raises ``OSError`` if there can be no such file."""
-        # whoever starts the worker may make the file only then
-        self._file = io.FileIO(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
-        self._prefix = prefix
-        self._console = console
-        self._filtered = filtered
+    def __init__(
+        self,
+        path: str,
+        rank: int,
+        view: View,
+        *,
+        filtered: FilteredFile | None = None,
+        prefix: str = "",
+        allowance: Allowance | None = None,
+        files: int = 0,
+    ) -> None:
+        """``rank``: the global one, as ``view`` knows it. ``prefix`` stands before each line in ``filtered``.
+
+        ``allowance``: what is beyond it is left out; none: all is shown. ``files``: how many there may be of a stream
+        that is rotated. Raises ``OSError`` if there can be no such file.
+        """
+        self._file = GrowingFile(path, files)
+        self._path, self._rank, self._view = path, rank, view
+        self._filtered, self._prefix = filtered, prefix
+        self._allowance = allowance if filtered is None else None  # what is collected there is all of it
         self._lines = Lines()
-        self._end: int | None = None
+        self._left: int | None = None
+        """Once it is to stop: how much is still to be passed on."""
 
     def pump(self, on_room: Callable[[], None]) -> int:
         """Pass on some of what is new; returns how many bytes: none without room (``on_room``: there is again)."""
-        if not self._console.has_room(on_room):
+        if not self._view.console.has_room(on_room):
             return 0
-        most = _CHUNK if self._end is None else min(_CHUNK, self._end - self._file.tell())
-        data = self._file.read(most) if most > 0 else b""
+        if self._allowance is not None and not self._keep_up(self._allowance):
+            return 0
+        data = self._file.read(_CHUNK if self._left is None else min(_CHUNK, self._left))
+        if self._left is not None:
+            self._left = self._left - len(data) if data else 0
         if data:
-            self._show(self._lines.feed(data))
-        return len(data or b"")
+            self._take(self._lines.feed(data))
+        return len(data)
+
+    def _keep_up(self, allowance: Allowance) -> bool:
+        """Leave out what is too much; False if nothing may be shown now."""
+        behind, left = self._file.behind(), allowance.left()
+        if behind > max(left, _CHUNK):
+            if left < AT_ONCE and self._left is None:
+                return False
+            self._take(self._lines.feed(b"", final=True))
+            left_out = self._file.skip_to_last(AT_ONCE)
+            self._take([f"({left_out / 2**20:.1f} MiB are left out here: {self._path} has them)\n"])
+            behind -= left_out
+            if self._left is not None:
+                self._left = max(0, self._left - left_out)
+        allowance.take(min(behind, _CHUNK))
+        return True
 
     def stop_here(self) -> None:
         """The worker has ended; what it has started may write on, for which nobody waits. Again: as the first time."""
-        if self._end is None:
-            self._end = os.fstat(self._file.fileno()).st_size
+        if self._left is None:
+            self._left = self._file.behind()
 
     @property
     def is_done(self) -> bool:
         """All was passed on that was there when it was told to stop."""
-        return self._end is not None and self._file.tell() >= self._end
+        return self._left == 0
 
     def close(self) -> None:
         """Pass on a last line without an end, and let go of the file."""
-        self._show(self._lines.feed(b"", final=True))
+        self._take(self._lines.feed(b"", final=True))
         self._file.close()
 
-    def _show(self, lines: list[str]) -> None:
-        prefixed = [self._prefix + line for line in lines]
+    def _take(self, lines: list[str]) -> None:
         if self._filtered is not None:
-            for line in prefixed:
-                self._filtered.take(line)
-        if prefixed:
-            self._console.write("".join(prefixed))
+            for line in lines:
+                self._filtered.take(self._prefix + line)
+        self._view.take(self._rank, lines)

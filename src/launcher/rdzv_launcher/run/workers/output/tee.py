@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from rdzv_launcher.run.workers.output.filtered import FilteredFile
 from rdzv_launcher.run.workers.output.tail import Tail
+from rdzv_launcher.run.workers.output.view import View
 
 logger = logging.getLogger(__name__)
 
@@ -22,9 +23,10 @@ class Tee:
     Workers wait for nobody: what our streams do not take stays in the files until they do.
     """
 
-    def __init__(self, tails: Sequence[Tail], filtered: Sequence[FilteredFile]) -> None:
+    def __init__(self, tails: Sequence[Tail], filtered: Sequence[FilteredFile], views: Sequence[View]) -> None:
         self._tails = list(tails)
         self._filtered = list(filtered)
+        self._views = list(views)
         self._woken = threading.Event()
         self._stopping = self._given_up = False
         self._shown = 0
@@ -75,5 +77,6 @@ class Tee:
             for tail in [each for each in self._tails if each.is_done]:
                 self._tails.remove(tail)
                 tail.close()
+        due = [each.show(final=not self._tails) for each in self._views]
         if not moved and self._tails:
-            self._woken.wait(_INTERVAL_S)
+            self._woken.wait(min([_INTERVAL_S, *(each for each in due if each is not None)]))

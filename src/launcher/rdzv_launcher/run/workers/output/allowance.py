@@ -1,0 +1,30 @@
+"""How much of a flood is shown: more than anybody reads, and little enough to cost next to nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_BURST = 512 << 10
+_RATE = 64 << 10
+AT_ONCE = 32 << 10
+"""What is shown of the newest, each time that much may be shown again."""
+
+
+class Allowance:
+    """Bytes of one worker's stream: ``_BURST`` at first, and then ``_RATE`` in each second. For one thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left, self._at = float(_BURST), clock()
+
+    def left(self) -> int:
+        """How many may be shown now."""
+        now = self._clock()
+        self._left = min(_BURST, self._left + (now - self._at) * _RATE)
+        self._at = now
+        return max(0, int(self._left))
+
+    def take(self, count: int) -> None:
+        """So many are shown."""
+        self._left -= count

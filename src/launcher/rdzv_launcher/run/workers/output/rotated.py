@@ -1,0 +1,32 @@
+"""The files of a stream that is rotated: ``stdout.log`` is written, ``stdout.1.log`` was before, then ``stdout.2.log``.
+
+They end with ``.log`` as all logs of workers do, which stay when an agent's temporary files are removed.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def older(path: str, number: int) -> str:
+    """The path of an older file of the stream; 0 is the one that is written."""
+    stem, extension = os.path.splitext(path)
+    return f"{stem}.{number}{extension}" if number else path
+
+
+def all_of(path: str) -> list[str]:
+    """The files of the stream that there are, the oldest first."""
+    number, found = 1, [path] if os.path.isfile(path) else []
+    while os.path.isfile(older(path, number)):
+        found.insert(0, older(path, number))
+        number += 1
+    return found
+
+
+def rotate(path: str, files: int) -> None:
+    """Make room for a new file at ``path``; of the older ones, at most ``files`` - 1 stay. Raises ``OSError``."""
+    there = 1
+    while there < files - 1 and os.path.exists(older(path, there)):
+        there += 1
+    for number in range(there, 0, -1):
+        os.replace(older(path, number - 1), older(path, number))

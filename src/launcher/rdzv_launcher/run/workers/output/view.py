@@ -1,0 +1,69 @@
+"""How lines of a worker's file become lines on our own streams: as they are, or folded with those of other workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from rdzv_launcher.run.workers.output.console import Console
+from rdzv_launcher.run.workers.output.fold import Fold
+from rdzv_launcher.run.workers.output.stamps import split, stamp
+
+
+class View(Protocol):
+    """One of our streams, for all workers of a round that are shown there. For one thread."""
+
+    @property
+    def console(self) -> Console: ...
+
+    def take(self, rank: int, lines: Sequence[str]) -> None:
+        """Lines of the worker with this global rank, as its file has them."""
+
+    def show(self, *, final: bool = False) -> float | None:
+        """Show what is due (``final``: all there is); seconds until the next is, None if nothing waits."""
+
+
+class Plain:
+    """Each line by itself, at once."""
+
+    def __init__(self, console: Console, prefixes: Mapping[int, str], stamped: Stamped) -> None:
+        self.console, self._prefixes, self._stamped = console, prefixes, stamped
+
+    def take(self, rank: int, lines: Sequence[str]) -> None:
+        prefix = self._prefixes[rank]
+        if lines:
+            self.console.write("".join([f"{time}{prefix}{line}" for time, line in self._stamped(lines)]))
+
+    def show(self, *, final: bool = False) -> float | None:
+        return None
+
+
+class Folded:
+    """What several print alike once."""
+
+    def __init__(self, console: Console, prefixes: Mapping[int, str], stamped: Stamped) -> None:
+        self.console, self._stamped = console, stamped
+        self._fold = Fold(prefixes, console.write)
+
+    def take(self, rank: int, lines: Sequence[str]) -> None:
+        self._fold.take(rank, self._stamped(lines))
+
+    def show(self, *, final: bool = False) -> float | None:
+        return self._fold.show(final=final)
+
+
+Stamped = Callable[[Sequence[str]], Sequence[tuple[str, str]]]
+"""Gives each line of a file what is shown in front of all else, and the line itself."""
+
+
+def stamped_by(*, screen: bool, files: bool) -> Stamped:
+    """``screen``: times are shown; ``files``: the lines in the files have one already."""
+
+    def stamps(lines: Sequence[str]) -> Sequence[tuple[str, str]]:
+        if files:
+            parts = [split(line) for line in lines]
+            return parts if screen else [("", line) for _, line in parts]
+        now = stamp() if screen else ""
+        return [(now, line) for line in lines]
+
+    return stamps
