@@ -11,36 +11,27 @@
 
 #include "exchange.hpp"
 #include "place.hpp"
+#include "socket.hpp"
 
 namespace rdzv::load {
 
 class Client {
  public:
-  Client() = default;
-  Client(Client&& other) noexcept;
-  Client(const Client&) = delete;
-  Client& operator=(const Client&) = delete;
-  Client& operator=(Client&&) = delete;
-  ~Client() { close(); }
-
-  // Makes the socket. Throws LoadError.
-  void open(sa_family_t family, const std::optional<in_addr>& source);
-  // Starts a connection that does not block. Throws ConnectionLost.
-  void connect(const Place& server);
-  // Throws ConnectionLost if the connection under way has failed.
-  void established() const;
-  // With a reset, so that no port is left in TIME_WAIT.
-  void close() noexcept;
+  // As those of the socket.
+  void open(sa_family_t family, const std::optional<in_addr>& source) { socket_.open(family, source); }
+  void connect(const Place& server) { socket_.connect(server); }
+  void established() const { socket_.established(); }
+  void close() noexcept { socket_.close(); }
 
   // Sends what can be sent now. One request that brings a reply may be under way at a time.
   void send(const Exchange& exchange);
   // After the socket has become writable.
-  void flush();
+  void flush() { socket_.flush(); }
   // Reads what is there, after epoll's `events`; true when the reply has become complete.
   // Throws ConnectionLost, or LoadError at the first wrong byte.
   bool receive(std::uint32_t events);
 
-  int fd() const { return fd_; }
+  int fd() const { return socket_.fd(); }
   bool waiting() const { return received_ < reply_.size(); }
   std::string_view awaited() const { return name_; }  // the request whose reply is under way
   bool timed() const { return timed_; }
@@ -51,14 +42,13 @@ class Client {
  private:
   void take(std::string_view part);
 
-  int fd_ = -1;
+  Socket socket_;
   bool timed_ = false;
   Reply reply_;
   std::size_t received_ = 0;
   std::int64_t number_ = 0;
   std::uint64_t sent_ns_ = 0;
   std::string_view name_;
-  std::string unsent_;
 };
 
 }  // namespace rdzv::load

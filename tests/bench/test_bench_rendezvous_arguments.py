@@ -35,7 +35,7 @@ etcd_disk_wal_fsync_duration_seconds_count 6
 
 def settings(**changes) -> RendezvousSettings:
     plain = RendezvousSettings(
-        nodes=(8,), simulate=False, processes=2, delay_ms=0, hosts="loopback", server="agent", etcd_data="/data",
+        nodes=(8,), simulate="", processes=2, delay_ms=0, hosts="loopback", server="agent", etcd_data="/data",
         references="none", ttl=10, limit_s=60, repeats=3, quick=False,
     )  # fmt: skip
     return dataclasses.replace(plain, **changes)
@@ -48,6 +48,9 @@ def settings(**changes) -> RendezvousSettings:
         ("--nodes=3", "--nodes=3: at least 4 nodes are needed"),
         ("--nodes=300", "--nodes=300: 300 processes are too many for one machine (at most 256)\n  Add --simulate"),
         ("--simulate --hosts=loopback --nodes=100000000", "the process of the first node needs 3"),
+        ("--simulate=native --hosts=loopback --nodes=100000000", "the process of the first node needs 200000202"),
+        ("--simulate=native --server=process --nodes=100000000", "the process of the first node needs 100000202"),
+        ("--simulate=fast", "--simulate: 'fast' is none of threads, native"),
         ("--processes=2", "--processes is for --simulate"),
         ("--simulate --processes=0", "--processes=0: a whole number"),
         ("--hosts=there", "--hosts: 'there' is none of auto, namespaces, loopback"),
@@ -106,7 +109,7 @@ def test_what_is_measured(arguments, nodes, repeats, monkeypatch) -> None:
     monkeypatch.setattr(rendezvous, "run", lambda settings, args: asked.append((settings, args)) or 0)
     assert tools.main(["bench", "rendezvous", *arguments]) == 0
     ((found, args),) = asked
-    assert (found.nodes, found.repeats, found.simulate, args.backends) == (nodes, repeats, False, None)
+    assert (found.nodes, found.repeats, found.simulate, args.backends) == (nodes, repeats, "", None)
     assert found.references == "torch-c10d,torch-static"
 
 
@@ -114,10 +117,12 @@ def test_what_is_measured(arguments, nodes, repeats, monkeypatch) -> None:
     ("nodes", "changes", "groups"),
     [
         (4, {}, [[0], [1], [2], [3]]),
-        (4, {"simulate": True}, [[0], [1], [2], [3]]),
-        (8, {"simulate": True}, [[0, 1], [2, 3], [4], [5], [6], [7]]),
-        (8, {"simulate": True, "processes": 9}, [[number] for number in range(8)]),
-        (9, {"simulate": True, "processes": 1}, [[0, 1, 2, 3, 4], [5], [6], [7], [8]]),
+        (4, {"simulate": "threads"}, [[0], [1], [2], [3]]),
+        (8, {"simulate": "threads"}, [[0, 1], [2, 3], [4], [5], [6], [7]]),
+        (8, {"simulate": "threads", "processes": 9}, [[number] for number in range(8)]),
+        (9, {"simulate": "threads", "processes": 1}, [[0, 1, 2, 3, 4], [5], [6], [7], [8]]),
+        (8, {"simulate": "native"}, [[0], [1, 2, 3], [4, 5, 6], [7]]),
+        (4, {"simulate": "native", "processes": 9}, [[0], [1], [2], [3]]),
     ],
 )
 def test_nodes_that_may_be_lost_have_a_process_of_their_own(nodes, changes, groups) -> None:
@@ -126,17 +131,20 @@ def test_nodes_that_may_be_lost_have_a_process_of_their_own(nodes, changes, grou
 
 @pytest.mark.parametrize("nodes", [4, 5, 11, 100, 1024, 4096])
 @pytest.mark.parametrize("processes", [1, 2, 7, 64])
-def test_every_node_is_in_one_process(nodes, processes) -> None:
-    groups = layout(nodes, settings(simulate=True, processes=processes))
+@pytest.mark.parametrize("how", ["threads", "native"])
+def test_every_node_is_in_one_process(nodes, processes, how) -> None:
+    asked = settings(simulate=how, processes=processes)
+    groups = layout(nodes, asked)
     assert [number for group in groups for number in group] == [*range(nodes)]
     assert all(groups)
     assert len(groups) <= processes + 4
-    assert shape(nodes, settings(simulate=True, processes=processes)) == (len(groups), max(map(len, groups)))
+    assert shape(nodes, asked) == (len(groups), max(map(len, groups)))
 
 
 def phase(seconds, **more) -> dict[str, object]:
     return {
         "seconds": seconds, "known_s": None, "per_node": None, "asked": None, "served": None, "nodes_cpu_s": 0.5,
+        "first_cpu_s": None,
         "service_cpu_s": None, "apart_cpu_s": 0.0, "syncs": 0, "sync_s": 0.0,
     } | more  # fmt: skip
 
@@ -240,7 +248,8 @@ def test_static_targets_have_no_further_round() -> None:
         ({}, True, "hosts file", "NOT allowed"),
         ({}, False, "NOT allowed", "relay"),
         ({"delay_ms": 2.5}, True, "a round trip takes 2.5 ms more", "threads of"),
-        ({"simulate": True}, True, "threads of 2 processes", "namespaces"),
+        ({"simulate": "threads"}, True, "threads of 2 processes", "namespaces"),
+        ({"simulate": "native"}, True, "simulated by the load generator in 2 processes", "threads of"),
         ({"hosts": "namespaces"}, True, "network namespaces", "on loopback"),
         ({"ttl": 4}, True, "the rest of the session's 4 s", "session's 10 s"),
     ],

@@ -26,6 +26,7 @@ class Settings:
     grid: tuple[int, int] | None = setting((2, 4), quick=None, minimum=1, none=None, help="nodes and ranks")
     where: str = setting("", choices=("here", "there"), help="place")
     simulate: bool = setting(False, help="as threads")
+    how: str = setting("", choices=("plain", "fast"), alone="plain", help="in which way")
     limit_s: float = setting(60.0, metavar="SECONDS", minimum=1, maximum=3600, help="of a run (default {default})")
     delay_ms: float = setting(0.0, metavar="MS", minimum=0, help="of a round trip")
     warm_up: bool = setting(True, quick=False)
@@ -59,9 +60,11 @@ def test_what_is_not_given_is_the_default_or_that_of_quick() -> None:
 
 def test_each_type_is_read_and_the_manifest_has_it() -> None:
     found = asked(
-        "--sizes=8,1,8", "--which=c,a", "--grid=3x5", "--where=there", "--simulate", "--limit=1.5", "--delay=2"
-    )
-    assert found == Settings(5, (8, 1), ("c", "a"), (3, 5), "there", True, 1.5, 2.0)
+        "--sizes=8,1,8", "--which=c,a", "--grid=3x5", "--where=there", "--simulate", "--how=fast", "--limit=1.5",
+        "--delay=2",
+    )  # fmt: skip
+    assert found == Settings(5, (8, 1), ("c", "a"), (3, 5), "there", True, "fast", 1.5, 2.0)
+    assert asked("--how", "--repeats=2") == Settings(2, how="plain")
     assert asked("--sizes=none", "--grid=none") == Settings(sizes=(), grid=None)
     assert json.loads(json.dumps(dataclasses.asdict(found)))["grid"] == [3, 5]
 

@@ -40,11 +40,12 @@ def setting(
     maximum: float | None = None,
     choices: Sequence[str] = (),
     none: Any = dataclasses.MISSING,
+    alone: str = "",
 ) -> Any:
     """A field of a settings class. Without ``help``, in which ``{default}`` stands for the default, it has no flag.
 
     ``quick``: its value with ``--quick``. ``minimum`` and ``maximum`` hold for each number, ``choices`` for each word.
-    ``none``: what the word "none" means.
+    ``none``: what the word "none" means. ``alone``: what the flag means that is given without a value.
     """
     metadata = {
         "help": help,
@@ -54,6 +55,7 @@ def setting(
         "maximum": maximum,
         "choices": choices,
         "none": none,
+        "alone": alone,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -70,6 +72,8 @@ def add_flags(parser: argparse.ArgumentParser, settings: type, quick: str, facts
             continue
         switch = {"action": "store_const", "const": True}
         kind: dict[str, Any] = switch if hints[field.name] is bool else {"metavar": about["metavar"]}
+        if about["alone"]:
+            kind |= {"nargs": "?", "const": about["alone"]}
         text = about["help"].replace("{default}", as_text(field.default))
         flag = parser.add_argument(flag_of(field.name), dest=field.name, help=text, **kind)
         vars(flag).update(facts)

@@ -15,7 +15,7 @@ from rdzv_launcher.bench.processes.hosts import Network, fits
 from rdzv_launcher.bench.processes.names import hosts_file_only
 from rdzv_launcher.bench.rendezvous.figures import RunData, caption, notes, points
 from rdzv_launcher.bench.rendezvous.run import AlsoMeasured, layout, run_once, shape
-from rdzv_launcher.bench.rendezvous.settings import RendezvousSettings
+from rdzv_launcher.bench.rendezvous.settings import NATIVE, RendezvousSettings
 from rdzv_launcher.bench.rendezvous.targets import (
     RendezvousTarget,
     details,
@@ -59,7 +59,7 @@ def run(asked: RendezvousSettings, args: Namespace) -> int:
         output = running.enter_context(Output("rendezvous", options, as_json=args.json, out=args.out, plugins=plugins))
         given_up = backends.start(found, running, asked_for=args.backends is not None)
         for one in targets:
-            if why := one.why_not(delay=settings.delay_ms > 0):
+            if why := one.why_not(delay=settings.delay_ms > 0, native=settings.simulate == NATIVE):
                 given_up.setdefault(one.name, why)
         prefix = hosts_file_only(guard.directory)
         for nodes in sorted(settings.nodes):
@@ -132,7 +132,7 @@ def _in_one_line(error: RdzvError) -> str:
 def _require_room(nodes: int, settings: RendezvousSettings) -> None:
     """Raises ``UsageError`` where so many nodes cannot be had here."""
     raise_file_limit()
-    processes, first = shape(nodes, settings)
+    processes, fullest = shape(nodes, settings)
     if processes > _MOST_PROCESSES:
         raise UsageError(
             f"--nodes={nodes}: {processes} processes are too many for one machine (at most {_MOST_PROCESSES})",
@@ -141,9 +141,16 @@ def _require_room(nodes: int, settings: RendezvousSettings) -> None:
     if settings.hosts == "namespaces" and not fits(processes):
         raise UsageError(f"--nodes={nodes}: {processes} hosts are too many", remedy="Take --hosts=loopback.")
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = nodes * _FILES_ELSEWHERE + first * _FILES_PER_NODE + _OTHER_FILES
-    if allowed < needed:
-        raise UsageError(
-            f"--nodes={nodes}: the process of the first node needs {needed} open files; it may have {allowed}",
-            remedy="Raise the hard limit (ulimit -Hn), ask for fewer, or for more --processes with --simulate.",
-        )
+    native = settings.simulate == NATIVE
+    serving = nodes * (1 if native and settings.server == "process" else _FILES_ELSEWHERE)
+    of_nodes = fullest * _FILES_PER_NODE
+    for needed, whose in (
+        (serving + (_FILES_PER_NODE if native else of_nodes) + _OTHER_FILES, "the process of the first node"),
+        (of_nodes + _OTHER_FILES, "a process of the nodes"),
+    ):
+        if allowed < needed:
+            raise UsageError(
+                f"--nodes={nodes}: {whose} needs {needed} open files; it may have {allowed}",
+                remedy="Raise the hard limit (ulimit -Hn), ask for fewer, or for more --processes with --simulate. "
+                "With --simulate=native, --server=process takes half of them from the first node.",
+            )

@@ -8,7 +8,7 @@ from typing import Any
 
 from rdzv_launcher.bench.method.points import Point
 from rdzv_launcher.bench.method.turns import Turns
-from rdzv_launcher.bench.rendezvous.settings import RendezvousSettings
+from rdzv_launcher.bench.rendezvous.settings import NATIVE, RendezvousSettings
 from rdzv_launcher.bench.rendezvous.targets import RendezvousTarget
 
 RunData = Mapping[str, Any]
@@ -40,6 +40,11 @@ _SIMULATED = (
     "threads of {processes} processes, whose nodes share an interpreter lock and take longer than as many machines, "
     "and {alone} processes of one node each"
 )
+_NATIVE = """\
+simulated by the load generator in {processes} processes and, the one that is lost, in another; but for
+the first, which is made as an agent makes it, leads and has rank 0. The others ask what an agent's node asks, never
+lead, and have no port at which others see whether they live; at most 512 of a process dial at a time. All ranks are
+checked"""
 _DELAYED = """
 A relay holds up all bytes between a node and the endpoint: a round trip takes {delay:g} ms more. Node 0, where it
 serves the endpoint itself, has no relay; nor has the way to the workers' store."""
@@ -57,6 +62,8 @@ def points(case: str, nodes: int, targets: Sequence[RendezvousTarget], turns: Tu
         ("join", "Time to join", "s", lambda run: _of(run, "join", "seconds"), ""),
         ("loss", "Time to join again after a loss", "s", lambda run: _of(run, "loss", "seconds"), "loss"),
         ("cpu_per_node", "CPU of the join per node", "ms", lambda run: _cpu(run, nodes), "-"),
+        ("cpu_first_join", "CPU of the first node in the join", "s", lambda run: _of(run, "join", "first_cpu_s"), "-"),
+        ("cpu_first_loss", "CPU of the first node after a loss", "s", lambda run: _of(run, "loss", "first_cpu_s"), "-"),
         ("requests_join", "Requests of a node in the join", "requests", lambda run: _requests(run, "join"), "asked"),
         ("requests_loss", "Requests of a node after a loss", "requests", lambda run: _requests(run, "loss"), "lost"),
         ("cpu_per_request", "CPU of the service per request", "us", _per_request, "-"),
@@ -166,7 +173,9 @@ def caption(settings: RendezvousSettings, *, alone: int, names_from_hosts: bool)
     """What is compared, and what is not."""
     layout = "a process each"
     if settings.simulate:
-        layout = _SIMULATED.format(processes=settings.processes, alone=alone)
+        layout = (_NATIVE if settings.simulate == NATIVE else _SIMULATED).format(
+            processes=settings.processes, alone=alone
+        )
     namespaces = settings.hosts == "namespaces"
     text = _CAPTION.format(
         layout=layout,

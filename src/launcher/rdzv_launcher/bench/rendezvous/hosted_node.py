@@ -42,7 +42,8 @@ class HostedNode(BaseNode):
             self.tells = POLLED
 
     def join(self) -> None:
-        self.rank = self._handler.next_rendezvous().rank
+        joined = self._handler.next_rendezvous()
+        self.rank, self.world = joined.rank, joined.world_size
 
     def again(self) -> None:
         if self._counts and not self._coordinates:
@@ -89,7 +90,8 @@ class HostedNode(BaseNode):
     def facts(self) -> dict[str, Any]:
         asked = Counter(self._asked.counts())
         asked["put"] += asked.pop("create", 0)  # to a service they are one request
-        return {
+        round_ = {"round": cast(Any, self._handler)._inner._joining.round} if self._coordinates else {}
+        return round_ | {
             "asked": dict(+asked) if self._counts else None,
             "leads": self._asked.leads,
             "key": self._asked.member_key,

@@ -21,6 +21,7 @@ from typing import Any
 
 from rdzv_launcher.bench.method.turns import DidNotFinish
 from rdzv_launcher.bench.rendezvous.children import Children, NodesProcess
+from rdzv_launcher.bench.rendezvous.native_process import NativeProcess
 from rdzv_launcher.bench.rendezvous.nodes import FIXED
 from rdzv_launcher.bench.rendezvous.phases import (
     NodesState,
@@ -29,6 +30,7 @@ from rdzv_launcher.bench.rendezvous.phases import (
     grown,
     is_plain,
     per_node,
+    wrong_places,
 )
 from rdzv_launcher.bench.rendezvous.process import NodeProcess
 from rdzv_launcher.bench.rendezvous.service import MeasuredService, Served
@@ -54,7 +56,8 @@ class KeptRun:
 
     @staticmethod
     def _process(host: PluginHost, task: Mapping[str, Any], mine: Mapping[str, Any]) -> Callable[[socket.socket], None]:
-        return lambda connection: NodeProcess(connection, host, task, mine).run()
+        made = NativeProcess if task["native"] and 0 not in mine["numbers"] else NodeProcess
+        return lambda connection: made(connection, host, task, mine).run()
 
     def run(self) -> RendezvousSample:
         """All that was asked for. What did not finish is in the sample."""
@@ -161,6 +164,8 @@ class KeptRun:
             start = min(answer["began"] for answer in answers.values())
         now = self._now()
         there = {number: node for number, node in now.nodes.items() if gone is None or number not in gone.numbers}
+        if wrong := wrong_places(there):
+            raise DidNotFinish(f"wrong places: {wrong}")
         return RendezvousPhase(
             seconds=last - start,
             known_s=now.known_at - start if now.known_at is not None and gone is not None else None,
@@ -168,6 +173,7 @@ class KeptRun:
             asked=grown(now.asked(there), before.asked(there)),
             served=grown(now.service.requests, before.service.requests),
             nodes_cpu_s=now.cpu_since(before),
+            first_cpu_s=now.cpu_since(before, self._children.living[0].pid) if self._task["native"] else None,
             service_cpu_s=_since(now.service.cpu_s, before.service.cpu_s),
             apart_cpu_s=_since(now.service.apart_s, before.service.apart_s),
             syncs=now.service.syncs - before.service.syncs,

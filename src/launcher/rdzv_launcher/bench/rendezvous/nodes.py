@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Request
 
 _FIELDS = ("backend", "run_id", "endpoint", "min_nodes", "max_nodes", "nproc_per_node", "node_rank", "local_addr",
@@ -26,6 +27,8 @@ class Node(Protocol):
 
     rank: int
     """Its rank in the last round, -1 before the first."""
+    world: int
+    """How many nodes that round had, 0 before the first."""
     tells: str
 
     def join(self) -> None:
@@ -64,7 +67,7 @@ class BaseNode:
     tells = NOT_TOLD
 
     def __init__(self) -> None:
-        self.rank = -1
+        self.rank, self.world = -1, 0
         self.known_at: float | None = None
         self._over = threading.Event()
 
@@ -90,3 +93,9 @@ def as_request(data: Mapping[str, Any]) -> Request:
 def as_data(request: Request) -> dict[str, Any]:
     """A request that was not prepared yet, as JSON can hold it."""
     return {name: getattr(request, name) for name in _FIELDS} | {"conf": dict(request.conf)}
+
+
+def gave_up(error: Exception) -> dict[str, Any]:
+    """Whatever a backend raises is a result. Its type is told where it is not an error that speaks for itself."""
+    text = str(error).strip() or type(error).__name__
+    return {"gave_up": text if isinstance(error, RdzvError) else f"{type(error).__name__}: {text}"}

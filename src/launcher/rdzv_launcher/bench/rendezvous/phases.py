@@ -27,6 +27,8 @@ class RendezvousPhase:
     """What the service has counted itself."""
     nodes_cpu_s: float
     """CPU time of the processes with nodes."""
+    first_cpu_s: float | None
+    """That of the first node's, in which also the service is where it serves that; None where others share it."""
     service_cpu_s: float | None
     """CPU time of serving, wherever that is."""
     apart_cpu_s: float | None
@@ -72,14 +74,28 @@ class NodesState:
             total.update(self.nodes[number]["asked"])
         return dict(total)
 
-    def cpu_since(self, before: NodesState) -> float:
-        """CPU time since then of the processes that still live."""
-        return sum(now - before.cpu_s[pid][1] for pid, (now, _) in self.cpu_s.items())
+    def cpu_since(self, before: NodesState, only: int | None = None) -> float:
+        """CPU time since then of the processes that still live, or of one of them."""
+        return sum(now - before.cpu_s[pid][1] for pid, (now, _) in self.cpu_s.items() if only in (None, pid))
 
 
 def is_plain(node: Mapping[str, Any]) -> bool:
     """It neither serves nor decides; the node with number 0 may serve the endpoint."""
     return node["number"] > 0 and node["rank"] > 0 and not node["leads"]
+
+
+def wrong_places(nodes: Mapping[int, Mapping[str, Any]]) -> str:
+    """What is wrong with the places of all nodes of a round, whose numbers are the keys; empty if they are right."""
+    ranks = Counter(node["rank"] for node in nodes.values())
+    for number, node in nodes.items():
+        if not 0 <= node["rank"] < len(nodes):
+            return f"node {number} has rank {node['rank']} in a round of {len(nodes)} nodes"
+        if ranks[node["rank"]] > 1:
+            return f"rank {node['rank']} is that of {ranks[node['rank']]} nodes, node {number} is one of them"
+        if node["world"] != len(nodes):
+            return f"node {number} was told a world of {node['world']} nodes, of which there are {len(nodes)}"
+    rounds = {node["round"] for node in nodes.values() if "round" in node}
+    return f"the nodes are in rounds {', '.join(map(str, sorted(rounds)))}" if len(rounds) > 1 else ""
 
 
 def grown(now: Mapping[str, float] | None, before: Mapping[str, float] | None) -> dict[str, float] | None:

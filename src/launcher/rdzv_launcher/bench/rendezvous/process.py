@@ -25,9 +25,8 @@ from rdzv_launcher.bench.backends import TORCH_C10D, TORCH_STATIC
 from rdzv_launcher.bench.method.readings import private_mib
 from rdzv_launcher.bench.processes.hosts import Machine, inside
 from rdzv_launcher.bench.rendezvous.hosted_node import HostedNode
-from rdzv_launcher.bench.rendezvous.nodes import NOT_TOLD, Node, as_request
+from rdzv_launcher.bench.rendezvous.nodes import NOT_TOLD, Node, as_request, gave_up
 from rdzv_launcher.bench.rendezvous.torch_nodes import TorchDynamicNode, TorchStaticNode
-from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.host import PluginHost
 
 _STACK_BYTES = 256 * 1024
@@ -65,13 +64,13 @@ class NodeProcess:
             for number in self._mine["numbers"]:
                 self._nodes[number] = self._node(number)
         except Exception as error:
-            return _gave_up(error)
+            return gave_up(error)
         return {"created": len(self._nodes), "tells": next(iter(self._nodes.values())).tells}
 
     def _node(self, number: int) -> Node:
         request = as_request(self._task["request"])
         request = replace(request, endpoint=self._mine["endpoint"] if number else self._task["request"]["endpoint"])
-        if self._task["ranks"]:
+        if self._task["ranks"] or (number == 0 and self._task["native"]):  # native nodes cannot be rank 0
             request = replace(request, node_rank=number)
         if self._task["says_who_serves"]:
             serves = self._task["first_serves"] and number == 0
@@ -87,7 +86,10 @@ class NodeProcess:
     def _report(self, expect: int, begins: bool) -> dict[str, Any]:
         """What is known of the nodes. If a phase ``begins``, so many of them are ``expect``ed to join in it."""
         cpu_s = time.process_time()
-        nodes = [{"number": number, "rank": node.rank} | node.facts() for number, node in self._nodes.items()]
+        nodes = [
+            {"number": number, "rank": node.rank, "world": node.world} | node.facts()
+            for number, node in self._nodes.items()
+        ]
         known = [node.known_at for node in self._nodes.values() if node.known_at is not None]
         memory = private_mib() - self._private_mib
         if begins:
@@ -132,7 +134,7 @@ class NodeProcess:
                     self._send({"joined": self._wanted, "began": self._began, "last": now})
                 node.wait_over()
         except Exception as error:
-            self._send(_gave_up(error))
+            self._send(gave_up(error))
 
     def _so_far(self) -> dict[str, Any]:
         return {"so_far": self._wanted - 1 - next(self._missing)}
@@ -144,9 +146,3 @@ class NodeProcess:
                 self._connection.sendall(data)
         except OSError:  # the keeper has ended, and so does this process
             os._exit(1)
-
-
-def _gave_up(error: Exception) -> dict[str, Any]:
-    """Whatever a backend raises is a result. Its type is told where it is not an error that speaks for itself."""
-    text = str(error).strip() or type(error).__name__
-    return {"gave_up": text if isinstance(error, RdzvError) else f"{type(error).__name__}: {text}"}

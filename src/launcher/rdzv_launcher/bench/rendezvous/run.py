@@ -16,13 +16,15 @@ from rdzv_launcher.bench.processes.child import Child, module_command
 from rdzv_launcher.bench.processes.hosts import Machine, Network
 from rdzv_launcher.bench.processes.parts import Part
 from rdzv_launcher.bench.rendezvous.nodes import as_data
-from rdzv_launcher.bench.rendezvous.settings import RendezvousSettings
+from rdzv_launcher.bench.rendezvous.settings import NATIVE, RendezvousSettings
 from rdzv_launcher.bench.rendezvous.targets import LATER_S, RendezvousTarget
 from rdzv_plugins.errors import RdzvError
 
 _LOOPBACK = Machine("127.0.0.1")
 _ALONE = 4
 """Nodes that have a process of their own though the others share theirs: one may lead, one be rank 0, two may go."""
+_ALONE_OF_NATIVE = 2
+"""The first leads and is rank 0, and the last may go."""
 _IDLE_S = 6.0
 """In this time each node of torch gives a sign of life: by default every five seconds."""
 _HEARD_OF_S = 25.0
@@ -39,20 +41,21 @@ class AlsoMeasured:
 
 
 def shape(nodes: int, settings: RendezvousSettings) -> tuple[int, int]:
-    """How many processes there are, and how many nodes the first one holds; no other has more."""
-    if not settings.simulate:
-        return nodes, 1
-    alone = min(_ALONE, nodes - 1)
-    each = math.ceil((nodes - alone) / min(settings.processes, nodes - alone))
-    return math.ceil((nodes - alone) / each) + alone, each
+    """How many processes there are, and how many nodes the fullest of them holds."""
+    groups = layout(nodes, settings)
+    return len(groups), max(map(len, groups))
 
 
 def layout(nodes: int, settings: RendezvousSettings) -> list[list[int]]:
-    """The numbers of the nodes in each process."""
-    _, each = shape(nodes, settings)
-    together = nodes - min(_ALONE, nodes - 1) if settings.simulate else nodes
-    groups = [[*range(start, min(start + each, together))] for start in range(0, together, each)]
-    return groups + [[number] for number in range(together, nodes)]
+    """The numbers of the nodes in each process. The first holds node 0, and as many others as any."""
+    if not settings.simulate:
+        return [[number] for number in range(nodes)]
+    native = settings.simulate == NATIVE
+    alone = min(_ALONE_OF_NATIVE if native else _ALONE, nodes - 1)
+    begin, end = (1, nodes - 1) if native else (0, nodes - alone)
+    each = math.ceil((end - begin) / min(settings.processes, end - begin))
+    groups = [[*range(start, min(start + each, end))] for start in range(begin, end, each)]
+    return [[number] for number in range(begin)] + groups + [[number] for number in range(end, nodes)]
 
 
 def run_once(
@@ -95,6 +98,7 @@ def run_once(
             "at_once_s": settings.ttl / 2,
             "idle_s": _IDLE_S if what.idle else 0,
             "loss": what.loss,
+            "native": settings.simulate == NATIVE,
             "service": way.service,
         }
         return _kept(task, prefix if not target.given else [], dict(target.harness.environment), running)

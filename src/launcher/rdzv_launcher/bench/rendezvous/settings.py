@@ -11,6 +11,8 @@ from rdzv_launcher.bench.method.settings import setting
 from rdzv_launcher.bench.processes.hosts import KINDS, may_have_namespaces
 from rdzv_plugins.errors import UsageError
 
+THREADS, NATIVE = "threads", "native"
+"""How nodes are simulated."""
 _LEAST_NODES = 4
 
 
@@ -24,8 +26,14 @@ class RendezvousSettings:
     references: str = setting(
         ",".join(REFERENCES), metavar="A,B", help="torch's own to measure beside, {default}, or none (default both)"
     )
-    simulate: bool = setting(
-        False, help="thousands of nodes: as threads of few processes; without it each node is a process"
+    simulate: str = setting(
+        "",
+        metavar="HOW",
+        choices=(THREADS, NATIVE),
+        alone=THREADS,
+        help="thousands of nodes: as threads of few processes (threads, also without a value), or as light as sockets "
+        "allow, but for the first, which leads (native; for %(native)s without proxies); without it each node is a "
+        "process",
     )
     processes: int = setting(
         0,

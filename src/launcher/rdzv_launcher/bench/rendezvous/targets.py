@@ -61,8 +61,10 @@ class RendezvousTarget:
         """Node 0 serves the endpoint, which it alone may bind."""
         return self.harness.dialled and self.harness.service is None and not self.given
 
-    def why_not(self, *, delay: bool) -> str:
-        """Why it cannot be measured with a delay; empty if it can."""
+    def why_not(self, *, delay: bool, native: bool) -> str:
+        """Why it cannot be measured with a delay, or with native nodes; empty if it can."""
+        if native and not self.native:
+            return "not measured: simulated native nodes speak to a native store alone"
         if delay and not self.harness.dialled:
             return "not measured: its endpoint is not HOST:PORT, so no relay can stand in front of it"
         return ""

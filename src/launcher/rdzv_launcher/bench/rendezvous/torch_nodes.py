@@ -50,7 +50,8 @@ class TorchDynamicNode(BaseNode):
         super().again()
 
     def join(self) -> None:
-        self.rank = self._handler.next_rendezvous().rank
+        joined = self._handler.next_rendezvous()
+        self.rank, self.world = joined.rank, joined.world_size
 
     def facts(self) -> dict[str, Any]:
         return {"asked": dict(self._asked), "leads": False, "key": ""}
@@ -89,7 +90,8 @@ class TorchStaticNode(BaseNode):
         )
 
     def join(self) -> None:
-        self.rank = self._handler.next_rendezvous().rank
+        joined = self._handler.next_rendezvous()
+        self.rank, self.world = joined.rank, joined.world_size
 
     def facts(self) -> dict[str, Any]:
         return {"asked": None, "leads": False, "key": ""}
