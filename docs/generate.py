@@ -1,8 +1,9 @@
-"""Writes docs/reference/{hooks,options,errors,capabilities}.md from the code: ``python docs/generate.py [--check]``.
+"""Writes pages of docs/reference/ from the code: ``python docs/generate.py [--check]``.
 
-A page has two parts. What is above its marker is written by hand and kept; what is below comes from docstrings and
-from the options that the built-in backends declare. A hook, option, error or capability without its text stops the
-generator, which names all of them. Nothing here imports torch: the pages are those of any machine.
+They are hooks, options, errors, capabilities and metrics. A page has two parts. What is above its marker is written by
+hand and kept; what is below comes from docstrings, from the options that the built-in backends declare, and from the
+metrics that are declared. A hook, option, error or capability without its text stops the generator, which names all of
+them. Nothing here imports torch: the pages are those of any machine.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rdzv_launcher.run.metrics.agent import AGENT
+from rdzv_launcher.run.metrics.declared import Metric
+from rdzv_launcher.run.metrics.store import STORE
 from rdzv_plugins import errors, hookspecs
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
@@ -243,6 +247,18 @@ def capabilities(kind: type[Capability], source: str, backends: Sequence[Backend
     return "\n\n".join(pages)
 
 
+def metrics(declared: Sequence[tuple[str, Sequence[Metric]]]) -> str:
+    """The page of metrics: a table for each kind of process, with the names under which values are stored."""
+    head = ["name", "type", "labels", "what"]
+    pages = []
+    for heading, of in declared:
+        rows = [
+            [f"`{each.sample}`", each.kind, ", ".join(f"`{name}`" for name in each.labels), each.help] for each in of
+        ]
+        pages += [f"## {heading}", table(head, rows)]
+    return "\n\n".join(pages)
+
+
 def _texts_of_members(kind: type[Capability], source: str) -> dict[Capability, str]:
     """The string that follows each member of the enumeration in its source."""
     (body,) = (node.body for node in ast.parse(textwrap.dedent(source)).body if isinstance(node, ast.ClassDef))
@@ -275,6 +291,7 @@ def pages() -> dict[Path, str]:
         "options.md": options([(e.backend, inspect.getdoc(import_module(e.record.value)) or "") for e in entries]),
         "errors.md": error_tree(classes),
         "capabilities.md": capabilities(Capability, inspect.getsource(Capability), backends),
+        "metrics.md": metrics([("Of an agent", AGENT), ("Of rdzv serve", STORE)]),
     }
     return {REFERENCE / name: _kept(REFERENCE / name) + "\n" + text + "\n" for name, text in written.items()}
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from rdzv_launcher.run.health import server as server_module
-from rdzv_launcher.run.health.answers import Health
+from rdzv_launcher.run.health.answers import Answer, Health
 from rdzv_launcher.run.health.http import MOST_BYTES, Wanted, read_request, response
 from rdzv_launcher.run.health.pulse import Pulse
 from rdzv_launcher.run.health.readiness import readiness
@@ -67,7 +67,8 @@ def test_who_asks_is_told(server: HealthServer, health: Health) -> None:
     health.tell_by(lambda: (True, "works: node 1 of 4"))
     assert get(server.port, "/readyz?verbose") == (200, "works: node 1 of 4\n")
     assert get(server.port, "/readyz", "HEAD") == (200, "")
-    assert get(server.port, "/metrics") == (404, "there are /healthz and /readyz\n")
+    assert get(server.port, "/metric") == (404, "there are /healthz, /readyz and /metrics\n")
+    assert get(server.port, "/metrics")[0] == 503, "there is nothing to measure yet"
     assert get(server.port, "/readyz", "POST")[0] == 405
 
 
@@ -140,6 +141,24 @@ def test_those_who_ask_for_nothing_cost_nobody_else_the_answer(server: HealthSer
         assert idle[0].recv(1) == b"", "the first has had its time"
 
 
+def test_those_who_ask_and_do_not_read_cost_nobody_else_the_answer() -> None:
+    """A long answer, which no socket takes at once, asked for by more than there are places."""
+    text = "a" * 2**22
+
+    class Long:
+        def answer(self, path: str) -> Answer:
+            return Answer(200, text if path == "/long" else "short")
+
+    with contextlib.ExitStack() as stack:
+        opened = HealthServer(Long(), socket.create_server(("127.0.0.1", 0)))
+        stack.callback(opened.close)
+        for _ in range(server_module._MOST * 2):
+            each = stack.enter_context(socket.create_connection(("127.0.0.1", opened.port), timeout=20))
+            each.sendall(b"GET /long HTTP/1.1\r\n\r\n")
+        assert get(opened.port, "/short") == (200, "short\n")
+        assert get(opened.port, "/long") == (200, f"{text}\n")
+
+
 def test_a_slow_one_is_dropped_when_its_time_is_over(health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_SECONDS", 0.2)
     opened = HealthServer.open(health, free_port())
@@ -193,7 +212,8 @@ def test_sentences_of_the_stages() -> None:
 
 
 def test_who_does_not_ask_for_it_does_not_pay_for_a_http_server() -> None:
-    check = "import sys, rdzv_launcher.run.launch; assert 'http.server' not in sys.modules"
+    names = "{'http.server', 'prometheus_client', 'rdzv_launcher.run.metrics.agent'}"
+    check = f"import sys, rdzv_launcher.run.launch; assert not {names} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", check], check=True)
 
 

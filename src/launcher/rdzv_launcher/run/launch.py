@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,10 +49,11 @@ from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.create import create_handler
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.errors import PeerFailed
-from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.interfaces import Failure, RoundEvent
 from rdzv_plugins.questions import HANG, NOTICE, STANDSTILL, Question
 
 if TYPE_CHECKING:
+    from rdzv_launcher.run.metrics.agent import AgentFigures
     from rdzv_launcher.run.timeline.recorder import Recorder
 
 logger = logging.getLogger(__name__)
@@ -135,6 +136,10 @@ class Launch:
         self._farewell = ""
         self._event_log = event_log
         self._timeline = _timeline(start, handler)
+        figures = _figures(start) if start.own.health_port else None
+        observers = [each for each in (self._timeline, figures) if each is not None]
+        if observers:
+            handler.tell_events(lambda event: _tell_all(observers, event))
         monitor = WorkerMonitor(Path(directory.pipes), self._wrote)
         self._output = Output(spec, layout, monitor.attach, directory.log_pipes)
         self._stacks = NodeStacks(self._node, directory.path)
@@ -187,8 +192,10 @@ class Launch:
             on_late=lambda why: self._stacks.store_of_peers(handler.questions, why),
             pulse=pulse,
             notices=self._notices,
-            observer=self._timeline,
+            observers=observers,
         )
+        if figures is not None:
+            figures.publish(health, lambda: (self._loop.decisions, self._loop.group))
         health.tell_by(lambda: readiness(self._loop.decisions.stage, self._loop.group, handler.waits_for()))
         self._run_id = handler.get_run_id()
         self._hangs = NodeHangs(
@@ -318,9 +325,19 @@ def _timeline(start: Preparation, handler: HostedHandler) -> Recorder | None:
         return None
     from rdzv_launcher.run.timeline.recorder import Recorder  # what most launches do not need
 
-    recorder = Recorder.open(start.own.timeline, handler.get_run_id(), handler.get_backend())
-    handler.tell_events(recorder.saw)
-    return recorder
+    return Recorder.open(start.own.timeline, handler.get_run_id(), handler.get_backend())
+
+
+def _tell_all(observers: Sequence[Recorder | AgentFigures], event: RoundEvent) -> None:
+    for each in observers:
+        each.saw(event)
+
+
+def _figures(start: Preparation) -> AgentFigures:
+    from rdzv_launcher.run.metrics.agent import AgentFigures  # what most launches do not need
+
+    request = start.request
+    return AgentFigures(request.max_nodes, start.spec.max_restarts, run=request.run_id, backend=request.backend)
 
 
 def _workers_of(group: WorkerGroup) -> tuple[Worker, ...]:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
-from rdzv_plugins.options import parse_conf, parse_options
+from rdzv_plugins.kvstore.sockets.listening import bind_exactly
+from rdzv_plugins.options import PortRange, parse_conf, parse_options
+
+if TYPE_CHECKING:
+    from rdzv_plugins.kvstore.native.server import StoreServer
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +43,15 @@ def configure(commands: Any) -> None:
         "--threads", type=int, default=0, help="event loops, at most 64; 0: half of the processors, at most 8"
     )
     parser.add_argument(
+        "--metrics-port",
+        "--metrics_port",
+        type=int,
+        default=0,
+        metavar="PORT",
+        help="answer /metrics by HTTP, for Prometheus, on this port of the same HOST; 0: on none (needs "
+        "'rdzv-plugins[metrics]')",
+    )
+    parser.add_argument(
         "--rdzv-conf",
         "--rdzv_conf",
         default="",
@@ -51,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
 
     if not 0 <= args.threads <= MOST_THREADS:
         raise UsageError(f"--threads={args.threads} is not from 0 to {MOST_THREADS}")
+    if not 0 <= args.metrics_port <= 65535:
+        raise UsageError(f"--metrics-port={args.metrics_port} is no port", remedy="1 to 65535, or 0 for none.")
     limits = parse_options(StoreLimits, parse_conf(args.rdzv_conf), "rdzv serve")
     endpoint = _endpoint(args.rdzv_endpoint)
     # Blocked before the server's threads start, and taken by the wait below: none is lost in between. One that was
@@ -58,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
     endings = {number for number in _END if signal.getsignal(number) is not signal.SIG_IGN}
     signal.pthread_sigmask(signal.SIG_BLOCK, endings)
     raise_file_limit()
-    with StoreServer(endpoint.host, endpoint.port, threads=args.threads, limits=limits) as server:
+    metrics = _listen_for_scrapes(endpoint.host, args.metrics_port)
+    with StoreServer(endpoint.host, endpoint.port, threads=args.threads, limits=limits) as server, metrics(server):
         shown = Endpoint(endpoint.host or "*", server.port)
         note = " (loopback: only this machine can reach it)" if endpoint.is_loopback else ""
         try:
@@ -71,6 +89,25 @@ def run(args: argparse.Namespace) -> int:
     accepted = stats["connections"]["accepted"]
     print(f"{ended_by}: served {accepted} connection(s), {requests} request(s)", file=sys.stderr, flush=True)
     return 0
+
+
+def _listen_for_scrapes(host: str, port: int) -> Callable[[StoreServer], contextlib.AbstractContextManager[object]]:
+    """What serves the metrics of a server. Raises ``AddressInUse``, ``UsageError`` or ``MissingDependency``."""
+    if not port:
+        return lambda server: contextlib.nullcontext()
+    from rdzv_launcher.run.health.answers import MetricsAlone
+    from rdzv_launcher.run.health.server import HealthServer
+    from rdzv_launcher.run.metrics.page import MetricsPage, check_installed
+    from rdzv_launcher.run.metrics.store import STORE, read_store
+
+    check_installed()
+    listener = bind_exactly(host, PortRange(port, port), f"--metrics-port={port}")
+
+    def serve(server: StoreServer) -> contextlib.AbstractContextManager[object]:
+        page = MetricsPage(STORE, lambda: read_store(server.stats()))
+        return contextlib.closing(HealthServer(MetricsAlone(page), listener))
+
+    return serve
 
 
 def _endpoint(text: str) -> Endpoint:

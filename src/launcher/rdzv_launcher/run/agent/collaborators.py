@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.exit_barrier import KnowsOthers
 from rdzv_launcher.run.agent.steps import Step
@@ -90,33 +91,20 @@ class NoNotices:
         """Do nothing."""
 
 
-class Observer(Protocol):
-    """Is told what the agent hears and does, for a timeline. Returns at once, and raises nothing.
+class Observer:
+    """Is told what the agent hears, decides and does. Returns at once, and raises nothing. Here it does nothing.
 
     ``group``: the workers of the newest round; None before the first.
     """
 
     def heard(self, event: Event, group: WorkerGroup | None) -> None:
         """``event`` is about to be decided upon."""
-        ...
+
+    def decided(self, event: Event, decisions: Decisions) -> None:
+        """``event`` was decided upon; its steps are about to be taken."""
 
     def takes(self, step: Step, group: WorkerGroup | None) -> None:
         """``step`` is about to be taken."""
-        ...
 
     def started(self, group: WorkerGroup) -> None:
         """The workers of ``group`` run, with their pids in it."""
-        ...
-
-
-class NoObserver:
-    """Is told everything, and keeps nothing."""
-
-    def heard(self, event: Event, group: WorkerGroup | None) -> None:
-        """Do nothing."""
-
-    def takes(self, step: Step, group: WorkerGroup | None) -> None:
-        """Do nothing."""
-
-    def started(self, group: WorkerGroup) -> None:
-        """Do nothing."""

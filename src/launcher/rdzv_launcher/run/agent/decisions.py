@@ -97,6 +97,11 @@ class Decisions:
         return self._used
 
     @property
+    def running(self) -> frozenset[int]:
+        """The workers whose end has not been told, by local rank."""
+        return self._running
+
+    @property
     def wake_at(self) -> float | None:
         """When ``TimePassed`` is to be told, unless something happens before; None: nothing is timed."""
         times = [time for time in (self._stop_by, self._hint_at, self._join_at) if time is not None]

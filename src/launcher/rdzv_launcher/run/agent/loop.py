@@ -14,11 +14,11 @@ import queue
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.collaborators import NoNotices, NoObserver, Notices, Observer, Rendezvous, Workers
+from rdzv_launcher.run.agent.collaborators import NoNotices, Notices, Observer, Rendezvous, Workers
 from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.exit_barrier import ExitBarrier
@@ -77,13 +77,13 @@ class AgentLoop:
         on_late: Callable[[str], None] = lambda why: None,
         pulse: Pulse | None = None,
         notices: Notices | None = None,
-        observer: Observer | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         """``workers``, ``signals`` and ``notices`` put what happens into ``inbox``; ``on_late`` is the exit barrier's.
 
         ``pulse`` is told that the main thread goes on.
         """
-        self._notices, self._observer = notices or NoNotices(), observer or NoObserver()
+        self._notices, self._observers = notices or NoNotices(), observers
         self._on_late = on_late
         self._settings = settings
         self._rendezvous, self._workers = rendezvous, workers
@@ -127,7 +127,8 @@ class AgentLoop:
             while True:
                 event: Event | None = None
                 for step in todo:
-                    self._observer.takes(step, self._group)
+                    for each in self._observers:
+                        each.takes(step, self._group)
                     if isinstance(step, steps.End):
                         return step
                     event = self._take(step)
@@ -140,10 +141,14 @@ class AgentLoop:
     def _tell(self, event: Event) -> tuple[Step, ...]:
         if isinstance(event, events.SignalArrived | events.GraceOver):
             self._signals.taken()
-        self._observer.heard(event, self._group)
+        for each in self._observers:
+            each.heard(event, self._group)
         if self._decisions.stage == "working":
             self._failures.note(event)
-        return self._decisions.handle(event, time.monotonic())
+        todo = self._decisions.handle(event, time.monotonic())
+        for each in self._observers:
+            each.decided(event, self._decisions)
+        return todo
 
     def _note_simultaneous(self) -> None:
         """The workers are about to be stopped: those whose ends are in the inbox have not ended for that."""
@@ -288,7 +293,8 @@ class AgentLoop:
         except Exception as error:
             self._workers.kill_all()
             return events.StartFailed(error)
-        self._observer.started(self._group)
+        for each in self._observers:
+            each.started(self._group)
         now = time.monotonic()
         self._failures.started(now)
         self._look_at, self._stuck_at = now + self._settings.monitor_interval, self._stuck.look_at(now)

@@ -50,8 +50,8 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="PORT",
-        help="answer /healthz and /readyz by HTTP on this port; 0: on none (also TORCHELASTIC_HEALTH_CHECK_PORT, or "
-        "--rdzv-conf health_port=PORT)",
+        help="answer /healthz, /readyz and /metrics by HTTP on this port; 0: on none (also "
+        "TORCHELASTIC_HEALTH_CHECK_PORT, or --rdzv-conf health_port=PORT)",
     )
     ours.add_argument(
         "--preempt-grace",

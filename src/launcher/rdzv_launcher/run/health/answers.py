@@ -5,21 +5,57 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from rdzv_launcher.run.health.http import TEXT
 from rdzv_launcher.run.health.pulse import Pulse
+from rdzv_launcher.run.metrics.page import CONTENT_TYPE, MetricsPage
+from rdzv_plugins.errors import MissingDependency
 
 logger = logging.getLogger(__name__)
 
-ALIVE, READY = "/healthz", "/readyz"
-_OK, _NOT_FOUND, _UNAVAILABLE = 200, 404, 503
+ALIVE, READY, METRICS = "/healthz", "/readyz", "/metrics"
+_OK, _NOT_FOUND, _FAILED, _NOT_INSTALLED, _UNAVAILABLE = 200, 404, 500, 501, 503
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A status of HTTP, and a sentence for people."""
+    """A status of HTTP, and a sentence for people, or what ``kind`` says."""
 
     status: int
     text: str
+    kind: str = TEXT
+
+
+class Pages(Protocol):
+    """What a server of these answers has: whose they are."""
+
+    def answer(self, path: str) -> Answer:
+        """The answer to a request for ``path``. Any thread; raises nothing, and waits for nobody."""
+        ...
+
+
+class MetricsAlone:
+    """For a process whose health nobody asks for here."""
+
+    def __init__(self, metrics: MetricsPage) -> None:
+        self._metrics = metrics
+
+    def answer(self, path: str) -> Answer:
+        if path.partition("?")[0] == METRICS:
+            return metrics_answer(self._metrics)
+        return Answer(_NOT_FOUND, f"there is {METRICS}")
+
+
+def metrics_answer(metrics: MetricsPage) -> Answer:
+    """The metrics; a sentence if they cannot be had."""
+    try:
+        return Answer(_OK, metrics.text(), CONTENT_TYPE)
+    except MissingDependency as error:
+        return Answer(_NOT_INSTALLED, f"{error}. {error.remedy}")
+    except Exception as error:
+        logger.debug("the metrics cannot be told", exc_info=True)
+        return Answer(_FAILED, f"the metrics cannot be told: {type(error).__name__}: {error}")
 
 
 class Health:
@@ -29,6 +65,11 @@ class Health:
         """``patience``: for so many seconds the main thread may be later than it has said."""
         self._pulse, self._patience = pulse, patience
         self._readiness: Callable[[], tuple[bool, str]] = lambda: (False, "this node is about to join the others")
+        self._metrics: MetricsPage | None = None
+
+    def measure_by(self, metrics: MetricsPage) -> None:
+        """From now on these are the metrics."""
+        self._metrics = metrics
 
     def tell_by(self, readiness: Callable[[], tuple[bool, str]]) -> None:
         """From now on ``readiness`` says whether the workers work, and in a sentence what is going on. Any thread."""
@@ -42,7 +83,11 @@ class Health:
         if path == READY:
             ready, text = self._state()
             return Answer(_OK if ready else _UNAVAILABLE, text)
-        return Answer(_NOT_FOUND, f"there are {ALIVE} and {READY}")
+        if path == METRICS:
+            if self._metrics is None:
+                return Answer(_UNAVAILABLE, "there are no metrics before this node begins to join the others")
+            return metrics_answer(self._metrics)
+        return Answer(_NOT_FOUND, f"there are {ALIVE}, {READY} and {METRICS}")
 
     def _alive(self) -> Answer:
         overdue = self._pulse.overdue()

@@ -17,6 +17,8 @@ _REASONS = {
     404: "Not Found",
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    501: "Not Implemented",
     503: "Service Unavailable",
 }
 
@@ -43,12 +45,15 @@ def read_request(data: bytes) -> Wanted | None:
     return Wanted(line["path"].decode("ascii"), head=line["method"] == b"HEAD")
 
 
-def response(status: int, text: str, *, head: bool = False) -> bytes:
-    """All of it. The connection is to be closed then."""
-    body = f"{text}\n".encode(errors="replace")
+TEXT = "text/plain; charset=utf-8"
+
+
+def response(status: int, text: str, *, kind: str = TEXT, head: bool = False) -> bytes:
+    """All of it; ``kind`` is the type of its content. The connection is to be closed then."""
+    body = f"{text.removesuffix(chr(10))}\n".encode(errors="replace")
     lines = [
         f"HTTP/1.1 {status} {_REASONS[status]}",
-        "Content-Type: text/plain; charset=utf-8",
+        f"Content-Type: {kind}",
         f"Content-Length: {len(body)}",
         "Cache-Control: no-store",
         "Connection: close",

@@ -1,4 +1,4 @@
-"""Answers ``/healthz`` and ``/readyz`` on a thread of its own, whatever the agent's main thread does.
+"""Answers requests by HTTP for a few pages on a thread of its own, whatever the other threads do.
 
 Whoever can reach the port may ask, and may ask wrongly, slowly or without end: a connection has a few seconds and a few
 kilobytes, there are few at a time, and one too many costs the oldest its place. Nothing here ever blocks.
@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 
-from rdzv_launcher.run.health.answers import Health
+from rdzv_launcher.run.health.answers import Health, Pages
 from rdzv_launcher.run.health.http import MOST_BYTES, read_request, response
 from rdzv_plugins.errors import AddressInUse
 from rdzv_plugins.kvstore.sockets.listening import bind
@@ -42,9 +42,9 @@ class _Connection:
 class HealthServer:
     """Serves from ``open`` to ``close``. Its methods are for one thread."""
 
-    def __init__(self, health: Health, listener: socket.socket) -> None:
+    def __init__(self, pages: Pages, listener: socket.socket) -> None:
         """Takes over ``listener``."""
-        self._health, self._listener = health, listener
+        self._pages, self._listener = pages, listener
         self._listener.setblocking(False)
         self._connections: dict[socket.socket, _Connection] = {}
         self._accept_at = 0.0
@@ -82,8 +82,8 @@ class HealthServer:
         while not self._closed:
             try:
                 self._turn()
-            except Exception:  # the agent has to go on being asked, whatever went wrong
-                logger.exception("the thread that tells how this agent is met an error")
+            except Exception:  # whoever asks next is to be answered, whatever went wrong
+                logger.exception("the thread that tells how this process is met an error")
                 time.sleep(_PAUSE_S)
 
     def _turn(self) -> None:
@@ -143,10 +143,10 @@ class HealthServer:
                 self._drop(connection)
             return
         if wanted.refused:
-            connection.reply = response(wanted.refused, "not a request for /healthz or /readyz")
+            connection.reply = response(wanted.refused, "not a request that is answered here")
         else:
-            answer = self._health.answer(wanted.path)
-            connection.reply = response(answer.status, answer.text, head=wanted.head)
+            answer = self._pages.answer(wanted.path)
+            connection.reply = response(answer.status, answer.text, kind=answer.kind, head=wanted.head)
         self._selector.modify(connection.client, selectors.EVENT_WRITE)
 
     def _drop(self, connection: _Connection) -> None:

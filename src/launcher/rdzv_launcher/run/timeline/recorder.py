@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rdzv_launcher.run.agent import events, steps
+from rdzv_launcher.run.agent.collaborators import Observer
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.summary import describe, describe_exit
@@ -36,8 +37,8 @@ _CLOSE_S = 2.0
 """How long the end of an agent waits for what is not written yet."""
 
 
-class Recorder:
-    """One per agent; an ``Observer``. Thread-safe. Nothing that it is told may keep the caller waiting."""
+class Recorder(Observer):
+    """One per agent. Thread-safe. Nothing that it is told may keep the caller waiting."""
 
     def __init__(
         self, run: str, sinks: Sequence[Sink], *, backend: str = "", agent: str = "", host: str = "", most: int = _MOST

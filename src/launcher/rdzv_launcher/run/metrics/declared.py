@@ -1,0 +1,44 @@
+"""What a metric is: its name, kind and help. The reference page and the answer to a scrape are made of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A family of OpenMetrics. A unit is the end of the name, as Prometheus has it: ``_seconds``, ``_bytes``."""
+
+    name: str
+    """Without ``_total`` or ``_info``."""
+    kind: Literal["counter", "gauge", "info", "stateset"]
+    help: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """``seconds``, ``bytes``, or empty: a number of things."""
+        last = self.name.rpartition("_")[2]
+        return last if last in ("seconds", "bytes") else ""
+
+    @property
+    def sample(self) -> str:
+        """The name under which its values are stored, and asked for."""
+        return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
+
+
+class Reading(NamedTuple):
+    """A value of a metric, for one set of its labels."""
+
+    metric: Metric
+    value: float
+    labels: Mapping[str, str]
+
+
+def reading(metric: Metric, value: float, /, **labels: str) -> Reading:
+    """Raises ``ValueError`` for other labels than those that are declared."""
+    if set(labels) != set(metric.labels):
+        raise ValueError(f"{metric.name} has the labels {metric.labels}, not {sorted(labels)}")
+    return Reading(metric, value, labels)

@@ -1,0 +1,143 @@
+"""Metrics without a job: their names, the text that is told of them, and the dashboard that asks for them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from rdzv_launcher.run.agent import events
+from rdzv_launcher.run.agent.decisions import Decisions
+from rdzv_launcher.run.agent.limits import Limits
+from rdzv_launcher.run.health.answers import MetricsAlone
+from rdzv_launcher.run.metrics import agent as agent_metrics
+from rdzv_launcher.run.metrics.agent import AGENT, AgentFigures
+from rdzv_launcher.run.metrics.declared import Metric, reading
+from rdzv_launcher.run.metrics.page import MetricsPage
+from rdzv_launcher.run.metrics.store import STORE
+from rdzv_plugins.interfaces import Failure, RoundEvent
+
+ALL = (*AGENT, *STORE)
+DASHBOARD = Path(__file__).parents[2] / "examples/grafana/rdzv-plugins.json"
+OTHER_UNITS = r"milliseconds|millis|ms|sec|secs|minutes|hours|days|kb|mb|kib|mib|bits|percent"
+
+
+@pytest.mark.parametrize("metric", ALL, ids=lambda each: each.name)
+def test_names_keep_the_rules_of_prometheus(metric: Metric) -> None:
+    """Those that ``promtool check metrics`` has."""
+    assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", metric.name), "no capitals, no colons"
+    assert not re.search(r"_(total|info|created|count|sum|bucket)$", metric.name), "endings of samples"
+    assert not re.search(r"(^|_)(counter|gauge|histogram|summary|stateset)(_|$)", metric.name), "no types in names"
+    assert not re.search(rf"_({OTHER_UNITS})$", metric.name), "base units"
+    assert metric.help.endswith(".")
+    assert len(metric.labels) <= 1 or metric.kind == "info", "few labels"
+    assert not {"le", "quantile", "job", "instance"} & set(metric.labels)
+    assert metric.kind != "stateset" or metric.labels == (metric.name,)
+
+
+def test_names_are_there_once() -> None:
+    assert len({each.name for each in ALL}) == len(ALL)
+
+
+def test_a_label_that_is_not_declared_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match=r"rdzv_agent_rounds has the labels \('cause',\), not \['why'\]"):
+        reading(agent_metrics.ROUNDS, 1, why="first")
+
+
+def test_what_a_stranger_has_written_breaks_no_line() -> None:
+    """A run's id is told as a label: here it is text that would end the line, and begin another metric."""
+    figures = AgentFigures(2, 0, run='a"} 1\nrdzv_agent_restarts_total 99\n\x1b[2J', backend="parallel")
+    decisions = Decisions(Limits(workers=1), host="a", pid=1)
+    text = MetricsPage(AGENT, lambda: figures.read(decisions, None)).text()
+    families = {each.name: each for each in text_string_to_metric_families(text)}
+    assert families["rdzv_agent_restarts"].samples[0].value == 0
+    assert families["rdzv_agent"].samples[0].labels["run"].startswith('a"} 1')
+    assert "\x1b" not in text
+
+
+def test_a_flood_reads_the_figures_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment, read = [100.0], []
+    monkeypatch.setattr("time.monotonic", lambda: moment[0])
+    page = MetricsPage(STORE, lambda: read.append(1) or ())
+    texts = {page.text() for _ in range(100)}
+    assert (len(texts), len(read)) == (1, 1)
+    moment[0] += 1.0
+    page.text()
+    assert len(read) == 2
+
+
+def test_without_the_extra_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)  # type: ignore[arg-type]
+    answer = MetricsAlone(MetricsPage((), tuple)).answer("/metrics")
+    assert answer.status == 501
+    assert "pip install 'rdzv-plugins[metrics]'" in answer.text
+
+
+def test_figures_that_cannot_be_read_cost_this_answer_alone() -> None:
+    def fail() -> tuple[()]:
+        raise KeyError("loops")
+
+    pages = MetricsAlone(MetricsPage(STORE, fail))
+    assert pages.answer("/metrics").status == 500
+    assert "the metrics cannot be told: KeyError: 'loops'" in pages.answer("/metrics?x=1").text
+    assert pages.answer("/healthz").status == 404
+
+
+FAILURE = Failure(0, 0, 0, "a", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("heard", "over", "cause"),
+    [
+        ([events.WorkerEnded(1, 0, 3), events.GroupEnded(1), events.PeersAnswered(False)], "", "failure"),
+        ([events.WorkerEnded(1, 0, 3), events.GroupEnded(1), events.PeersAnswered(True)], "lost", "lost"),
+        ([events.WorkerEnded(1, 0, 3), events.GroupEnded(1), events.PeersAnswered(True)], "", "lost"),
+        ([events.GroupEnded(1), events.PeersAnswered(False)], "", "failure"),
+        ([events.Hung(1, FAILURE), events.GroupEnded(1), events.PeersAnswered(False)], "", "hang"),
+        ([events.Fenced(), events.GroupEnded(1), events.PeersAnswered(True)], "lost", "fenced"),
+        ([events.NodesWait(), events.GroupEnded(1)], "lost", "lost"),
+        ([events.NodesWait(), events.GroupEnded(1)], "asked", "peer"),
+        ([events.NodesWait(), events.GroupEnded(1)], "came", "joined"),
+        ([events.NodesWait(), events.GroupEnded(1)], "", "unknown"),
+        ([events.WorkerEnded(1, 0, 0), events.MustRunAgain(), events.GroupEnded(1)], "asked", "peer"),
+    ],
+)
+def test_a_round_is_counted_under_what_led_to_it(
+    heard: list[events.Event], over: Literal["", "lost", "asked", "came"], cause: str
+) -> None:
+    figures = AgentFigures(2, 3, run="a", backend="b")
+    decisions = Decisions(Limits(workers=1, max_restarts=3), host="a", pid=1)
+    decisions.begin()
+    for event in [events.Joined(0), *heard, events.RestartAllowed(), events.Joined(0)]:
+        decisions.handle(event, 0.0)
+        figures.decided(event, decisions)
+        if over and isinstance(event, events.GroupEnded):  # it may be told later than the agent has asked
+            figures.saw(RoundEvent("over", 1, cause=over))
+            figures.saw(RoundEvent("placed", 2, 0, 2))
+    assert decisions.generation == 2, "the events lead to another round"
+    rounds = {
+        labels["cause"]: value for metric, value, labels in figures.read(decisions, None) if "rounds" in metric.name
+    }
+    assert {name: count for name, count in rounds.items() if count} == {"first": 1, cause: 1}
+
+
+def test_the_dashboard_asks_for_what_there_is() -> None:
+    from prometheus_client import CollectorRegistry, ProcessCollector
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    known = {each.sample for each in ALL} | {sample.name for each in registry.collect() for sample in each.samples}
+    dashboard = DASHBOARD.read_text()
+    asked = set(re.findall(r"\b(?:rdzv|process)_[a-z_]+", dashboard))
+    assert asked - {"rdzv_plugins"} <= known
+    assert len(asked) > 15
+    labels = {label for each in ALL for label in each.labels} | {"job", "instance"}
+    for panel in json.loads(dashboard)["panels"]:
+        for target in panel["targets"]:
+            grouped = re.findall(r"(?:by|on) \(?([a-z, ]+)\)", target["expr"]) + re.findall(r"(\w+)=~", target["expr"])
+            assert {each.strip() for group in grouped for each in group.split(",")} <= labels
