@@ -14,6 +14,9 @@ from typing import Any, Protocol
 STACKS = "stacks"
 """The kind of question to which the answer is where this node's workers are: see ``rdzv_launcher.run.stacks``."""
 
+VITALS = "vitals"
+"""The kind to which the answer is what this node's agent and workers do, and use: see ``rdzv_launcher.run.vitals``."""
+
 NOTICE = "notice"
 """The kind of what nodes tell and ask each other before one of them goes: see ``rdzv_launcher.run.notice``."""
 STANDSTILL, HANG = "standstill", "hang"

@@ -18,6 +18,7 @@ from rdzv_launcher.tools import conformance, new_backend, serve
 from rdzv_launcher.tools.stacks import command as stacks
 from rdzv_launcher.tools.status import command as status
 from rdzv_launcher.tools.timeline import command as timeline
+from rdzv_launcher.tools.top import command as top
 from rdzv_plugins import coordination
 from rdzv_plugins.host import PluginHost, PluginRecord
 from rdzv_plugins.host.validation import validate
@@ -103,6 +104,7 @@ def test_own_flag_and_its_variable_are_documented(action) -> None:
         (stacks, "## rdzv stacks"),
         (timeline, "## rdzv timeline"),
         (status, "## rdzv status"),
+        (top, "## rdzv top"),
         (conformance, "## rdzv conformance"),
         (new_backend, "## rdzv new-backend"),
         (bench, "## rdzv bench all"),

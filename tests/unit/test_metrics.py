@@ -88,7 +88,7 @@ def test_figures_that_cannot_be_read_cost_this_answer_alone() -> None:
     assert pages.answer("/healthz").status == 404
 
 
-FAILURE = Failure(0, 0, 0, "a", 1, 1)
+FAILURE = Failure(0, "a", 0, 0, 1, 1)
 
 
 @pytest.mark.parametrize(

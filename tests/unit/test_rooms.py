@@ -40,7 +40,7 @@ def test_folders_of_the_reading_order_are_there() -> None:
     named = set(re.findall(r"`((?:[\w-]+/)+)`", order))
     assert {"host/", "elastic/leading/", "launcher/run/fence/"} <= named
     # folders of native/ are those of its own page of files; what a room has within is named after it
-    within = {"skeleton/", "stacks/", "status/", "timeline/", "bench/"}
+    within = {"skeleton/", "bench/"}
     assert [each for each in sorted(named - within) if not any(place.is_dir() for place in places_of(each))] == []
 
 

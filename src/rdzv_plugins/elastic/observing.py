@@ -1,17 +1,22 @@
-"""A run of the elastic rendezvous seen from outside: its newest round, from the keys that its nodes share."""
+"""A run of the elastic rendezvous seen from outside, by the keys that its nodes share: once, or all the time."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 
-from rdzv_plugins.coordination import CoordinationBackend, KeyValue
+from rdzv_plugins.clock import now
+from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.run_status import NodeStatus, RunStatus
 
 _TTL_S = 10.0
 _READ = (keys.ALL, keys.NODES, keys.MEMBERS, keys.JOB)
+_WATCHED = (*_READ, keys.FAILURES, keys.RESTARTS)
 
 
 def observe(service: CoordinationBackend, timeout: float) -> RunStatus:
@@ -26,6 +31,67 @@ def observe(service: CoordinationBackend, timeout: float) -> RunStatus:
     finally:
         service.close()
     return _found(held, near)
+
+
+class Observer:
+    """A run that is watched by a session of its own, which holds its keys as they are now. Thread-safe.
+
+    It asks for nothing after it was made: the service pushes what changes. As long as it is open it counts as a session
+    of the run, so a service forgets the keys only after it was closed.
+    """
+
+    def __init__(
+        self,
+        service: CoordinationBackend,
+        on_change: Callable[[Event, KeyValue | None], None],
+        on_lost: Callable[[ConnectionLost], None],
+        timeout: float,
+    ) -> None:
+        """``on_change`` gets each change from now on, and the key as it was before; it returns at once.
+
+        ``on_lost`` is as of ``open_session``, ``timeout`` (seconds) for each step. Takes over ``service``, and closes
+        it if this raises: ``RdzvError`` or ``TimeoutError``.
+        """
+        self._service, self._on_change = service, on_change
+        self._lock = threading.Lock()
+        self._held: dict[str, dict[str, KeyValue]] = {prefix: {} for prefix in _WATCHED}
+        with contextlib.ExitStack() as undo:
+            undo.callback(service.close)
+            self.session = service.open_session(_TTL_S, on_lost=on_lost, timeout=timeout)
+            for prefix in _WATCHED:
+                found, revision = self.session.list(prefix, timeout=timeout)
+                self._held[prefix] = {kv.key: kv for kv in found}
+                self.session.watch(prefix, self._hear, after=revision, timeout=timeout)
+            undo.pop_all()
+
+    def _hear(self, events: Sequence[Event]) -> None:
+        for event in events:
+            prefix = next(each for each in _WATCHED if event.key.startswith(each))
+            with self._lock:
+                before = self._held[prefix].pop(event.key, None)
+                if event.value is not None:
+                    self._held[prefix][event.key] = KeyValue(event.key, event.value, event.revision)
+            self._on_change(event, before)
+
+    @property
+    def silent_s(self) -> float:
+        """For how long the service has not said anything, as far as the session can tell."""
+        known_until = getattr(self.session, "known_until", None)
+        return 0.0 if known_until is None else max(0.0, now() - (known_until - self.session.ttl))
+
+    def held(self, prefix: str) -> list[KeyValue]:
+        """The keys below one of ``keys.ALL``, ``NODES``, ``MEMBERS``, ``JOB``, ``FAILURES`` and ``RESTARTS``."""
+        with self._lock:
+            return list(self._held[prefix].values())
+
+    def status(self) -> RunStatus:
+        """What the run does. Sends nothing. Raises ``ValueError`` for keys of another version."""
+        near = self.session.local_addr == self.session.remote_addr
+        return _found({prefix: self.held(prefix) for prefix in _READ}, near)
+
+    def close(self) -> None:
+        """Watch no longer. No call to ``on_change`` begins after this returns."""
+        self._service.close()
 
 
 def _found(held: Mapping[str, Sequence[KeyValue]], near: bool) -> RunStatus:

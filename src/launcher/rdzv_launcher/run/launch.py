@@ -36,6 +36,7 @@ from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.stacks.gathering import Node, Worker
 from rdzv_launcher.run.stacks.node import NodeStacks, workers_in
 from rdzv_launcher.run.summary import describe, failure_summary
+from rdzv_launcher.run.vitals import vitals
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.error_files import hand_to_scheduler, record_own_error
 from rdzv_launcher.run.workers.event_log import EventLog
@@ -50,7 +51,7 @@ from rdzv_plugins.assemble.create import create_handler
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure, RoundEvent
-from rdzv_plugins.questions import HANG, NOTICE, STANDSTILL, Question
+from rdzv_plugins.questions import HANG, NOTICE, STANDSTILL, VITALS, Question
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.metrics.agent import AgentFigures
@@ -256,6 +257,8 @@ class Launch:
 
     def _answer(self, question: Question) -> Any:
         """As ``questions.Answer``."""
+        if question.kind == VITALS:
+            return vitals(self._node(), self._loop.decisions)
         by_kind = {NOTICE: self._notices.answer, STANDSTILL: self._hangs.answer, HANG: self._hangs.answer}
         return by_kind.get(question.kind, self._stacks.answer)(question)
 

@@ -16,6 +16,7 @@ from rdzv_launcher.tools.doctor import command as doctor
 from rdzv_launcher.tools.stacks import command as stacks
 from rdzv_launcher.tools.status import command as status
 from rdzv_launcher.tools.timeline import command as timeline
+from rdzv_launcher.tools.top import command as top
 from rdzv_launcher.version import ShowVersion
 from rdzv_plugins.errors import debug_wanted
 
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     stacks.configure(commands)
     status.configure(commands)
     timeline.configure(commands)
+    top.configure(commands)
     args = parser.parse_args(argv)
     with contextlib.nullcontext() if argv is None else logging_given_back():
         setup_logging("rdzv", verbose=debug_wanted())
@@ -69,6 +71,7 @@ _COMMANDS = {
     "stacks": stacks.run,
     "status": status.run,
     "timeline": timeline.run,
+    "top": top.run,
 }
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from rdzv_launcher.tools.job import Whose, add_job_flags, request_of, statistics
 from rdzv_launcher.tools.status.figures import counts, duration, size
 from rdzv_launcher.tools.status.rounds import add_rounds, round_text
 from rdzv_launcher.tools.status.run import run_data, run_text
-from rdzv_launcher.tools.status.tree import names, only_ahead, proxy, tree
+from rdzv_launcher.tools.status.tree import proxy, tree
+from rdzv_launcher.tools.status.waits import waited_lines
 from rdzv_plugins.assemble.looking import can_look
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable, UsageError
@@ -24,8 +25,6 @@ from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.plain_text import printable_data
-
-_CLIENTS_SHOWN = 3
 
 
 def configure(commands: Any) -> None:
@@ -107,7 +106,7 @@ def as_text(endpoint: Endpoint, stats: Mapping[str, Any]) -> str:
             f"{keyspace['queues']} queues, {size(keyspace['bytes'])}"
             + (", PAUSED: its process stood still, nobody is served" if keyspace.get("paused") else "")
         )
-        lines += [*tree(keyspace), *_waited(keyspace)]
+        lines += [*tree(keyspace), *waited_lines(keyspace)]
     for run in stats.get("runs", ()):  # not in the first version
         lines.append(
             f"run {run['name']!r}: {run['sessions']} session(s), {run['keys']} keys, {run['watches']} watches, "
@@ -118,31 +117,3 @@ def as_text(endpoint: Endpoint, stats: Mapping[str, Any]) -> str:
     if stats.get("runs_forgotten"):
         lines.append(f"runs that have ended since the start, and their keys with them: {stats['runs_forgotten']}")
     return "\n".join(lines)
-
-
-def _waited(keyspace: Mapping[str, Any]) -> list[str]:
-    ahead = only_ahead(keyspace)
-    waited = [each for each in keyspace["waited"] if each["key"] not in ahead]
-    unlisted = keyspace["waited_keys"] - len(keyspace["waited"])
-    proxies = names(keyspace)
-    lines = ["  waiting, longest first:"] if waited or unlisted else ["  nobody waits"]
-    for each in waited:
-        clients = each["clients"]
-        who = ", ".join(_client(client, proxies) for client in clients[:_CLIENTS_SHOWN])
-        more = each["waiters"] - min(len(clients), _CLIENTS_SHOWN)
-        lines.append(
-            f"    for {each['key']}: {each['waiters']} client(s) since {duration(each['oldest_s'])}: "
-            f"{who}{f' and {more} more' if more else ''}"
-        )
-    if unlisted:
-        lines.append(f"    and for {unlisted} more keys")
-    if ahead:
-        lines.append(f"  proxies ask for {len(ahead)} key(s) ahead of their readers")
-    return lines
-
-
-def _client(client: Mapping[str, Any], proxies: Mapping[str, str]) -> str:
-    address = str(client["address"])
-    if address in proxies:
-        return f"the proxy of {proxies[address]}"
-    return f"{address} (pid {client['pid']})" if client["pid"] else address

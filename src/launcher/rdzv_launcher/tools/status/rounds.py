@@ -42,12 +42,9 @@ def round_text(found: Mapping[str, Any], show: Callable[[Endpoint, Mapping[str, 
     if found.get("problem"):
         return [f"  its round is not known: {found['problem']}"]
     nodes, state = found["nodes"], found["state"]
+    lines = [f"  {state_text(found)}"]
     if state == "none":
-        return [f"  no round yet: {found['progress'] or 'no node has joined'}"]
-    if state == "waiting":
-        lines = [f"  round {found['number']} is not complete: {found['progress']}"]
-    else:
-        lines = [f"  round {found['number']} is {state}: {found['reason'] or _sizes(nodes)}"]
+        return lines
     if state == "over" and found["progress"]:
         lines.append(f"  {found['progress']}")
     if state in ("complete", "waiting") and nodes:
@@ -65,6 +62,16 @@ def round_text(found: Mapping[str, Any], show: Callable[[Endpoint, Mapping[str, 
             text = f"it answers with something else than statistics: {error!r}"
         lines += ["  the workers' store:", textwrap.indent(text, "    ")]
     return lines
+
+
+def state_text(found: Mapping[str, Any]) -> str:
+    """What has become of the round, in a sentence."""
+    state = found["state"]
+    if state == "none":
+        return f"no round yet: {found['progress'] or 'no node has joined'}"
+    if state == "waiting":
+        return f"round {found['number']} is not complete: {found['progress']}"
+    return f"round {found['number']} is {state}: {found['reason'] or _sizes(found['nodes'])}"
 
 
 def _sizes(nodes: Sequence[Mapping[str, Any]]) -> str:

@@ -1,0 +1,45 @@
+"""``rdzv top``: a job, or all jobs of an ``rdzv serve``, as they are now."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from typing import Any
+
+from rdzv_launcher.tools.job import add_job_flags, request_of
+from rdzv_plugins.errors import EndpointUnreachable, UsageError
+from rdzv_plugins.plain_text import printable_data
+
+NOT_WELL = 1
+
+
+def configure(commands: Any) -> None:
+    """Add the sub-command's parser."""
+    parser = commands.add_parser(
+        "top", help="show a job, or all jobs of an rdzv serve, as they are: nodes, workers, waits"
+    )
+    add_job_flags(parser, endpoint_required=True, endpoint_help="of a job, or of an rdzv serve: then of all its jobs")
+    parser.add_argument("--once", action="store_true", help="print it as text, and end: 0 if all is well, else 1")
+    parser.add_argument("--json", action="store_true", help="print it as JSON, and end likewise")
+    parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="for each answer (default 10)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show it once; returns the exit code. Raises ``RdzvError``."""
+    from rdzv_launcher.tools.top.endpoint import EndpointWatch
+    from rdzv_launcher.tools.top.text import as_text
+    from rdzv_launcher.tools.top.watching import is_well
+
+    if not 1 <= args.timeout <= 120:
+        raise UsageError(f"--timeout={args.timeout:g} is not between 1 and 120 seconds")
+    request = request_of(args)
+    with contextlib.closing(EndpointWatch(request, args.timeout)) as watch:
+        try:
+            data = watch.look_once()
+        except TimeoutError as error:
+            raise EndpointUnreachable(
+                f"{request.endpoint}: {error}", remedy="--timeout=SECONDS waits longer."
+            ) from error
+    print(json.dumps(data, indent=2) if args.json else as_text(printable_data(data)), flush=True)
+    return 0 if all(map(is_well, data["jobs"])) and not data["left_out"] else NOT_WELL

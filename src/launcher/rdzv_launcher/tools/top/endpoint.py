@@ -1,0 +1,139 @@
+"""All that is watched at an endpoint: one job, or those that meet at an ``rdzv serve``, which come and go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from rdzv_launcher.tools.meeting import Meeting
+from rdzv_launcher.tools.top.watching import JobWatch
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import EndpointUnreachable, RdzvError
+from rdzv_plugins.interfaces import Request
+
+OTHERWISE = "`rdzv status` shows what is known of them from outside."
+_MOST_JOBS = 64
+"""Jobs that are watched at a time: each is a session with some watches."""
+_EVERY_S = 2.0
+"""Between two questions which jobs there are: one request each."""
+
+
+class EndpointWatch:
+    """Thread-safe. Made by ``found``; ``start`` or ``look_once``, then ``close``."""
+
+    def __init__(self, request: Request, timeout: float) -> None:
+        """Reaches the endpoint. Raises ``RdzvError``: also where nodes cannot be watched, and where no job is."""
+        self._meeting = Meeting(request, timeout, who="top", otherwise=OTHERWISE)
+        self._request, self._timeout = request, timeout
+        self._lock = threading.Lock()
+        self._jobs: dict[str, JobWatch] = {}
+        self._problem = ""
+        self._left_out = 0
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        found = self._meeting.services()
+        self._store = found if isinstance(found, Endpoint) else None
+        if isinstance(found, Endpoint):
+            names = self._named(self._meeting.runs(found))
+            if not names and request.is_named:
+                raise EndpointUnreachable(f"run {request.run_id!r} is not at {found}", remedy="Check --rdzv-id.")
+            self._take(names)
+        else:
+            _, run = found
+            self._jobs[run] = JobWatch(run, lambda: self._meeting_service(), lambda: True, timeout)
+
+    @property
+    def where(self) -> str:
+        return self._request.endpoint
+
+    def start(self) -> None:
+        """Watch from now on, whatever becomes of the endpoint."""
+        for job in self._jobs.values():
+            job.start()
+        if self._store is not None:
+            self._thread = threading.Thread(target=self._run, name="rdzv-top-jobs", daemon=True)
+            self._thread.start()
+
+    def look_once(self) -> dict[str, Any]:
+        """As ``data``, after each job was asked. Raises ``RdzvError`` or ``TimeoutError`` if there is no job."""
+        if not self._jobs:
+            raise EndpointUnreachable(
+                f"no job meets at {self.where}",
+                remedy="It is --rdzv-endpoint of the job that is asked for, not MASTER_ADDR.",
+            )
+        found = [self._once(job, alone=len(self._jobs) == 1) for job in self._jobs.values()]
+        return {"endpoint": self.where, "problem": "", "jobs": found, "left_out": self._left_out}
+
+    def data(self) -> dict[str, Any]:
+        """All that is known now, as JSON has it."""
+        with self._lock:
+            jobs, problem, left_out = list(self._jobs.values()), self._problem, self._left_out
+        found = [job.data() for job in jobs]
+        return {"endpoint": self.where, "problem": problem, "jobs": found, "left_out": left_out}
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join(self._timeout)
+        for job in self._jobs.values():
+            job.close()
+
+    @staticmethod
+    def _once(job: JobWatch, *, alone: bool) -> dict[str, Any]:
+        try:
+            return job.look_once()
+        except (RdzvError, TimeoutError) as error:
+            if alone:
+                raise
+            return job.data() | {"problem": str(error)}
+
+    def _meeting_service(self) -> Any:
+        found = self._meeting.services()
+        assert not isinstance(found, Endpoint)
+        return found[0]
+
+    def _run(self) -> None:
+        """Follow which jobs there are."""
+        assert self._store is not None
+        while not self._ending.wait(_EVERY_S):
+            try:
+                names = self._named(self._meeting.runs(self._store))
+            except RdzvError as error:
+                with self._lock:
+                    self._problem = str(error)
+                continue
+            gone = self._take(names)
+            for job in gone:
+                job.close()
+
+    def _named(self, runs: list[str]) -> list[str]:
+        return [run for run in runs if run == self._request.run_id] if self._request.is_named else sorted(runs)
+
+    def _take(self, names: list[str]) -> list[JobWatch]:
+        """New jobs are watched; returns those that have gone. The only one that is meant stays, as it may come back."""
+        new = []
+        with self._lock:
+            self._problem = ""
+            stays = set(names) | ({self._request.run_id} if self._request.is_named else set())
+            gone = [self._jobs.pop(run) for run in list(self._jobs) if run not in stays and len(names) > 0]
+            for run in names:
+                if run not in self._jobs and len(self._jobs) < _MOST_JOBS:
+                    self._jobs[run] = JobWatch(run, self._service(run), self._is_there(run), self._timeout)
+                    new.append(self._jobs[run])
+            self._left_out = len([run for run in names if run not in self._jobs])
+        if self._thread is not None:
+            for job in new:
+                job.start()
+        return gone
+
+    def _service(self, run: str) -> Callable[[], Any]:
+        store = self._store
+        assert store is not None
+        return lambda: self._meeting.at(store, run)[0]
+
+    def _is_there(self, run: str) -> Callable[[], bool]:
+        store = self._store
+        assert store is not None
+        return lambda: run in self._meeting.runs(store)

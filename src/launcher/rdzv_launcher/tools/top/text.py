@@ -1,0 +1,134 @@
+"""What ``rdzv top`` knows, as lines of text for 80 columns: the same cells for ``--once`` and for the screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rdzv_launcher.tools.status.figures import size
+from rdzv_launcher.tools.status.rounds import state_text
+from rdzv_launcher.tools.top.watching import is_well
+
+COLUMNS = ("RANK", "HOST", "STATE", "ROUND", "HEARD", "RST", "WRK", "CPU", "MEMORY")
+JOB_COLUMNS = ("JOB", "ROUND", "STATE", "NODES", "WELL", "WHAT")
+_WORKERS_OF = 16
+"""Nodes up to which the text names each worker."""
+_EVENTS = 10
+_HOST, _WHAT = 16, 34
+
+
+def as_text(data: Mapping[str, Any]) -> str:
+    """All of it, for ``--once``."""
+    lines = []
+    if len(data["jobs"]) > 1:
+        lines += [*table(JOB_COLUMNS, map(job_cells, data["jobs"])), ""]
+    for job in data["jobs"]:
+        lines += [*headline(job, data["endpoint"]), *_nodes(job), *(f"  {each}" for each in waits(job)), ""]
+    if data["left_out"]:
+        lines.append(f"and {data['left_out']} more jobs")
+    return "\n".join(lines).rstrip()
+
+
+def headline(job: Mapping[str, Any], where: str) -> list[str]:
+    """What goes on in a job, in a few lines."""
+    found, nodes = job["round"], job["nodes"]
+    if found is None:
+        return [f"run {job['run']!r} at {where}: {job['problem'] or 'nothing is known yet'}"]
+    in_round = [
+        {"workers": len(each["workers"]) if each["stage"] else None} for each in nodes if each["rank"] is not None
+    ]
+    lines = [f"run {job['run']!r} at {where}: {state_text({**found, 'nodes': in_round})}"]
+    if found["state"] == "over" and found["progress"]:
+        lines.append(found["progress"])
+    if job["problem"]:
+        lines.append(job["problem"])
+    if job["last_end"]:
+        lines.append(f"last end: {job['last_end']}")
+    if found["leader"]:
+        lines.append(f"led by {found['leader']}")
+    return lines
+
+
+def waits(job: Mapping[str, Any]) -> list[str]:
+    """Who waits for which key since when; one line if nobody does."""
+    return ["waiting, longest first:", *job["waits"]] if job["waits"] else []
+
+
+def events(job: Mapping[str, Any], most: int = _EVENTS) -> list[str]:
+    """The newest ones."""
+    return [f"{time.strftime('%H:%M:%S', time.localtime(each['at']))} {each['text']}" for each in job["events"][-most:]]
+
+
+def job_cells(job: Mapping[str, Any]) -> tuple[str, ...]:
+    """A job as cells for ``JOB_COLUMNS``."""
+    found, nodes = job["round"] or {}, job["nodes"]
+    well = [each for each in nodes if each["state"] in ("works", "done")]
+    what = job["problem"] or found.get("reason") or (found.get("progress") if found.get("state") != "complete" else "")
+    return (
+        _short(job["run"], 20),
+        str(found.get("number", "-")),
+        found.get("state", "-"),
+        f"{len(well)}/{len(nodes)}",
+        "yes" if is_well(dict(job)) else "NO",
+        _short(what or "", _WHAT),
+    )
+
+
+def node_cells(node: Mapping[str, Any]) -> tuple[str, ...]:
+    """A node as cells for ``COLUMNS``."""
+    shares = [each["cpu_percent"] for each in node["workers"] if each["cpu_percent"] is not None]
+    told = bool(node["stage"])
+    return (
+        "-" if node["rank"] is None else str(node["rank"]),
+        _short(node["host"], _HOST),
+        node["state"],
+        str(node["round"] or "-"),
+        "-" if node["heard_s"] is None else _age(node["heard_s"]),
+        "-" if node["restarts"] is None else str(node["restarts"]),
+        str(len(node["workers"])) if told else "-",
+        f"{sum(shares):.0f}%" if shares else "-",
+        size(sum(each["memory_bytes"] for each in node["workers"])) if node["workers"] else "-",
+    )
+
+
+def worker_lines(node: Mapping[str, Any]) -> list[str]:
+    """The workers of a node, one a line; or why nothing is known of them."""
+    if node["problem"]:
+        return [f"the agent (pid {node['pid']}) {node['problem']}"]
+    lines = []
+    for each in node["workers"]:
+        share = "-" if each["cpu_percent"] is None else f"{each['cpu_percent']:.0f}%"
+        lines.append(
+            f"rank {each['rank']} (local {each['local_rank']}, pid {each['pid']}, {each['state']}): CPU {share}, "
+            f"memory {size(each['memory_bytes'])}"
+        )
+    return lines
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines with columns that are as wide as they need to be."""
+    cells = [columns, *rows]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def _nodes(job: Mapping[str, Any]) -> list[str]:
+    nodes = job["nodes"]
+    head, *rows = table(COLUMNS, map(node_cells, nodes))
+    if not rows:
+        return []
+    lines = [head]
+    for row, node in zip(rows, nodes, strict=True):
+        lines.append(row)
+        if len(nodes) <= _WORKERS_OF or node["problem"]:
+            lines += [f"      {each}" for each in worker_lines(node)]
+    return lines
+
+
+def _age(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}~"

@@ -1,0 +1,253 @@
+"""A job that is watched: its keys are pushed, its nodes are asked what their workers use, its store who waits.
+
+The keys cost nothing while nothing happens. The questions cost the service some messages for each node, so the more
+nodes there are the rarer they come: a small share of one of its cores, whatever the size of the job.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from rdzv_launcher.tools.status.rounds import round_data
+from rdzv_launcher.tools.status.waits import waited_lines
+from rdzv_launcher.tools.top.happenings import happening, last_end
+from rdzv_launcher.tools.top.nodes import WELL, NodeSeen, nodes_of
+from rdzv_launcher.tools.top.vitals import Vitals, cpu_percent, parse_vitals
+from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.asking import ask
+from rdzv_plugins.elastic.observing import Observer
+from rdzv_plugins.errors import ConnectionLost, RdzvError
+from rdzv_plugins.questions import VITALS, NodeAnswer
+from rdzv_plugins.run_status import RunStatus
+
+_LEAST_S, _PER_NODE_S = 2.0, 0.02
+"""Between two questions: at least so long, and so long for each node."""
+_AGAIN_S = 1.0
+_SILENT_S = 5.0
+"""A service that has said nothing for so long is not what it should be: a sign of life comes every few seconds."""
+_TWICE_S = 0.5
+_NOBODY = "no node of the job is there"
+_EVENTS = 500
+
+
+class JobWatch:
+    """One job. Thread-safe; ``look`` is for one thread at a time, its own after ``start``."""
+
+    def __init__(
+        self,
+        run: str,
+        service: Callable[[], CoordinationBackend],
+        is_there: Callable[[], bool],
+        timeout: float,
+    ) -> None:
+        """``service`` makes one as one more node sees it, ``is_there`` says whether the run has nodes now.
+
+        ``timeout`` in seconds, for each step.
+        """
+        self.run = run
+        self._service, self._is_there, self._timeout = service, is_there, timeout
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closed = False
+        self._observer: Observer | None = None
+        self._problem, self._problem_since = "", 0.0
+        self._last: dict[str, Any] = {}
+        self._heard: dict[str | tuple[str, int], float] = {}
+        """When a node has shown a sign of life, by its id, and by its host and pid."""
+        self._answers: dict[tuple[str, int], NodeAnswer] = {}
+        self._vitals: dict[tuple[str, int], tuple[Vitals, Vitals | None]] = {}
+        self._store: dict[str, Any] | None = None
+        self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
+        self._over = ""
+        self._thread = threading.Thread(target=self._run, name="rdzv-top", daemon=True)
+
+    def start(self) -> None:
+        """Watch from now on, whatever becomes of the service."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._closed = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(self._timeout)
+        self._let_go()
+
+    def look_once(self) -> dict[str, Any]:
+        """The job as it is now; asks twice, for the use of processors. Raises ``RdzvError`` or ``TimeoutError``."""
+        try:
+            self._open()
+            self._ask()
+            time.sleep(_TWICE_S)
+            self._ask()
+            self._look_at_store()
+            return self.data()
+        finally:
+            self._let_go()
+
+    def data(self) -> dict[str, Any]:
+        """All that is known now, as JSON has it; what was known last where the job is out of sight."""
+        now = time.monotonic()
+        with self._lock:
+            observer, problem, since = self._observer, self._problem, self._problem_since
+            if observer is not None and not problem:
+                try:
+                    self._last = self._seen(observer, now)
+                except ValueError as error:
+                    problem, since = f"its keys cannot be read: {error}", now
+                if observer.silent_s > _SILENT_S:
+                    problem, since = "the service does not answer", now - observer.silent_s
+            events = [{"at": at, "text": text} for at, text in self._events]
+        if problem:
+            problem = f"out of sight for {now - since:.0f} s: {problem}"
+        found: dict[str, Any] = {
+            "run": self.run,
+            "problem": problem,
+            "round": None,
+            "last_end": "",
+            "nodes": [],
+            "waits": [],
+        }
+        return found | self._last | {"problem": problem, "events": events}
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                if self._observer is None or self._problem:
+                    self._let_go()
+                    self._open()
+                self._ask()
+                self._look_at_store()
+            except (RdzvError, TimeoutError, ValueError) as error:
+                self._lose(str(error))
+            self._wake.wait(_AGAIN_S if self._problem else max(_LEAST_S, _PER_NODE_S * len(self._answers)))
+            self._wake.clear()
+
+    def _open(self) -> None:
+        """Have the job in sight, if it has nodes. Raises ``RdzvError`` or ``TimeoutError``."""
+        if not self._is_there():
+            raise ConnectionLost(_NOBODY)
+        observer = Observer(self._service(), self._happened, self._lost, self._timeout)
+        if not observer.held(keys.MEMBERS):  # it would keep the keys of a job that is over
+            observer.close()
+            raise ConnectionLost(_NOBODY)
+        with self._lock:
+            self._observer, self._problem = observer, ""
+
+    def _let_go(self) -> None:
+        with self._lock:
+            observer, self._observer = self._observer, None
+        if observer is not None:
+            observer.close()
+
+    def _lose(self, why: str) -> None:
+        """It is out of sight from now on, until it is opened again. Any thread; waits for nothing."""
+        with self._lock:
+            if not self._problem:
+                self._problem, self._problem_since = why, time.monotonic()
+
+    def _lost(self, error: ConnectionLost) -> None:
+        self._lose(str(error))
+        self._wake.set()
+
+    def _happened(self, event: Event, before: KeyValue | None) -> None:
+        text = happening(event, before)
+        with self._lock:
+            if text:
+                self._events.append((time.time(), text))
+            if event.key == keys.ROUND and " is over: " in text:
+                self._over = text
+            if event.key.startswith(keys.MEMBERS):
+                self._heard[event.key.removeprefix(keys.MEMBERS)] = time.monotonic()
+        observer = self._observer
+        if event.value is None and observer is not None and not observer.held(keys.MEMBERS):
+            self._lost(ConnectionLost(_NOBODY))
+
+    def _ask(self) -> None:
+        observer = self._observer
+        if observer is None:
+            return
+        answers = ask(observer.session, VITALS, {}, self._timeout)
+        with self._lock:
+            old, self._vitals, self._answers = self._vitals, {}, {}
+            for each in answers:
+                who = each.host, each.pid
+                self._answers[who] = each
+                if not each.is_silent:
+                    self._heard[who] = time.monotonic()
+                if not each.problem:
+                    try:
+                        vitals = parse_vitals(each.answer)
+                    except ValueError as error:
+                        self._answers[who] = NodeAnswer(each.node_rank, each.host, each.pid, problem=str(error))
+                        continue
+                    self._vitals[who] = vitals, old[who][0] if who in old else None
+
+    def _look_at_store(self) -> None:
+        observer = self._observer
+        if observer is not None:
+            store = round_data(observer.status(), self._timeout)["store"]
+            with self._lock:
+                self._store = store
+
+    def _seen(self, observer: Observer, now: float) -> dict[str, Any]:
+        status = observer.status()
+        nodes = nodes_of(status, observer.held(keys.NODES), observer.held(keys.MEMBERS))
+        return {
+            "round": _round(status),
+            "last_end": self._over or last_end(observer.held(keys.FAILURES)),
+            "nodes": [self._node(each, now) for each in nodes],
+            "waits": _waits(self._store) if status.state == "complete" else [],
+        }
+
+    def _node(self, node: NodeSeen, now: float) -> dict[str, Any]:
+        answer = self._answers.get((node.host, node.pid))
+        vitals, before = self._vitals.get((node.host, node.pid), (None, None))
+        heard = max(self._heard.get(node.node_id, 0.0), self._heard.get((node.host, node.pid), 0.0))
+        silent = answer is not None and answer.is_silent
+        return {
+            "rank": node.rank,
+            "host": node.host,
+            "pid": node.pid,
+            "state": "silent" if silent and node.state != "gone" else node.state,
+            "round": node.round,
+            "heard_s": round(now - heard, 1) if heard else None,
+            "restarts": None if vitals is None else vitals.restarts,
+            "stage": "" if vitals is None else vitals.stage,
+            "problem": "" if answer is None or node.state == "gone" else answer.problem,
+            "workers": []
+            if vitals is None
+            else [asdict(each) | {"cpu_percent": cpu_percent(vitals, before, each)} for each in vitals.workers],
+        }
+
+
+def is_well(job: dict[str, Any]) -> bool:
+    """A round is complete, and all of its nodes work in it, or are done."""
+    found = job["round"]
+    return (
+        not job["problem"]
+        and found is not None
+        and found["state"] == "complete"
+        and all(each["state"] in WELL for each in job["nodes"])
+    )
+
+
+def _round(status: RunStatus) -> dict[str, Any]:
+    names = ("number", "state", "reason", "progress", "members", "leader")
+    return {name: getattr(status, name) for name in names}
+
+
+def _waits(store: dict[str, Any] | None) -> list[str]:
+    """Lines about who waits for which key; none where nobody does, or the store cannot be asked."""
+    try:
+        keyspaces = (store or {}).get("statistics") or {}
+        lines = [line for keyspace in keyspaces.get("keyspaces", ()) for line in waited_lines(keyspace)]
+    except (KeyError, TypeError, AttributeError):
+        return []
+    return [line.strip() for line in lines if line.startswith("    ")]

@@ -1,0 +1,141 @@
+"""``rdzv top``: a real job that restarts a worker and loses a node, and an endpoint that is wrong, frozen or gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kits.launcher.elastic_kit import Job, Meeting, Serve, in_one_round, outputs, parallel_only
+from kits.launcher.harness import BIN, server, wait_until
+
+from rdzv_launcher.tools.top.endpoint import EndpointWatch
+from rdzv_launcher.tools.top.watching import is_well
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.testing.harness import free_port
+
+
+def top(endpoint: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / "rdzv"), "top", f"--rdzv-endpoint={endpoint}", *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+
+
+def wait_seen(watch: EndpointWatch, is_seen: Callable[[dict[str, Any]], bool], job: int = 0) -> dict[str, Any]:
+    """Until the job is seen so."""
+    return wait_until(
+        lambda: found if is_seen(found := watch.data()["jobs"][job]) else None, 60, lambda: str(watch.data())
+    )
+
+
+@contextmanager
+def watching(meeting: Meeting) -> Iterator[EndpointWatch]:
+    request = Request(backend="", run_id="none", endpoint=meeting.endpoint, min_nodes=1, max_nodes=1, nproc_per_node=0)
+    watch = EndpointWatch(request, 4.0)
+    try:
+        watch.start()
+        yield watch
+    finally:
+        watch.close()
+
+
+def states(job: dict[str, Any]) -> list[tuple[int | None, str]]:
+    return [(each["rank"], each["state"]) for each in job["nodes"]]
+
+
+@parallel_only
+def test_a_job_that_restarts_and_loses_a_node_and_a_service_that_freezes_and_goes(meeting: Meeting) -> None:
+    serve = Serve(meeting)
+    job = Job(meeting, "1:2", script="says.py", restarts=1, nproc=1, conf="outage_timeout=60")
+    first, second = job.node(), job.node()
+    reports = in_one_round(first, second)
+    with watching(meeting) as watch:
+        seen = wait_seen(watch, is_well)
+        assert states(seen) == [(0, "works"), (1, "works")]
+        assert seen["round"]["number"] == 1
+        seen = wait_seen(watch, lambda job: all(each["workers"] for each in job["nodes"]))
+        assert {each["pid"] for each in seen["nodes"]} == {first.pid, second.pid}
+        assert {worker["pid"] for each in seen["nodes"] for worker in each["workers"]} == {
+            int(report["PID"]) for report in reports
+        }
+        assert all(worker["memory_bytes"] > 2**20 for each in seen["nodes"] for worker in each["workers"])
+
+        once = top(meeting.endpoint, "--json")
+        assert once.returncode == 0, once.stderr
+        [data] = json.loads(once.stdout)["jobs"]
+        assert states(data) == states(seen)
+        assert all(worker["cpu_percent"] is not None for each in data["nodes"] for worker in each["workers"])
+
+        late = Job(meeting, 2, script="says.py", run_id="late").node()  # another job, for which a node is missing
+        waits = wait_seen(watch, lambda job: job["run"] == "late" and bool(job["nodes"]), job=-1)
+        assert states(waits) == [(None, "waits")]
+        both = top(meeting.endpoint, "--once")
+        assert both.returncode == 1, both.stderr
+        assert [line.split()[0] for line in both.stdout.splitlines()[:3]] == ["JOB", "late", "none"]
+        assert "run 'late' at " in both.stdout
+        assert "no round yet: 1 of 2 nodes have joined" in both.stdout
+        assert top(meeting.endpoint, "--once", "--rdzv-id=none").returncode == 0
+        meeting.kill(late.pid)
+        wait_until(lambda: len(watch.data()["jobs"]) == 1, 60, lambda: str(watch.data()))
+
+        [worker] = job.workers(second)
+        os.kill(worker, signal.SIGKILL)
+        reports = in_one_round(first, second, after=reports)
+        seen = wait_seen(watch, lambda job: job["round"]["number"] == 2 and is_well(job))
+        assert f"pid {worker}) ended with signal 9 (SIGKILL)" in str(seen["events"])
+        assert "round 1 is over: " in seen["last_end"]
+        by_pid = wait_seen(watch, lambda job: {each["restarts"] for each in job["nodes"]} == {0, 1})["nodes"]
+        assert {each["pid"]: each["restarts"] for each in by_pid} == {first.pid: 0, second.pid: 1}
+
+        job.kill_node(second)
+        in_one_round(first, after=reports)
+        seen = wait_seen(watch, lambda job: job["round"]["number"] == 3 and is_well(job))
+        assert states(seen) == [(0, "works")]
+        assert f"pid {second.pid}) is gone" in str(seen["events"])
+        text = top(meeting.endpoint, "--once")
+        assert text.returncode == 0, text.stderr
+        assert "run 'none' at " in text.stdout
+        assert "round 3 is complete: 1 node, 1 worker" in text.stdout
+        assert all(len(line) <= 80 for line in text.stdout.splitlines() if line[:4] in ("RANK", "0   "))
+
+        # frozen: what was seen last stays, with how long it has been out of sight
+        os.kill(serve.agent.pid, signal.SIGSTOP)
+        frozen = wait_seen(watch, lambda job: bool(job["problem"]))
+        assert frozen["problem"].startswith("out of sight for ")
+        assert states(frozen) == [(0, "works")]
+        silent = top(meeting.endpoint, "--once", "--timeout=1")
+        assert silent.returncode == 68, silent.stdout
+        assert "Traceback" not in silent.stderr
+        assert meeting.endpoint in silent.stderr
+        os.kill(serve.agent.pid, signal.SIGCONT)
+        wait_seen(watch, is_well)
+
+        # gone, and back
+        serve.kill()
+        wait_seen(watch, lambda job: bool(job["problem"]))
+        Serve(meeting)
+        seen = wait_seen(watch, is_well)
+        assert states(seen) == [(0, "works")]
+
+        # a node that is stopped is silent, and nobody waits for its answer to see the others
+        os.kill(first.pid, signal.SIGSTOP)
+        wait_seen(watch, lambda job: "silent" in {each["state"] for each in job["nodes"]} or not is_well(job))
+        os.kill(first.pid, signal.SIGCONT)
+        wait_seen(watch, is_well)
+    job.finish(first)
+    wait_until(lambda: top(meeting.endpoint, "--once").returncode == 68, 60, lambda: outputs([first]))
+
+
+def test_an_endpoint_that_is_something_else_is_said() -> None:
+    port = free_port()
+    nobody = top(f"127.0.0.1:{port}", "--once", "--timeout=1")
+    assert nobody.returncode == 68
+    assert f"127.0.0.1:{port}" in nobody.stderr
+    with server(port, b"HTTP/1.1 400 Bad Request\r\n\r\n"):
+        other = top(f"127.0.0.1:{port}", "--json", "--timeout=1")
+    assert other.returncode == 68
+    assert "Traceback" not in nobody.stderr + other.stderr
+    assert "rdzv status" in nobody.stderr + other.stderr

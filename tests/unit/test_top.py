@@ -1,0 +1,178 @@
+"""rdzv top without a job: what the keys of a run mean, what strangers may write there, what is shown of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rdzv_launcher.tools.top.happenings import happening, last_end
+from rdzv_launcher.tools.top.nodes import nodes_of
+from rdzv_launcher.tools.top.text import COLUMNS, as_text, node_cells, table
+from rdzv_launcher.tools.top.vitals import cpu_percent, parse_vitals
+from rdzv_launcher.tools.top.watching import is_well
+from rdzv_plugins.coordination import Event, KeyValue
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.keys import Assignment, Member, Notice, Round, encode
+from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.plain_text import printable_data
+from rdzv_plugins.rounds.ends import to_json
+from rdzv_plugins.run_status import RunStatus
+
+COMPLETE = RunStatus(number=2, state="complete", members=2)
+
+
+def member(name: str, **said: Any) -> KeyValue:
+    found = Member(name, f"host-{name}", "m", 7, "10.0.0.1", "10.0.0.1", 2, **said)
+    return KeyValue(keys.MEMBERS + name, encode(found), 1)
+
+
+def place(name: str, rank: int, round_: int = 2, **told: Any) -> KeyValue:
+    found = Assignment(round_, rank, 2, name, f"host-{name}", "m", 7, "10.0.0.1", 2, **told)
+    return KeyValue(keys.NODES + name, encode(found), 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "there", "state"),
+    [
+        (COMPLETE, [place("a", 0)], [member("a", reached=2)], (0, "works")),
+        (COMPLETE, [place("a", 0)], [member("a", reached=2, done=2)], (0, "done")),
+        (COMPLETE, [place("a", 0)], [member("a", reached=2, cut_off=2)], (0, "cut off")),
+        (COMPLETE, [place("a", 0)], [member("a", after=2)], (0, "waits")),
+        (COMPLETE, [place("a", 0)], [member("a", leaving="lost", reason="it got SIGTERM")], (0, "leaves")),
+        (COMPLETE, [place("a", 0)], [], (0, "gone")),
+        (COMPLETE, [], [member("a")], (None, "spare")),
+        (COMPLETE, [place("a", -1, refused="other settings")], [member("a")], (None, "refused")),
+        (COMPLETE, [place("a", -1, left_out="too slow")], [member("a")], (None, "left out")),
+        (RunStatus(number=1, state="over"), [], [member("a")], (None, "waits")),
+        (RunStatus(number=1, state="over"), [place("a", 0)], [member("a", reached=2)], (0, "joins")),
+        (RunStatus(), [KeyValue("node/a", b"\x00", 1)], [member("a")], (None, "waits")),
+    ],
+)
+def test_what_a_node_does(
+    status: RunStatus, told: list[KeyValue], there: list[KeyValue], state: tuple[int | None, str]
+) -> None:
+    [node] = nodes_of(status, told, there)
+    assert (node.rank, node.state) == state
+
+
+def test_a_place_of_a_round_that_is_long_over_is_forgotten() -> None:
+    assert nodes_of(COMPLETE, [place("a", 0, 1)], []) == []
+    ranks = [each.rank for each in nodes_of(COMPLETE, [place("b", 1), place("a", 0)], [member("c"), member("b")])]
+    assert ranks == [0, 1, None]
+
+
+VITALS = {
+    "stage": "working",
+    "restarts": 1,
+    "at": 10.0,
+    "workers": [{"rank": 3, "local_rank": 1, "pid": 9, "state": "S", "cpu_s": 4.0, "memory_bytes": 2**20}],
+}
+
+
+def test_use_of_processors_is_between_two_answers_of_the_same_worker() -> None:
+    before, now = (
+        parse_vitals(VITALS),
+        parse_vitals(
+            VITALS | {"at": 12.0, "workers": [{**VITALS["workers"][0], "cpu_s": 5.0}]}  # type: ignore[index]
+        ),
+    )
+    assert cpu_percent(now, before, now.workers[0]) == 50.0
+    assert cpu_percent(now, None, now.workers[0]) is None
+    assert cpu_percent(before, before, before.workers[0]) is None
+    other = parse_vitals(VITALS | {"workers": [{**VITALS["workers"][0], "pid": 10}]})  # type: ignore[index]
+    assert cpu_percent(now, other, now.workers[0]) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        [],
+        "text",
+        {},
+        VITALS | {"workers": "all"},
+        VITALS | {"workers": [None]},
+        VITALS | {"workers": [{}] * 5000},
+        VITALS | {"at": None},
+        VITALS | {"restarts": "many"},
+        VITALS | {"restarts": float("inf")},
+    ],
+)
+def test_what_is_no_answer_is_refused(answer: Any) -> None:
+    with pytest.raises(ValueError, match=r"not the vitals|could not convert|invalid literal"):
+        parse_vitals(answer)
+
+
+FAILURE = Failure(1, "a", 3, 1, 12, -9)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "before", "said"),
+    [
+        (keys.ROUND, encode(Round(3, "complete", 2)), None, "round 3 is complete: 2 nodes"),
+        (keys.ROUND, encode(Round(3, "over", 2, "a was lost")), None, "round 3 is over: a was lost"),
+        (keys.MEMBERS + "a", member("a").value, None, "host-a (pid 7) has come"),
+        (keys.MEMBERS + "a", member("a", reached=2).value, member("a").value, ""),
+        (keys.MEMBERS + "a", None, member("a").value, "host-a (pid 7) is gone"),
+        (keys.MEMBERS + "a", None, member("a", leaving="done").value, "host-a (pid 7) has left: done"),
+        (keys.FAILURES + "3", to_json(FAILURE).encode(), None, "rank 3 (node 1 on a, local rank 1, pid 12) ended with"),
+        (keys.NOTICE, encode(Notice("b\x1b[2Jwas left out")), None, "b\\x1b[2Jwas left out"),
+        (keys.MEMBERS + "a", b"[" * 9999, None, ""),
+        (keys.MEMBERS + "a", None, None, ""),
+        (keys.ROUND, b"\xff", None, ""),
+        (keys.END, b"{}", None, ""),
+        (keys.LEADER, None, b"", "nobody leads"),
+    ],
+)
+def test_what_happens_is_a_sentence(key: str, value: bytes | None, before: bytes | None, said: str) -> None:
+    told = happening(Event(key, value, 2), None if before is None else KeyValue(key, before, 1))
+    assert told.startswith(said) if said else told == ""
+    assert told.isprintable()
+
+
+def test_the_last_end_is_that_of_the_newest_round() -> None:
+    held = [KeyValue(f"{keys.FAILURES}{each}", to_json(FAILURE).encode(), 1) for each in ("9", "10", "x")]
+    assert last_end(held).startswith("round 10: rank 3 (node 1 on a")
+    assert last_end([]) == last_end([KeyValue(keys.FAILURES + "1", b"?", 1)]) == ""
+
+
+def job(**over: Any) -> dict[str, Any]:
+    node = {"rank": 0, "host": "a", "pid": 7, "state": "works", "round": 1, "heard_s": 3599.0, "restarts": 0,
+            "stage": "working", "problem": "", "workers": []}  # fmt: skip
+    found = {"number": 1, "state": "complete", "reason": "", "progress": "", "members": 1, "leader": "a (pid 7)"}
+    return {
+        "run": "a",
+        "problem": "",
+        "round": found,
+        "last_end": "",
+        "nodes": [node],
+        "waits": [],
+        "events": [],
+    } | over
+
+
+def test_what_is_not_well() -> None:
+    assert is_well(job())
+    assert not is_well(job(problem="out of sight"))
+    assert not is_well(job(round=None))
+    assert not is_well(job(round={**job()["round"], "state": "over"}))
+    for state in ("gone", "silent", "waits", "refused"):
+        assert not is_well(job(nodes=[{**job()["nodes"][0], "state": state}]))
+
+
+def test_a_node_takes_one_line_of_80_columns_whatever_it_calls_itself() -> None:
+    worker = {**VITALS["workers"][0], "cpu_percent": 6400.0, "memory_bytes": 900 * 2**30}  # type: ignore[index]
+    wide = {**job()["nodes"][0], "rank": 12345, "host": "h\x1b[31m" * 100, "state": "left out", "round": 1000,
+            "restarts": 100, "workers": [worker] * 16}  # fmt: skip
+    lines = table(COLUMNS, [node_cells(printable_data(wide))])
+    assert all(len(line) <= 80 and line.isprintable() for line in lines)
+
+
+def test_many_jobs_are_a_table_first() -> None:
+    text = as_text({"endpoint": "e", "jobs": [job(), job(run="b", problem="it is gone")], "left_out": 3})
+    head, first, second, *_ = text.splitlines()
+    assert head.split() == ["JOB", "ROUND", "STATE", "NODES", "WELL", "WHAT"]
+    assert (first.split()[4], second.split()[4]) == ("yes", "NO")
+    assert "it is gone" in second
+    assert text.endswith("and 3 more jobs")
