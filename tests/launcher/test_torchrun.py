@@ -37,6 +37,7 @@ def test_our_backends_from_plain_torchrun(cluster: Cluster, backend: str) -> Non
 @pytest.mark.parametrize("debug", ["0", "1"])
 def test_static_from_torchrun_needs_a_rank_and_says_how_to_give_it(cluster: Cluster, debug: str) -> None:
     """At the end of a traceback that is torch's, down to where it calls us."""
+    cluster.warm = False
     cluster.env["RDZV_DEBUG"] = debug
     agent = torchrun(cluster, "plain.py", "sleep", backend="rdzv-plugins.static", nnodes=2)
     assert agent.wait() != 0
@@ -45,6 +46,7 @@ def test_static_from_torchrun_needs_a_rank_and_says_how_to_give_it(cluster: Clus
 
 
 def test_unknown_backend_from_torchrun(cluster: Cluster) -> None:
+    cluster.warm = False
     agent = torchrun(cluster, "plain.py", "sleep", backend="rdzv-plugins", nnodes=1)
     assert agent.wait() != 0
     assert "--rdzv-backend=rdzv-plugins names no backend" in agent.text

@@ -5,6 +5,8 @@ LAUNCHER is ``ours``, ``torch``, or ``mixed``: our launch with torch's configura
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import signal
@@ -13,6 +15,10 @@ import threading
 from typing import Any
 
 from kits.launcher import called
+
+# a third of what torch takes is looking for garbage; workers that are spawned import this, too
+gc.disable()
+atexit.register(gc.freeze)
 
 
 def main() -> None:

@@ -89,9 +89,9 @@ class Cluster(Agents):
         """
         name, *rest = map(str, command)
         output, variables = self.next_output(), self.env | env
-        plain = name == "rdzv-run" and stderr is None and (inside > 0 or not before)
-        if self.warm and plain and can_be_warm(variables):
-            return self.add(WarmAgent("rdzv-run", rest, output, variables, inside), output)
+        plain = stderr is None and (inside > 0 or not before)
+        if (name == "rdzv-run" or name == "torchrun") and self.warm and plain and can_be_warm(variables):
+            return self.add(WarmAgent(name, rest, output, variables, inside), output)
         return self.add(cold([*before, str(BIN / name), *rest], output, variables, stderr), output)
 
     def run(
