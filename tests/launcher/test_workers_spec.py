@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,19 @@ def test_second_round_of_an_attempt_has_fresh_files(tmp_path: Path) -> None:
     variables = {0: {"TORCHELASTIC_RESTART_COUNT": "0"}}
     first = logs.begin(variables)
     Path(first.error_files[0]).write_text("{}")
-    assert logs.begin(variables) == first
+    assert replace(logs.begin(variables), round=1) == first
     assert not Path(first.error_files[0]).exists()
+
+
+def test_what_was_printed_in_an_earlier_round_of_an_attempt_stays(tmp_path: Path) -> None:
+    logs = LogFiles(spec_of([f"--log-dir={tmp_path}", "--redirects=3", "train.py"]), "")
+    for number in (4, 5):
+        found = logs.begin({0: {"TORCHELASTIC_RESTART_COUNT": "0", "RDZV_ROUND": str(number)}})
+        Path(found.stdouts[0]).write_text(f"round {number}")
+    assert (found.round, found.moved) == (5, ("attempt_0", "attempt_0.round_4"))
+    (run,) = tmp_path.iterdir()
+    assert (run / "attempt_0.round_4/0/stdout.log").read_text() == "round 4"
+    assert (run / "attempt_0/0/stdout.log").read_text() == "round 5"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from rdzv_launcher.run.command_line.own import TITLE
 from rdzv_launcher.run.command_line.parser import build_parser
 from rdzv_launcher.run.own_options import OwnOptions
 from rdzv_launcher.tools import conformance, new_backend, serve
+from rdzv_launcher.tools.logs import command as logs
 from rdzv_launcher.tools.stacks import command as stacks
 from rdzv_launcher.tools.status import command as status
 from rdzv_launcher.tools.timeline import command as timeline
@@ -101,6 +102,7 @@ def test_own_flag_and_its_variable_are_documented(action) -> None:
     ("tool", "heading"),
     [
         (serve, "## rdzv serve"),
+        (logs, "## rdzv logs"),
         (stacks, "## rdzv stacks"),
         (timeline, "## rdzv timeline"),
         (status, "## rdzv status"),

@@ -13,6 +13,7 @@ from rdzv_launcher.bench import arguments as bench
 from rdzv_launcher.console import logging_given_back, report, setup_logging
 from rdzv_launcher.tools import conformance, new_backend, serve
 from rdzv_launcher.tools.doctor import command as doctor
+from rdzv_launcher.tools.logs import command as logs
 from rdzv_launcher.tools.stacks import command as stacks
 from rdzv_launcher.tools.status import command as status
 from rdzv_launcher.tools.timeline import command as timeline
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     bench.configure(commands)
     conformance.configure(commands)
     doctor.configure(commands)
+    logs.configure(commands)
     new_backend.configure(commands)
     serve.configure(commands)
     stacks.configure(commands)
@@ -66,6 +68,7 @@ _COMMANDS = {
     "bench": bench.run,
     "conformance": conformance.run,
     "doctor": doctor.run,
+    "logs": logs.run,
     "new-backend": new_backend.run,
     "serve": serve.run,
     "stacks": stacks.run,

@@ -105,7 +105,7 @@ class NodeWorkers:
                 raise
             self._fence.started(pids.values())
             self._monitor.opened()
-            self._output.started()
+            self._output.started(pids)
             self._take()  # those that have ended while others were started
             self._wake()
         return pids
@@ -246,6 +246,7 @@ class NodeWorkers:
     def _ended(self, local_rank: int, exit_code: int) -> None:
         if local_rank in self._running:
             self._running.discard(local_rank)
+            self._output.ended(local_rank, exit_code, stopped=self._asked)
             self._inbox.put(events.WorkerEnded(self._generation, local_rank, exit_code))
             self._look_at = 0.0
 

@@ -11,6 +11,8 @@ import os
 
 PREFIX = "rdzv-run-"
 _LOCK = "lock"
+_INDEX = "index.jsonl"
+"""Which file of the workers' logs is whose."""
 
 
 class RunDirectory:
@@ -50,14 +52,18 @@ class RunDirectory:
 
 
 def remove(path: str) -> None:
-    """All in it but logs of workers, and the directory if there are none. Does nothing where it is not possible."""
+    """All in it but logs of workers and what is said of them, and the directory if there are none.
+
+    Does nothing where it is not possible.
+    """
     for directory, names, files in os.walk(path, topdown=False):
-        for name in files:
-            if not name.endswith(".log"):
-                _try(os.unlink, os.path.join(directory, name))
         for name in names:
             entry = os.path.join(directory, name)
             _try(os.unlink if os.path.islink(entry) else os.rmdir, entry)
+        has_logs = any(os.path.isdir(os.path.join(directory, name)) for name in names)
+        for name in files:
+            if not name.endswith(".log") and not (name == _INDEX and has_logs):
+                _try(os.unlink, os.path.join(directory, name))
     _try(os.rmdir, path)
 
 

@@ -22,6 +22,12 @@ class Destinations:
     filtered_stdout: str = ""
     filtered_stderr: str = ""
     """Where the lines go that --duplicate-stdout-filters and --duplicate-stderr-filters choose; empty: nowhere."""
+    index: str = ""
+    """Where is said which file is whose; empty: nowhere."""
+    round: int = 0
+    """The number of the round, as the index has it."""
+    moved: tuple[str, str] | None = None
+    """A directory of an earlier round that had to make room, by its old and its new name beside the index."""
 
 
 class Layout(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from rdzv_launcher.run.directories import write_a_page
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.output.destinations import Destinations
+from rdzv_launcher.run.workers.output.index import NAME as INDEX
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.streams import Std
 
@@ -25,6 +27,8 @@ class LogFiles:
         self._spec = spec
         self._roots = list(dict.fromkeys(filter(None, (spec.log_dir, instead))))
         self._run_directory = ""
+        self._round = self._starts = 0
+        self._moved: tuple[str, str] | None = None
 
     @property
     def root(self) -> str:
@@ -39,6 +43,8 @@ class LogFiles:
                 each[ERROR_FILE] = ""
             nothing = dict.fromkeys(variables, "")
             return Destinations(nothing, nothing, error_files=nothing)
+        self._starts += 1
+        self._round = int(first.get("RDZV_ROUND", self._starts))
         chosen = self._choose(directory, variables)
         for local_rank, each in variables.items():
             each[ERROR_FILE] = chosen.error_files[local_rank]
@@ -63,7 +69,7 @@ class LogFiles:
             self._run_directory = tempfile.mkdtemp(prefix=f"{self._spec.run_id}_", dir=self.root)
             logger.debug("the workers' files are in %s", self._run_directory)
         directory = os.path.join(self._run_directory, name)
-        shutil.rmtree(directory, ignore_errors=True)  # of a round that used up no restart: its error files are stale
+        self._make_room(directory)
         for local_rank in ranks:
             os.makedirs(os.path.join(directory, str(local_rank)))
             for stream in self._to_file(local_rank):
@@ -71,6 +77,18 @@ class LogFiles:
                 open(os.path.join(directory, str(local_rank), _FILES[stream]), "wb").close()
         write_a_page(directory)
         return directory
+
+    def _make_room(self, directory: str) -> None:
+        """Where a round that used up no restart has its files. Its error files are stale, what was printed is not."""
+        self._moved = None
+        if any(os.path.getsize(each) for each in glob.iglob(os.path.join(glob.escape(directory), "*", "*.log"))):
+            kept = f"{directory}.round_{self._round}"
+            try:
+                os.rename(directory, kept)
+                self._moved = os.path.basename(directory), os.path.basename(kept)
+            except OSError as error:
+                logger.warning("%s is removed, as it cannot be kept: %s", directory, error.strerror or error)
+        shutil.rmtree(directory, ignore_errors=True)
 
     def _choose(self, directory: str, ranks: Mapping[int, object]) -> Destinations:
         streams: dict[Std, dict[int, str]] = {Std.OUT: {}, Std.ERR: {}}
@@ -93,6 +111,11 @@ class LogFiles:
             error_files={rank: os.path.join(directory, str(rank), "error.json") for rank in ranks},
             filtered_stdout=os.path.join(directory, "filtered_stdout.log"),
             filtered_stderr=os.path.join(directory, "filtered_stderr.log"),
+            index=os.path.join(self._run_directory, INDEX)
+            if self._spec.log_dir or any(map(self._to_file, ranks))
+            else "",
+            round=self._round,
+            moved=self._moved,
         )
 
     def _to_file(self, local_rank: int) -> tuple[Std, ...]:

@@ -14,6 +14,7 @@ from rdzv_launcher.run.workers.output.allowance import Allowance
 from rdzv_launcher.run.workers.output.console import Console
 from rdzv_launcher.run.workers.output.destinations import Destinations, Layout
 from rdzv_launcher.run.workers.output.filtered import FilteredFile
+from rdzv_launcher.run.workers.output.index import Index, WorkerRecord
 from rdzv_launcher.run.workers.output.log_copies import LogCopies
 from rdzv_launcher.run.workers.output.tail import Tail
 from rdzv_launcher.run.workers.output.tee import Tee
@@ -45,6 +46,7 @@ class Output:
         self._capture = capture
         self._copies = LogCopies(spec.logs if pipes else LogSettings(), pipes)
         self._host = socket.gethostname()
+        self._index = Index()
         self._tee: Tee | None = None
         self._error_files: Mapping[int, str] = {}
 
@@ -64,15 +66,22 @@ class Output:
         self._error_files = found.error_files
         found = self._only_shown(found, variables)
         self._tee = self._show(found, variables)
+        records = [self._record(found, each, own) for each, own in variables.items()] if found.index else []
+        self._index.begin(found.index, records, found.moved)
         stdouts, stderrs = self._copies.begin("stdout", found.stdouts), self._copies.begin("stderr", found.stderrs)
         if self._capture is not None:
             captured = self._capture(found.stderrs)  # of files it is told where they are
             stderrs = {each: captured[each] if path == found.stderrs[each] else path for each, path in stderrs.items()}
         return replace(found, stdouts=stdouts, stderrs=stderrs)
 
-    def started(self) -> None:
-        """The workers of the round run."""
+    def started(self, pids: Mapping[int, int]) -> None:
+        """The workers of the round run; ``pids`` by local rank."""
         self._copies.opened()
+        self._index.started(pids)
+
+    def ended(self, local_rank: int, exit_code: int, *, stopped: bool) -> None:
+        """A worker has ended; ``stopped``: it was told to."""
+        self._index.ended(local_rank, exit_code, stopped=stopped)
 
     def end(self) -> None:
         """The workers of the round have ended: show the rest of what they wrote."""
@@ -80,6 +89,19 @@ class Output:
         tee, self._tee = self._tee, None
         if tee is not None and not tee.stop(_STUCK_S, _REST_S):
             logger.warning("standard output or error did not take all lines of --tee: the rest is in %s", self.root)
+        self._index.flush()
+
+    def _record(self, found: Destinations, local_rank: int, own: Mapping[str, str]) -> WorkerRecord:
+        """A worker of the round, for the index."""
+        base = os.path.dirname(found.index)
+        stdout, stderr = (
+            os.path.relpath(path, base) if path not in ("", os.devnull) else None
+            for path in (found.stdouts[local_rank], found.stderrs[local_rank])
+        )
+        port, rank = own.get("RDZV_ROOT_PORT", own.get("MASTER_PORT", "")), int(own.get("RANK", local_rank))
+        return WorkerRecord(
+            self._spec.run_id, found.round, int(port or 0), rank, local_rank, self._host, -1, stdout, stderr
+        )
 
     def _only_shown(self, found: Destinations, variables: Mapping[int, Mapping[str, str]]) -> Destinations:
         """--ranks-filter: what it leaves out goes to files alone."""

@@ -1,0 +1,79 @@
+"""rdzv logs on the directory of a job that has failed once, runs on, and loses its agent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from kits.launcher.harness import Cluster, wait_until
+
+from rdzv_launcher.tools import cli
+
+
+def test_logs_of_a_job(cluster: Cluster, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    logs = cluster.directory / "logs"
+
+    def rdzv(*options: str, code: int = 0) -> str:
+        capfdbinary.readouterr()
+        assert cli.main(["logs", str(logs), *options]) == code
+        out, err = capfdbinary.readouterr()
+        return (err if code == 2 else out).decode(errors="surrogateescape")
+
+    agent = cluster.run("fails_once.py", nproc=4, restarts=1, options=["--redirects=3", f"--log-dir={logs}"])
+    wait_until(lambda: all((cluster.directory / f"up{rank}").exists() for rank in range(4)), 60, lambda: agent.text)
+    (index,) = logs.glob("*/index.jsonl")
+    wait_until(lambda: len(index.read_text().splitlines()) == 12, 60, index.read_text)
+    lines = [json.loads(line) for line in index.read_text().splitlines()]
+    assert [(each["event"], each["round"]) for each in lines] == [("started", 1)] * 4 + [("ended", 1)] * 4 + [
+        ("started", 2)
+    ] * 4
+    ended = {each["rank"]: (each["exit_code"], each["stopped"]) for each in lines if each["event"] == "ended"}
+    assert ended == {0: (-15, True), 1: (-15, True), 2: (3, False), 3: (-15, True)}
+
+    listed = rdzv()
+    assert "round 1: 4 workers on " in listed
+    assert "; rank 2 failed first: exit code 3\n" in listed
+    assert "; of ranks 0-3 no end is written\n" in listed
+    assert listed.count("stdout.log (15 bytes)") == 8
+
+    failed = rdzv("--failed")
+    assert failed.startswith("round 1: ")
+    assert failed.count("rank 2 on ") == 1
+    assert failed.endswith("  | \\x00\ufffd binary\n  | no end\n")
+    assert "rank 1 on" not in failed
+
+    words = rdzv("--tail=1", "--stream=stdout")
+    assert [line for line in words.splitlines() if "|" in line] == [f"  | round 2 rank {rank}" for rank in range(4)]
+    raw = (index.parent / "attempt_0/2/stderr.log").read_bytes().decode(errors="surrogateescape")
+    assert rdzv("--rank=2", "--failed", "--stream=stderr") == raw == "\x00\udcff binary\nno end"
+    assert rdzv("--rank=3") == f"==> {index.parent}/attempt_1/3/stdout.log <==\nround 2 rank 3\n"
+    (data,) = json.loads(rdzv("--rank=2", "--round=1", "--json"))
+    assert (data["worker"]["exit_code"], data["failed"]) == (3, True)
+
+    assert "round 2 has no rank 17 here\nrdzv: It has 0-3." in rdzv("--rank=17", code=2)
+    assert "there is no round 5\nrdzv: There are 1-2." in rdzv("--round=5", code=2)
+    assert "--tail=0 is no number of lines" in rdzv("--tail=0", code=2)
+    assert "both say which round" in rdzv("--failed", "--round=1", code=2)
+
+    cluster.kill(agent.pid)
+    agent.wait()
+    with index.open("ab") as file:
+        file.write(b"nonsense\n")
+    assert rdzv("--tail=1", "--stream=stdout") == words
+    assert "runs, or its agent was killed" in words
+    index.write_text("".join(json.dumps(each) + "\n" for each in lines if each["round"] == 2))
+    assert rdzv("--failed", code=1) == "no worker has failed\n"
+    (cluster.directory / "over").touch()
+
+
+def test_a_directory_for_temporary_files_keeps_the_index_of_logs_that_stay(tmp_path: Path) -> None:
+    from rdzv_launcher.run.fence.run_directory import remove
+
+    for name, log in (("with", "job/attempt_0/0/stdout.log"), ("without", "job/attempt_0/0/error.json")):
+        (tmp_path / name / log).parent.mkdir(parents=True)
+        (tmp_path / name / log).touch()
+        (tmp_path / name / "job/index.jsonl").touch()
+        remove(str(tmp_path / name))
+    assert [path.name for path in tmp_path.iterdir()] == ["with"]
+    assert (tmp_path / "with/job/index.jsonl").exists()

@@ -1,0 +1,127 @@
+"""index.jsonl: what is written, what a disk, a broken file and a stranger's lines do to it, and what is found by it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rdzv_launcher.run.workers.output.index import NAME, Index, WorkerRecord
+from rdzv_launcher.tools.logs.indexes import find_nodes, newest_job, read_node
+from rdzv_launcher.tools.logs.reading import last_lines
+from rdzv_plugins.errors import UsageError
+
+WORKER = WorkerRecord("job", 1, 29501, 0, 0, "host", -1, "attempt_0/0/stdout.log", None)
+
+
+def write(directory: Path, *workers: WorkerRecord, moved: tuple[str, str] | None = None) -> Path:
+    directory.mkdir(exist_ok=True)
+    index = Index()
+    index.begin(str(directory / NAME), workers, moved)
+    index.started({each.local_rank: 100 + each.rank for each in workers})
+    index.flush()
+    return directory
+
+
+def test_a_worker_is_there_from_its_start_and_its_end_is_known_later(tmp_path: Path) -> None:
+    index = Index()
+    index.begin(str(tmp_path / NAME), [WORKER, replace(WORKER, rank=1, local_rank=1)], None)
+    index.started({0: 100, 1: 101})
+    index.flush()
+    assert [each.worker.exit_code for each in read_node(str(tmp_path)).entries] == [None, None]
+    index.ended(1, -9, stopped=False)
+    index.ended(1, 0, stopped=False)
+    index.ended(0, -15, stopped=True)
+    index.flush()
+    first, second = read_node(str(tmp_path)).entries
+    assert (first.worker.pid, first.worker.exit_code, first.failed) == (100, -15, False)
+    assert (second.worker.pid, second.worker.exit_code, second.failed) == (101, -9, True)
+    assert first.path("stdout") == str(tmp_path / "attempt_0/0/stdout.log")
+    assert first.path("stderr") == ""
+
+
+def test_files_are_found_where_they_were_moved(tmp_path: Path) -> None:
+    write(tmp_path, WORKER)
+    write(tmp_path, replace(WORKER, round=2), moved=("attempt_0", "attempt_0.round_1"))
+    paths = [each.worker.stdout for each in read_node(str(tmp_path)).entries]
+    assert paths == ["attempt_0.round_1/0/stdout.log", "attempt_0/0/stdout.log"]
+
+
+def test_disk_that_takes_nothing_is_said_once_and_harms_nobody(tmp_path: Path, caplog) -> None:
+    (tmp_path / NAME).symlink_to("/dev/full")
+    index = Index()
+    index.begin(str(tmp_path / NAME), [WORKER], None)
+    index.started({0: 100})
+    index.ended(0, 1, stopped=False)
+    index.flush()
+    assert caplog.text.count("No space left on device") == 1
+    (tmp_path / NAME).unlink()
+    (tmp_path / NAME).write_text('{"half a li')
+    index.begin(str(tmp_path / NAME), [WORKER], None)
+    index.started({0: 100})
+    index.flush()
+    node = read_node(str(tmp_path))
+    assert (len(node.entries), node.unreadable) == (1, 1)
+
+
+def test_lines_of_others_are_left_out_and_lead_nowhere(tmp_path: Path) -> None:
+    write(tmp_path, WORKER)
+    good = json.loads((tmp_path / NAME).read_text())
+    bad = [
+        b"\xff\x00",
+        b"[" * 100_000,
+        b"7",
+        json.dumps(good | {"time": "soon"}).encode(),
+        json.dumps(good | {"rank": None}).encode(),
+        json.dumps(good | {"rank": 1e999}).encode(),
+        json.dumps(good | {"stdout": "/etc/passwd"}).encode(),
+        json.dumps(good | {"stdout": "../../secret"}).encode(),
+        json.dumps(good | {"stdout": 7}).encode(),
+        json.dumps({"event": "moved", "time": 1, "from": "attempt_0", "to": "../elsewhere"}).encode(),
+        json.dumps({key: value for key, value in good.items() if key != "pid"}).encode(),
+    ]
+    host = json.dumps(good | {"pid": 7, "host": "\x1b[2Jhost"}).encode()
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(b"\n".join([*bad, host, b'{"event": "started", "ti']))
+    node = read_node(str(tmp_path))
+    assert (len(node.entries), node.unreadable) == (2, len(bad))
+    assert "\x1b" not in node.entries[1].worker.host
+    assert node.entries[0].worker.stdout == "attempt_0/0/stdout.log"
+
+
+def test_nodes_of_a_job_are_found_by_their_rounds(tmp_path: Path) -> None:
+    write(tmp_path / "a", WORKER, replace(WORKER, rank=1, local_rank=1))
+    write(tmp_path / "another job", replace(WORKER, store_port=29502))
+    write(tmp_path / "b", replace(WORKER, rank=2))
+    write(tmp_path / "b", replace(WORKER, round=2, store_port=29503))
+    write(tmp_path / "c", replace(WORKER, round=2, store_port=29503, rank=1))
+    nodes = find_nodes(str(tmp_path))
+    assert [Path(node.directory).name for node in nodes] == ["c", "b", "another job", "a"]
+    assert sorted(Path(node.directory).name for node in newest_job(nodes)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("what", ["missing", "a file", "empty", "broken"])
+def test_directory_without_an_index_is_answered_in_a_sentence(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "logs"
+    if what == "a file":
+        path.touch()
+    elif what != "missing":
+        path.mkdir()
+        if what == "broken":
+            (path / NAME).write_text("nonsense\n")
+    says = {"missing": "is not there", "a file": "is no directory", "empty": "with workers", "broken": "can be read"}
+    with pytest.raises(UsageError, match=says[what]):
+        find_nodes(str(path))
+
+
+def test_last_lines_are_those_of_all_files_of_a_stream(tmp_path: Path) -> None:
+    path = tmp_path / "stdout.log"
+    (tmp_path / "stdout.1.log").write_text("".join(f"{number} {'x' * 50_000}\n" for number in range(8)))
+    path.write_bytes(b"next\n\xff\nhalf")
+    lines = last_lines(str(path), 5)
+    assert [line[:4] for line in lines] == ["6 xx", "7 xx", "next", "\ufffd", "half"]
+    assert len(lines[0]) == 50_002
+    assert last_lines(str(path), 1) == ["half"]
+    assert last_lines(str(tmp_path / "none.log"), 3) == []
