@@ -234,6 +234,7 @@ def test_a_clock_that_lies_harms_no_other() -> None:
         after = {each: at + 0.01 + ahead for each, ahead in honest.items()}
         lie = number * 1000.0
         exchanges.append(Exchange(before | {"liar": at + lie}, after | {"liar": at + 0.01 + lie}))
+    exchanges.append(Exchange({"a": 9.0, "b": 50.0}, {"a": 3.0, "b": 50.01}))  # the reference itself, once
     offsets = estimate("a", {"a": 0.0, "b": 1.0, "c": 2.0, "liar": 3.0, "alone": 4.0}, exchanges)
     assert offsets["b"].seconds == pytest.approx(-50, abs=0.011)
     assert offsets["c"].seconds == pytest.approx(30, abs=0.011)
@@ -252,3 +253,52 @@ def test_clocks_that_drift_are_followed_as_far_as_that_goes() -> None:
     assert found.uncertainty is not None
     assert found.seconds == pytest.approx(-0.072, abs=0.08)
     assert found.uncertainty >= 0.02, "it is said"
+
+
+NONSENSE = [
+    None,
+    True,
+    0,
+    -1,
+    3,
+    10**11,
+    -9e10,
+    0.5,
+    "",
+    "\x1b[2J",
+    [1],
+    {"a": 1},
+    "agent-a",
+    "complete",
+    "over",
+    "left",
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_forged_events_are_borne(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
+    """Whoever can write into the directory can write anything: phases add up all the same, and nothing goes wrong."""
+    chance = random.Random(seed)
+    nodes = {node.name: [json.loads(each.line()) for each in node.records] for node in job_of_two(tmp_path)}
+    for _ in range(15):
+        for name, events in nodes.items():
+            forged = [dict(each) for each in events]
+            for _ in range(chance.choice([1, 5, 20])):
+                event = chance.choice(forged)
+                field = chance.choice([*event, "world", "numbered", "over", "clock", "pid"])
+                if chance.random() < 0.7:
+                    event[field] = chance.choice(NONSENSE)
+                elif isinstance(event.get(field), int | float):
+                    event[field] += chance.choice([-1e3, 1e3, 1, 1e8])
+                else:
+                    forged.append(dict(event))
+            (tmp_path / f"job-{name}.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in forged))
+        data, said = timeline(capsys, tmp_path, f"--chrome={tmp_path}/out")
+        assert "\x1b" not in said
+        for each in data["interruptions"]:
+            lengths = [phase["seconds"] for phase in each["phases"]]
+            assert min(lengths) >= 0
+            # as exact as numbers of that size are
+            assert sum(lengths) == pytest.approx(each["seconds"], rel=1e-6, abs=1e-3)
+        assert main(["timeline", str(tmp_path)]) == 0
+        assert "\x1b" not in capsys.readouterr().out

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 report = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE")} | {"PID": os.getpid()}
-print("here", file=sys.stderr, flush=True)
+sys.stderr.write("here\n")  # in one piece
 sys.stdout.write(json.dumps(report) + "\n")
 sys.stdout.flush()
 while not Path(sys.argv[1]).exists():

@@ -44,6 +44,7 @@ def estimate(reference: str, guesses: Mapping[str, float], exchanges: Sequence[E
 
     A clock that contradicts the others is left to its guess, and does not harm theirs.
     """
+    exchanges = [_without(each, _with_itself(each)) for each in exchanges]
     excluded: set[str] = set()
     while True:
         used = [_without(each, excluded) for each in exchanges]
@@ -54,6 +55,12 @@ def estimate(reference: str, guesses: Mapping[str, float], exchanges: Sequence[E
                 return _offsets(reference, guesses, bounds, used, excluded)
             suspects = bounds
         excluded.add(_worst(reference, used, suspects))
+
+
+def _with_itself(exchange: Exchange) -> set[str]:
+    """The clocks that contradict themselves: what had to be earlier is later."""
+    before, after = exchange.before, exchange.after
+    return {clock for clock in before.keys() & after.keys() if before[clock] > after[clock]}
 
 
 def _without(exchange: Exchange, clocks: set[str]) -> Exchange:

@@ -6,6 +6,8 @@ import datetime
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_FIRST_S, _LAST_S = -6e10, 2.5e11
+"""The times that have a date: years 1 to 9999."""
 _SAME_S = 0.01
 """Clocks that differ by less are not worth a line of their own."""
 
@@ -30,6 +32,8 @@ def _count(number: int, what: str) -> str:
 
 
 def _moment(seconds: float) -> str:
+    if not _FIRST_S <= seconds < _LAST_S:  # what no clock shows, but a file may say
+        return f"{seconds:.3f} s since the epoch"
     return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
