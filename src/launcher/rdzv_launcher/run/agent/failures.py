@@ -41,14 +41,13 @@ class Failures:
         """The workers that were not told to stop and failed: global rank to exit code."""
         return self._exit_codes
 
-    def begin(self, group: WorkerGroup) -> None:
-        """A new generation starts: what is known of the last one no longer matters."""
-        self._group = group
+    def forget(self) -> None:
+        """A new generation is about to be started: what is known of the last one no longer matters."""
         self._exit_codes, self._report, self._hang = {}, None, None
 
-    def started(self, now: float) -> None:
-        """All of them run, from ``now`` (monotonic, in seconds) on."""
-        self._started_at = now
+    def started(self, group: WorkerGroup, now: float) -> None:
+        """The workers of ``group`` run, with their pids in it, from ``now`` (monotonic, in seconds) on."""
+        self._group, self._started_at = group, now
 
     def note(self, event: Event) -> None:
         """Something has happened while workers ran that were not told to stop."""

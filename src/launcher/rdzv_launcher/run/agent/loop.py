@@ -285,9 +285,9 @@ class AgentLoop:
 
     def _start(self, generation: int, restarts_used: int) -> Event | None:
         assert self._group is not None
+        self._failures.forget()
         self._pulse.beat(_START_S)
         self._group = replace(self._group, generation=generation, restarts_used=restarts_used)
-        self._failures.begin(self._group)
         try:
             self._group = replace(self._group, pids=dict(self._workers.start(self._group)))
         except Exception as error:
@@ -296,7 +296,7 @@ class AgentLoop:
         for each in self._observers:
             each.started(self._group)
         now = time.monotonic()
-        self._failures.started(now)
+        self._failures.started(self._group, now)
         self._look_at, self._stuck_at = now + self._settings.monitor_interval, self._stuck.look_at(now)
         return None
 

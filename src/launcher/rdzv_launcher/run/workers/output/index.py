@@ -68,7 +68,7 @@ class Index:
 
     def started(self, pids: Mapping[int, int]) -> None:
         """The workers run; ``pids`` by local rank."""
-        self._workers = {each: replace(self._workers[each], pid=pid) for each, pid in pids.items()}
+        self._workers = {each: replace(worker, pid=pids[each]) for each, worker in self._workers.items()}
         self._put([self._line("started", asdict(each)) for each in self._workers.values()])
 
     def ended(self, local_rank: int, exit_code: int, *, stopped: bool) -> None:
