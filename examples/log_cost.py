@@ -1,7 +1,7 @@
 """What it costs to keep and to show the output of a worker that floods: CPU time, beside plain redirection to a file.
 
-``python examples/log_cost.py [--mib N] [--turns N]``. Each way runs in turn, several times; the CPU time is that of
-the agent, its keeper and the worker together. The files are written to a temporary directory (TMPDIR).
+``python examples/log_cost.py [--mib N] [--turns N] [--nproc N]``. Each way runs in turn, several times; the CPU time is
+that of the agent, its keeper and its workers together. The files are written to a temporary directory (TMPDIR).
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import sys
 import tempfile
 import time
 
+PLAIN = "plain redirection"
 WAYS = {
-    "plain redirection": ["--redirects=3"],
+    PLAIN: ["--redirects=3"],
     "--log-prefix": ["--log-prefix"],
-    "--log-prefix, two workers": ["--log-prefix", "--nproc-per-node=2"],
     "--log-rotate": ["--redirects=3", "--log-rotate=64MiB:3"],
     "--log-timestamps=files": ["--redirects=3", "--log-timestamps=files"],
     "--tee": ["--tee=3"],
 }
-"""The first one is what the others are compared with."""
 FLOOD = """
 import os, sys, time
 block = b"".join(b"step %06d loss 2.7182818 rate 0.001 tokens 123456789\\n" % number for number in range(1200))
@@ -51,20 +50,20 @@ def cpu_of(options: list[str], mib: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=1024, help="how much the worker writes (default 1024)")
-    parser.add_argument("--turns", type=int, default=3, help="how often each way runs (default 3)")
+    parser.add_argument("--mib", type=int, default=1024, help="how much each worker writes (default 1024)")
+    parser.add_argument("--turns", type=int, default=5, help="how often each way runs (default 5)")
+    parser.add_argument("--nproc", type=int, default=1, help="workers (default 1)")
+    parser.add_argument("--ways", default=",".join(WAYS), help="beside plain redirection, separated by commas")
     args = parser.parse_args()
-    found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
-    for _ in range(args.turns):
-        for way, options in WAYS.items():
-            found[way].append(cpu_of(options, args.mib))
-    plain = 0.0
+    ways = [PLAIN, *(way for way in args.ways.split(",") if way != PLAIN)]
+    found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    for turn in range(args.turns):
+        for way in ways if turn % 2 == 0 else reversed(ways):
+            found[way].append(cpu_of([f"--nproc-per-node={args.nproc}", *WAYS[way]], args.mib))
+    plain = statistics.median(cpu for cpu, _ in found[PLAIN])
     for way, turns in found.items():
-        workers = 2 if "two workers" in way else 1
-        cpu = statistics.median(cpu for cpu, _ in turns) / workers
-        plain = plain or cpu
-        wall = statistics.median(wall for _, wall in turns)
-        print(f"{way:<28} {cpu:6.2f} s CPU per worker  {cpu / plain - 1:+6.0%}  {wall:6.2f} s")
+        cpu, wall = (statistics.median(column) for column in zip(*turns, strict=True))
+        print(f"{way:<24} {cpu:6.2f} s CPU  {cpu / plain - 1:+6.1%}  {wall:6.2f} s")
 
 
 if __name__ == "__main__":

@@ -15,10 +15,11 @@ from kits.launcher.starts_workers import round_of, spec_of
 from rdzv_launcher.run.workers.output import fold
 from rdzv_launcher.run.workers.output.allowance import Allowance
 from rdzv_launcher.run.workers.output.console import Console
+from rdzv_launcher.run.workers.output.growing_file import GrowingFile
 from rdzv_launcher.run.workers.output.log_copy import LogCopy
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
-from rdzv_launcher.run.workers.output.rotated import all_of
+from rdzv_launcher.run.workers.output.rotated import all_of, rotate
 from rdzv_launcher.run.workers.output.tail import Tail
 from rdzv_launcher.run.workers.output.view import Plain
 
@@ -141,6 +142,45 @@ def test_every_line_is_shown_of_a_file_that_is_rotated_meanwhile(
     tail.close()
     assert capsys.readouterr().out.encode() == whole
     assert len(all_of(path)) > 10
+
+
+def test_files_that_are_being_renamed_are_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "stdout.log"
+    path.write_text("1")
+    file = GrowingFile(str(path), 4)
+    assert (file.read(9), file.behind()) == (b"1", 0)
+    path.rename(tmp_path / "stdout.2.log")  # the one in between is not there yet
+    path.write_text("3")
+    assert file.read(9) == b""
+    (tmp_path / "stdout.1.log").write_text("2")
+    assert file.behind() == 2
+    assert [file.read(9) for _ in range(3)] == [b"2", b"3", b""]
+    for number in range(4):  # now it is gone
+        older = tmp_path / f"stdout.{number}.log" if number else path
+        older.unlink(missing_ok=True)
+        older.write_text(f"new {number}")
+    assert [file.read(9) for _ in range(5)] == [b"new 3", b"new 2", b"new 1", b"new 0", b""]
+    file.close()
+
+
+def test_file_that_is_renamed_while_it_is_opened_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "stdout.log")
+    file = GrowingFile(path, 9)
+    opened = GrowingFile._opened
+
+    def rotated_before(name: str) -> io.FileIO | None:
+        monkeypatch.setattr(GrowingFile, "_opened", staticmethod(opened))
+        rotate(path, 9)
+        Path(path).write_text("2")
+        return opened(name)
+
+    rotate(path, 9)
+    Path(path).write_text("1")
+    monkeypatch.setattr(GrowingFile, "_opened", staticmethod(rotated_before))
+    assert [file.read(9) for _ in range(4)] == [b"", b"1", b"2", b""]
+    file.close()
 
 
 def test_full_disk_holds_up_no_worker_and_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -134,6 +134,7 @@ def test_what_was_printed_in_an_earlier_round_of_an_attempt_stays(tmp_path: Path
         (["--log-rotate=100"], {}, "--log-rotate=100 does not say"),
         (["--log-rotate=1K"], {}, "--log-rotate=1K does not say"),
         (["--log-rotate=1GiB:1"], {}, "--log-rotate=1GiB:1 does not say"),
+        (["--log-prefix", "--log-dir=/dev/null"], {}, "--log-prefix shows what workers write to files"),
         (["--rdzv-conf=log_timestamps=often"], {}, "log_timestamps"),
         (["--signals-to-handle=SIGTERM,SIGNONE"], {}, "--signals-to-handle: there is no signal 'SIGNONE'"),
         (["--signals-to-handle=SIGKILL"], {}, "--signals-to-handle: SIGKILL cannot be handled"),
@@ -153,6 +154,14 @@ def test_bad_value_is_named(
     with pytest.raises(RdzvError) as raised:
         spec_of(["--nproc-per-node=2", *flags, "train.py"])
     assert says in str(raised.value)
+
+
+def test_what_would_do_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    spec_of(["--log-rotate=1MiB", "--log-timestamps=all", "--tee=1", "train.py"])
+    assert caplog.text == ""
+    spec_of(["--log-rotate=1MiB", "--log-timestamps=all", "train.py"])
+    for flag in ("--log-rotate", "--log-timestamps"):
+        assert f"{flag} does nothing: no stream goes to a file" in caplog.text
 
 
 def test_values_are_read_as_torch_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,7 @@ def test_a_lone_line_waits_for_a_moment_and_no_longer() -> None:
 def test_who_has_other_lines_before_it_shows_these_first() -> None:
     screen = Screen(3)
     screen.take(1, "epoch 1")
+    screen.now += WINDOW_S / 2
     screen.take(0, "saved", "best so far", "epoch 1")
     screen.take(2, "epoch 1")
     screen.now += WINDOW_S

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rdzv_launcher.run.signals import read
-from rdzv_launcher.run.workers.log_settings import LogSettings
+from rdzv_launcher.run.workers.log_settings import LogSettings, Timestamps
 from rdzv_launcher.run.workers.numa import require_numactl
 from rdzv_launcher.run.workers.preloading import read_modules
 from rdzv_launcher.run.workers.program import Program, read_program
@@ -17,6 +18,8 @@ from rdzv_launcher.run.workers.streams import Std, Streams, parse_streams
 from rdzv_launcher.run.workers.virtual_ranks import device_of
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
+
+logger = logging.getLogger(__name__)
 
 _SHUTDOWN = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _STUCK = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
@@ -91,6 +94,7 @@ def read_spec(
     if logs.prefix:  # what would be shown without one
         nproc = request.nproc_per_node
         tee = Streams(by_rank={each: tee.of(each) | (Std.ALL & ~redirects.of(each)) for each in range(nproc)})
+    _check_files(logs, args, redirects, tee, request.nproc_per_node)
     return WorkersSpec(
         program=program,
         preload=read_modules(args, program),
@@ -116,6 +120,22 @@ def read_spec(
         event_log_handler=args.event_log_handler,
         logs=logs,
     )
+
+
+def _check_files(logs: LogSettings, args: argparse.Namespace, redirects: Streams, tee: Streams, nproc: int) -> None:
+    """Warn of flags about log files where there are none. Raises ``UsageError`` if that leaves nothing to be shown."""
+    if logs.prefix and args.log_dir == os.devnull and not args.logs_specs:
+        raise UsageError(
+            f"--log-prefix shows what workers write to files, and --log-dir={os.devnull} has none",
+            remedy="Name a directory, or leave --log-dir out: the files go to a temporary directory then.",
+        )
+    if not any(redirects.of(each) | tee.of(each) for each in range(nproc)) and not args.logs_specs:
+        for flag, given in (
+            ("--log-rotate", logs.rotate_bytes),
+            ("--log-timestamps", logs.timestamps is not Timestamps.NONE),
+        ):
+            if given:
+                logger.warning("%s does nothing: no stream goes to a file (--redirects=3, --tee=3, --log-prefix)", flag)
 
 
 def _ranks(text: str) -> frozenset[int]:

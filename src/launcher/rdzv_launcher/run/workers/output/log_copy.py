@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -44,13 +45,11 @@ class LogCopy:
         # a writer of our own: without it the pipe reads as ended before the worker has opened it
         self._writer = os.open(pipe, os.O_WRONLY | os.O_CLOEXEC)
         os.set_blocking(self._source, True)
-        try:
+        with contextlib.suppress(OSError, AttributeError):  # more than this user may have; not on this system
             fcntl.fcntl(self._source, fcntl.F_SETPIPE_SZ, _PIPE)
-        except OSError:  # more than this user may have
-            pass
         self._between_lines = True
         self._lost = 0
-        self._splices = not stamps
+        self._splices = not stamps and hasattr(os, "splice")
         self._busy = True
         self._thread = threading.Thread(target=self._run, name="rdzv-log-copy", daemon=True)
         self._thread.start()
