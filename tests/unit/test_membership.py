@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+
 import pytest
 from kits.unit.membership_steps import Leader, node, working
 
@@ -292,3 +295,24 @@ def test_refused_assignment_is_no_place():
     leader = Leader(1, 1, assigned={"x": Assignment(3, refused="no")})
     leader.hear(node("a"))
     assert leader.number == 4
+
+
+def test_news_of_a_node_costs_the_same_for_every_number_of_nodes():
+    def calls_of_a_node(nodes: int) -> float:
+        leader, count = Leader(nodes - 1, nodes), itertools.count()
+        sys.setprofile(lambda frame, event, argument: next(count))
+        try:
+            for number in range(nodes):
+                leader.hear(node(f"n{number}"))
+            leader.serve()
+            for number in range(nodes):
+                leader.say(f"n{number}", reached=1)
+            leader.lose(f"n{nodes - 1}")
+            for number in range(nodes - 1):
+                leader.say(f"n{number}", after=1)
+        finally:
+            sys.setprofile(None)
+        assert leader.state == (1, "over")
+        return next(count) / nodes
+
+    assert calls_of_a_node(400) < 1.3 * calls_of_a_node(100)

@@ -30,7 +30,7 @@ import logging
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
 from rdzv_plugins.coordination import KeyValue
@@ -58,6 +58,8 @@ PROTOCOL = 4
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+_NO_DEFAULT = object()
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,7 @@ def _name(host: str, node_rank: int | None, pid: int) -> str:
 
 def encode(value: Any) -> bytes:
     """A dataclass as compact JSON; fields that have their default are left out."""
-    return json.dumps(_told(value), separators=(",", ":"), default=_told).encode()
+    return _ENCODER.encode(_told(value)).encode()
 
 
 def decode(cls: type[T], text: bytes) -> T:
@@ -224,7 +226,7 @@ def decode(cls: type[T], text: bytes) -> T:
     """
     data: Any = None
     try:
-        data = json.loads(text)
+        data = json.loads(text.decode())
         if data.get("store"):
             data["store"] = tuple(data["store"])
         if data.get("keeps"):
@@ -235,7 +237,12 @@ def decode(cls: type[T], text: bytes) -> T:
                 raise ValueError(f"its {name} is {printable(repr(value), _SHOWN)}")
             if type(value) is str and not value.isprintable():
                 data[name] = printable(value)
-        return cls(**data)
+        if not _required(typing.cast("Any", cls)) <= data.keys():
+            return cls(**data)  # which raises, with their names
+        # a frozen dataclass sets field by field, which takes longer than all of this; who leads reads thousands
+        made = object.__new__(cls)
+        vars(made).update(_defaults(typing.cast("Any", cls)) | data)
+        return made
     except (KeyError, TypeError, AttributeError, RecursionError, ValueError) as error:
         why = f"nothing is known of {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"not a {cls.__name__}{_whose(data)}: {why}") from None
@@ -257,7 +264,23 @@ def restarts_of(held: Iterable[KeyValue]) -> dict[int, str]:
 
 
 def _told(value: Any) -> dict[str, Any]:
-    return {name: each for name, each in vars(value).items() if each != getattr(type(value), name, _NO_DEFAULT)}
+    defaults = _defaults(typing.cast("Any", type(value)))
+    return {name: each for name, each in vars(value).items() if each != defaults[name]}
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_told)
+
+
+@functools.cache
+def _defaults(cls: Any) -> dict[str, Any]:
+    """Of each field; one without has an object that equals nothing."""
+    return {field.name: getattr(cls, field.name, _NO_DEFAULT) for field in fields(cls)}
+
+
+@functools.cache
+def _required(cls: Any) -> frozenset[str]:
+    """The fields without a default."""
+    return frozenset(name for name, default in _defaults(cls).items() if default is _NO_DEFAULT)
 
 
 def _whose(data: Any) -> str:
@@ -312,6 +335,3 @@ _OF_STORE = ("round", "address", "port")
 _SENTENCES = ("reason", "unreachable", "refused", "left_out", "text")
 _NAME, _TEXT, _SHOWN = 512, 16384, 80
 """The most characters of a name, and of a sentence, which may quote an error; and what is quoted here."""
-
-
-_NO_DEFAULT = object()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
@@ -13,6 +14,8 @@ from rdzv_plugins.errors import ConnectionLost
 logger = logging.getLogger(__name__)
 
 _ROWS = 64
+_RANK = re.compile(rb'"rank":(\d{1,9})[,}]')
+"""In an assignment as ``keys.encode`` writes it."""
 _ANSWER_S = 2.0
 """The workers of this node wait for it."""
 
@@ -29,12 +32,12 @@ def log_rank_table(session: Session, place: Assignment) -> None:
     except (ConnectionLost, TimeoutError) as error:
         logger.info("round %d, %d nodes (who they are cannot be asked now: %s)", place.round, place.world, error)
         return
-    nodes = sorted(readable(Assignment, held), key=lambda each: each.rank)
+    shown = (kv for kv in held if (found := _RANK.search(kv.value)) and int(found[1]) < _ROWS)  # all are thousands
     rows = [
         f"  {each.rank:>4}  {each.host} (pid {each.pid})  {each.address}"
         + (f"  {each.nproc} worker(s)" if each.nproc else "")
-        for each in nodes
+        for each in sorted(readable(Assignment, shown), key=lambda each: each.rank)
         if each.round == place.round
     ]
-    more = [f"  ... and {len(rows) - _ROWS} more"] if len(rows) > _ROWS else []
-    logger.info("round %d, %d nodes:\n%s", place.round, place.world, "\n".join([*rows[:_ROWS], *more]))
+    more = [f"  ... and {place.world - _ROWS} more"] if place.world > _ROWS else []
+    logger.info("round %d, %d nodes:\n%s", place.round, place.world, "\n".join([*rows, *more]))

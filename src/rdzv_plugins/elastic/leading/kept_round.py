@@ -78,10 +78,10 @@ class KeptRound:
         self._late = self._late or (self._until is not None and now >= self._until)
         in_time = self._until is not None and not self._late
         self._waits = False
-        places = list(self.places.values())
-        if not self._kept:
+        if not self._kept:  # asked with each batch of news: nothing that takes longer with more nodes
             self._waits = in_time and self.number > self._left
             return "wait" if self._waits else "none"
+        places = list(self.places.values())
         self.reason = self._why_over(places)
         if self.reason:
             return "over"

@@ -24,6 +24,8 @@ class MemberWatch:
         self.peers = PeerWatch(on_gone)
         self._ends = SessionEnds(session)
         self._watched: dict[str, Peer] = {}
+        self._said: dict[str, tuple[object, ...]] = {}
+        """What each member has said last of where it is: most of what it says is about something else."""
         self._gone: set[str] = set()
         """The nodes that are proved gone, and whose keys are still there."""
 
@@ -37,6 +39,10 @@ class MemberWatch:
         node = member.node_id
         if node in self._gone:
             return False
+        where = (member.machine, member.address, member.public, member.listens, member.leaving)
+        if self._said.get(node) == where:
+            return True
+        self._said[node] = where
         # who leaves is about to be gone
         peer = None if member.leaving or node == self._me.node_id else peer_of(member, self._me.machine)
         if peer is None:
@@ -48,6 +54,7 @@ class MemberWatch:
 
     def went(self, node: str) -> None:
         """Its key has gone."""
+        self._said.pop(node, None)
         self._forget(node)
         self._gone.discard(node)
 

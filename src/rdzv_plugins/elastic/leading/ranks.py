@@ -116,7 +116,8 @@ def other_address(first: Member, chosen: list[Member], members: Collection[Membe
     if not is_loopback_address(first.address):
         return ""
     # each may have reached a service on its own machine: an etcd member beside every node
-    if all(is_loopback_address(each.address) for each in chosen) and len({each.machine for each in chosen}) == 1:
+    one_machine = all(each.machine == first.machine for each in chosen)
+    if one_machine and all(map(is_loopback_address, {each.address for each in chosen})):
         return ""
     # it has reached the endpoint by loopback: where others have dialled an agent of its machine, they reach it too
     served_there = any(each.serves and each.machine == first.machine for each in members)

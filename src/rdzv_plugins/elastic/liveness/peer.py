@@ -35,10 +35,12 @@ class Peer:
 
 def peer_of(other: Listening, machine: str) -> Peer | None:
     """How another node is dialled from ``machine``; None if it does not say, or only by a name."""
+    if not other.listens:
+        return None
     near = other.machine == machine or not is_loopback_address(other.address)
     host = other.address if near else other.public
     try:
         ipaddress.ip_address(host)
     except ValueError:
         return None
-    return Peer(other.node_id, host, other.listens) if other.listens else None
+    return Peer(other.node_id, host, other.listens)
