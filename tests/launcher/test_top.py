@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import html
 import json
 import os
+import re
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from typing import Any
 
 from kits.launcher.elastic_kit import Job, Meeting, Serve, in_one_round, outputs, parallel_only
 from kits.launcher.harness import BIN, server, wait_until
+from textual.pilot import Pilot
 
 from rdzv_launcher.tools.top.endpoint import EndpointWatch
+from rdzv_launcher.tools.top.screen import Screen
 from rdzv_launcher.tools.top.watching import is_well
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.testing.harness import free_port
@@ -32,14 +39,63 @@ def wait_seen(watch: EndpointWatch, is_seen: Callable[[dict[str, Any]], bool], j
 
 
 @contextmanager
-def watching(meeting: Meeting) -> Iterator[EndpointWatch]:
+def watching(meeting: Meeting) -> Iterator[tuple[EndpointWatch, Shown]]:
     request = Request(backend="", run_id="none", endpoint=meeting.endpoint, min_nodes=1, max_nodes=1, nproc_per_node=0)
     watch = EndpointWatch(request, 4.0)
     try:
         watch.start()
-        yield watch
+        with closing(Shown(watch, request)) as shown:
+            yield watch, shown
     finally:
         watch.close()
+
+
+class Shown:
+    """The screen, driven by Textual's pilot on a thread of its own, at 80 columns."""
+
+    def __init__(self, watch: EndpointWatch, request: Request) -> None:
+        self._app = Screen(watch, request, 4.0)
+        self._loop = asyncio.new_event_loop()
+        self._asked: asyncio.Queue[tuple[Callable[[Pilot[None]], Any], Future[Any]] | None] = asyncio.Queue()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._live(),))
+        self._thread.start()
+
+    async def _live(self) -> None:
+        """All in the context of the one task, as Textual wants it."""
+        async with self._app.run_test(size=(80, 24)) as pilot:
+            while (asked := await self._asked.get()) is not None:
+                work, answer = asked
+                done = work(pilot)
+                answer.set_result(await done if asyncio.iscoroutine(done) else done)
+
+    def _do(self, work: Callable[[Pilot[None]], Any]) -> Any:
+        answer: Future[Any] = Future()
+        self._loop.call_soon_threadsafe(self._asked.put_nowait, (work, answer))
+        return answer.result(60)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._asked.put_nowait, None)
+        self._thread.join()
+        self._loop.close()
+
+    def press(self, *names: str) -> None:
+        self._do(lambda pilot: pilot.press(*names))
+
+    def text(self) -> str:
+        """What stands on the screen, line by line."""
+        found: dict[str, str] = {}
+        shot = self._do(lambda pilot: self._app.export_screenshot())
+        for y, text in re.findall(r'<text [^>]*?y="([\d.]+)"[^>]*>(.*?)</text>', shot):
+            found[y] = found.get(y, "") + html.unescape(text).replace("\xa0", " ")
+        return "\n".join(found.values())
+
+    def wait(self, pattern: str) -> str:
+        """Until it is there; the whole text."""
+        return wait_until(
+            lambda: text if re.search(pattern, text := self.text(), re.MULTILINE) else None,
+            60,
+            lambda: f"no {pattern} in\n{self.text()}",
+        )
 
 
 def states(job: dict[str, Any]) -> list[tuple[int | None, str]]:
@@ -52,7 +108,7 @@ def test_a_job_that_restarts_and_loses_a_node_and_a_service_that_freezes_and_goe
     job = Job(meeting, "1:2", script="says.py", restarts=1, nproc=1, conf="outage_timeout=60")
     first, second = job.node(), job.node()
     reports = in_one_round(first, second)
-    with watching(meeting) as watch:
+    with watching(meeting) as (watch, shown):
         seen = wait_seen(watch, is_well)
         assert states(seen) == [(0, "works"), (1, "works")]
         assert seen["round"]["number"] == 1
@@ -63,6 +119,17 @@ def test_a_job_that_restarts_and_loses_a_node_and_a_service_that_freezes_and_goe
         }
         assert all(worker["memory_bytes"] > 2**20 for each in seen["nodes"] for worker in each["workers"])
 
+        text = shown.wait(r"rank 0 \(local 0, pid \d+, S\): CPU")
+        assert "round 1 is complete: 2 nodes, 2 workers" in text
+        assert re.search(r"^ 0 .* works .*$\n^ 1 .* works ", text, re.MULTILINE)
+        shown.press("down", "s")  # of the second node
+        shown.wait(r"Stacks of the workers on .*\n(.*\n)*.*says\.py")
+        shown.press("escape", "w")
+        shown.wait("nobody waits in the workers' store")
+        shown.press("escape", "r")
+        shown.wait("no round has ended yet")
+        shown.press("escape")
+
         once = top(meeting.endpoint, "--json")
         assert once.returncode == 0, once.stderr
         [data] = json.loads(once.stdout)["jobs"]
@@ -72,6 +139,7 @@ def test_a_job_that_restarts_and_loses_a_node_and_a_service_that_freezes_and_goe
         late = Job(meeting, 2, script="says.py", run_id="late").node()  # another job, for which a node is missing
         waits = wait_seen(watch, lambda job: job["run"] == "late" and bool(job["nodes"]), job=-1)
         assert states(waits) == [(None, "waits")]
+        shown.wait(r"JOB +ROUND +STATE(.*\n)+.*late +0 +none")
         both = top(meeting.endpoint, "--once")
         assert both.returncode == 1, both.stderr
         assert [line.split()[0] for line in both.stdout.splitlines()[:3]] == ["JOB", "late", "none"]
@@ -87,6 +155,10 @@ def test_a_job_that_restarts_and_loses_a_node_and_a_service_that_freezes_and_goe
         seen = wait_seen(watch, lambda job: job["round"]["number"] == 2 and is_well(job))
         assert f"pid {worker}) ended with signal 9 (SIGKILL)" in str(seen["events"])
         assert "round 1 is over: " in seen["last_end"]
+        shown.wait("round 1 is over: ")
+        shown.press("r")
+        shown.wait("How the last round ended\n.*round 1 is over: ")
+        shown.press("q")
         by_pid = wait_seen(watch, lambda job: {each["restarts"] for each in job["nodes"]} == {0, 1})["nodes"]
         assert {each["pid"]: each["restarts"] for each in by_pid} == {first.pid: 0, second.pid: 1}
 
@@ -95,6 +167,7 @@ def test_a_job_that_restarts_and_loses_a_node_and_a_service_that_freezes_and_goe
         seen = wait_seen(watch, lambda job: job["round"]["number"] == 3 and is_well(job))
         assert states(seen) == [(0, "works")]
         assert f"pid {second.pid}) is gone" in str(seen["events"])
+        shown.wait(rf"pid {second.pid}\) is gone")
         text = top(meeting.endpoint, "--once")
         assert text.returncode == 0, text.stderr
         assert "run 'none' at " in text.stdout
@@ -105,6 +178,7 @@ def test_a_job_that_restarts_and_loses_a_node_and_a_service_that_freezes_and_goe
         os.kill(serve.agent.pid, signal.SIGSTOP)
         frozen = wait_seen(watch, lambda job: bool(job["problem"]))
         assert frozen["problem"].startswith("out of sight for ")
+        shown.wait(r"out of sight for \d+ s: ")
         assert states(frozen) == [(0, "works")]
         silent = top(meeting.endpoint, "--once", "--timeout=1")
         assert silent.returncode == 68, silent.stdout

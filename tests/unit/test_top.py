@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
+import sys
 from typing import Any
 
 import pytest
 
+from rdzv_launcher.tools.top.command import run
 from rdzv_launcher.tools.top.happenings import happening, last_end
 from rdzv_launcher.tools.top.nodes import nodes_of
+from rdzv_launcher.tools.top.screen import Screen
 from rdzv_launcher.tools.top.text import COLUMNS, as_text, node_cells, table
 from rdzv_launcher.tools.top.vitals import cpu_percent, parse_vitals
 from rdzv_launcher.tools.top.watching import is_well
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, Notice, Round, encode
-from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.errors import MissingDependency
+from rdzv_plugins.interfaces import Failure, Request
 from rdzv_plugins.plain_text import printable_data
 from rdzv_plugins.rounds.ends import to_json
 from rdzv_plugins.run_status import RunStatus
@@ -149,6 +155,7 @@ def job(**over: Any) -> dict[str, Any]:
         "nodes": [node],
         "waits": [],
         "events": [],
+        "events_ever": 0,
     } | over
 
 
@@ -167,6 +174,61 @@ def test_a_node_takes_one_line_of_80_columns_whatever_it_calls_itself() -> None:
             "restarts": 100, "workers": [worker] * 16}  # fmt: skip
     lines = table(COLUMNS, [node_cells(printable_data(wide))])
     assert all(len(line) <= 80 and line.isprintable() for line in lines)
+
+
+class Example:
+    """In place of what is watched."""
+
+    where = "e"
+
+    def __init__(self, *jobs: dict[str, Any]) -> None:
+        self.jobs = list(jobs)
+
+    def data(self) -> dict[str, Any]:
+        return {"endpoint": "e", "problem": "", "jobs": self.jobs, "left_out": 0}
+
+
+def test_the_screen_takes_what_strangers_write_as_text_and_keeps_the_chosen_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    node = job()["nodes"][0]
+    evil = "[red]a[/x]\x1b[2J"
+    nodes = [{**node, "rank": each, "host": evil, "pid": each} for each in range(100)]
+    event = {"at": 0.0, "text": evil}
+    watch = Example(job(nodes=nodes, last_end=evil, waits=[evil], events=[event], events_ever=1))
+
+    async def drive() -> None:
+        screen = Screen(watch, REQUEST, 1.0)  # type: ignore[arg-type]
+        assert screen.no_color
+        async with screen.run_test(size=(80, 24)) as pilot:
+            await pilot.press("down", "down")
+            assert screen.node is not None
+            assert screen.node["rank"] == 2
+            watch.jobs = [job(nodes=nodes[:90])]  # other rows: the third one stays the third
+            screen.show()
+            await pilot.pause()
+            assert screen.node["rank"] == 2
+            assert "[red]a[/x" in screen.export_screenshot().replace("&#160;", " ")
+            await pilot.press("r", "escape", "w", "escape")
+            watch.jobs = []
+            screen.show()
+            await pilot.pause()
+            assert "no job meets at" in screen.export_screenshot().replace("&#160;", " ")
+            await pilot.press("q")
+
+    asyncio.run(drive())
+
+
+def test_without_the_extra_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "textual", None)  # type: ignore[arg-type]
+    args = argparse.Namespace(timeout=10.0, once=False, json=False)
+    with pytest.raises(MissingDependency, match="Textual") as raised:
+        run(args)
+    assert "pip install 'rdzv-plugins[top]'" in raised.value.remedy
+
+
+REQUEST = Request(backend="", run_id="a", endpoint="e", min_nodes=1, max_nodes=1, nproc_per_node=0)
 
 
 def test_many_jobs_are_a_table_first() -> None:

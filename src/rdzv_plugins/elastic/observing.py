@@ -54,6 +54,8 @@ class Observer:
         """
         self._service, self._on_change = service, on_change
         self._lock = threading.Lock()
+        self.version = 0
+        """Grows with every change."""
         self._held: dict[str, dict[str, KeyValue]] = {prefix: {} for prefix in _WATCHED}
         with contextlib.ExitStack() as undo:
             undo.callback(service.close)
@@ -71,6 +73,7 @@ class Observer:
                 before = self._held[prefix].pop(event.key, None)
                 if event.value is not None:
                     self._held[prefix][event.key] = KeyValue(event.key, event.value, event.revision)
+                self.version += 1
             self._on_change(event, before)
 
     @property

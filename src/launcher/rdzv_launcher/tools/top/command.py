@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from rdzv_launcher.tools.job import add_job_flags, request_of
-from rdzv_plugins.errors import EndpointUnreachable, UsageError
+from rdzv_plugins.errors import EndpointUnreachable, MissingDependency, UsageError
 from rdzv_plugins.plain_text import printable_data
 
 NOT_WELL = 1
@@ -16,9 +16,7 @@ NOT_WELL = 1
 
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
-    parser = commands.add_parser(
-        "top", help="show a job, or all jobs of an rdzv serve, as they are: nodes, workers, waits"
-    )
+    parser = commands.add_parser("top", help="watch a job, or all jobs of an rdzv serve: nodes, workers, events, waits")
     add_job_flags(parser, endpoint_required=True, endpoint_help="of a job, or of an rdzv serve: then of all its jobs")
     parser.add_argument("--once", action="store_true", help="print it as text, and end: 0 if all is well, else 1")
     parser.add_argument("--json", action="store_true", help="print it as JSON, and end likewise")
@@ -26,15 +24,24 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show it once; returns the exit code. Raises ``RdzvError``."""
+    """Show it until it is quit, or once; returns the exit code. Raises ``RdzvError``."""
     from rdzv_launcher.tools.top.endpoint import EndpointWatch
     from rdzv_launcher.tools.top.text import as_text
     from rdzv_launcher.tools.top.watching import is_well
 
     if not 1 <= args.timeout <= 120:
         raise UsageError(f"--timeout={args.timeout:g} is not between 1 and 120 seconds")
+    once = args.once or args.json
+    if not once:
+        _check_screen()
     request = request_of(args)
     with contextlib.closing(EndpointWatch(request, args.timeout)) as watch:
+        if not once:
+            from rdzv_launcher.tools.top.screen import Screen
+
+            watch.start()
+            Screen(watch, request, args.timeout).run()
+            return 0
         try:
             data = watch.look_once()
         except TimeoutError as error:
@@ -43,3 +50,14 @@ def run(args: argparse.Namespace) -> int:
             ) from error
     print(json.dumps(data, indent=2) if args.json else as_text(printable_data(data)), flush=True)
     return 0 if all(map(is_well, data["jobs"])) and not data["left_out"] else NOT_WELL
+
+
+def _check_screen() -> None:
+    """Raises ``MissingDependency`` without Textual."""
+    try:
+        import textual  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency(
+            f"the screen of rdzv top is made by Textual, which cannot be imported: {error}",
+            remedy="pip install 'rdzv-plugins[top]'. `rdzv top --once` prints the same without it.",
+        ) from error

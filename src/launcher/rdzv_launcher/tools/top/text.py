@@ -14,7 +14,6 @@ COLUMNS = ("RANK", "HOST", "STATE", "ROUND", "HEARD", "RST", "WRK", "CPU", "MEMO
 JOB_COLUMNS = ("JOB", "ROUND", "STATE", "NODES", "WELL", "WHAT")
 _WORKERS_OF = 16
 """Nodes up to which the text names each worker."""
-_EVENTS = 10
 _HOST, _WHAT = 16, 34
 
 
@@ -55,9 +54,10 @@ def waits(job: Mapping[str, Any]) -> list[str]:
     return ["waiting, longest first:", *job["waits"]] if job["waits"] else []
 
 
-def events(job: Mapping[str, Any], most: int = _EVENTS) -> list[str]:
-    """The newest ones."""
-    return [f"{time.strftime('%H:%M:%S', time.localtime(each['at']))} {each['text']}" for each in job["events"][-most:]]
+def events(job: Mapping[str, Any], newest: int) -> list[str]:
+    """So many of the newest ones."""
+    told = job["events"][-newest:] if newest > 0 else []
+    return [f"{time.strftime('%H:%M:%S', time.localtime(each['at']))} {each['text']}" for each in told]
 
 
 def job_cells(job: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from rdzv_launcher.tools.status.rounds import round_data
@@ -26,7 +25,7 @@ from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.questions import VITALS, NodeAnswer
 from rdzv_plugins.run_status import RunStatus
 
-_LEAST_S, _PER_NODE_S = 2.0, 0.02
+_LEAST_S, _PER_NODE_S = 2.0, 0.05
 """Between two questions: at least so long, and so long for each node."""
 _AGAIN_S = 1.0
 _SILENT_S = 5.0
@@ -58,11 +57,14 @@ class JobWatch:
         self._observer: Observer | None = None
         self._problem, self._problem_since = "", 0.0
         self._last: dict[str, Any] = {}
+        self._nodes: tuple[tuple[Observer, int], RunStatus, list[NodeSeen]] | None = None
+        """What was read of which keys."""
         self._heard: dict[str | tuple[str, int], float] = {}
         """When a node has shown a sign of life, by its id, and by its host and pid."""
         self._answers: dict[tuple[str, int], NodeAnswer] = {}
         self._vitals: dict[tuple[str, int], tuple[Vitals, Vitals | None]] = {}
         self._store: dict[str, Any] | None = None
+        self._events_ever = 0
         self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
         self._over = ""
         self._thread = threading.Thread(target=self._run, name="rdzv-top", daemon=True)
@@ -104,6 +106,7 @@ class JobWatch:
                 if observer.silent_s > _SILENT_S:
                     problem, since = "the service does not answer", now - observer.silent_s
             events = [{"at": at, "text": text} for at, text in self._events]
+            ever = self._events_ever
         if problem:
             problem = f"out of sight for {now - since:.0f} s: {problem}"
         found: dict[str, Any] = {
@@ -114,7 +117,7 @@ class JobWatch:
             "nodes": [],
             "waits": [],
         }
-        return found | self._last | {"problem": problem, "events": events}
+        return found | self._last | {"problem": problem, "events": events, "events_ever": ever}
 
     def _run(self) -> None:
         while not self._closed:
@@ -161,6 +164,7 @@ class JobWatch:
         with self._lock:
             if text:
                 self._events.append((time.time(), text))
+                self._events_ever += 1
             if event.key == keys.ROUND and " is over: " in text:
                 self._over = text
             if event.key.startswith(keys.MEMBERS):
@@ -197,8 +201,12 @@ class JobWatch:
                 self._store = store
 
     def _seen(self, observer: Observer, now: float) -> dict[str, Any]:
-        status = observer.status()
-        nodes = nodes_of(status, observer.held(keys.NODES), observer.held(keys.MEMBERS))
+        version = observer.version
+        if self._nodes is None or self._nodes[0] != (observer, version):  # reading thousands of keys takes a second
+            status = observer.status()
+            found = nodes_of(status, observer.held(keys.NODES), observer.held(keys.MEMBERS))
+            self._nodes = (observer, version), status, found
+        _, status, nodes = self._nodes
         return {
             "round": _round(status),
             "last_end": self._over or last_end(observer.held(keys.FAILURES)),
@@ -223,7 +231,7 @@ class JobWatch:
             "problem": "" if answer is None or node.state == "gone" else answer.problem,
             "workers": []
             if vitals is None
-            else [asdict(each) | {"cpu_percent": cpu_percent(vitals, before, each)} for each in vitals.workers],
+            else [vars(each) | {"cpu_percent": cpu_percent(vitals, before, each)} for each in vitals.workers],
         }
 
 

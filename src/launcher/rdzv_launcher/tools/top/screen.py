@@ -1,0 +1,218 @@
+"""The screen of ``rdzv top``, by Textual: what ``--once`` prints, every second, with events as they come.
+
+Whatever nodes and strangers have written is shown as plain text: it is no markup, and steers no terminal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, RichLog, Static
+
+from rdzv_launcher.tools.top.endpoint import EndpointWatch
+from rdzv_launcher.tools.top.text import COLUMNS, JOB_COLUMNS, events, headline, job_cells, node_cells, worker_lines
+from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.plain_text import printable_data, printable_lines
+
+_EVERY_S = 1.0
+_STACKS_S = 15.0
+_WORKERS_SHOWN = 8
+
+
+class Screen(App[None]):
+    """Shows ``watch``, which was started, until it is quit."""
+
+    TITLE = "rdzv top"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #head { height: auto; max-height: 5; }
+    #jobs { height: auto; max-height: 8; }
+    #nodes { height: 1fr; min-height: 4; }
+    #workers { height: auto; max-height: 9; border-top: solid gray; }
+    #events { height: 6; border-top: solid gray; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "Quit"),
+        Binding("s", "stacks", "Stacks"),
+        Binding("w", "waits", "Waits"),
+        Binding("r", "reason", "Last end"),
+    ]
+
+    def __init__(self, watch: EndpointWatch, request: Request, timeout: float) -> None:
+        """``request`` is that by which the nodes of a job are asked for their stacks; ``timeout`` in seconds."""
+        super().__init__()
+        self._watch, self._request, self._timeout = watch, request, timeout
+        self._data: dict[str, Any] = {"jobs": []}
+        self._told: tuple[str, int] = ("", 0)
+
+    def compose(self) -> ComposeResult:
+        """The parts, from the top."""
+        yield Static(id="head", markup=False)
+        yield _Table(JOB_COLUMNS, id="jobs")
+        yield _Table(COLUMNS, id="nodes")
+        yield Static(id="workers", markup=False)
+        yield RichLog(id="events", wrap=True, markup=False, highlight=False)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin."""
+        self._table("jobs").display = False
+        self._table("nodes").focus()
+        self.set_interval(_EVERY_S, self.show)
+        self.show()
+
+    def on_data_table_row_highlighted(self) -> None:
+        """Another job or node was chosen."""
+        self._show_job()
+
+    @property
+    def job(self) -> dict[str, Any] | None:
+        """The job that is shown."""
+        jobs = self._data["jobs"]
+        chosen = self._table("jobs").cursor_row if len(jobs) > 1 else 0
+        return jobs[min(max(chosen, 0), len(jobs) - 1)] if jobs else None
+
+    @property
+    def node(self) -> dict[str, Any] | None:
+        """The node that is chosen."""
+        nodes = self.job["nodes"] if self.job is not None else []
+        chosen = self._table("nodes").cursor_row
+        return nodes[min(max(chosen, 0), len(nodes) - 1)] if nodes else None
+
+    def show(self) -> None:
+        """Show what is known now. Sends nothing."""
+        self._data = printable_data(self._watch.data())
+        jobs = self._data["jobs"]
+        table = self._table("jobs")
+        table.display = len(jobs) > 1
+        table.put({each["run"]: job_cells(each) for each in jobs})
+        self._show_job()
+
+    def _show_job(self) -> None:
+        job, base = self.job, self.screen_stack[0]
+        if job is None:
+            text = self._data.get("problem") or f"no job meets at {self._watch.where} now"
+            base.query_one("#head", Static).update(Text(text))
+            return
+        lines = headline(job, self._watch.where)
+        base.query_one("#head", Static).update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"))
+        self._table("nodes").put(
+            {f"{each['host']} {each['pid']} {at}": node_cells(each) for at, each in enumerate(job["nodes"])}
+        )
+        found = worker_lines(self.node) if self.node is not None else []
+        found = [
+            *found[:_WORKERS_SHOWN],
+            *([f"and {len(found) - _WORKERS_SHOWN} more"] if len(found) > _WORKERS_SHOWN else []),
+        ]
+        base.query_one("#workers", Static).update(Text("\n".join(found) or "no workers here", no_wrap=True))
+        self._show_events(job)
+
+    def _show_events(self, job: Mapping[str, Any]) -> None:
+        log, (run, count) = self.screen_stack[0].query_one("#events", RichLog), self._told
+        if run != job["run"]:
+            log.clear()
+            count = 0
+        for line in events(job, job["events_ever"] - count):
+            log.write(Text(line))
+        self._told = job["run"], job["events_ever"]
+
+    def _table(self, name: str) -> _Table:
+        """One of ours, also while something is shown over it."""
+        return self.screen_stack[0].query_one(f"#{name}", _Table)
+
+    def action_reason(self) -> None:
+        """How the last round ended."""
+        text = self.job["last_end"] if self.job is not None else ""
+        self.push_screen(_Page("How the last round ended", text or "no round has ended yet, as far as it was seen"))
+
+    def action_waits(self) -> None:
+        """Who waits for which key."""
+        lines = self.job["waits"] if self.job is not None else []
+        self.push_screen(_Page("Who waits for which key", "\n".join(lines) or "nobody waits in the workers' store"))
+
+    def action_stacks(self) -> None:
+        """Where the workers of the chosen node are, as soon as it has answered."""
+        job, node = self.job, self.node
+        if job is None or node is None:
+            return
+        page = _Page(f"Stacks of the workers on {node['host']} (agent's pid {node['pid']})", "asking ...")
+        self.push_screen(page)
+        request = dataclasses.replace(self._request, run_id=job["run"], given=self._request.given | {"run_id"})
+
+        def ask() -> None:
+            text = _stacks(request, node)
+            self.call_from_thread(page.tell, text)
+
+        self.run_worker(ask, thread=True)
+
+
+class _Table(DataTable[Text]):
+    """Rows that are changed in place, so that what is chosen stays chosen."""
+
+    def __init__(self, columns: Sequence[str], *, id: str) -> None:
+        super().__init__(id=id, cursor_type="row", zebra_stripes=False, cell_padding=1)
+        self._names = columns
+        self._rows: dict[str, tuple[str, ...]] = {}
+        for name in columns:
+            self.add_column(name, key=name)
+
+    def put(self, rows: Mapping[str, tuple[str, ...]]) -> None:
+        """These are the rows now."""
+        if list(rows) != list(self._rows):
+            at = self.cursor_row
+            self.clear()
+            for key, cells in rows.items():
+                self.add_row(*map(Text, cells), key=key)
+            self.move_cursor(row=min(at, len(rows) - 1), animate=False)
+        else:
+            for key, cells in rows.items():
+                for name, new, old in zip(self._names, cells, self._rows[key], strict=True):
+                    if new != old:
+                        self.update_cell(key, name, Text(new), update_width=True)
+        self._rows = dict(rows)
+
+
+class _Page(ModalScreen[None]):
+    """A text over everything, until a key closes it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "Back")]
+    CSS = "_Page { background: $background; } _Page Static { height: auto; }"
+
+    def __init__(self, heading: str, text: str) -> None:
+        super().__init__()
+        self._heading, self._text = heading, text
+
+    def compose(self) -> ComposeResult:
+        """The text, and how to go back."""
+        yield Static(self._heading, markup=False)
+        with VerticalScroll():
+            yield Static(Text(self._text), id="text", markup=False)
+        yield Footer()
+
+    def tell(self, text: str) -> None:
+        """Show this instead."""
+        self._text = text
+        if self.is_mounted:
+            self.query_one("#text", Static).update(Text(text))
+
+
+def _stacks(request: Request, node: Mapping[str, Any]) -> str:
+    """What the node has answered, or why it has not; may take some seconds."""
+    from rdzv_launcher.run.stacks.node import read
+    from rdzv_launcher.run.stacks.text import report_text
+    from rdzv_launcher.tools.stacks.remote import ask_job
+
+    try:
+        answers = ask_job(request, {"within": _STACKS_S - 1, "children": False, "native": False}, _STACKS_S)
+    except RdzvError as error:
+        return printable_lines(str(error))
+    workers, silent = read([each for each in answers if (each.host, each.pid) == (node["host"], node["pid"])])
+    return report_text(workers, silent, threads=False)
