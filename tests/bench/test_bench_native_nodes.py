@@ -7,12 +7,16 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from kits.bench.bench_kit import find
 
 from rdzv_launcher.bench import _load
 from rdzv_launcher.bench.method.results import read_result
+from rdzv_launcher.bench.method.turns import DidNotFinish
+from rdzv_launcher.bench.rendezvous.keeper import KeptRun
 from rdzv_launcher.bench.rendezvous.phases import wrong_places
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.coordination import Session
@@ -200,6 +204,26 @@ PLACE = {"rank": 0, "world": 2, "round": 4}
 )
 def test_places_that_do_not_fit_together_are_wrong(changes, wrong) -> None:
     assert wrong_places({0: PLACE, 5: {**PLACE, "rank": 1, **changes}}) == wrong
+
+
+class Child(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+def test_round_with_wrong_places_is_no_figure() -> None:
+    """The keeper of the run, with a process that answers what it is told to answer."""
+    nodes = [{"number": number, "asked": None, "leads": False, "key": ""} | PLACE for number in (0, 1)]
+    report = {"joins": 2, "known_at": None, "cpu_s": 0.0, "cpu_after_s": 0.0, "memory_mib": 0.0}
+    answers = {"nodes": {"nodes": nodes} | report, "joined": {"began": 1.0, "last": 2.0}}
+    child = Child(numbers=[0, 1], expected=2, pid=7, send=lambda *words, **more: None)
+    children = SimpleNamespace(living=[child], ask=lambda group, key, limit_s, late: {child: answers[key]})
+    service = {"probe": "", "endpoint": "", "machine": {"address": ""}, "pids": [], "apart": False}
+    task = {"service": service, "processes": [], "native": True}
+    run = KeptRun(task, cast(Any, children), cast(Any, None))
+    with pytest.raises(DidNotFinish, match="wrong places: rank 0 is that of 2 nodes, node 0 is one of them"):
+        run._measure("joined", lambda: None, 1.0)
+    nodes[1]["rank"] = 1
+    assert run._measure("joined", lambda: None, 1.0).seconds == 1
 
 
 def test_native_nodes_are_measured(capfd, tmp_path) -> None:

@@ -32,8 +32,8 @@ class RendezvousSettings:
         choices=(THREADS, NATIVE),
         alone=THREADS,
         help="thousands of nodes: as threads of few processes (threads, also without a value), or as light as sockets "
-        "allow, but for the first, which leads (native; for %(native)s without proxies); without it each node is a "
-        "process",
+        "allow, but for the first, which leads (native: at a native store, without proxies); without it each node is "
+        "a process",
     )
     processes: int = setting(
         0,
