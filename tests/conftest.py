@@ -18,6 +18,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 LONG = [
     "examples/test_rdzv_redis.py",
     "examples/test_rdzv_file.py",
+    "examples/test_rdzv_http.py",
     "examples/test_readme.py",
     "launcher/test_check.py",
 ]

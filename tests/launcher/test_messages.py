@@ -113,7 +113,8 @@ def test_two_agents_with_one_node_rank_are_told(cluster: Cluster) -> None:
 
 def running_pair(cluster: Cluster, backend: str) -> tuple[Agent, Agent]:
     """Two nodes whose workers run: the one that serves the endpoint, and the other."""
-    agents = cluster.pair("apart_forever.py", backend=backend, conf="ttl=3" if backend == "parallel" else "")
+    conf = "ttl=3,outage_timeout=5" if backend == "parallel" else ""
+    agents = cluster.pair("apart_forever.py", backend=backend, conf=conf)
     for agent in agents:
         agent.wait_for("I go on")
     host = next(agent for agent in agents if cluster.listens(agent))
