@@ -54,6 +54,9 @@ def test_agents_are_warm_where_their_variables_allow_it_and_none_outlives_close(
         assert (warm.is_warm, cold.is_warm) == (True, False)
         for agent in (warm, cold):
             agent.wait_for(rf"started by the keeper of {agent.pid}\b")
+        assert "libtorch" not in Path(f"/proc/{warm.pid}/maps").read_text(), (
+            "nobody wants it: it costs half of an agent"
+        )
         # two agents, each with a keeper and a worker
         wait_until(lambda: len(agents.processes()) == 6, 60, lambda: f"{agents.processes()}")
         os.kill(warm.pid, 9)  # its worker goes with it
