@@ -42,6 +42,14 @@ def test_a_worker_is_there_from_its_start_and_its_end_is_known_later(tmp_path: P
     assert first.path("stderr") == ""
 
 
+def test_round_without_files_has_no_index() -> None:
+    index = Index()
+    index.begin("", [], None)
+    index.started({0: 100})
+    index.ended(0, 1, stopped=False)
+    index.flush()
+
+
 def test_files_are_found_where_they_were_moved(tmp_path: Path) -> None:
     write(tmp_path, WORKER)
     write(tmp_path, replace(WORKER, round=2), moved=("attempt_0", "attempt_0.round_1"))
