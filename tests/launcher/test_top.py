@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import html
 import json
 import os
+import pty
 import re
+import select
 import signal
+import struct
 import subprocess
+import termios
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from typing import Any
 
+import pytest
 from kits.launcher.elastic_kit import Job, Meeting, Serve, in_one_round, outputs, parallel_only
 from kits.launcher.harness import BIN, server, wait_until
 from textual.pilot import Pilot
@@ -31,6 +37,29 @@ def top(endpoint: str, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
 
 
+def in_terminal(endpoint: str) -> str:
+    """What the command writes on a terminal without colours, from its start until q ends it well."""
+    primary, secondary = pty.openpty()
+    fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    env = os.environ | {"NO_COLOR": "1", "TERM": "xterm-256color"}
+    command = [str(BIN / "rdzv"), "top", f"--rdzv-endpoint={endpoint}"]
+    with subprocess.Popen(command, stdin=secondary, stdout=secondary, stderr=secondary, env=env) as shown:
+        os.close(secondary)
+        written = b""
+        try:
+            while select.select([primary], [], [], 60)[0]:
+                written += os.read(primary, 65536)
+                if b"works" in written and b"Quit" in written:
+                    os.write(primary, b"q")
+            shown.kill()
+        except OSError:  # it has ended
+            pass
+        finally:
+            os.close(primary)
+    assert shown.returncode == 0, written
+    return written.decode(errors="replace")
+
+
 def wait_seen(watch: EndpointWatch, is_seen: Callable[[dict[str, Any]], bool], job: int = 0) -> dict[str, Any]:
     """Until the job is seen so."""
     return wait_until(
@@ -41,7 +70,7 @@ def wait_seen(watch: EndpointWatch, is_seen: Callable[[dict[str, Any]], bool], j
 @contextmanager
 def watching(meeting: Meeting) -> Iterator[tuple[EndpointWatch, Shown]]:
     request = Request(backend="", run_id="none", endpoint=meeting.endpoint, min_nodes=1, max_nodes=1, nproc_per_node=0)
-    watch = EndpointWatch(request, 4.0)
+    watch = EndpointWatch(request, 8.0)
     try:
         watch.start()
         with closing(Shown(watch, request)) as shown:
@@ -130,6 +159,10 @@ def test_a_job_that_restarts_and_loses_a_node_and_a_service_that_freezes_and_goe
         shown.wait("no round has ended yet")
         shown.press("escape")
 
+        plain = in_terminal(meeting.endpoint)
+        assert "Traceback" not in plain
+        assert all(red == green == blue for red, green, blue in re.findall(r"[34]8;2;(\d+);(\d+);(\d+)", plain))
+
         once = top(meeting.endpoint, "--json")
         assert once.returncode == 0, once.stderr
         [data] = json.loads(once.stdout)["jobs"]
@@ -203,6 +236,21 @@ def test_a_job_that_restarts_and_loses_a_node_and_a_service_that_freezes_and_goe
     wait_until(lambda: top(meeting.endpoint, "--once").returncode == 68, 60, lambda: outputs([first]))
 
 
+@pytest.mark.parametrize("backend", ["etcd"], indirect=True)
+def test_a_job_that_meets_at_a_service_of_its_own(meeting: Meeting) -> None:
+    job = Job(meeting, 1, script="says.py")
+    node = job.node()
+    in_one_round(node)
+    for flags in ([], ["--rdzv-backend=etcd"]):  # without it the backend is found by what answers
+        found = top(meeting.endpoint, f"--rdzv-id={meeting.run_id}", "--json", *flags)
+        assert found.returncode == 0, found.stdout + found.stderr
+        [seen] = json.loads(found.stdout)["jobs"]
+        assert [(each["pid"], each["state"], len(each["workers"])) for each in seen["nodes"]] == [
+            (node.pid, "works", 1)
+        ]
+    job.finish(node)
+
+
 def test_an_endpoint_that_is_something_else_is_said() -> None:
     port = free_port()
     nobody = top(f"127.0.0.1:{port}", "--once", "--timeout=1")
@@ -213,3 +261,6 @@ def test_an_endpoint_that_is_something_else_is_said() -> None:
     assert other.returncode == 68
     assert "Traceback" not in nobody.stderr + other.stderr
     assert "rdzv status" in nobody.stderr + other.stderr
+    piped = top(f"127.0.0.1:{port}")
+    assert piped.returncode == 2
+    assert "rdzv top --once" in piped.stderr

@@ -222,6 +222,8 @@ def test_the_screen_takes_what_strangers_write_as_text_and_keeps_the_chosen_node
 
 def test_without_the_extra_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "textual", None)  # type: ignore[arg-type]
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
     args = argparse.Namespace(timeout=10.0, once=False, json=False)
     with pytest.raises(MissingDependency, match="Textual") as raised:
         run(args)

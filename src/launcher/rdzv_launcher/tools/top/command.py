@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
+import sys
 from typing import Any
 
 from rdzv_launcher.tools.job import add_job_flags, request_of
@@ -40,7 +42,11 @@ def run(args: argparse.Namespace) -> int:
             from rdzv_launcher.tools.top.screen import Screen
 
             watch.start()
-            Screen(watch, request, args.timeout).run()
+            logging.disable(logging.CRITICAL)  # what is logged would be written across the screen
+            try:
+                Screen(watch, request, args.timeout).run()
+            finally:
+                logging.disable(logging.NOTSET)
             return 0
         try:
             data = watch.look_once()
@@ -53,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_screen() -> None:
-    """Raises ``MissingDependency`` without Textual."""
+    """Raises ``UsageError`` without a terminal, ``MissingDependency`` without Textual."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("rdzv top needs a terminal", remedy="`rdzv top --once` prints the same into a pipe or a file.")
     try:
         import textual  # noqa: F401
     except ImportError as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rdzv_launcher.tools.meeting import Meeting
 from rdzv_launcher.tools.top.watching import JobWatch
+from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.interfaces import Request
@@ -40,8 +41,11 @@ class EndpointWatch:
                 raise EndpointUnreachable(f"run {request.run_id!r} is not at {found}", remedy="Check --rdzv-id.")
             self._take(names)
         else:
-            _, run = found
-            self._jobs[run] = JobWatch(run, lambda: self._meeting_service(), lambda: True, timeout)
+            service, run = found
+            first = [service]
+            self._jobs[run] = JobWatch(
+                run, lambda: first.pop() if first else self._service_again(), lambda: True, timeout
+            )
 
     @property
     def where(self) -> str:
@@ -89,9 +93,10 @@ class EndpointWatch:
                 raise
             return job.data() | {"problem": str(error)}
 
-    def _meeting_service(self) -> Any:
+    def _service_again(self) -> CoordinationBackend:
         found = self._meeting.services()
-        assert not isinstance(found, Endpoint)
+        if isinstance(found, Endpoint):
+            raise EndpointUnreachable(f"at {found} is another service now")
         return found[0]
 
     def _run(self) -> None:
@@ -128,7 +133,7 @@ class EndpointWatch:
                 job.start()
         return gone
 
-    def _service(self, run: str) -> Callable[[], Any]:
+    def _service(self, run: str) -> Callable[[], CoordinationBackend]:
         store = self._store
         assert store is not None
         return lambda: self._meeting.at(store, run)[0]

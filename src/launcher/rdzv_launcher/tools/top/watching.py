@@ -95,14 +95,15 @@ class JobWatch:
 
     def data(self) -> dict[str, Any]:
         """All that is known now, as JSON has it; what was known last where the job is out of sight."""
-        now = time.monotonic()
+        now, observer, unreadable = time.monotonic(), self._observer, ""
+        try:
+            read = None if observer is None else self._read(observer)
+        except ValueError as error:
+            read, unreadable = None, f"its keys cannot be read: {error}"
         with self._lock:
-            observer, problem, since = self._observer, self._problem, self._problem_since
-            if observer is not None and not problem:
-                try:
-                    self._last = self._seen(observer, now)
-                except ValueError as error:
-                    problem, since = f"its keys cannot be read: {error}", now
+            problem, since = self._problem or unreadable, self._problem_since if self._problem else now
+            if read is not None and observer is not None and not problem:
+                self._last = self._seen(observer, *read, now)
                 if observer.silent_s > _SILENT_S:
                     problem, since = "the service does not answer", now - observer.silent_s
             events = [{"at": at, "text": text} for at, text in self._events]
@@ -200,13 +201,16 @@ class JobWatch:
             with self._lock:
                 self._store = store
 
-    def _seen(self, observer: Observer, now: float) -> dict[str, Any]:
-        version = observer.version
-        if self._nodes is None or self._nodes[0] != (observer, version):  # reading thousands of keys takes a second
+    def _read(self, observer: Observer) -> tuple[RunStatus, list[NodeSeen]]:
+        """What its keys say, without the lock: of thousands of nodes it takes a second, unless nothing has changed."""
+        version, held = observer.version, self._nodes
+        if held is None or held[0] != (observer, version):
             status = observer.status()
             found = nodes_of(status, observer.held(keys.NODES), observer.held(keys.MEMBERS))
-            self._nodes = (observer, version), status, found
-        _, status, nodes = self._nodes
+            held = self._nodes = (observer, version), status, found
+        return held[1], held[2]
+
+    def _seen(self, observer: Observer, status: RunStatus, nodes: list[NodeSeen], now: float) -> dict[str, Any]:
         return {
             "round": _round(status),
             "last_end": self._over or last_end(observer.held(keys.FAILURES)),
