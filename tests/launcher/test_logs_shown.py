@@ -6,6 +6,8 @@ import io
 import os
 import re
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -192,6 +194,28 @@ def test_full_disk_holds_up_no_worker_and_is_counted(tmp_path: Path, caplog: pyt
     assert copy.settle(float("inf"))
     wait_until(lambda: "lacks 4000000 bytes" in caplog.text, 30, lambda: caplog.text)
     assert caplog.text.count("No space left on device") == 1
+
+
+def test_nobody_waits_for_what_a_worker_left_behind(tmp_path: Path) -> None:
+    copy = LogCopy(str(tmp_path / "pipe"), str(tmp_path / "stdout.log"), size=64 << 10, files=3, stamps=False)
+    over = threading.Event()
+    pipe = os.open(copy.pipe, os.O_WRONLY)
+    os.write(pipe, b"of the worker\n")
+
+    def writes_on() -> None:
+        while not over.is_set():
+            os.write(pipe, b"x" * 9_999 + b"\n")
+        os.close(pipe)
+
+    thread = threading.Thread(target=writes_on)
+    thread.start()
+    copy.opened()
+    try:
+        assert copy.settle(time.monotonic() + 100)
+    finally:
+        over.set()
+        thread.join()
+    assert Path(all_of(str(tmp_path / "stdout.log"))[0]).stat().st_size > 0
 
 
 def test_oldest_files_make_room(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -99,7 +101,9 @@ def test_lines_of_others_are_left_out_and_lead_nowhere(tmp_path: Path) -> None:
     assert node.entries[0].worker.stdout == "attempt_0/0/stdout.log"
 
 
-def test_nodes_of_a_job_are_found_by_their_rounds(tmp_path: Path) -> None:
+def test_nodes_of_a_job_are_found_by_their_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(time=count(1000).__next__)
+    monkeypatch.setattr("rdzv_launcher.run.workers.output.index.time", clock)
     write(tmp_path / "a", WORKER, replace(WORKER, rank=1, local_rank=1))
     write(tmp_path / "another job", replace(WORKER, store_port=29502))
     write(tmp_path / "b", replace(WORKER, rank=2))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_BURST = 512 << 10
-_RATE = 64 << 10
-AT_ONCE = 32 << 10
+_BURST = 256 << 10
+_RATE = 16 << 10
+AT_ONCE = 16 << 10
 """What is shown of the newest, each time that much may be shown again."""
 
 

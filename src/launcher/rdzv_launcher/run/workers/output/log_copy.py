@@ -49,6 +49,8 @@ class LogCopy:
             fcntl.fcntl(self._source, fcntl.F_SETPIPE_SZ, _PIPE)
         self._between_lines = True
         self._lost = 0
+        self._passed = 0
+        """How many bytes have come out of the pipe, and are in the file or lost."""
         self._splices = not stamps and hasattr(os, "splice")
         self._busy = True
         self._thread = threading.Thread(target=self._run, name="rdzv-log-copy", daemon=True)
@@ -69,7 +71,8 @@ class LogCopy:
 
         What a process writes that the worker has left behind goes to the same file: its name may be another round's.
         """
-        while not (done := self._is_idle()) and time.monotonic() < deadline:
+        enough = self._passed + self._waiting() + _PIPE  # no more is under way of what is there now
+        while not (done := self._is_idle() or self._passed > enough) and time.monotonic() < deadline:
             self._thread.join(_LOOK_S)
         self._size = 0
         return done
@@ -88,8 +91,10 @@ class LogCopy:
         try:
             while self._move():
                 pass
-        except Exception:  # the worker must not wait for a reader that has gone
+        except Exception:  # nothing of the worker depends on us: it goes on writing
             logger.exception("%s gets no more lines", self._path)
+            while os.read(self._source, _CHUNK):
+                pass
         finally:
             self._say_lost()
             os.close(self._source)
@@ -112,6 +117,7 @@ class LogCopy:
             data = os.read(self._source, _CHUNK)
             if data:
                 self._take(data)
+                self._passed += len(data)
             return bool(data)
         try:
             moved = os.splice(self._source, self._file, min(_PIPE, room))
@@ -119,10 +125,14 @@ class LogCopy:
             if error.errno == errno.EINVAL:  # a file system that cannot do it
                 self._splices = False
             else:
-                self._lose(len(os.read(self._source, _CHUNK)), error)
+                count = len(os.read(self._source, _CHUNK))
+                self._lose(count, error)
+                self._passed += count
             return True
         self._written += moved
-        if moved < _LITTLE:
+        self._passed += moved
+        if 0 < moved < _LITTLE:
+            self._busy = False
             time.sleep(_REST_S)
         return moved > 0
 

@@ -44,7 +44,8 @@ class LogFiles:
             nothing = dict.fromkeys(variables, "")
             return Destinations(nothing, nothing, error_files=nothing)
         self._starts += 1
-        self._round = int(first.get("RDZV_ROUND", self._starts))
+        number = first.get("RDZV_ROUND", "")
+        self._round = int(number) if number.isdecimal() else self._starts
         chosen = self._choose(directory, variables)
         for local_rank, each in variables.items():
             each[ERROR_FILE] = chosen.error_files[local_rank]

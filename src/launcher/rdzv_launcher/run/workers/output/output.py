@@ -98,14 +98,13 @@ class Output:
             os.path.relpath(path, base) if path not in ("", os.devnull) else None
             for path in (found.stdouts[local_rank], found.stderrs[local_rank])
         )
-        port, rank = own.get("RDZV_ROOT_PORT", own.get("MASTER_PORT", "")), int(own.get("RANK", local_rank))
-        return WorkerRecord(
-            self._spec.run_id, found.round, int(port or 0), rank, local_rank, self._host, -1, stdout, stderr
-        )
+        rank, port = _rank(local_rank, own), own.get("RDZV_ROOT_PORT", own.get("MASTER_PORT", ""))
+        port = port if port.isdecimal() else "0"  # a plug-in may have set it
+        return WorkerRecord(self._spec.run_id, found.round, int(port), rank, local_rank, self._host, -1, stdout, stderr)
 
     def _only_shown(self, found: Destinations, variables: Mapping[int, Mapping[str, str]]) -> Destinations:
         """--ranks-filter: what it leaves out goes to files alone."""
-        hidden = {each for each, own in variables.items() if not self._spec.logs.shows(int(own.get("RANK", each)))}
+        hidden = {each for each, own in variables.items() if not self._spec.logs.shows(_rank(each, own))}
 
         def muted(paths: Mapping[int, str]) -> dict[int, str]:
             return {each: path or (os.devnull if each in hidden else "") for each, path in paths.items()}
@@ -123,7 +122,7 @@ class Output:
 
     def _show(self, found: Destinations, variables: Mapping[int, Mapping[str, str]]) -> Tee:
         """Begin to show the files that are to be shown."""
-        logs, ranks = self._spec.logs, {each: int(own.get("RANK", each)) for each, own in variables.items()}
+        logs, ranks = self._spec.logs, {each: _rank(each, own) for each, own in variables.items()}
         stamped = stamped_by(screen=logs.stamps_screen, files=logs.stamps_files)
         tails, filtered, views = list[Tail](), list[FilteredFile](), list[View]()
         for stream, paths, needles, path in (
@@ -161,3 +160,9 @@ class Output:
         return string.Template(template).safe_substitute(
             role_name=self._spec.role, rank=variables.get("RANK", ""), local_rank=local_rank, host=self._host
         )
+
+
+def _rank(local_rank: int, variables: Mapping[str, str]) -> int:
+    """The global one. A plug-in may have set the variable to anything."""
+    rank = variables.get("RANK", "")
+    return int(rank) if rank.isdecimal() else local_rank
