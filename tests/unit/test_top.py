@@ -15,7 +15,7 @@ from rdzv_launcher.tools.top.nodes import nodes_of
 from rdzv_launcher.tools.top.screen import Screen
 from rdzv_launcher.tools.top.text import COLUMNS, as_text, node_cells, table
 from rdzv_launcher.tools.top.vitals import cpu_percent, parse_vitals
-from rdzv_launcher.tools.top.watching import is_well
+from rdzv_launcher.tools.top.watching import is_well, waits_of
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, Notice, Round, encode
@@ -231,6 +231,18 @@ def test_without_the_extra_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -
 
 
 REQUEST = Request(backend="", run_id="a", endpoint="e", min_nodes=1, max_nodes=1, nproc_per_node=0)
+
+
+def test_who_waits_is_what_rdzv_status_says_of_the_workers_store() -> None:
+    client = {"address": "10.0.0.7:50122", "pid": 901, "waiting_s": 118.0}
+    waited = {"key": "/0/3", "waiters": 2, "oldest_s": 118.0, "clients": [client]}
+    store = {"statistics": {"keyspaces": [{"name": "w", "waited": [waited], "waited_keys": 3, "trunks": []}]}}
+    assert waits_of(store) == [
+        "for /0/3: 2 client(s) since 1 min 58 s: 10.0.0.7:50122 (pid 901) and 1 more",
+        "and for 2 more keys",
+    ]
+    for nothing in (None, {}, {"statistics": None}, {"statistics": {"keyspaces": [{"waited": 3}]}}):
+        assert waits_of(nothing) == []
 
 
 def test_many_jobs_are_a_table_first() -> None:

@@ -215,7 +215,7 @@ class JobWatch:
             "round": _round(status),
             "last_end": self._over or last_end(observer.held(keys.FAILURES)),
             "nodes": [self._node(each, now) for each in nodes],
-            "waits": _waits(self._store) if status.state == "complete" else [],
+            "waits": waits_of(self._store) if status.state == "complete" else [],
         }
 
     def _node(self, node: NodeSeen, now: float) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def _round(status: RunStatus) -> dict[str, Any]:
     return {name: getattr(status, name) for name in names}
 
 
-def _waits(store: dict[str, Any] | None) -> list[str]:
+def waits_of(store: dict[str, Any] | None) -> list[str]:
     """Lines about who waits for which key; none where nobody does, or the store cannot be asked."""
     try:
         keyspaces = (store or {}).get("statistics") or {}
