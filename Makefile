@@ -44,12 +44,13 @@ $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 demo: $(NATIVE)
 	@$(BIN)/python examples/demo.py
 
-TESTERS ?= 3
+# tests wait more than they compute: three at a time keep less than one of two processors busy
+TESTERS ?= 6
 # kept bytecode: else each of some thousand processes compiles our modules again
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(NATIVE)
 	@tests/install.sh etcd redis
-	@echo "running the tests, $(TESTERS) at a time: about half an hour with two processors ..."
+	@echo "running the tests, $(TESTERS) at a time: up to half an hour with two processors ..."
 	@# what takes minutes first (tests/conftest.py), then the folders in their order: many of the last ones are quick, so
 	@# that all processes end at about the same time
 	@$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder --ignore=tests/native $(ARGS)
