@@ -101,7 +101,7 @@ def test_events_of_one_life_are_told_in_their_order() -> None:
     told.takes(steps.Report(0, -9), GROUP)
     told.saw(RoundEvent("over", 3, reason="node \x1b[1mb\n was lost", cause="lost"))
     told.heard(events.NodesWait(), GROUP)  # which is the same once more
-    told.takes(steps.Stop(signal.SIGTERM), GROUP)
+    told.takes(steps.Stop(signal.SIGTERM, 30.0), GROUP)
     told.takes(steps.Kill(), GROUP)
     told.heard(events.GroupEnded(1), GROUP)
     told.takes(steps.AskPeers(), GROUP)
