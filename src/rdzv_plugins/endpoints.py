@@ -43,6 +43,8 @@ def parse_endpoint(text: str, default_port: int | None, *, what: str = "--rdzv-e
     without brackets, a bad host or a port out of range.
     """
     text = text.strip()
+    if "," in text:
+        raise UsageError(f"{what}: {text!r} names several places, where one is wanted", remedy="Name one of them.")
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or not _is_ipv6(host) or (rest and not rest.startswith(":")):

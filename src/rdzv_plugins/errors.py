@@ -282,6 +282,8 @@ class ConnectionLost(EndpointLost):
     """
 
     silent = False
+    closed = False
+    """The other side has closed the connection in order, as the kernel of a process that has ended does."""
 
 
 class Compacted(RendezvousFailed):

@@ -37,6 +37,7 @@ KNOWN = {
     "kvstore/tcpstore/whose.py: dial",  # two seconds at most, at an endpoint that is silent: before there is a round
     "kvstore/tcpstore/hello.py: dial",  # from outside, or on threads of their own, for which nobody waits
     "kvstore/coordination/second_look.py: try_connect",  # on a thread of its own, for which nobody waits
+    "elastic/places/outlook.py: try_connect",  # on a thread of its own, for which nobody waits longer than it says
     # of torch's control store: for a thread of its own, which another one stops
     "kvstore/tcpstore/watch.py: dial",
     "kvstore/tcpstore/watch.py: Watch",

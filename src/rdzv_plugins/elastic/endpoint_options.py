@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from rdzv_plugins.elastic import options as elastic_options
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.endpoints import Endpoint, meeting_point
+from rdzv_plugins.endpoints import Endpoint, meeting_point, parse_endpoint
+from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.options import option
 
 DEFAULT_PORT = 29500
+MOST_PLACES = 7
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,47 @@ class EndpointOptions(ElasticOptions):
     )
 
 
-def validate(request: Request) -> Endpoint:
-    """Refuse what cannot work, before anything starts; returns where the nodes meet. Raises ``UsageError``."""
+def meeting_places(request: Request) -> Endpoint | tuple[Endpoint, ...]:
+    """As ``meeting_point``; several, separated by commas, of which one serves at a time and the others stand by.
+
+    Raises ``UsageError`` also for more than ``MOST_PLACES``, for one that is named twice, and for port 0.
+    """
+    if "," not in request.endpoint:
+        return meeting_point(request, DEFAULT_PORT)
+    found = tuple(parse_endpoint(part, DEFAULT_PORT) for part in request.endpoint.split(","))
+    if len(found) > MOST_PLACES:
+        raise UsageError(
+            f"--rdzv-endpoint: {len(found)} places are too many: at most {MOST_PLACES}",
+            remedy="Three are enough to lose any machine, five for two at a time.",
+        )
+    for place in found:
+        if found.count(place) > 1:
+            raise UsageError(f"--rdzv-endpoint: {place} is there twice", remedy="Name each place once.")
+        if place.port == 0:
+            raise UsageError(
+                f"--rdzv-endpoint: port 0 of {place.host} is for one node and one place: nobody could find it",
+                remedy="Choose a port, the same on every node.",
+            )
+    return found
+
+
+def places_of(request: Request) -> tuple[Endpoint, ...]:
+    """The places where the nodes of ``request`` can meet, if there are several; else none."""
+    found = request.target
+    several = isinstance(found, tuple) and all(isinstance(each, Endpoint) for each in found)
+    return found if several else ()
+
+
+def validate(request: Request) -> Endpoint | tuple[Endpoint, ...]:
+    """Refuse what cannot work, before anything starts; returns where the nodes meet: several places, if so given.
+
+    Raises ``UsageError``.
+    """
     elastic_options.validate(request)
-    return meeting_point(request, DEFAULT_PORT)
+    found = meeting_places(request)
+    if isinstance(found, tuple) and getattr(request.options, "is_host", None):
+        raise UsageError(
+            f"--rdzv-conf: is_host=true does not say which of {len(found)} places this node is to serve",
+            remedy="Leave it out: a node serves the place whose address is its own. is_host=false serves none.",
+        )
+    return found

@@ -71,10 +71,12 @@ class ElasticHandler:
         self._joining = Joining(request, options, self._view, self._link, self._self, self._store, self._milestones)
         self.holding = RoundHolding(self._link, self._view, self._joining, options.ttl)
         self._store.session_lives = self.holding.session_lives
+        if self._link.places is not None:
+            from rdzv_plugins.elastic.places.carrying import Carrying
+
+            self._joining.carry(Carrying(self._link.places, self._self), self._forget_leader)
         self._keeping = self._link.keeping = Keeping(self._view, self._joining, self._self)
-        self._leader_watch = LeaderWatch(
-            lambda held, gone: self._in_background(lambda: self._link.take_over(held, gone))
-        )
+        self._leader_watch = LeaderWatch(self._leader_gone, until_proved=self._link.places is not None)
         self._restarts: dict[int, str] = {}
         self._working = False  # the agent has begun to ask after its workers
         self._saying = threading.Lock()
@@ -227,12 +229,14 @@ class ElasticHandler:
         if session is None:
             return
         try:
-            if outcome.end == "failed" or (outcome.end == "lost" and self._link.hosts_service):
+            ends_all = self._link.hosts_service and self._link.places is None  # else another place serves from now on
+            if outcome.end == "failed" or (outcome.end == "lost" and ends_all):
                 self._end(outcome)
             self._say_leaving(session, outcome)
             if outcome.end == "lost":
                 self._wait_declared()
-            if self._link.hosts_service or (outcome.end == "done" and self._serves_others()):
+            done = outcome.end == "done"
+            if (self._link.hosts_service and (done or ends_all)) or (done and self._serves_others()):
                 farewell.wait_until_alone(session, self._self.me, self._options.linger)
         except (errors.ConnectionLost, TimeoutError) as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
@@ -302,9 +306,20 @@ class ElasticHandler:
         """Some nodes of the round watch whether the leader's process lives, and lead when it is gone. Any thread."""
         self._leader_watch.follow(self._watched_leader, self._self.me)
 
+    def _leader_gone(self, held: KeyValue, gone: str) -> None:
+        at = self._link.place
+        self._in_background(lambda: self._link.take_over(held, gone, at))
+
+    def _forget_leader(self) -> None:
+        """This node goes to another place, where what it has seen of others proves nothing."""
+        self._leader_watch.start_again()
+        self._link.moved()
+
     def _watched_leader(self) -> KeyValue | None:
         place = self._joining.place
-        return self._view.leader if place is not None and place.rank < WATCHERS else None
+        if self._link.places is not None:  # from the beginning: two nodes need the proof
+            place = self._view.assignment or place
+        return self._view.leader if place is not None and 0 <= place.rank < WATCHERS else None
 
     def _end_vain_waits(self) -> None:
         """End this agent's waits in its round's store if what they wait for cannot come any more. Any thread."""

@@ -6,7 +6,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
@@ -26,7 +26,12 @@ from rdzv_plugins.endpoints import is_loopback_address
 from rdzv_plugins.interfaces import Request, RoundEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
 
+if TYPE_CHECKING:
+    from rdzv_plugins.elastic.places.carrying import Carrying
+
 logger = logging.getLogger(__name__)
+
+_PART_S = 5.0
 
 
 class Joining:
@@ -46,6 +51,8 @@ class Joining:
         self._self, self._store, self._milestones = myself, store, milestones
         self._knocking = Knocking(request, myself, store.patience)
         self._listener: Listener | None = None
+        self._carrying: Carrying | None = None
+        self._on_move: Callable[[], None] = lambda: None
         self.active = False
         self.is_spare = False
         """True once it has waited beside a round that worked."""
@@ -132,6 +139,31 @@ class Joining:
                 return 0
         return self._listener.port
 
+    def carry(self, carrying: Carrying, on_move: Callable[[], None]) -> None:
+        """There are several places, and ``carrying`` goes along from one to another. Before any session is opened.
+
+        ``on_move`` is called before anything is said at another place.
+        """
+        self._carrying, self._on_move = carrying, on_move
+        self._link.on_open = self._move
+
+    def _move(self) -> None:
+        """A session was opened: at another place? Then whoever watches this node from the last is to know.
+
+        Raises ``TimeoutError`` if they cannot be told now.
+        """
+        assert self._carrying is not None
+        listener, me = self._listener, self._self.me
+        if self._carrying.has_moved():
+            self._on_move()
+        if listener is not None and self._carrying.has_moved():
+            if not listener.part(_PART_S):
+                raise TimeoutError("this node's own port could not be closed in time")
+            self._listener = None
+            self._self.change(listens=self._listen(me.address, me.public))
+        self._carrying.settled()
+        self._self.change(serves=self._link.hosts_service)
+
     def close(self) -> None:
         """Close this node's own port, and say so to whoever is connected to it. May be repeated."""
         if self._listener is not None:
@@ -150,6 +182,7 @@ class Joining:
                 listens=listens,
                 dialled=session.remote_addr,
                 known=self._view.newest,
+                serves=self._link.hosts_service,
             )
         if not self._view.has_leader:
             self._link.campaign()
@@ -175,9 +208,11 @@ class Joining:
             if unreachable is not None:
                 if not unreachable:
                     self._milestones.tell(RoundEvent("reached", place.round, place.rank, place.world))
-                self._self.say(reached=place.round, outside=False, unreachable=unreachable)
+                self._say_reached(place, unreachable)
         elif declared.number == place.round and declared.state in ("complete", "over"):
             self.round, self.place = place.round, place
+            if self._carrying is not None:
+                self._carrying.complete(place, declared)
             if declared.state == "complete":
                 if place.rank == 0:
                     log_rank_table(session, place)
@@ -185,3 +220,13 @@ class Joining:
             self._store.close(self.round)
             self._self.say(after=self.round, store=None)  # it was over before this node had heard that it was complete
         return None
+
+    def _say_reached(self, place: Assignment, unreachable: str) -> None:
+        said: dict[str, Any] = {"reached": place.round, "outside": False, "unreachable": unreachable}
+        if self._carrying is not None and not unreachable:
+            seats = self._carrying.reached(place)
+            if seats is None:
+                said["unreachable"] = "too many rounds that it has reached were never declared"
+            else:
+                said["seats"] = seats
+        self._self.say(**said)

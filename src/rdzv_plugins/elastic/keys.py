@@ -16,6 +16,8 @@
     restart/<round>     the round failed, and its nodes' workers are restarted: a note of why
     all/asked/<id>      ephemeral, of whoever asks: a question to all nodes (``question_wire``)
     answer/<id>/<node_id>/<part>    ephemeral: a node's answer, until the question has gone
+    place/born          several endpoints: the one where the first round is begun (``places.outlook``)
+    place/begun         several endpoints: there was a round
 
 Every node watches ``all/`` and its own ``node/`` key, the leader ``members/``. Each value carries the
 number of its round, so that a late one changes nothing. JSON, never pickle: who can write to the service
@@ -54,6 +56,9 @@ ANSWERS = "answer/"
 
 PROTOCOL = 4
 """The version of these keys. Nodes of different versions refuse each other."""
+
+MOST_SEATS = 16
+"""A node that has reached so many rounds without hearing of one that was complete reaches no more."""
 
 T = TypeVar("T")
 
@@ -111,6 +116,19 @@ class Leading:
 
 
 @dataclass(frozen=True)
+class Seat:
+    """A place in a round, as its node carries it from one place where nodes meet to another (``quorum``)."""
+
+    round: int
+    rank: int
+    world: int
+    where: str = ""
+    """The store of the round: two that were begun with one number differ by it."""
+    complete: bool = False
+    """Whether the node has heard that the round was complete. If not, it may have been: the node has reached it."""
+
+
+@dataclass(frozen=True)
 class Member:
     """What a node says of itself."""
 
@@ -158,6 +176,10 @@ class Member:
     """The newest round of which it had heard when its session began: the service may know less."""
     keeps: Assignment | None = None
     """Its place in a round in which its workers still work, but which the service has forgotten."""
+    seats: tuple[Seat, ...] = ()
+    """Several endpoints: its place in its last complete round, and in all that it has reached since."""
+    gone: int = -1
+    """Several endpoints: the rank of the node of that round which served the last one, and whose process is gone."""
 
     @property
     def kept(self) -> Assignment | None:
@@ -183,6 +205,8 @@ class Round:
     master_addr: str = ""
     """The address of the workers' store: a node that wants to come in dials it first."""
     master_port: int = 0
+    server: int = -1
+    """Several endpoints: the rank of the node that serves the one at which this round was declared, if it has one."""
 
 
 @dataclass(frozen=True)
@@ -231,6 +255,8 @@ def decode(cls: type[T], text: bytes) -> T:
             data["store"] = tuple(data["store"])
         if data.get("keeps"):
             data["keeps"] = decode(Assignment, json.dumps(data["keeps"]).encode())
+        if data.get("seats"):
+            data["seats"] = tuple(decode(Seat, json.dumps(each).encode()) for each in data["seats"][:MOST_SEATS])
         accepted = _accepted(typing.cast("Any", cls))
         for name, value in data.items():
             if not accepted[name](value):
@@ -304,6 +330,9 @@ def _check(name: str, hint: Any) -> Callable[[Any], bool]:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         checks = [_check(name, each) for each in typing.get_args(hint) if each is not types.NoneType]
         return lambda value: value is None or any(check(value) for check in checks)
+    if typing.get_origin(hint) is tuple and typing.get_args(hint)[-1] is Ellipsis:
+        each_is = typing.get_args(hint)[0]
+        return lambda value: type(value) is tuple and all(type(each) is each_is for each in value)
     if typing.get_origin(hint) is tuple:
         parts = [_check(part, each) for part, each in zip(_OF_STORE, typing.get_args(hint), strict=True)]
         return lambda value: (
@@ -324,6 +353,8 @@ _COUNT = (0, 2**53)
 _RANGES = {
     "node_rank": (0, 2**31 - 1),
     "rank": (-1, 2**31 - 1),
+    "gone": (-1, 2**31 - 1),
+    "server": (-1, 2**31 - 1),
     "world": (0, 2**31 - 1),
     "nproc": (0, 2**20),
     "pid": (0, 2**31 - 1),

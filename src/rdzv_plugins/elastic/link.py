@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.endpoint_options import places_of
 from rdzv_plugins.elastic.insisting import insist, patience
 from rdzv_plugins.elastic.keys import Leading, Member, Notice, encode
 from rdzv_plugins.elastic.leading.leader import Leader
@@ -28,6 +29,7 @@ from rdzv_plugins.rounds.settings_check import compare, refusal
 
 if TYPE_CHECKING:
     from rdzv_plugins.elastic.keeping import Keeping
+    from rdzv_plugins.elastic.places.places import Places
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,12 @@ class Link:
     ) -> None:
         self._backend, self._request, self._options, self._view, self._order = backend, request, options, view, order
         self._node_id, self._settings = me.node_id, settings
+        self.places: Places | None = backend if places_of(request) else None  # type: ignore[assignment]
+        """The backend, where it goes from one of several endpoints to another."""
+        self.on_open: Callable[[], None] = lambda: None
+        """Called when a session was opened, before anything is said in it."""
+        self._proved: set[str] = set()
+        """Nodes whose processes were proved gone while they, and this one, were members at one place."""
         self.told_of_me: Callable[[], Member] = lambda: me
         """What this node says of itself now."""
         self._rules = Rules(
@@ -62,6 +70,7 @@ class Link:
             duplicate=options.ttl + 1,
             back=options.ttl + 1,
             rejoin=options.rejoin_timeout,
+            majority=self.places is not None,
         )
         self._neighbours = Neighbours(allowed=options.allow_same_host)
         self._lock = threading.Lock()
@@ -82,6 +91,11 @@ class Link:
     def hosts_service(self) -> bool:
         """The service is part of this process."""
         return self._backend.hosts_service
+
+    @property
+    def place(self) -> int | None:
+        """Which of several endpoints the newest session is at; None if there is one."""
+        return self.places.at if self.places is not None else None
 
     @property
     def leads(self) -> bool:
@@ -132,12 +146,24 @@ class Link:
                 return
             self._lead(session, key)
 
-    def take_over(self, held: KeyValue, gone: str) -> None:
+    def moved(self) -> None:
+        """The newest session is at another place: what was proved at the last one counts no more."""
+        with self._leading:
+            self._proved.clear()
+
+    def take_over(self, held: KeyValue, gone: str, at: int | None) -> None:
         """Lead in the place of node ``gone``, whose process is proved gone and whose key is ``held``.
 
-        Does nothing if that key has gone meanwhile, or another node was faster. Raises ``ConnectionLost``.
+        ``at`` is the place of the session in which it led (``place``). Does nothing if that key has gone meanwhile, or
+        another node was faster. Raises ``ConnectionLost``.
         """
         with self._leading:
+            if at != self.place:
+                return
+            if self.places is not None:
+                self._proved.add(gone)
+                if self._leader is not None:
+                    self._leader.proved(gone)
             session, mine = self.session, self._my_key()
             if session is None or self._closed or (self._leader is not None and self._leader.stuck):
                 return
@@ -163,6 +189,7 @@ class Link:
             self._neighbours,
             self.told_of_me(),
             gone=gone,
+            proved=tuple(self._proved),
             on_free=self._view.wake,
         )
 
@@ -194,6 +221,7 @@ class Link:
             written, job = session.create(keys.JOB, json.dumps(self._settings).encode(), timeout=timeout)
             if not written:
                 self._compare(session, job.value, timeout)
+            self.on_open()
             kept = self.keeping is not None and self.keeping.take_over(session, timeout)
         except BaseException:
             session.close()
@@ -236,7 +264,7 @@ class Link:
         """Workers go on meanwhile. A service that does not come back within the time of an outage is lost."""
         logger.warning("run %s: %s; trying to reach it again", self._request.run_id, lost)
         try:
-            self.open(_ANSWER_S if lost.silent else self._options.outage_timeout)
+            self.open(_ANSWER_S if lost.silent and self.places is None else self._options.outage_timeout)
             logger.warning("run %s: back at %s, with a new session", self._request.run_id, self._request.endpoint)
         except Exception as error:
             if not isinstance(error, RdzvError):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
 
+from rdzv_plugins.elastic.endpoint_options import places_of
 from rdzv_plugins.elastic.native_endpoint import job_of
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.settings import settings_of
@@ -20,6 +22,9 @@ PATIENCE_S = 5.0
 
 def at_native_store(request: Request, name: str, held: contextlib.ExitStack) -> str:
     """See ``Backend.preflight``; for the backend called ``name``."""
+    if places := places_of(request):
+        each = (dataclasses.replace(request, target=place, endpoint=str(place)) for place in places)
+        return "; ".join(filter(None, [at_native_store(one, name, held) for one in each]))
     endpoint: Endpoint = request.target
     listener = listen_for(request, endpoint)
     if listener is not None:

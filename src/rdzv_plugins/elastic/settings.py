@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from rdzv_plugins.elastic.endpoint_options import places_of
 from rdzv_plugins.elastic.keys import PROTOCOL
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.interfaces import Request
@@ -30,4 +31,6 @@ def settings_of(request: Request, backend: str, options: ElasticOptions, host: s
         settings["nproc"] = request.nproc_per_node
     if fanout:
         settings["fanout"] = fanout  # who is whose parent is known from the rank alone
+    if places := places_of(request):
+        settings["endpoints"] = ",".join(map(str, places))
     return signed(settings, host) | {COMMAND: outline(request.entrypoint)}

@@ -22,6 +22,7 @@ _FLAGS = {
     "run_id": "--rdzv-id",
     "store": "--rdzv-conf store",
     "fanout": "--rdzv-conf fanout",
+    "endpoints": "--rdzv-endpoint",
     "same_command": "--rdzv-conf same_command",
 }
 COMMAND = "command"

@@ -1,7 +1,8 @@
 """``parallel``: elastic rendezvous on the native store, which the endpoint's node serves, or ``rdzv serve`` elsewhere.
 
 Features: min:max nodes, given node ranks, spares, take-over of a lost leader, a lost node costs no restart.
-Endpoint: ``HOST[:PORT]``, port 29500 when left out. With one node it may be left out altogether.
+Endpoint: ``HOST[:PORT]``, port 29500 when left out; or several, separated by commas, of which one serves at a time.
+With one node it may be left out altogether.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend, Capability, Request
 
 if TYPE_CHECKING:
-    from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+    from rdzv_plugins.coordination import CoordinationBackend
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,11 @@ class ParallelOptions(EndpointOptions):
     """The options of every backend that meets at a native store."""
 
 
-def create(request: Request) -> NativeCoordination:
+def create(request: Request) -> CoordinationBackend:
     """The endpoint's service as this node sees it; serves it if this is the node to do so."""
-    from rdzv_plugins.kvstore.coordination.service import open_service
+    from rdzv_plugins.elastic.places.opening import open_places
 
-    return open_service(request, "parallel")
+    return open_places(request, "parallel")
 
 
 def recognise(request: Request, timeout: float) -> str:

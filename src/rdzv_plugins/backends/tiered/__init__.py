@@ -2,7 +2,8 @@
 
 Features: those of ``parallel``; the store has one connection for each node and far fewer requests, or with
 ``fanout=K`` the connections of K nodes.
-Endpoint: ``HOST[:PORT]``, port 29500 when left out. With one node it may be left out altogether.
+Endpoint: ``HOST[:PORT]``, port 29500 when left out; or several, separated by commas, of which one serves at a time.
+With one node it may be left out altogether.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rdzv_plugins.interfaces import Backend, Capability, Request
 from rdzv_plugins.options import option
 
 if TYPE_CHECKING:
-    from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+    from rdzv_plugins.coordination import CoordinationBackend
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,11 @@ class TieredOptions(EndpointOptions):
     )
 
 
-def create(request: Request) -> NativeCoordination:
+def create(request: Request) -> CoordinationBackend:
     """The endpoint's service as this node sees it; serves it if this is the node to do so."""
-    from rdzv_plugins.kvstore.coordination.service import open_service
+    from rdzv_plugins.elastic.places.opening import open_places
 
-    return open_service(request, "tiered")
+    return open_places(request, "tiered")
 
 
 def recognise(request: Request, timeout: float) -> str:

@@ -37,11 +37,12 @@ def joined(
     lost: Sequence[Assignment],
     claims: Claims,
     needed: tuple[int, int],
+    few: str = "",
 ) -> str:
     """``1 of 2 nodes have joined (host a (pid 7)); missing: node rank 1``.
 
     ``late`` still stop their workers, ``left_out`` are not waited for, ``lost`` are the places of the last round whose
-    nodes have gone.
+    nodes have gone. ``few``: why they are too few, where that is not for want of the least number.
     """
     text = f"{len(there)} of {wanted(*needed)} nodes have joined ({_names(there) or 'nobody'})"
     if late:
@@ -51,6 +52,8 @@ def joined(
             text += f"; missing: node rank {ranks(unclaimed)}"
         elif lost:
             text += f"; missing: {some(f'{place.host} (was node {place.rank})' for place in lost)}"
+    if few:
+        text += f"; {few}"
     if left_out:
         text += f"; left out for now: {_names(left_out)}"
     members = {member.node_id: member for member in (*there, *late, *left_out)}

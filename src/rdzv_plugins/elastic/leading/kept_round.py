@@ -58,6 +58,8 @@ class KeptRound:
             self._anew = member.name
         elif member.serves:
             self._server = member.name
+        if kept is not None and 0 <= member.gone != kept.rank:
+            self._gone = "the node that served the rendezvous"
         self.number = max(self.number, member.known, member.after)
         self._left = max(self._left, member.after)
         if self.number and self._until is None:

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -62,17 +62,20 @@ class Leader:
         me: Member,
         *,
         gone: str = "",
+        proved: Iterable[str] = (),
         on_free: Callable[[], None] = lambda: None,
     ) -> None:
         """``me``: this node. ``gone``: the node whose process is proved gone, and which led before.
+
+        ``proved``: nodes whose processes were proved gone to this one while they were members at this endpoint.
 
         ``on_free`` is called, on the thread, when one that was ``stuck`` is not so any more.
         """
         self._session, self._key = session, key
         self._rules, self._order, self._neighbours = rules, order, neighbours
         self._inbox: queue.SimpleQueue[Sequence[Event | _ProvedGone] | None] = queue.SimpleQueue()
-        self._seen = MemberWatch(session, me, lambda node: self._inbox.put([_ProvedGone(node)]))
-        self._was_leading = gone
+        self._seen = MemberWatch(session, me, self.proved, until_proved=rules.majority)
+        self._was_leading, self._proved = gone, tuple(proved)
         self._progress = ""
         self._progress_at: float | None = None
         self._on_free = on_free
@@ -93,6 +96,10 @@ class Leader:
     def stuck(self) -> bool:
         """Whether it was found stuck and still is: it leads no longer, and must not again before it goes on."""
         return self._watchdog.stuck and self._thread.is_alive()
+
+    def proved(self, node: str) -> None:
+        """The process of a node is proved gone. Any thread."""
+        self._inbox.put([_ProvedGone(node)])
 
     def stop(self) -> None:
         """Lead no longer. The key goes with the session. Waits a few seconds: the thread may be stuck."""
@@ -163,6 +170,7 @@ class Leader:
                     logger.log(level, "this node leads the rendezvous from round %d on", membership.round.number)
                 known: list[Event | _ProvedGone] = [Event(kv.key, kv.value, kv.revision) for kv in held]
                 known += [_ProvedGone(self._was_leading)] if self._was_leading else []
+                known += [_ProvedGone(node) for node in self._proved if node != self._was_leading]
                 self._feed(membership, probing, known, finishing=finishing)
             while (events := self._wait(membership)) is not None:
                 with self._watchdog.turn():
@@ -213,6 +221,7 @@ class Leader:
         last_words = self._insist(lambda: self._seen.last_words(proved)) if proved else {}
         for event in events:
             if isinstance(event, _ProvedGone):
+                membership.proved(event.node)
                 if event.node in last_words:
                     self._take_leave(event.node, last_words[event.node], membership, now)
                     probe = probing.gone(event.node) or probe

@@ -17,8 +17,14 @@ from rdzv_plugins.kvstore.native.limits import raise_file_limit
 class MemberWatch:
     """One thread at a time. Requests raise what those of ``session`` do."""
 
-    def __init__(self, session: Session, me: Member, on_gone: Callable[[str], None]) -> None:
-        """``on_gone``: as of ``PeerWatch``. ``me``: this node, which is not watched."""
+    def __init__(
+        self, session: Session, me: Member, on_gone: Callable[[str], None], *, until_proved: bool = False
+    ) -> None:
+        """``on_gone``: as of ``PeerWatch``. ``me``: this node, which is not watched.
+
+        ``until_proved``: who is lost without a word is watched on, as the proof that it is gone may yet come.
+        """
+        self._until_proved = until_proved
         self._session, self._me = session, me
         raise_file_limit()  # each member is one
         self.peers = PeerWatch(on_gone)
@@ -55,7 +61,8 @@ class MemberWatch:
     def went(self, node: str) -> None:
         """Its key has gone."""
         self._said.pop(node, None)
-        self._forget(node)
+        if not self._until_proved:
+            self._forget(node)
         self._gone.discard(node)
 
     def last_words(self, nodes: Collection[str]) -> Mapping[str, KeyValue]:

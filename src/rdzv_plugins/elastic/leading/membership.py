@@ -31,6 +31,7 @@ from typing import Literal
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.elastic.leading import facts
 from rdzv_plugins.elastic.leading.kept_round import KeptRound
+from rdzv_plugins.elastic.leading.quorum import Quorum
 from rdzv_plugins.elastic.leading.ranks import Former, Order, choose, other_address, plan
 from rdzv_plugins.elastic.leading.roster import Roster
 
@@ -49,6 +50,8 @@ class Rules:
     """How long the others wait for a node that lives, and does not join again or act on its place."""
     back: float = 11.0
     """How long the nodes of a round that the service has forgotten wait for each other. A lost one is known by then."""
+    majority: bool = False
+    """There are several endpoints: a round needs more than half of the nodes of the last one (``quorum``)."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,10 @@ class Membership:
         self._finishing = False  # a node of the round was done and has left
         self._all_known = self._step != "complete"  # nobody is welcome before all are known who have a place
         self._kept = KeptRound(rules.back, {n: a for n, a in held.items() if a.is_place}) if declared is None else None
+        self._quorum = Quorum(self._places) if rules.majority else None
+        self._gather_by: float | None = None
+        """Several endpoints: the nodes of a round that was declared elsewhere wait for each other until then."""
+        self._gathered = declared is not None
         self._out_assignments: dict[str, Assignment] = {}
         self._out_round: Round | None = None
 
@@ -131,6 +138,8 @@ class Membership:
 
     def changed(self, member: Member, now: float) -> None:
         """A member has come, or says something new of itself."""
+        if self._quorum is not None:
+            self._hear(self._quorum, member, now)
         if member.leaving:
             self.gone(member.node_id, now, member.leaving, member.reason)
             return
@@ -171,6 +180,11 @@ class Membership:
         if node not in self._places:
             self._stale.add(node)
 
+    def proved(self, node: str) -> None:
+        """The process of a node that is a member here, or was until its end, is proved gone. Its end may come later."""
+        if self._quorum is not None:
+            self._quorum.stays(node)
+
     def all_known(self, now: float, *, finishing: bool) -> None:
         """All members that live have been named by ``changed``: to a leader that takes over, who is missing is lost.
 
@@ -191,7 +205,7 @@ class Membership:
         self._roster.refuse_duplicates(now, self._places, self._number)
         for member in self._roster.let_in(now):
             self._join(member, now)
-        waits = self._look_for_kept(now)
+        waits = self._look_for_kept(now) or self._gathers(now)
         self._press_on(now)
         if self._step == "join" and self._declared.state != "failed" and not waits and self._all_here(now):
             self._last_call_at = None
@@ -203,7 +217,8 @@ class Membership:
         roster = self._roster
         back = self._kept.until if self._kept is not None else None
         last_call = self._last_call_at if back is None else None
-        deadlines = (last_call, roster.claims.deadline(), roster.left_out.deadline(), pressing, back)
+        gather = self._gather_by if self._step == "join" else None
+        deadlines = (gather, last_call, roster.claims.deadline(), roster.left_out.deadline(), pressing, back)
         return min((at for at in deadlines if at is not None), default=None)
 
     def decide(self) -> Decisions:
@@ -220,6 +235,7 @@ class Membership:
         if self._step == "reach":
             return facts.to_reach([self.members[node] for node in self._to_reach], len(self._plan))
         roster = self._roster
+        few = self._quorum.facts(roster.waiting, roster.members) if self._quorum is not None else ""
         return facts.joined(
             [member for node, member in roster.members.items() if node in roster.waiting],
             late=[member for node, member in roster.members.items() if roster.is_awaited(node)],
@@ -227,6 +243,7 @@ class Membership:
             lost=[place for node, place in self._places.items() if node not in roster.members],
             claims=roster.claims,
             needed=(self._rules.min_nodes, self._rules.max_nodes),
+            few=few,
         )
 
     def _over(self, cause: Literal["lost", "asked", "came"], why: str, now: float) -> None:
@@ -256,6 +273,27 @@ class Membership:
             self._declared = Round(first.round, world=first.world)
             self._over("lost", f"the rendezvous has lost its memory, and {kept.reason}", now)
         return False
+
+    def _hear(self, quorum: Quorum, member: Member, now: float) -> None:
+        quorum.heard(member)
+        if member.leaving:
+            quorum.stays(member.node_id)
+        if not self._gathered and self._gather_by is None and any(seat.complete for seat in member.seats):
+            self._gather_by = now + self._rules.back
+
+    def _gathers(self, now: float) -> bool:
+        """Nodes of a round that was declared elsewhere are still to come, and there is time."""
+        if self._gather_by is None or self._quorum is None:
+            return False
+        if now >= self._gather_by or self._quorum.all_come(self._roster.waiting, self.members):
+            self._gather_by, self._gathered = None, True
+            return False
+        return True
+
+    @property
+    def _is_first(self) -> bool:
+        """There was no round before, here or elsewhere."""
+        return self._declared.number == 0 and (self._quorum is None or not self._quorum.knows(self.members))
 
     def _give_up(self) -> None:
         """The round that was being formed has lost a member: those who live are still waiting for one."""
@@ -310,7 +348,7 @@ class Membership:
         if not self._enough():
             self._last_call_at = None
             return False
-        if self._declared.number > 0:  # a later round: those who live, and no waiting for strangers
+        if not self._is_first:  # a later round: those who live, and no waiting for strangers
             return self._roster.all_wait
         if self._roster.count() >= self._rules.max_nodes:
             return True
@@ -353,11 +391,18 @@ class Membership:
         # who could not dial the last store will hardly reach the next one: not if there are enough others
         without = self._roster.cannot if self._enough(len(self._roster.cannot)) else ()
         willing = self._roster.waiting.difference(without)
-        waiting = (member for node, member in self.members.items() if node in willing)
+        waiting = [member for node, member in self.members.items() if node in willing]
+        newest = 0
+        if self._quorum is not None and not self._places:
+            self._former = Former(self._quorum.former(self.members))
         chosen = choose(waiting, self._former, self._rules.max_nodes)
+        if self._quorum is not None:
+            if not self._quorum.has([member.node_id for member in chosen], self.members):
+                return
+            newest = self._quorum.newest(self.members)
         # a service that has lost its memory numbers on from what its members were in, also if they have not left it yet
         heard = self._kept.number if self._kept is not None else 0
-        self._number = max(self._number, heard, *(_newest(member) for member in chosen)) + 1
+        self._number = max(self._number, heard, newest, *(_newest(member) for member in chosen)) + 1
         self._plan = plan(self._number, chosen, self._former, self._order)
         self._step, self._act_by = "serve", now + self._rules.rejoin
         if self._kept is not None:
@@ -396,6 +441,8 @@ class Membership:
         self._step, self._act_by, self._came = "complete", None, ""
         self._stale -= self._places.keys()
         self._finishing = False
+        if self._quorum is not None:
+            self._quorum.declare(self._places)
         self._roster.left_out.entered(self._places, now)
         # one that has come back meanwhile may have belonged to the round before, and not know that it is over
         self._roster.waiting |= {node for node in self.members if self._roster.is_awaited(node)} - self._places.keys()
@@ -406,9 +453,19 @@ class Membership:
                 len(self._places),
                 master_addr=first.master_addr,
                 master_port=first.master_port,
+                server=self._server_rank(),
             )
         )
         self._welcome_spares(now)  # who came while the round was formed, and for whom there is room
+
+    def _server_rank(self) -> int:
+        """Several endpoints: the rank of the node that serves this one, if it is one of the round."""
+        if self._quorum is None:
+            return -1
+        serving = (
+            place.rank for node, place in self._places.items() if node in self.members and self.members[node].serves
+        )
+        return next(serving, -1)
 
     def _do_without(self, cannot: list[str], now: float) -> None:
         """Some could not dial the store: they, or the node that serves it, are in the way of the others."""
@@ -423,7 +480,7 @@ class Membership:
             reasons = {first.node_id: why}
         else:
             reasons = {node: f"it cannot reach {where}: {self.members[node].unreachable}" for node in cannot}
-        if self._declared.number == 0 and not self._enough(len(reasons)):
+        if self._is_first and not self._enough(len(reasons)):
             why = f"{example.name} cannot reach {where}: {example.unreachable}"
             self._declare(Round(self._number, "failed", len(self._plan), why))
             self._give_up()

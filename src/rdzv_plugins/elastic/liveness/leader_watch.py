@@ -20,7 +20,11 @@ class LeaderWatch:
     It is called on the thread of the process' connections, and returns at once.
     """
 
-    def __init__(self, on_gone: Callable[[KeyValue, str], None]) -> None:
+    def __init__(self, on_gone: Callable[[KeyValue, str], None], *, until_proved: bool = False) -> None:
+        """``until_proved``: one that leads no more is watched on: the proof may yet come."""
+        self._until_proved = until_proved
+        self._earlier: dict[str, KeyValue] = {}
+        """Those that have led before, with the keys by which they did, and are watched on."""
         self._on_gone = on_gone
         self._lock = threading.Lock()
         self._leader: KeyValue | None = None
@@ -35,10 +39,12 @@ class LeaderWatch:
         """
         with self._lock:
             leader = leads()
-            if leader == self._leader or self._closed:
+            if leader == self._leader or self._closed or (leader is None and self._until_proved):
                 return
-            self._leader = leader
-            if self._node and self._watch is not None:
+            before, self._leader = self._leader, leader
+            if self._node and self._until_proved and before is not None:
+                self._earlier[self._node] = before
+            elif self._node and self._watch is not None:
                 self._watch.remove(self._node)
             self._node = ""
             if leader is None:
@@ -55,6 +61,16 @@ class LeaderWatch:
             self._node = peer.node_id
             self._watch.add(peer)
 
+    def start_again(self) -> None:
+        """Forget who led: this node is a member elsewhere, and what is proved of them is of no use there."""
+        with self._lock:
+            self._leader = None
+            for node in (self._node, *self._earlier):
+                if node and self._watch is not None:
+                    self._watch.remove(node)
+            self._node = ""
+            self._earlier.clear()
+
     def close(self) -> None:
         """Watch nobody any more. May be repeated."""
         with self._lock:
@@ -64,7 +80,7 @@ class LeaderWatch:
 
     def _gone(self, node: str) -> None:
         with self._lock:
-            leader = self._leader
-            if node != self._node or leader is None or self._closed:
+            leader = self._leader if node == self._node else self._earlier.pop(node, None)
+            if leader is None or self._closed:
                 return
         self._on_gone(leader, node)

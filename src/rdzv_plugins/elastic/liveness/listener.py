@@ -8,6 +8,7 @@ import itertools
 import logging
 import os
 import socket
+import threading
 import time
 
 from rdzv_plugins.elastic.liveness.greeting import BYE, MOST_BYTES, answer, hello
@@ -42,6 +43,7 @@ class Listener:
         """0 once it could not be kept open; who is connected stays so until ``close``."""
         self._pid = os.getpid()
         self._closing = self._over = False
+        self._ended = threading.Event()
         self._strangers: dict[_Caller, None] = {}  # in the order in which they came
         self._known: dict[_Caller, None] = {}
         reactor().add(self, time.monotonic())
@@ -51,6 +53,11 @@ class Listener:
         self._closing = True
         if self._pid == os.getpid():  # else the thread is the parent's
             reactor().remind(self, time.monotonic())
+
+    def part(self, timeout: float) -> bool:
+        """As ``close``, and wait until all have been told: from now on nothing of this one proves anything to them."""
+        self.close()
+        return self._ended.wait(timeout)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -111,6 +118,7 @@ class Listener:
         for caller in list(itertools.chain(self._strangers, self._known)):
             caller.hang_up()
         self._close_port()
+        self._ended.set()
 
     def _close_port(self) -> None:
         self.port = 0

@@ -26,16 +26,23 @@ def open_service(request: Request, name: str) -> NativeCoordination:
     Raises ``AddressInUse`` where ``is_host=true`` cannot be had.
     """
     endpoint: Endpoint = request.target
-    server = None
-    listener = listen_for(request, endpoint)
-    if listener is not None:
-        raise_file_limit()
-        server = StoreServer(
-            threads=request.options.store_threads, listen_fd=listener.detach(), name="rendezvous", run=request.run_id
-        )
+    server = serve_if_here(request, endpoint)
+    if server is not None:
         endpoint = Endpoint(endpoint.host, server.port)
-        logger.debug("serving the rendezvous of run %s at %s", request.run_id, endpoint)
     return client_of(endpoint, request, name, server)
+
+
+def serve_if_here(request: Request, endpoint: Endpoint) -> StoreServer | None:
+    """Serve ``endpoint`` if this node is the one to do so. Raises ``AddressInUse``."""
+    listener = listen_for(request, endpoint)
+    if listener is None:
+        return None
+    raise_file_limit()
+    server = StoreServer(
+        threads=request.options.store_threads, listen_fd=listener.detach(), name="rendezvous", run=request.run_id
+    )
+    logger.debug("serving the rendezvous of run %s at %s", request.run_id, Endpoint(endpoint.host, server.port))
+    return server
 
 
 def listen_for(request: Request, endpoint: Endpoint) -> socket.socket | None:

@@ -1,0 +1,143 @@
+"""May these nodes form a round? Where several endpoints can serve, others may be forming one elsewhere.
+
+More than half of the nodes of the last complete round decide (dynamic voting); of exactly half, those with the highest
+rank. A node is a member at one endpoint at a time. It brings along its place in its last complete round, and in those
+that it has reached since, which may have been complete: nobody reaches a round before it carries it. So of two rounds
+that are formed from the same one, the later has a node that knows of the earlier, and needs more than half of that as
+well.
+
+Who has said that it goes, or is proved to be gone, as a member here, takes part nowhere else any more: its voice stays
+here. The argument is in docs/decisions/0049-several-endpoints.md. No clock, no sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from rdzv_plugins.elastic.keys import Assignment, Member, Seat
+
+Which = tuple[int, int, str]
+"""A round by its number, its size and its store."""
+
+
+def seat_of(place: Assignment, *, complete: bool) -> Seat:
+    """What a node carries of its place in a round."""
+    return Seat(place.round, place.rank, place.world, f"{place.master_addr} {place.master_port}", complete)
+
+
+def seats_reached(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...]:
+    """What a node carries once it is to say that it has reached the store of ``place``."""
+    mine = seat_of(place, complete=False)
+    return seats if any(_which(each) == _which(mine) for each in seats) else (*seats, mine)
+
+
+class Quorum:
+    """What one leader knows of the rounds that bind it. Not thread-safe."""
+
+    def __init__(self, places: Mapping[str, Assignment]) -> None:
+        """``places``: of the newest round that was declared here, by node."""
+        self._heard: dict[str, tuple[Seat, ...]] = {}
+        self._stay: set[str] = set()
+        """The nodes that take part nowhere any more, and were members here when they went."""
+        self._gone: dict[Which, set[int]] = {}
+        self._here: dict[str, Seat] = {}
+        self.declare(places)
+
+    def declare(self, places: Mapping[str, Assignment]) -> None:
+        """A round was complete here, with these places."""
+        if places:
+            self._here = {node: seat_of(place, complete=True) for node, place in places.items()}
+            self._stay.intersection_update(places)
+
+    def heard(self, member: Member) -> None:
+        """A member has come, or says something new of itself."""
+        self._heard[member.node_id] = member.seats
+        known = [seat for seat in member.seats if seat.complete]
+        if member.gone >= 0 and known:
+            self._gone.setdefault(_which(known[0]), set()).add(member.gone)
+
+    def stays(self, node: str) -> None:
+        """A node has said that it goes, or its process is proved gone: it is a member here, or was until its end."""
+        if node in self._heard or node in self._here:
+            self._stay.add(node)
+
+    def newest(self, members: Iterable[str]) -> int:
+        """The highest number of a round that any of ``members`` has reached, or that was declared here."""
+        return max((seat.round for seat in self._known(members)), default=0)
+
+    def knows(self, members: Collection[str]) -> bool:
+        """Whether a round that was complete is known: there was one before."""
+        return any(seat.complete for seat in self._known(members))
+
+    def has(self, chosen: Collection[str], members: Collection[str]) -> bool:
+        """Whether the nodes ``chosen``, of the ``members`` that live here, may form a round."""
+        return not any(True for _ in self._lacking(chosen, members))
+
+    def all_come(self, chosen: Collection[str], members: Collection[str]) -> bool:
+        """Whether nobody is missing of the rounds that bind, but for those whose processes are known to be gone."""
+        return all(
+            len(votes | self._gone.get(which, set())) >= which[1] for which, votes in self._votes(chosen, members)
+        )
+
+    def facts(self, chosen: Collection[str], members: Collection[str]) -> str:
+        """Why ``chosen`` may form none; empty if they may."""
+        for (number, world, _), votes in self._lacking(chosen, members):
+            return (
+                f"more than half of the nodes of round {number} have to be here, as the others may go on elsewhere: "
+                f"{len(votes)} of {world} are"
+            )
+        return ""
+
+    def former(self, members: Mapping[str, Member]) -> dict[str, Assignment]:
+        """The places that ``members`` had in the newest complete round, as they say themselves."""
+        last = self._last(members)
+        return {
+            node: Assignment(
+                seat.round,
+                seat.rank,
+                seat.world,
+                node,
+                member.host,
+                member.machine,
+                member.pid,
+                node_rank=member.node_rank,
+            )
+            for node, member in members.items()
+            for seat in member.seats
+            if seat.complete and seat.round == last
+        }
+
+    def _lacking(self, chosen: Collection[str], members: Collection[str]) -> Iterator[tuple[Which, set[int]]]:
+        for which, votes in self._votes(chosen, members):
+            world = which[1]
+            if 2 * len(votes) < world or (2 * len(votes) == world and world - 1 not in votes):
+                yield which, votes
+
+    def _votes(self, chosen: Collection[str], members: Collection[str]) -> list[tuple[Which, set[int]]]:
+        """The rounds that bind: the last complete one, and what may have been complete since; who of them is here."""
+        last = self._last(members)
+        votes: dict[Which, set[int]] = {
+            _which(seat): set() for seat in self._known(members) if seat.round >= last and seat.world > 0
+        }
+        for node in {*chosen, *self._stay}:
+            for seat in self._seats(node):
+                if _which(seat) in votes:
+                    votes[_which(seat)].add(seat.rank)
+        return sorted(votes.items(), reverse=True)
+
+    def _last(self, members: Iterable[str]) -> int:
+        return max((seat.round for seat in self._known(members) if seat.complete), default=0)
+
+    def _known(self, members: Iterable[str]) -> Iterator[Seat]:
+        yield from self._here.values()
+        for node in {*members, *self._stay}:
+            yield from self._heard.get(node, ())
+
+    def _seats(self, node: str) -> Iterator[Seat]:
+        yield from self._heard.get(node, ())
+        if node in self._here:
+            yield self._here[node]
+
+
+def _which(seat: Seat) -> Which:
+    return seat.round, seat.world, seat.where

@@ -1,0 +1,41 @@
+"""What a node carries from place to place: its seats in rounds, and that nothing of it is left behind."""
+
+from __future__ import annotations
+
+from rdzv_plugins.elastic.keys import MOST_SEATS, Assignment, Round, Seat
+from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
+from rdzv_plugins.elastic.myself import Myself
+from rdzv_plugins.elastic.places.places import Places
+
+
+class Carrying:
+    """One node's part of ``quorum``. Each change is written with what the node says next, and before it is acted upon.
+
+    Called by the thread that joins, and by that which opens sessions, never by both at once.
+    """
+
+    def __init__(self, places: Places, myself: Myself) -> None:
+        self._places, self._self = places, myself
+        self._server = -1  # the rank of the node that served the place of the last complete round
+        self._at: int | None = None
+        places.knows = lambda: bool(self._self.me.seats)
+
+    def reached(self, place: Assignment) -> tuple[Seat, ...] | None:
+        """The seats to say with having reached the store of ``place``; None: too many rounds are undecided."""
+        seats = seats_reached(self._self.me.seats, place)
+        return seats if len(seats) <= MOST_SEATS else None
+
+    def complete(self, place: Assignment, declared: Round) -> None:
+        """The round of ``place`` was complete: it is the last one, and nothing before it binds."""
+        self._server = declared.server
+        self._self.change(seats=(seat_of(place, complete=True),), gone=-1)
+
+    def has_moved(self) -> bool:
+        """Whether the newest session is at another place than the one that was ``settled`` before."""
+        return self._at not in (None, self._places.at)
+
+    def settled(self) -> None:
+        """Nothing of this node is left at the place before."""
+        if self.has_moved():
+            self._self.change(gone=self._server if self._places.left_gone else -1)
+        self._at = self._places.at

@@ -1,0 +1,201 @@
+"""One of several places, as a node sees it that is a member there or at another: a session on the side, kept open."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rdzv_plugins.coordination import Event
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.keys import Round, decode
+from rdzv_plugins.elastic.places.sight import Sight
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
+from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion, hello
+from rdzv_plugins.kvstore.sockets.reach import REFUSED, try_connect
+
+logger = logging.getLogger(__name__)
+
+BORN = "place/born"
+BEGUN = "place/begun"
+_PLACE = "place/"
+
+_DIAL_S, _OPEN_S, _ASK_S = 2.0, 3.0, 2.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_PATIENCE_S = 15.0
+"""Seconds after which it is said, once, that a place cannot be reached."""
+
+
+class Outlook:
+    """A thread until ``close``. ``on_change`` is called on any thread, and returns at once."""
+
+    def __init__(
+        self, endpoint: Endpoint, service: NativeCoordination, ttl: float, on_change: Callable[[], None]
+    ) -> None:
+        self.endpoint, self._service, self._ttl, self._on_change = endpoint, service, ttl, on_change
+        self.sight = Sight()
+        self.error: RdzvError | None = None
+        """What answers there, if it is not a place of this run."""
+        self._lock = threading.Lock()
+        self._session: NativeSession | None = None
+        self._doubted: NativeSession | None = None
+        self.closed = False
+        """The newest session there was closed by the server, in order."""
+        self._again = threading.Event()  # the session has ended, or is doubted
+        self._closed = False
+        self._since: float | None = time.monotonic()
+        self._reason = ""
+        threading.Thread(target=self._run, name="rdzv-place", daemon=True).start()
+
+    def doubt(self) -> None:
+        """Look again from the beginning: nothing is taken for seen before that."""
+        with self._lock:  # the session is closed once it was dialled again: its own end may say how the server ended
+            self._doubted, self._session, self.sight = self._session or self._doubted, None, Sight()
+        self._again.set()
+        self._on_change()
+
+    def count(self) -> None:
+        """Count the members there. One request; waits some seconds at most."""
+        session = self._session
+        if session is not None:
+            with contextlib.suppress(RdzvError, TimeoutError):
+                held, _ = session.list(keys.MEMBERS, timeout=_ASK_S)
+                self._see(session, members=len(held))
+
+    def remember(self, key: str, value: str) -> str:
+        """Have ``key`` remembered there if it is not; returns what is.
+
+        Raises ``ConnectionLost`` or ``TimeoutError``.
+        """
+        session = self._session
+        if session is None:
+            raise ConnectionLost(f"there is no session with {self.endpoint} now")
+        _, kept = session.create(key, value.encode(), timeout=_ASK_S)
+        self._take(session, [Event(key, kept.value, kept.revision)])
+        return kept.value.decode(errors="replace")
+
+    def close(self) -> None:
+        """Look no longer. May be repeated."""
+        self._closed = True
+        self._again.set()
+        with self._lock:
+            session, self._session = self._session, None
+        for each in (session, self._doubted):
+            if each is not None:
+                each.close()
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE_S
+        while not self._closed:
+            self._again.clear()
+            try:
+                self._open()
+                pause, self._since, self.error = _FIRST_PAUSE_S, None, None
+                self._again.wait()
+                continue
+            except (EndpointUnreachable, TimeoutError) as error:
+                self._missed(refused=isinstance(error, _Refused), reason=str(error))
+            except RdzvError as error:  # it serves another run, or all of them, and this one has no name
+                self.error = error
+                self._missed(refused=False, reason=str(error))
+            if self._again.wait(pause):
+                pause = _FIRST_PAUSE_S
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _open(self) -> None:
+        try:
+            connection, reason = try_connect(self.endpoint, _DIAL_S, _greet)
+        except (NotNative, OtherVersion):
+            pass  # the session's own greeting says what it is
+        else:
+            self._drop_doubted()
+            if connection is None:
+                raise _Refused(reason) if reason == REFUSED else EndpointUnreachable(reason)
+            connection.close()
+        session = self._service.open_session(self._ttl, on_lost=self._lost, timeout=_OPEN_S)
+        try:
+            events: list[Event] = []
+            for prefix in (keys.ROUND, _PLACE):
+                held, _ = session.list(prefix, timeout=_ASK_S)
+                events += [Event(kv.key, kv.value, kv.revision) for kv in held]
+            with self._lock:
+                if self._closed:
+                    raise ConnectionLost("it is looked at no longer")
+                self.closed = False
+                self._session, self.sight = session, Sight(True, False, True)
+            self._take(session, events)
+            for prefix in (keys.ROUND, _PLACE):
+                session.watch(prefix, lambda news: self._take(session, news), timeout=_ASK_S)
+        except BaseException:
+            session.close()
+            self._lost(None)
+            raise
+
+    def _drop_doubted(self) -> None:
+        with self._lock:
+            session, self._doubted = self._doubted, None
+        if session is not None:
+            session.close()
+
+    def _lost(self, error: ConnectionLost | None) -> None:
+        with self._lock:
+            self.closed = error is not None and error.closed
+            self._session, self.sight = None, Sight()
+        self._again.set()
+        self._on_change()
+
+    def _missed(self, *, refused: bool, reason: str) -> None:
+        with self._lock:
+            self.sight = Sight(False, refused, True)
+        if reason != self._reason:
+            self._reason = reason
+            logger.debug("%s: %s", self.endpoint, reason)
+        if self._since is None:
+            self._since = time.monotonic()
+        elif time.monotonic() >= self._since + _PATIENCE_S and not self._closed:
+            self._since = float("inf")
+            logger.warning(
+                "%s, one of the places where this job can be served, cannot be reached: %s; it is tried again",
+                self.endpoint,
+                reason,
+            )
+        self._on_change()
+
+    def _take(self, session: NativeSession, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.value is None:
+                continue
+            try:
+                if event.key == keys.ROUND:
+                    declared = decode(Round, event.value)
+                    self._see(session, round=declared.number, works=declared.state == "complete")
+                elif event.key == BORN:
+                    self._see(session, born=int(json.loads(event.value)))
+                elif event.key == BEGUN:
+                    self._see(session, begun=True)
+            except (ValueError, TypeError) as error:
+                logger.warning("cannot read key %r at %s: %s", event.key, self.endpoint, error)
+
+    def _see(self, session: NativeSession, **seen: object) -> None:
+        with self._lock:
+            if session is not self._session:
+                return
+            before, self.sight = self.sight, replace(self.sight, **seen)  # type: ignore[arg-type]
+        if self.sight != before:
+            self._on_change()
+
+
+def _greet(connection: socket.socket) -> str:
+    hello(connection)
+    return ""
+
+
+class _Refused(EndpointUnreachable):
+    """Nobody listens there."""

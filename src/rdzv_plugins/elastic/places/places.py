@@ -1,0 +1,237 @@
+"""Several endpoints as one ``CoordinationBackend``: sessions are opened at the place where the run is served now.
+
+The first that lives serves, the others stand by. A session ends when its place is lost, or is found to be replaced;
+the next one may be at another place, which knows nothing of the run: the nodes bring along what they know.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from rdzv_plugins.clock import now
+from rdzv_plugins.elastic.places.outlook import BEGUN, BORN, Outlook
+from rdzv_plugins.elastic.places.sight import Choice, choose, is_better
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
+from rdzv_plugins.reporting import Reporting
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+_SETTLE_S = 3.0
+"""At the start: seconds for the first places to come up, before another one is taken in their stead."""
+_JOIN_S = 5.0
+_ALONE_S = 5.0
+"""Seconds without a round that works, after which it is counted whether more nodes are at another place."""
+_NODES_PER_S = 500
+"""The more nodes there are, the more seldom they are counted."""
+
+
+class Places:
+    """A ``CoordinationBackend`` of several places. Thread-safe.
+
+    ``services`` are those of ``endpoints``, in the order of preference; ``own`` is the one that this process serves.
+    """
+
+    def __init__(
+        self, endpoints: Sequence[Endpoint], services: Sequence[NativeCoordination], own: int | None, ttl: float
+    ) -> None:
+        self._endpoints, self._services, self._own, self._ttl = tuple(endpoints), tuple(services), own, ttl
+        self._changed = threading.Condition()
+        self._version = 0
+        self._outlooks: list[Outlook] = []
+        self._session: NativeSession | None = None
+        self._on_lost: Callable[[ConnectionLost], None] = lambda _: None
+        self._free_at = -math.inf
+        """When the place that was left has surely ended this node's session there, as ``clock.now`` counts."""
+        self._in_order = False  # it has closed the connection, while the session was alive
+        self._in_time = False  # the connection has ended while the session was alive, and nobody is in between
+        self._closed = False
+        self.knows: Callable[[], bool] = lambda: False
+        """Whether this node was in a round; set by who carries it along."""
+        self.at: int | None = None
+        """The place of the newest session."""
+        self.left_gone = False
+        """The process that served the place before that is known to be gone."""
+
+    @property
+    def name(self) -> str:
+        return self._services[0].name
+
+    @property
+    def hosts_service(self) -> bool:
+        """True while the place at which this node is a member is served by this process."""
+        return self.at is not None and self.at == self._own
+
+    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> NativeSession:
+        """As ``CoordinationBackend.open_session``, at the place where the run is, or is to be, served."""
+        start = time.monotonic()
+        if not self._outlooks:
+            self._outlooks = [
+                Outlook(endpoint, service, self._ttl, self._wake)
+                for endpoint, service in zip(self._endpoints, self._services, strict=True)
+            ]
+            threading.Thread(target=self._watch, name="rdzv-places", daemon=True).start()
+        reporting = Reporting()
+        while True:
+            seen = self._version
+            self._raise_errors()
+            choice = self._choose(time.monotonic() - start)
+            if choice.step == "claim":
+                self._claim(choice.place)
+            if choice.step == "join" and (session := self._join(choice.place, ttl, on_lost)) is not None:
+                return session
+            left = start + timeout - time.monotonic()
+            if left <= 0 or self._closed:
+                raise EndpointUnreachable(
+                    f"no place of {self} could be joined within {timeout:g} s: {self._why(choice)}",
+                    remedy="Look at the output of the processes that serve them, and at the network on the way there.",
+                )
+            if reporting.is_due():
+                waited = time.monotonic() - start
+                logger.info("waiting for a place at %s: %s (%.0f s of %g s)", self, self._why(choice), waited, timeout)
+            self._wait(seen, min(left, _LOOK_S / 5))
+
+    def close(self) -> None:
+        """As ``CoordinationBackend.close``."""
+        self._closed = True
+        self._wake()
+        for outlook in self._outlooks:
+            outlook.close()
+        for service in self._services:
+            service.close()
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self._endpoints))
+
+    def _choose(self, waited: float) -> Choice:
+        sights = [outlook.sight for outlook in self._outlooks]
+        first = self.at is None
+        if first and waited < _SETTLE_S and not all(sight.tried for sight in sights):
+            return Choice("wait", why="none of the places answers")
+        choice = choose(sights, knows=self.knows())
+        early = any(sight.refused for sight in sights[: choice.place]) and waited < _SETTLE_S
+        if choice.step == "claim" and early:
+            return Choice("wait", choice.place, "the places before it are not served yet")
+        if choice.step != "join" or first or choice.place == self.at or self._may_leave():
+            return choice
+        return Choice("wait", self.at or 0, "it may still count on this node")
+
+    def _may_leave(self) -> bool:
+        """Whether the place of the last session counts on this node no longer."""
+        assert self.at is not None
+        sight = self._outlooks[self.at].sight
+        closed = self._in_order or self._outlooks[self.at].closed  # a reset alone proves nothing
+        self.left_gone = self._in_time and closed and sight.refused
+        newer = any(other.works and other.round > sight.round for other in (each.sight for each in self._outlooks))
+        return self.left_gone or now() >= self._free_at or (sight.answers and newer)
+
+    def _claim(self, place: int) -> None:
+        """Have all places that answer remember where the first round is begun, in their order; what is there stays."""
+        for outlook in self._outlooks:
+            if outlook.sight.answers and outlook.sight.born < 0:
+                try:
+                    place = int(outlook.remember(BORN, str(place)))
+                except (ConnectionLost, TimeoutError, ValueError) as error:
+                    logger.debug("claiming the first round at %s: %s", outlook.endpoint, error)
+                    return
+
+    def _join(self, place: int, ttl: float, on_lost: Callable[[ConnectionLost], None]) -> NativeSession | None:
+        held: list[NativeSession] = []
+
+        def lost(error: ConnectionLost) -> None:
+            session = held[0] if held else None
+            if session is not None:
+                self._free_at = session.known_until
+                self._in_time = session.local_addr == session.seen_as and now() < session.known_until
+                self._in_order = error.closed
+            self._session = None
+            threading.Thread(target=self._outlooks[place].doubt, name="rdzv-doubt", daemon=True).start()
+            on_lost(error)
+
+        try:
+            session = self._services[place].open_session(ttl, on_lost=lost, timeout=_JOIN_S)
+        except EndpointUnreachable as error:
+            logger.debug("joining at %s: %s", self._endpoints[place], error)
+            self._outlooks[place].doubt()
+            return None
+        held.append(session)
+        before, self.at = self.at, place
+        if before is None or before == place:
+            self.left_gone = False
+        if before not in (None, place):
+            logger.warning("the rendezvous is served at %s now", self._endpoints[place])
+        elif before is None and place:
+            logger.info("the rendezvous is served at %s", self._endpoints[place])
+        self._session, self._on_lost = session, on_lost
+        return session
+
+    def _watch(self) -> None:
+        """Look after what becomes of the other places, while this node is a member at one."""
+        counted: tuple[NativeSession, float] | None = None  # where no round works, and when it is counted next
+        while not self._closed:
+            seen = self._version
+            session, at = self._session, self.at
+            if session is None or at is None:
+                counted = None
+            else:
+                self._remember_begun()
+                counts = counted is not None and counted[0] is session and time.monotonic() >= counted[1]
+                if counts:
+                    for outlook in self._outlooks:
+                        outlook.count()
+                sights = [outlook.sight for outlook in self._outlooks]
+                better = is_better(sights, at)
+                if better is not None and (counts or sights[better].works):
+                    self._leave(session, at, better)
+                if sights[at].works or not self.knows():
+                    counted = None
+                elif counts or counted is None or counted[0] is not session:
+                    most = max(sight.members for sight in sights)
+                    counted = (session, time.monotonic() + max(_ALONE_S, most / _NODES_PER_S))
+            self._wait(seen, _LOOK_S if counted is not None else 10 * _LOOK_S)
+
+    def _leave(self, session: NativeSession, at: int, better: int) -> None:
+        where, there = self._endpoints[at], self._endpoints[better]
+        if self._session is not session:
+            return
+        self._session, self._free_at, self._in_time = None, session.known_until, False
+        session.close()
+        works = self._outlooks[better].sight
+        why = f"round {works.round} works at {there}" if works.works else f"more nodes are at {there}"
+        self._on_lost(ConnectionLost(f"{where} serves this job no longer: {why}"))
+
+    def _remember_begun(self) -> None:
+        """Have all places remember that there was a round: no first one is begun any more."""
+        if not any(outlook.sight.round for outlook in self._outlooks):
+            return
+        for outlook in self._outlooks:
+            if outlook.sight.answers and not outlook.sight.begun:
+                try:
+                    outlook.remember(BEGUN, "true")
+                except (ConnectionLost, TimeoutError) as error:
+                    logger.debug("%s: %s", outlook.endpoint, error)
+
+    def _raise_errors(self) -> None:
+        """At the start a place of another run is a mistake; later it is one that does not answer."""
+        if self.at is None:
+            for outlook in self._outlooks:
+                if outlook.error is not None:
+                    raise outlook.error
+
+    def _why(self, choice: Choice) -> str:
+        return f"{self._endpoints[choice.place]}: {choice.why}" if choice.place >= 0 else choice.why
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._version += 1
+            self._changed.notify_all()
+
+    def _wait(self, seen: int, timeout: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._version != seen or self._closed, timeout)

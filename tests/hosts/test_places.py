@@ -1,0 +1,144 @@
+"""Several endpoints, each on a host of its own: the one that serves is killed, frozen, cut off; the others go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+from kits.hosts.fleet import PORT, TTL, Fleet, in_one_round, outputs
+from kits.hosts.hosts import Host
+from kits.launcher.harness import Agent, wait_until
+
+SOON = TTL + 60
+OUTAGE = 120
+
+
+class Job:
+    """Nodes on hosts, which meet at places."""
+
+    def __init__(self, fleet: Fleet, places: list[Host], nnodes: str, backend: str = "parallel") -> None:
+        self.fleet, self._nnodes, self._flags = fleet, nnodes, [f"--rdzv-backend={backend}"]
+        self._conf = "last_call_timeout=60" + (",worker_transport=direct" if backend == "tiered" else "")
+        self.endpoint = ",".join(f"{host.address}:{PORT}" for host in places)
+
+    def node(self, host: Host, ttl: float = TTL, rank: int | None = None, endpoint: str = "") -> Agent:
+        return self.fleet.node(
+            host,
+            endpoint or self.endpoint,
+            self._nnodes,
+            ttl=ttl,
+            outage=OUTAGE,
+            conf=self._conf,
+            rank=rank,
+            flags=self._flags,
+        )
+
+
+def wait_watched(host: Host, by: Host) -> None:
+    """Until ``by`` holds a connection to the own port of the agent on ``host``, which has answered there."""
+    ss = ["nsenter", f"--target={by.pid}", "--net", "ss", "-tniH", "state", "established", "dst", host.address]
+
+    def watched() -> bool:
+        lines = subprocess.run(ss, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+        for one, more in zip(lines[::2], lines[1::2], strict=True):
+            here, there = (int(each.rpartition(":")[2]) for each in one.split()[2:4])
+            if not by.listens(here) and there != PORT and "bytes_received:" in more:
+                return True
+        return False
+
+    wait_until(watched, SOON, lambda: f"{by.name} does not watch {host.name}")
+
+
+def no_restart(*agents: Agent) -> bool:
+    return {report["TORCHELASTIC_RESTART_COUNT"] for agent in agents for report in agent.reports()} == {"0"}
+
+
+def test_serving_agent_is_killed_and_its_host_comes_back(fleet: Fleet) -> None:
+    hosts = fleet.lan.add("alpha", "beta", "gamma")
+    job = Job(fleet, hosts, "2:3")
+    first, second, third = agents = [job.node(host, 60, rank) for rank, host in enumerate(hosts)]
+    before = in_one_round(*agents)
+    os.kill(first.pid, signal.SIGKILL)
+    smaller = in_one_round(second, third, after=before)  # long before the time to live: its host refuses connections
+    assert [len(agent.reports()) for agent in (second, third)] == [2, 2], outputs(agents)
+    assert no_restart(second, third)
+
+    other = job.node(hosts[0], 60, 0, endpoint=f"{job.endpoint},{hosts[0].address}:1")  # serves what it is to join
+    assert other.wait(SOON) != 0
+    assert f"--rdzv-endpoint: here {job.endpoint},{hosts[0].address}:1, there {job.endpoint}" in other.text
+
+    late = job.node(hosts[0], 60, 0)  # dials its own place first, which stands by now
+    in_one_round(late, second, third, after=smaller)
+    assert any("round 3, 3 nodes" in agent.text for agent in (late, second, third)), outputs([late, second, third])
+    fleet.finish(late, second, third)
+    assert no_restart(late, second, third)
+
+
+def test_serving_agent_stands_still_and_finds_itself_replaced(fleet: Fleet) -> None:
+    hosts = fleet.lan.add("alpha", "beta", "gamma")
+    job = Job(fleet, hosts, "2:3", backend="tiered")
+    first, second, third = agents = [job.node(host) for host in hosts]
+    before = in_one_round(*agents)
+    os.kill(first.pid, signal.SIGSTOP)
+    try:
+        smaller = in_one_round(second, third, after=before)
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    in_one_round(*agents, after=smaller)
+    first.wait_for(rf"the rendezvous is served at {hosts[1].address}:{PORT} now", SOON)
+    fleet.finish(*agents)
+    assert no_restart(*agents)
+
+
+def test_serving_host_is_cut_off(fleet: Fleet) -> None:
+    hosts = fleet.lan.add("alpha", "beta", "gamma")
+    job = Job(fleet, hosts, "1:3")
+    first, *others = agents = [job.node(host) for host in hosts]
+    before = in_one_round(*agents)
+    fleet.lan.cut(hosts[0])
+    smaller = in_one_round(*others, after=before)
+    few = "more than half of the nodes of round 1 have to be here, as the others may go on elsewhere: 1 of 3 are"
+    first.wait_for(rf"waiting: .*1 of 1:3 nodes have joined .*missing: (beta|gamma) .*{few}", SOON)
+    assert fleet.cluster.workers(first, "says.py") == []
+    assert len(first.reports()) == 1, "one node would be enough, but it is not more than half"
+    fleet.lan.mend(hosts[0])
+    in_one_round(*agents, after=smaller)
+    first.wait_for(rf"{hosts[0].address}:{PORT} serves this job no longer: round 2 works at {hosts[1].address}", SOON)
+    fleet.finish(*agents)
+    assert no_restart(*agents)
+
+
+def test_places_that_no_node_serves(fleet: Fleet) -> None:
+    hosts = fleet.lan.add("hub", "hob", "hab", "alpha", "beta")
+    hubs, nodes = hosts[:3], hosts[3:]
+    served = {}
+    for host in hubs:
+        served[host] = fleet.start(host, ["rdzv", "serve", f"--rdzv-endpoint={host.address}:{PORT}"])
+        served[host].wait_for("serving a store at")
+    job = Job(fleet, hubs, "2")
+    agents = [job.node(host, 60) for host in nodes]
+    in_one_round(*agents)
+    os.kill(served[hubs[0]].pid, signal.SIGKILL)
+    for agent in agents:
+        agent.wait_for("round 1 goes on: all of its nodes have come back", SOON)
+        assert f"the rendezvous is served at {hubs[1].address}:{PORT} now" in agent.text
+    fleet.finish(*agents)
+    for agent in agents:
+        assert len(agent.reports()) == 1, "its worker was never stopped"
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_one_of_two_nodes_is_killed(fleet: Fleet, killed: int) -> None:
+    hosts = fleet.lan.add("alpha", "beta")
+    job = Job(fleet, hosts, "1:2")
+    agents = [job.node(host, 60, rank) for rank, host in enumerate(hosts)]
+    before = in_one_round(*agents)
+    wait_watched(hosts[killed], hosts[1 - killed])
+    os.kill(agents[killed].pid, signal.SIGKILL)
+    left = agents[1 - killed]
+    in_one_round(left, after=before)
+    assert "with two nodes neither is more than half" in left.text
+    fleet.finish(left)
+    assert no_restart(left)

@@ -1,0 +1,176 @@
+"""Nodes and the places where they meet, with the real ``Quorum`` at each: what a leader believes may be late.
+
+Each method is one step, and whoever calls them decides what comes first. ``worlds`` are never to be two.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rdzv_plugins.elastic.keys import Assignment, Member, Seat
+from rdzv_plugins.elastic.leading.quorum import Quorum, seat_of, seats_reached
+
+NOWHERE = -1
+
+
+@dataclass
+class Node:
+    place: int = NOWHERE
+    seats: tuple[Seat, ...] = ()
+    alive: bool = True
+    moves: int = 0
+    """How often it has gone to another place."""
+
+
+@dataclass
+class Place:
+    quorum: Quorum = field(default_factory=lambda: Quorum({}))
+    believed: frozenset[str] = frozenset()
+    """The members, as far as its leader has heard."""
+    number: int = 0
+    plan: tuple[Assignment, ...] = ()
+    reached: frozenset[str] = frozenset()
+    complete: tuple[Assignment, ...] = ()
+    """The places of the round that works, as far as its leader knows."""
+    moves: tuple[int, ...] = ()
+    """Of its nodes, when they reached it."""
+
+
+class QuorumWorld:
+    """``nodes`` form the first round at place 0; ``newcomers`` come later. ``make``: the class of the quorum."""
+
+    def __init__(self, nodes: int, newcomers: int, places: int, make: type[Quorum] = Quorum) -> None:
+        self._make = make
+        self.nodes = {f"n{number}": Node() for number in range(nodes + newcomers)}
+        self.places = [Place(make({})) for _ in range(places)]
+        first = [f"n{number}" for number in range(nodes)]
+        plan = tuple(Assignment(1, rank, nodes, name, master_addr="0") for rank, name in enumerate(first))
+        for name, seat in zip(first, plan, strict=True):
+            self.nodes[name] = Node(0, (seat_of(seat, complete=True),))
+            self._hear(0, name)
+        zero = self.places[0]
+        zero.number, zero.complete, zero.moves = 1, plan, (0,) * nodes
+        zero.quorum.declare({place.node_id: place for place in plan})
+
+    def copy(self) -> QuorumWorld:
+        twin = copy.copy(self)
+        twin.nodes = {name: replace(node) for name, node in self.nodes.items()}
+        twin.places = [replace(place, quorum=_twin(place.quorum)) for place in self.places]
+        return twin
+
+    def steps(self) -> list[tuple[str, Any]]:
+        """What can happen next, whatever a case allows of it."""
+        found: list[tuple[str, Any]] = []
+        for name, node in self.nodes.items():
+            if node.alive:
+                found += [("move", (name, at)) for at in range(len(self.places)) if at != node.place]
+                found.append(("die", (name,)))
+        for at, place in enumerate(self.places):
+            found.append(("forget", (at,)))
+            for name in place.believed:
+                if not self._is_here(at, name):
+                    found.append(("notice", (at, name)))
+            for name, node in self.nodes.items():
+                if not node.alive and node.place == at and name not in place.quorum._stay:
+                    found.append(("prove", (at, name)))
+            if not place.plan and not place.complete and place.believed:
+                found.append(("begin", (at,)))
+            for one in place.plan:
+                if one.node_id not in place.reached and self._is_here(at, one.node_id):
+                    found.append(("reach", (at, one)))
+            if place.plan and len(place.reached) == len(place.plan):
+                found.append(("declare", (at,)))
+            for one in place.complete:
+                if self._is_here(at, one.node_id) and seat_of(one, complete=True) not in self.nodes[one.node_id].seats:
+                    found.append(("learn", (at, one)))
+        return found
+
+    def move(self, name: str, at: int) -> None:
+        """Its session ends, or it has lost the other place: it goes to the next. A leader hears of it later."""
+        node = self.nodes[name]
+        node.place, node.moves = at, node.moves + 1
+        self._hear(at, name)
+
+    def die(self, name: str) -> None:
+        self.nodes[name].alive = False
+
+    def forget(self, at: int) -> None:
+        """The place is started again, without memory; its nodes have no session any more."""
+        for node in self.nodes.values():
+            if node.place == at:
+                node.place = NOWHERE
+        self.places[at] = Place(self._make({}))
+
+    def notice(self, at: int, name: str) -> None:
+        place = self.places[at]
+        place.believed -= {name}
+        if any(one.node_id == name for one in place.plan):
+            place.plan = ()
+        if any(one.node_id == name for one in place.complete):
+            place.complete = ()
+
+    def prove(self, at: int, name: str) -> None:
+        self.places[at].quorum.stays(name)
+
+    def begin(self, at: int) -> None:
+        place = self.places[at]
+        chosen = sorted(place.believed)
+        if not place.quorum.knows(chosen) or not place.quorum.has(chosen, chosen):
+            return
+        place.number = max(place.number, place.quorum.newest(chosen)) + 1
+        place.reached = frozenset()
+        place.plan = tuple(
+            Assignment(place.number, rank, len(chosen), name, master_addr=str(at)) for rank, name in enumerate(chosen)
+        )
+
+    def reach(self, at: int, one: Assignment) -> None:
+        node = self.nodes[one.node_id]
+        node.seats = seats_reached(node.seats, one)
+        self.places[at].reached |= {one.node_id}
+        self._hear(at, one.node_id)
+
+    def declare(self, at: int) -> None:
+        place = self.places[at]
+        place.complete, place.plan = place.plan, ()
+        place.moves = tuple(self.nodes[one.node_id].moves for one in place.complete)
+        place.quorum.declare({one.node_id: one for one in place.complete})
+
+    def learn(self, at: int, one: Assignment) -> None:
+        self.nodes[one.node_id].seats = (seat_of(one, complete=True),)
+
+    def worlds(self) -> list[tuple[str, ...]]:
+        """The rounds that can work: those of whose nodes none has gone elsewhere."""
+        found = []
+        for at, place in enumerate(self.places):
+            names = tuple(one.node_id for one in place.complete)
+            if names and all(self._stays(at, name, moves) for name, moves in zip(names, place.moves, strict=True)):
+                found.append(names)
+        return found
+
+    def key(self) -> object:
+        parts: list[object] = [tuple((n.place, n.seats, n.alive, n.moves) for n in self.nodes.values())]
+        for p in self.places:
+            held, stay, gone, here = vars(p.quorum).values()
+            parts.append((frozenset(held.items()), frozenset(stay), len(gone), frozenset(here.items())))
+            parts.append((p.believed, p.number, p.plan, p.reached, p.complete, p.moves))
+        return hash(tuple(parts))
+
+    def _stays(self, at: int, name: str, moves: int) -> bool:
+        return self.nodes[name].place == at and self.nodes[name].moves == moves
+
+    def _is_here(self, at: int, name: str) -> bool:
+        return self.nodes[name].alive and self.nodes[name].place == at
+
+    def _hear(self, at: int, name: str) -> None:
+        place = self.places[at]
+        place.believed |= {name}
+        place.quorum.heard(Member(name, name, name, 1, "", "", 1, seats=self.nodes[name].seats))
+
+
+def _twin(quorum: Quorum) -> Quorum:
+    twin = copy.copy(quorum)
+    for name, value in vars(quorum).items():
+        setattr(twin, name, value.copy())
+    return twin
