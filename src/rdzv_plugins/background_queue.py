@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-_MOMENT_S = 0.0005
+_MOMENT_S, _BEGIN_S = 0.0005, 1.0
 _LAST_WORDS_S = 5.0
 """How long the end of the process waits for what is still to be delivered."""
 
@@ -91,10 +91,17 @@ class BackgroundQueue(Generic[T]):
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+            begun = threading.Event()
+            self._thread = threading.Thread(target=self._run, args=(begun,), name=self._name, daemon=True)
+            try:
+                self._thread.start()
+            except BaseException:  # raised by the handler of a signal, before it was started or after
+                if not begun.wait(_BEGIN_S):
+                    self._thread = None
+                raise
 
-    def _run(self) -> None:
+    def _run(self, begun: threading.Event) -> None:
+        begun.set()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._items or self._resting)

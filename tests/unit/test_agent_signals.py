@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import queue
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +16,14 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from rdzv_launcher.console import logging_given_back, setup_logging
 from rdzv_launcher.run.agent.events import GroupEnded, WorkerEnded
 from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.steps import End
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_plugins.background_queue import BackgroundQueue
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Failure, Outcome
 
@@ -231,3 +236,46 @@ def test_names_that_cannot_be(inbox: Inbox, names: str, said: str) -> None:
     with pytest.raises(UsageError, match=f"--signals-to-handle.*{said}"):
         StoppingSignals(names, inbox.put)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+class SignalledStream(io.StringIO):
+    """The signal comes while something is written to it for the first time."""
+
+    def write(self, text: str) -> int:
+        if not self.tell():
+            super().write(text)
+            get_signal()
+        return super().write(text)
+
+
+def test_a_signal_while_a_line_is_logged_is_not_taken_for_an_error_of_logging(
+    signals: StoppingSignals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", SignalledStream())
+    with logging_given_back():
+        setup_logging("rdzv-run", verbose=False)
+        with pytest.raises(Interrupted), signals.raising():
+            logging.getLogger("rdzv_launcher").info("a line")
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_signal_while_the_thread_of_a_queue_is_started_loses_nothing(
+    signals: StoppingSignals, monkeypatch: pytest.MonkeyPatch, started: bool
+) -> None:
+    delivered: list[int] = []
+    items = BackgroundQueue("test", delivered.append, lambda count: None, limit=10)
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        if started:
+            start(thread)
+        get_signal()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(Interrupted), signals.raising():
+            items.put(1)
+    items.put(2)
+    assert items.flush(30)
+    assert delivered == [1, 2]
+    items.rest(30)

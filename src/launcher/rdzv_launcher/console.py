@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator
 
 from rdzv_launcher.queued_stderr import queue_stderr
-from rdzv_plugins.errors import LimitTooLow, RdzvError
+from rdzv_plugins.errors import LimitTooLow, RdzvError, is_signal
 from rdzv_plugins.plain_text import printable_lines
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -31,9 +31,19 @@ class _Format(logging.Formatter):
         return printable_lines(f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text)
 
 
+class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to standard error. A signal that comes while it does still ends what the main thread waits for."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if error is not None and is_signal(error):
+            raise error
+        super().handleError(record)
+
+
 def setup_logging(program: str, *, verbose: bool, quiet: bool = False) -> None:
     """Our own log lines go to stderr; with ``quiet`` warnings and errors alone."""
-    handler = logging.StreamHandler()
+    handler = _Handler()
     handler.setFormatter(_Format(program))
     for ours in map(logging.getLogger, _LOGGERS):
         ours.handlers[:] = [handler]
