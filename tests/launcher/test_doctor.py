@@ -74,14 +74,18 @@ def test_one_check_keeps_no_other_from_being_made() -> None:
 
 
 def test_limits_of_a_control_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "memory.max").write_text(f"{300 * 2**20}\n")
-    (tmp_path / "memory.current").write_text(f"{100 * 2**20}\n")
+    step = tmp_path / "step"
+    step.mkdir()
+    for directory, most, used, cache in ((tmp_path, f"{4000 * 2**20}", 3990 * 2**20, 290 * 2**20), (step, "max", 9, 0)):
+        (directory / "memory.max").write_text(f"{most}\n")
+        (directory / "memory.current").write_text(f"{used}\n")
+        (directory / "memory.stat").write_text(f"anon 1\ninactive_file {cache}\n")
     (tmp_path / "cpu.max").write_text("50000 100000\n")
     (tmp_path / "pids.max").write_text("100\n")
-    monkeypatch.setattr(limits, "directories_of", lambda controller: [Group(2, tmp_path, "/job")])
+    monkeypatch.setattr(limits, "directories_of", lambda controller: [Group(2, step, "/job/step")])
     (memory,), (processors,), (processes,) = limits.memory(), limits.processors(), limits.processes()
     assert {memory.verdict, processors.verdict, processes.verdict} == {"warning"}
-    assert "may use 300 MiB and uses 100" in memory.text
+    assert "may use 4000 MiB and uses 3700" in memory.text, "without what the kernel can drop"
     assert "the time of 0.5" in processors.text
     assert "100 processes" in processes.text
     for name in ("memory.max", "cpu.max", "pids.max"):
@@ -120,7 +124,7 @@ def test_the_name_of_this_machine(
 
 
 def test_interfaces_that_collectives_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0,lo")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "^docker,lo")
     monkeypatch.setenv("TP_SOCKET_IFNAME", "nosuch0,nosuch1")
     found = {each.name: each for each in names.interfaces()}
@@ -128,6 +132,13 @@ def test_interfaces_that_collectives_are_told_of(monkeypatch: pytest.MonkeyPatch
     assert found["GLOO_SOCKET_IFNAME"].verdict == "ok"
     assert "NCCL_SOCKET_IFNAME" not in found
     assert found["TP_SOCKET_IFNAME"].verdict == "wrong"
+    for variable, text, verdict in (
+        ("GLOO_SOCKET_IFNAME", "nosuch0,lo", "wrong"),
+        ("NCCL_SOCKET_IFNAME", "nosuch0,l", "ok"),
+        ("NCCL_SOCKET_IFNAME", "=l", "wrong"),
+    ):
+        monkeypatch.setenv(variable, text)
+        assert {each.name: each.verdict for each in names.interfaces()}[variable] == verdict, text
 
 
 def test_workers_whose_launcher_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +156,8 @@ def test_workers_whose_launcher_has_gone(monkeypatch: pytest.MonkeyPatch) -> Non
             assert f"{orphan} (run lost)" in left.text
             assert f"{worker.pid} " not in left.text
             assert f"kill {orphan}" in left.remedy
+            monkeypatch.setattr(leftovers, "_run_of", lambda pid: "a-run" if pid in (orphan, worker.pid) else None)
+            assert [each.text for each in leftovers.leftovers()][1] == "none", "what a worker has started may stay"
         finally:
             os.kill(orphan, signal.SIGKILL)
             worker.kill()
@@ -176,6 +189,13 @@ def test_nobody_and_strangers(capsys: pytest.CaptureFixture[str]) -> None:
         found = doctor(capsys, f"--rdzv-endpoint={endpoint}")[1]
         assert found["connection"].verdict == "ok"
         assert f"knows what listens at {endpoint}" in found["who answers"].text
+    with StoreServer("127.0.0.1") as server:
+        both = f"--rdzv-endpoint=127.0.0.1:{server.port},{endpoint}"
+        cli.main(["doctor", both])
+        shown = capsys.readouterr().out
+        assert "who answers: 127.0.0.1" in shown
+        assert f"knows what listens at {endpoint}" in shown
+        assert "service: rdzv-plugins" in shown
     code, found = doctor(capsys, f"--rdzv-endpoint={endpoint}")
     assert code == 0
     assert f"nobody listens at {endpoint} yet (this machine)" in found["connection"].text

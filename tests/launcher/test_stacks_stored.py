@@ -46,6 +46,18 @@ def test_a_worker_that_outlives_a_notice_is_stored_before_its_grace_ends(cluster
     assert agent.wait() == Preempted.exit_code, agent.text
 
 
+def test_workers_that_are_started_again_are_not_taken_for_those_that_were_stopped(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """All of the first had ended when they were to be stopped; the next live on, longer than those might have."""
+    script = '[ "$TORCHELASTIC_RESTART_COUNT" = 0 ] && exit 3; sleep 2'
+    options = ["--max-restarts=1", "--shutdown-timeout=1", f"--log-dir={tmp_path / 'logs'}", "--no-python"]
+    agent = cluster.start(["rdzv-run", *options, "sh", "-c", script])
+    assert agent.wait() == 0, agent.text
+    assert "restart 1 of 1" in agent.text
+    assert "where they are is in" not in agent.text
+
+
 def test_workers_that_end_leave_no_file(cluster: Cluster, tmp_path: Path) -> None:
     agent = cluster.run("stands.py", "--plain", options=["--shutdown-timeout=20", f"--log-dir={tmp_path / 'logs'}"])
     agent.wait_for("rank 0 stands")

@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from rdzv_launcher.run.agent import events
+from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.health.answers import MetricsAlone
@@ -20,10 +20,12 @@ from rdzv_launcher.run.metrics.agent import AGENT, AgentFigures
 from rdzv_launcher.run.metrics.declared import Metric, reading
 from rdzv_launcher.run.metrics.page import MetricsPage
 from rdzv_launcher.run.metrics.store import STORE
+from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, RoundEvent
 
 ALL = (*AGENT, *STORE)
 DASHBOARD = Path(__file__).parents[2] / "examples/grafana/rdzv-plugins.json"
+GROUP = WorkerGroup("default", 0, 2, (Worker(0, 0, 0, 1, 1),), None)
 OTHER_UNITS = r"milliseconds|millis|ms|sec|secs|minutes|hours|days|kb|mb|kib|mib|bits|percent"
 
 
@@ -114,8 +116,10 @@ def test_a_round_is_counted_under_what_led_to_it(
     decisions = Decisions(Limits(workers=1, max_restarts=3), host="a", pid=1)
     decisions.begin()
     for event in [events.Joined(0), *heard, events.RestartAllowed(), events.Joined(0)]:
-        decisions.handle(event, 0.0)
+        todo = decisions.handle(event, 0.0)
         figures.decided(event, decisions)
+        if any(isinstance(step, steps.Start) for step in todo):
+            figures.started(GROUP)
         if over and isinstance(event, events.GroupEnded):  # it may be told later than the agent has asked
             figures.saw(RoundEvent("over", 1, cause=over))
             figures.saw(RoundEvent("placed", 2, 0, 2))
@@ -124,6 +128,22 @@ def test_a_round_is_counted_under_what_led_to_it(
         labels["cause"]: value for metric, value, labels in figures.read(decisions, None) if "rounds" in metric.name
     }
     assert {name: count for name, count in rounds.items() if count} == {"first": 1, cause: 1}
+
+
+def test_a_node_that_stays_without_a_place_is_in_no_round() -> None:
+    figures, decisions = AgentFigures(2, 0, run="a", backend="b"), Decisions(Limits(workers=1), host="a", pid=1)
+    decisions.begin()
+
+    def nodes_after(*told: events.Event) -> float:
+        for event in told:
+            decisions.handle(event, 0.0)
+            figures.decided(event, decisions)
+        return next(value for metric, value, _ in figures.read(decisions, GROUP) if metric.name.endswith("round_nodes"))
+
+    assert nodes_after(events.Joined(0)) == 2
+    assert nodes_after(events.NodesWait(), events.GroupEnded(1)) == 0
+    assert nodes_after(events.DoneWithout()) == 0
+    assert decisions.stage == "staying"
 
 
 def test_the_dashboard_asks_for_what_there_is() -> None:

@@ -154,6 +154,7 @@ def job(**over: Any) -> dict[str, Any]:
         "last_end": "",
         "nodes": [node],
         "waits": [],
+        "waits_problem": "",
         "events": [],
         "events_ever": 0,
     } | over

@@ -119,9 +119,9 @@ class NodeWorkers:
         """Send it to the workers that live, and to what is left in their sessions: ``kill_all`` may follow so soon."""
         if not self._fence.stopping():  # they may not act any more, not even to end: they were killed
             number = Signals.SIGKILL
-        elif number != Signals.SIGKILL:
-            self._store_later(number, seconds)
         with self._lock, contextlib.suppress(KeeperLost):  # of which the agent is told by the ends of the workers
+            if number != Signals.SIGKILL and self._lives:
+                self._store_later(number, seconds)
             if self._running:
                 logger.info("telling the workers of this node to end: %s", number.name)
             self._keeper.signal_left(number)
@@ -134,7 +134,10 @@ class NodeWorkers:
                 self._keeper.signal(number)
 
     def _store_later(self, number: Signals, seconds: float) -> None:
-        """Some time before they are killed, it is stored where workers are that have not ended by this signal."""
+        """Some time before they are killed, it is stored where workers are that have not ended by this signal.
+
+        The caller holds the lock.
+        """
         lead = min(_STACKS_S, seconds / 2)
         due = time.monotonic() + seconds - lead
         if self._storing is not None:
@@ -145,6 +148,12 @@ class NodeWorkers:
         self._storing, self._store_at = threading.Timer(seconds - lead, self._stacks.store, (why, lead)), due
         self._storing.daemon = True
         self._storing.start()
+
+    def _store_no_more(self) -> None:
+        """They have ended. The caller holds the lock."""
+        if self._storing is not None:
+            self._storing.cancel()
+            self._storing = None
 
     def kill_all(self) -> None:
         """SIGKILL for all that was started and lives, wherever it is now."""
@@ -174,6 +183,7 @@ class NodeWorkers:
         with self._lock:
             self._wake()
             self._closed = True
+            self._store_no_more()
             left = self._keeper.close()
         self._thread.join()
         with contextlib.ExitStack() as steps:  # in reverse order, each one even if another fails
@@ -263,9 +273,7 @@ class NodeWorkers:
             self._pause = _LOOK_S if self._asked else min(2 * self._pause, _LONGEST_LOOK_S)
             return
         self._lives = False
-        if self._storing is not None:
-            self._storing.cancel()
-            self._storing = None
+        self._store_no_more()
         self._fence.stopped(Signals.SIGKILL, time.monotonic())
         self._output.end()
         self._inbox.put(events.GroupEnded(self._generation))

@@ -70,12 +70,13 @@ class AgentFigures(Observer):
         """``max_nodes`` and ``max_restarts``: of --nnodes and --max-restarts."""
         self._max_nodes, self._max_restarts = max_nodes, max_restarts
         self._over_cause = ""
-        """Why the last round was over, as the rendezvous has told; empty if nobody knows."""
+        """Why the round of the last start was over, as the rendezvous has told; empty if nobody knows."""
         self._by_others = False
         """It says more than ``_cause``."""
         self._info = {"run": run, "backend": backend, "version": version()}
         self._times = _Times("joining", now())
-        self._generation = 0
+        self._in_round = False
+        """It works in its newest round, or has done so to the end."""
         self._cause = "first"
         self._rounds = dict.fromkeys(CAUSES, 0)
 
@@ -85,7 +86,7 @@ class AgentFigures(Observer):
 
     def saw(self, event: RoundEvent) -> None:
         """What the rendezvous tells; see ``TellEvent``."""
-        if event.kind == "over":
+        if event.kind == "over" and not self._over_cause:
             self._over_cause = event.cause
 
     def decided(self, event: Event, decisions: Decisions) -> None:
@@ -93,14 +94,17 @@ class AgentFigures(Observer):
         before = self._times.stage
         if before in ("working", "barrier", "asking"):
             self._cause, self._by_others = self._cause_of(event)
-        if decisions.generation != self._generation:
-            self._generation = decisions.generation
-            told = _BY_ROUND.get(self._over_cause, self._cause)
-            self._rounds[told if self._by_others else self._cause] += 1
-            self._over_cause = ""
+        if decisions.stage in ("joining", "working"):
+            self._in_round = decisions.stage == "working"
         if decisions.stage != before:
             moment = now()
             self._times = _Times(decisions.stage, moment, self._times.at(moment))
+
+    def started(self, group: WorkerGroup) -> None:
+        """See ``Observer``."""
+        told = _BY_ROUND.get(self._over_cause, self._cause)
+        self._rounds[told if self._by_others else self._cause] += 1
+        self._over_cause = ""
 
     def _cause_of(self, event: Event) -> tuple[str, bool]:
         """What leads to the next round, and whether the rendezvous may know better."""
@@ -123,7 +127,8 @@ class AgentFigures(Observer):
         """The values of ``AGENT``."""
         times = self._times
         spent = times.at(now())
-        nodes = group.group_world_size if group is not None and times.stage in _IN_ROUND else 0
+        works = self._in_round and times.stage in _IN_ROUND
+        nodes = group.group_world_size if group is not None and works else 0
         yield reading(INFO, 1, **self._info)
         for stage in get_args(Stage):
             yield reading(STAGE, stage == times.stage, rdzv_agent_stage=stage)

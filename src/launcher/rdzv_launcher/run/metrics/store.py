@@ -11,7 +11,12 @@ INFO = Metric("rdzv_store", "info", "The version of rdzv-plugins that serves.", 
 CONNECTIONS = Metric("rdzv_store_connections", "gauge", "Connections that are open now.")
 CONNECTIONS_LIMIT = Metric("rdzv_store_connections_limit", "gauge", "Connections that are allowed at a time.")
 ACCEPTED = Metric("rdzv_store_connections_accepted", "counter", "Connections that were ever accepted.")
-REQUESTS = Metric("rdzv_store_requests", "counter", "Requests by type.", ("type",))
+REQUESTS = Metric(
+    "rdzv_store_requests",
+    "counter",
+    "Requests by type; framed are all of our own framing, also those of a type.",
+    ("type",),
+)
 PUSHES = Metric("rdzv_store_pushes", "counter", "Frames that were pushed to sessions that watch.")
 EVENTS = Metric("rdzv_store_events", "counter", "Changes of keys that were pushed in these frames.")
 REFUSED = Metric("rdzv_store_refused_clients", "counter", "Clients that were closed for what they did.", ("reason",))

@@ -10,7 +10,8 @@ from rdzv_plugins.linux.children import all_pids
 from rdzv_plugins.linux.process_stat import read_stat
 
 _MARK = b"TORCHELASTIC_RUN_ID="
-_LAUNCHERS = (b"rdzv-run", b"torchrun", b"torch.distributed.run", b"rdzv_launcher")
+_TAKES_ORPHANS = ("systemd", "init", "tini", "dumb-init", "docker-init", "catatonit")
+"""What the first process is called where it is no launcher itself, as it may be in a container."""
 _SHOWN = 10
 
 
@@ -19,6 +20,7 @@ def leftovers() -> Iterator[Finding]:
     workers = {pid: run for pid in all_pids() if (run := _run_of(pid)) is not None}
     left = {pid: run for pid, run in workers.items() if _is_left(pid, workers)}
     runs = sorted({run for pid, run in workers.items() if pid not in left})
+    left = {pid: run for pid, run in left.items() if run not in runs}  # else a worker may have started it to stay
     said = f"workers of run {', '.join(runs)} are at work" if runs else "none is at work here"
     yield Finding("ok", "jobs", said)
     if not left:
@@ -57,15 +59,11 @@ def _is_left(pid: int, workers: dict[int, str]) -> bool:
 
 
 def _takes_orphans(pid: int) -> bool:
-    if pid not in (0, 1):
-        stat = read_stat(pid)
-        return stat is not None and _name(pid) == "systemd" and stat.session == pid
-    try:
-        with open("/proc/1/cmdline", "rb") as file:
-            command = file.read()
-    except OSError:
-        return True
-    return not any(each in command for each in _LAUNCHERS)  # of a container in which the launcher is all
+    """Whether what it has below it may have lost its own parent; not said of a first process that is not known."""
+    if pid == 1:
+        return _name(pid) in _TAKES_ORPHANS
+    stat = read_stat(pid)
+    return stat is not None and _name(pid) == "systemd" and stat.session == pid
 
 
 def _name(pid: int) -> str:

@@ -85,11 +85,10 @@ def memory() -> Iterator[Finding]:
     free = int(fields["MemAvailable"].split()[0]) * 1024
     total = int(fields["MemTotal"].split()[0]) * 1024
     said = f"{free / _MIB:.0f} of {total / _MIB:.0f} MiB are available"
-    limits = [limit for limit in _numbers("memory", "memory.max", "memory.limit_in_bytes") if limit < total]
-    if limits:
-        used = min(_numbers("memory", "memory.current", "memory.usage_in_bytes"), default=0)
-        free = min(free, max(0, min(limits) - used))
-        said += f"; this control group may use {min(limits) / _MIB:.0f} MiB and uses {used / _MIB:.0f}"
+    for limit, used in _memory_of_groups():
+        if limit < total:
+            free = min(free, max(0, limit - used))
+            said += f"; a control group of this process may use {limit / _MIB:.0f} MiB and uses {used / _MIB:.0f}"
     if free < _LITTLE_MEMORY:
         yield Finding(
             "warning",
@@ -172,6 +171,26 @@ def temporary() -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "temporary files", f"{path}, {free / _MIB:.0f} MiB free")
+
+
+def _memory_of_groups() -> list[tuple[int, int]]:
+    """What each control group around this process may use and does use, in bytes, without what can be dropped."""
+    found = []
+    for place in directories_of("memory"):
+        most, now, dropped = (
+            ("memory.max", "memory.current", "inactive_file ")
+            if place.version == 2
+            else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
+        )
+        for directory in (place.directory, *place.directory.parents):
+            try:
+                limit, used = int((directory / most).read_text()), int((directory / now).read_text())
+                lines = (directory / "memory.stat").read_text().splitlines()
+                cache = sum(int(line.removeprefix(dropped)) for line in lines if line.startswith(dropped))
+                found.append((limit, max(0, used - cache)))
+            except (OSError, ValueError):
+                continue
+    return sorted(set(found))
 
 
 def _numbers(controller: str, *names: str) -> list[int]:

@@ -99,17 +99,21 @@ def interfaces() -> Iterator[Finding]:
 
 
 def _named_by(variable: str, there: set[str]) -> Iterator[Finding]:
-    """Names of interfaces in a variable of the collective's: prefixes for NCCL and HCCL, with ^ and = as signs."""
+    """Names of interfaces in a variable of the collective's: ^ are those to leave out, = is no prefix but the name.
+
+    gloo and TensorPipe need each that is named, NCCL and HCCL take those that they find.
+    """
     text = os.environ.get(variable, "")
     if not text or text.startswith("^"):
         return
     names = [part.partition(":")[0] for part in text.removeprefix("=").split(",")]
-    missing = [name for name in names if not any(each.startswith(name) for each in there)]
-    if len(missing) == len(names):
+    exact = text.startswith("=")
+    missing = [name for name in names if not any(each == name if exact else each.startswith(name) for each in there)]
+    if len(missing) == len(names) or (missing and variable.startswith(("GLOO", "TP"))):
         yield Finding(
             "wrong",
             variable,
-            f"{text}: this machine has no such interface ({', '.join(sorted(there))})",
+            f"{text}: this machine has no interface {' and no '.join(missing)} ({', '.join(sorted(there))})",
             f"Unset {variable}, or name one of these.",
         )
     else:

@@ -65,22 +65,24 @@ def way(endpoint: Endpoint) -> Iterator[Finding]:
 def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
     """What is there, as the job's backend says, or every backend if none is named. Writes nothing there."""
     request = dataclasses.replace(request, run_id=f"doctor-{uuid.uuid4().hex[:8]}", given=request.given | {"run_id"})
-    name = request.backend
-    if not name:
-        known = recognise(host.catalog, request)
-        if known is None:
+    name, services = request.backend, []
+    for endpoint in endpoints_of(request.endpoint):
+        there = dataclasses.replace(request, endpoint=str(endpoint))
+        known = None if request.backend else recognise(host.catalog, there)
+        if known is not None:
+            name = known.entry.backend.name
+            yield Finding("ok", "who answers", f"{endpoint} is {known.what}")
+        elif not request.backend:
             yield Finding(
                 "warning",
                 "who answers",
-                f"no backend that is installed here knows what listens at {request.endpoint}",
+                f"no backend that is installed here knows what listens at {endpoint}, if anything does",
                 "Name the job's with --rdzv-backend; or another program has that port.",
             )
-            return
-        yield Finding("ok", "who answers", f"{request.endpoint} is {known.what}")
-        name = known.entry.backend.name
-    services = [each for endpoint in endpoints_of(request.endpoint) for each in _native(host, request, endpoint)]
+            continue
+        services += [*_native(host, there, endpoint)]
     yield from services
-    if services and not request.backend:  # each of several backends may be the job's
+    if not name or (services and not request.backend):  # each of several backends may be the job's
         return
     entry = host.catalog.find(name)
     with contextlib.ExitStack() as held:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from rdzv_launcher.tools.meeting import Meeting
@@ -14,7 +16,7 @@ from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.interfaces import Request
 
 OTHERWISE = "`rdzv status` shows what is known of them from outside."
-_MOST_JOBS = 64
+_MOST_JOBS, _AT_ONCE = 64, 16
 """Jobs that are watched at a time: each is a session with some watches."""
 _EVERY_S = 2.0
 """Between two questions which jobs there are: one request each."""
@@ -66,7 +68,8 @@ class EndpointWatch:
                 f"no job meets at {self.where}",
                 remedy="It is --rdzv-endpoint of the job that is asked for, not MASTER_ADDR.",
             )
-        found = [self._once(job, alone=len(self._jobs) == 1) for job in self._jobs.values()]
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            found = [*threads.map(partial(self._once, alone=len(self._jobs) == 1), self._jobs.values())]
         return {"endpoint": self.where, "problem": "", "jobs": found, "left_out": self._left_out}
 
     def data(self) -> dict[str, Any]:
@@ -122,7 +125,9 @@ class EndpointWatch:
         with self._lock:
             self._problem = ""
             stays = set(names) | ({self._request.run_id} if self._request.is_named else set())
-            gone = [self._jobs.pop(run) for run in list(self._jobs) if run not in stays and len(names) > 0]
+            gone = [
+                self._jobs.pop(run) for run in list(self._jobs) if run not in stays and (names or len(self._jobs) > 1)
+            ]
             for run in names:
                 if run not in self._jobs and len(self._jobs) < _MOST_JOBS:
                     self._jobs[run] = JobWatch(run, self._service(run), self._is_there(run), self._timeout)

@@ -5,7 +5,9 @@ Whatever nodes and strangers have written is shown as plain text: it is no marku
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -135,8 +137,9 @@ class Screen(App[None]):
 
     def action_waits(self) -> None:
         """Who waits for which key."""
-        lines = self.job["waits"] if self.job is not None else []
-        self.push_screen(_Page("Who waits for which key", "\n".join(lines) or "nobody waits in the workers' store"))
+        job = self.job or {"waits": [], "waits_problem": ""}
+        text = "\n".join(job["waits"]) or job["waits_problem"] or "nobody waits in the workers' store"
+        self.push_screen(_Page("Who waits for which key", text))
 
     def action_stacks(self) -> None:
         """Where the workers of the chosen node are, as soon as it has answered."""
@@ -149,9 +152,10 @@ class Screen(App[None]):
 
         def ask() -> None:
             text = _stacks(request, node)
-            self.call_from_thread(page.tell, text)
+            with contextlib.suppress(RuntimeError):  # the screen has been left meanwhile
+                self.call_from_thread(page.tell, text)
 
-        self.run_worker(ask, thread=True)
+        threading.Thread(target=ask, name="rdzv-top-stacks", daemon=True).start()
 
 
 class _Table(DataTable[Text]):
@@ -211,7 +215,7 @@ def _stacks(request: Request, node: Mapping[str, Any]) -> str:
     from rdzv_launcher.tools.stacks.remote import ask_job
 
     try:
-        answers = ask_job(request, {"within": _STACKS_S - 1, "children": False, "native": False}, _STACKS_S)
+        answers = ask_job(request, {"within": _STACKS_S - 1, "of": [node["host"], node["pid"]]}, _STACKS_S)
     except RdzvError as error:
         return printable_lines(str(error))
     workers, silent = read([each for each in answers if (each.host, each.pid) == (node["host"], node["pid"])])

@@ -50,8 +50,10 @@ def headline(job: Mapping[str, Any], where: str) -> list[str]:
 
 
 def waits(job: Mapping[str, Any]) -> list[str]:
-    """Who waits for which key since when; one line if nobody does."""
-    return ["waiting, longest first:", *job["waits"]] if job["waits"] else []
+    """Who waits for which key since when, or why that is not known; none if nobody does."""
+    if job["waits"]:
+        return ["waiting, longest first:", *job["waits"]]
+    return [f"who waits is not known: {job['waits_problem']}"] if job["waits_problem"] else []
 
 
 def events(job: Mapping[str, Any], newest: int) -> list[str]:

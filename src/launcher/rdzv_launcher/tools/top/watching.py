@@ -117,6 +117,7 @@ class JobWatch:
             "last_end": "",
             "nodes": [],
             "waits": [],
+            "waits_problem": "",
         }
         return found | self._last | {"problem": problem, "events": events, "events_ever": ever}
 
@@ -216,6 +217,7 @@ class JobWatch:
             "last_end": self._over or last_end(observer.held(keys.FAILURES)),
             "nodes": [self._node(each, now) for each in nodes],
             "waits": waits_of(self._store) if status.state == "complete" else [],
+            "waits_problem": (self._store or {}).get("problem", ""),
         }
 
     def _node(self, node: NodeSeen, now: float) -> dict[str, Any]:
