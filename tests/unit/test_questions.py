@@ -181,6 +181,35 @@ def test_garbage_harms_nobody(run: Run) -> None:
     run.wait_empty()
 
 
+def test_answers_go_although_newer_questions_make_room_for_themselves(run: Run) -> None:
+    """All threads are busy when the question goes, and more come than may wait."""
+    free, busy = threading.Event(), threading.Semaphore(0)
+
+    def answer(question: Question) -> Any:
+        if question.arguments:
+            busy.release()
+            assert free.wait(PATIENCE_S)
+        return {}
+
+    def put(number: int, *, holds: bool) -> None:
+        asked = pack_question("echo", {"holds": True} if holds else {})
+        stranger.put({f"{keys.ASKED}{number:032x}": asked}, ephemeral=True, timeout=PATIENCE_S)
+
+    node, stranger = Node(run, 0, answer), run.open()
+    put(0, holds=False)
+    wait_until(lambda: run.keys(keys.ANSWERS), PATIENCE_S, lambda: "no answer")
+    for number in range(1, 5):
+        put(number, holds=True)
+        assert busy.acquire(timeout=PATIENCE_S)
+    stranger.delete([f"{keys.ASKED}{0:032x}"], timeout=PATIENCE_S)
+    for number in range(5, 80):
+        put(number, holds=False)
+    wait_until(lambda: f"{79:032x}" in node.answering._asked, PATIENCE_S, lambda: "the last has not been heard")
+    free.set()
+    stranger.close()
+    run.wait_empty()
+
+
 def test_forged_answers_are_not_believed_to_be_whole(monkeypatch) -> None:
     monkeypatch.setattr(question_wire, "MOST_BYTES", 2**20)
     bomb = zlib.compress(b'{"answer": "' + b"0" * 2**21 + b'"}')

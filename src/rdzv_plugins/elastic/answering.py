@@ -7,7 +7,6 @@ deletes its answer. No answer is written to a question that has gone.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import queue
 import threading
@@ -50,6 +49,8 @@ class Answering:
         self._asked: dict[str, _Asked] = {}
         self._waiting: queue.Queue[Callable[[], None]] = queue.Queue(_WAITING)
         self._threads = 0
+        self._left: list[str] = []
+        """Keys of answers to questions that have gone, which are to be deleted."""
 
     def answer_with(self, answer: Answer) -> None:
         """As ``Questions.answer_with``."""
@@ -63,8 +64,9 @@ class Answering:
                 asked = self._asked.pop(id_, None)
                 if asked is not None:
                     asked.gone.set()
-            if asked is not None and asked.written:
-                self._soon(functools.partial(self._forget, asked))
+                    self._forget(asked)
+            if asked is not None:
+                self._soon(self._clean)
             return
         try:
             question = unpack_question(id_, event.value)
@@ -76,10 +78,9 @@ class Answering:
             # what went while there was no session is not told: the oldest make room
             old = [self._asked.pop(each) for each in list(self._asked)[: max(0, len(self._asked) + 1 - _WAITING)]]
             self._asked[id_] = asked
-        for each in old:
-            each.gone.set()
-            if each.written:
-                self._soon(functools.partial(self._forget, each))
+            for each in old:
+                each.gone.set()
+                self._forget(each)
         self._soon(lambda: self._reply(asked))
 
     def _soon(self, task: Callable[[], None]) -> None:
@@ -106,7 +107,10 @@ class Answering:
                         return
                 continue
             try:
-                task()
+                try:
+                    task()
+                finally:  # what was to do so may have made room for others
+                    self._clean()
             except (ConnectionLost, TimeoutError) as error:
                 logger.debug("a question was not answered: %s", error)
             except Exception:  # the next one is to be answered
@@ -128,8 +132,9 @@ class Answering:
             written = session.put({prefix + name: part}, ephemeral=True, guard=asked.key, timeout=patience(session))
             if written is None:
                 break
-        if asked.gone.is_set():
-            self._forget(asked)
+        with self._lock:
+            if asked.gone.is_set():
+                self._forget(asked)
 
     def _parts(self, question: Question) -> dict[str, bytes]:
         kind = printable(question.kind, 40)
@@ -149,9 +154,14 @@ class Answering:
             return pack_problem(f"its agent met an error: {type(error).__name__}: {error}")
 
     def _forget(self, asked: _Asked) -> None:
+        """Its answers are to go. The caller holds the lock."""
+        self._left += asked.written
+        asked.written = []
+
+    def _clean(self) -> None:
         with self._lock:
-            written, asked.written = asked.written, []
-        session = self._session()
-        if session is not None and written:
+            left, self._left = self._left, []
+        session = self._session() if left else None
+        if session is not None:
             with contextlib.suppress(ConnectionLost, TimeoutError):  # they go with the session
-                session.delete(written, timeout=patience(session))
+                session.delete(left, timeout=patience(session))

@@ -255,7 +255,7 @@ def decode(cls: type[T], text: bytes) -> T:
             data["store"] = tuple(data["store"])
         if data.get("keeps"):
             data["keeps"] = decode(Assignment, json.dumps(data["keeps"]).encode())
-        if data.get("seats"):
+        if "seats" in data:
             data["seats"] = tuple(decode(Seat, json.dumps(each).encode()) for each in data["seats"][:MOST_SEATS])
         accepted = _accepted(typing.cast("Any", cls))
         for name, value in data.items():
