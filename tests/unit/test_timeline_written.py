@@ -184,6 +184,9 @@ def test_whole_lines_and_one_sentence_where_the_disk_is_full(
     assert os.path.basename(file.path) == "a_b_run-here-a1.jsonl"
     first, torn, last = Path(file.path).read_bytes().splitlines(keepends=True)
     assert parse(first) == parse(last) == record
+    data = json.loads(first)
+    odd = {"outcome": [1], "nested": [[[]]], "workers": {"0": "x"}, "pid": 7}
+    assert parse(json.dumps(data | odd).encode()).facts == record.facts | {"pid": 7}, "what no agent writes is left out"
     assert set(json.loads(first)) == set(BASE)
     assert torn == first[:20] + b"\n"
 

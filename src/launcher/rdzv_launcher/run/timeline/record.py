@@ -101,5 +101,12 @@ def parse(line: bytes) -> Record:
         value = data.get(name)
         if type(value) not in types or (isinstance(value, int | float) and not -_MOST_S < value < _MOST_S):
             raise ValueError(f"it has no {name!r} that is one")
-    facts = {name: value for name, value in data.items() if name not in BASE}
+    facts = {name: value for name, value in data.items() if name not in BASE and _is_fact(name, value)}
     return Record(**{name: data[name] for name in _TYPES}, facts=facts)
+
+
+def _is_fact(name: str, value: object) -> bool:
+    """One value, or the workers' process ids by rank: nothing else is written."""
+    if name == "workers" and isinstance(value, dict):
+        return all(type(pid) is int for pid in value.values())
+    return value is None or isinstance(value, str | int | float)
