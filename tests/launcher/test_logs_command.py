@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from kits.launcher.harness import Cluster, wait_until
 
+from rdzv_launcher.run.workers.output.index import NAME, Index, WorkerRecord
 from rdzv_launcher.tools import cli
 
 
@@ -65,6 +66,20 @@ def test_logs_of_a_job(cluster: Cluster, capfdbinary: pytest.CaptureFixture[byte
     index.write_text("".join(json.dumps(each) + "\n" for each in lines if each["round"] == 2))
     assert rdzv("--failed", code=1) == "no worker has failed\n"
     (cluster.directory / "over").touch()
+
+
+def test_output_that_went_to_no_file_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = Index()
+    workers = [
+        WorkerRecord("job", 1, 29501, each, each, "host", -1, None, path) for each, path in ((0, None), (1, "x"))
+    ]
+    index.begin(str(tmp_path / NAME), workers, None)
+    index.started({0: 100, 1: 101})
+    index.flush()
+    assert cli.main(["logs", str(tmp_path), "--rank=0"]) == 2
+    assert "the output of rank 0 went to no file" in capsys.readouterr().err
+    assert cli.main(["logs", str(tmp_path), "--rank=1"]) == 0
+    assert "the files of rank 1 are empty or gone" in capsys.readouterr().err
 
 
 def test_a_directory_for_temporary_files_keeps_the_index_of_logs_that_stay(tmp_path: Path) -> None:

@@ -124,6 +124,40 @@ def test_flood_is_shown_in_part_and_says_so(tmp_path: Path, capsys: pytest.Captu
     assert len(out) < 1 << 20
 
 
+def test_steady_flood_gets_no_more_than_its_allowance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, now = tmp_path / "stdout.log", 0.0
+    view = Plain(Console("stdout"), {0: ""}, lambda lines: [("", line) for line in lines])
+    tail = Tail(str(path), 0, view, allowance=Allowance(lambda: now))
+    with path.open("a") as file:
+        for _ in range(600):  # 100 KiB a second
+            file.write(f"{'x' * 1023}\n" * 10)
+            file.flush()
+            tail.pump(lambda: None)
+            now += 0.1
+    tail.close()
+    out = capsys.readouterr().out
+    assert (60 - 2) << 14 < len(out) < (256 << 10) + (61 << 14)
+    assert "KiB are left out here" in out
+
+
+def test_files_that_are_gone_before_they_were_shown_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "stdout.log"
+    path.write_text("1\nhalf")
+    view = Plain(Console("stdout"), {0: "host:0 "}, lambda lines: [("", line) for line in lines])
+    tail = Tail(str(path), 0, view, files=2)
+    assert tail.pump(lambda: None) == 6
+    for number in (2, 3, 4):
+        rotate(str(path), 2)
+        path.write_text(f"{number}\n")
+    while tail.pump(lambda: None):
+        pass
+    tail.close()
+    said = f"(lines may be left out here: files of {path} were rotated away before they were shown)"
+    assert capsys.readouterr().out.splitlines() == [f"host:0 {line}" for line in ("1", "half", said, "3", "4")]
+
+
 def test_every_line_is_shown_of_a_file_that_is_rotated_meanwhile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +228,32 @@ def test_full_disk_holds_up_no_worker_and_is_counted(tmp_path: Path, caplog: pyt
     assert copy.settle(float("inf"))
     wait_until(lambda: "lacks 4000000 bytes" in caplog.text, 30, lambda: caplog.text)
     assert caplog.text.count("No space left on device") == 1
+
+
+def test_disk_that_hangs_harms_no_file_of_the_next_round(tmp_path: Path) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    class Hangs(LogCopy):
+        def _write(self, data: bytes) -> None:
+            hangs.set()
+            goes_on.wait()
+            super()._write(data)
+
+    directory = tmp_path / "attempt_0"
+    directory.mkdir()
+    copy = Hangs(str(tmp_path / "pipe"), str(directory / "stdout.log"), size=100, files=3, stamps=True)
+    with open(copy.pipe, "wb") as pipe:
+        pipe.write(b"of this round\n" * 20)
+    copy.opened()
+    hangs.wait()
+    assert not copy.settle(0.0)
+    directory.rename(tmp_path / "attempt_0.round_1")
+    directory.mkdir()
+    (directory / "stdout.log").write_text("of the next round\n")
+    goes_on.set()
+    copy._thread.join()
+    assert [each.read_text() for each in directory.iterdir()] == ["of the next round\n"]
+    assert (tmp_path / "attempt_0.round_1/stdout.log").read_text().count("of this round\n") == 20
 
 
 def test_nobody_waits_for_what_a_worker_left_behind(tmp_path: Path) -> None:

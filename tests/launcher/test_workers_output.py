@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,17 @@ from kits import KITS
 from kits.launcher.harness import WORKERS
 from kits.launcher.starts_workers import parsed, round_of, spec_of
 
+from rdzv_launcher import queued_stderr
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.workers.output.console import Console
+from rdzv_launcher.run.workers.output.destinations import Destinations
 from rdzv_launcher.run.workers.output.lines import LONGEST, Lines
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.output.tail import Tail
-from rdzv_launcher.run.workers.output.view import Plain
+from rdzv_launcher.run.workers.output.tee import Tee
+from rdzv_launcher.run.workers.output.view import Folded, Plain
+from rdzv_plugins.background_queue import BackgroundQueue
 from rdzv_plugins.testing.agents.processes import clean_environment
 
 RUNNER = KITS / "launcher" / "starts_workers.py"
@@ -194,6 +199,69 @@ def test_log_directory_that_is_gone_costs_the_files_and_not_the_job(
     assert output.root == os.devnull
     assert f"the workers' files go to {instead}" in caplog.text
     assert "the workers' files are left out, and their output comes here" in caplog.text
+
+
+def test_a_job_whose_nodes_come_and_go_keeps_the_output_of_its_newest_rounds(tmp_path: Path) -> None:
+    files = LogFiles(spec_of(["--redirects=1", f"--log-dir={tmp_path}", "train.py"]), "")
+    for number in range(1, 20):
+        Path(files.begin({0: {"RDZV_ROUND": str(number)}}).stdouts[0]).write_text(f"of round {number}\n")
+    kept = {path.name: (path / "0/stdout.log").read_text() for path in tmp_path.glob("*/attempt_*")}
+    assert kept.pop("attempt_0") == "of round 19\n"
+    assert kept == {f"attempt_0.round_{number}": f"of round {number}\n" for number in range(9, 19)}
+
+
+def test_prefix_is_of_the_worker_whatever_a_plugin_has_made_of_its_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same RANK twice; and a class of --logs-specs shows a file more than there are workers."""
+    paths = {local_rank: str(tmp_path / str(local_rank)) for local_rank in range(3)}
+
+    class Shows:
+        root = str(tmp_path)
+
+        def begin(self, variables: object) -> Destinations:
+            return Destinations({0: "", 1: ""}, {0: "", 1: ""}, teed_stdouts=paths)
+
+    output = Output(spec_of(["--nproc-per-node=2", "train.py"]), Shows())
+    output.begin({0: {"RANK": "0"}, 1: {"RANK": "0"}})
+    for local_rank, path in paths.items():
+        Path(path).write_text(f"of {local_rank}\n")
+    output.end()
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[default0]:of 0", "[default1]:of 1", "of 2"]
+
+
+@pytest.mark.parametrize("kind", [Plain, Folded])
+def test_no_line_is_dropped_when_stderr_stood_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Plain | Folded]
+) -> None:
+    """However many lines one look at the files has found, and however long they are with their prefixes."""
+    held, limit, flows = 350_000, 1 << 20, threading.Event()
+    delivered, dropped = list[bytes](), list[int]()
+
+    class Stuck(BackgroundQueue[bytes]):
+        def has_room(self, otherwise: Callable[[], None]) -> bool:
+            if not (room := super().has_room(otherwise)):
+                flows.set()
+            return room
+
+    def deliver(data: bytes) -> None:
+        flows.wait()
+        delivered.append(data)
+
+    queue = Stuck("stuck", deliver, dropped.append, limit=limit)
+    monkeypatch.setattr(queued_stderr, "_queue", queue)
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(queued_stderr._Stderr(queue), "utf-8", write_through=True))
+    queue.put(b"x" * held, held)
+    prefixes = {rank: f"{'host' * 12}:{rank} " for rank in range(4)}
+    view = kind(Console("stderr"), prefixes, lambda lines: [("", line) for line in lines])
+    for rank in prefixes:
+        (tmp_path / str(rank)).write_text(f"{rank}\n" * 40_000)
+    tee = Tee([Tail(str(tmp_path / str(rank)), rank, view) for rank in prefixes], [], [view])
+    assert tee.stop(60, 300)
+    assert queue.flush(60)
+    lines = b"".join(delivered[1:]).decode().splitlines()
+    assert dropped == []
+    assert [lines.count(f"{prefix}{rank}") for rank, prefix in prefixes.items()] == [40_000] * 4
 
 
 def test_full_disk_ends_a_collected_file_and_nothing_else(worker: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -83,6 +83,15 @@ def test_what_all_print_is_shown_at_once_and_once() -> None:
     assert screen.shown() == ["[ranks 0-7] epoch 1", "[ranks 0-7] epoch 2"]
 
 
+def test_ranks_that_a_plugin_has_given_twice_are_text_and_nothing_else() -> None:
+    shown = list[str]()
+    fold = Fold({0: "a ", 1: "b ", 2: "c "}, shown.append, ranks={0: 7, 1: 7, 2: 9})
+    for local_rank in range(3):
+        fold.take(local_rank, [("", "alike\n"), ("", f"{local_rank}\n")])
+    fold.show(final=True)
+    assert "".join(shown) == "[ranks 7, 9] alike\na 0\nb 1\nc 2\n"
+
+
 def test_a_lone_line_waits_for_a_moment_and_no_longer() -> None:
     screen = Screen(3)
     screen.take(1, "alone")
@@ -122,6 +131,8 @@ def test_allowance_comes_back_with_time() -> None:
     assert AT_ONCE <= allowance.left() < whole
     now += 1000
     assert allowance.left() == whole
+    allowance.take(whole + 1000)
+    assert allowance.left() == -1000, "what was too much is owed"
 
 
 def test_a_stamp_is_told_from_a_line() -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
+from rdzv_launcher.run.agent.node_workers import NodeWorkers
+from rdzv_launcher.run.keeper.messages import Ended
 from rdzv_launcher.run.workers.output.index import NAME, Index, WorkerRecord
 from rdzv_launcher.tools.logs.indexes import find_nodes, newest_job, read_node
 from rdzv_launcher.tools.logs.reading import last_lines
+from rdzv_launcher.tools.logs.text import last_words, listing
 from rdzv_plugins.errors import UsageError
 
 WORKER = WorkerRecord("job", 1, 29501, 0, 0, "host", -1, "attempt_0/0/stdout.log", None)
@@ -42,6 +48,38 @@ def test_a_worker_is_there_from_its_start_and_its_end_is_known_later(tmp_path: P
     assert (second.worker.pid, second.worker.exit_code, second.failed) == (101, -9, True)
     assert first.path("stdout") == str(tmp_path / "attempt_0/0/stdout.log")
     assert first.path("stderr") == ""
+
+
+@pytest.mark.parametrize("how", ["fenced", "killed"])
+def test_who_was_killed_for_others_has_not_failed(how: str) -> None:
+    told, ended = list[Ended](), dict[int, bool]()
+
+    def kill_all() -> None:
+        told.append(Ended(1, 101, -9))
+
+    keeper = MagicMock(fileno=lambda: silent, events=lambda: [told.pop(0) for _ in told[:]], kill_all=kill_all)
+    keeper.close.return_value = []
+    output = MagicMock(ended=lambda local_rank, _, *, stopped: ended.setdefault(local_rank, stopped))
+    fence = MagicMock(close=list)
+    with ExitStack() as steps:
+        silent = os.eventfd(0)
+        steps.callback(os.close, silent)
+        others = [MagicMock() for _ in range(2)]
+        workers = NodeWorkers(
+            MagicMock(run_id="job"), keeper, MagicMock(), fence, MagicMock(), output, *others, MagicMock(), MagicMock()
+        )
+        steps.callback(workers.close)
+        with workers._lock:
+            workers._running, workers._lives = {0, 1}, True
+            told.append(Ended(0, 100, 3))
+            if how == "killed":
+                workers.kill_all()
+            else:
+                workers._take()
+                workers.fenced()
+                kill_all()
+                workers._take()
+    assert ended == {0: False, 1: True}
 
 
 def test_round_without_files_has_no_index() -> None:
@@ -84,6 +122,10 @@ def test_lines_of_others_are_left_out_and_lead_nowhere(tmp_path: Path) -> None:
         b"[" * 100_000,
         b"7",
         json.dumps(good | {"time": "soon"}).encode(),
+        json.dumps(good | {"time": float("nan")}).encode(),
+        json.dumps(good | {"time": 1e300}).encode(),
+        json.dumps(good | {"stdout": "\ud800"}).encode(),
+        json.dumps(good | {"stdout": "a\0b"}).encode(),
         json.dumps(good | {"rank": None}).encode(),
         json.dumps(good | {"rank": 1e999}).encode(),
         json.dumps(good | {"stdout": "/etc/passwd"}).encode(),
@@ -112,6 +154,30 @@ def test_nodes_of_a_job_are_found_by_their_rounds(tmp_path: Path, monkeypatch: p
     nodes = find_nodes(str(tmp_path))
     assert [Path(node.directory).name for node in nodes] == ["c", "b", "another job", "a"]
     assert sorted(Path(node.directory).name for node in newest_job(nodes)) == ["a", "b", "c"]
+
+
+def test_another_launch_with_the_same_rounds_is_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(time=count(1000).__next__)
+    monkeypatch.setattr("rdzv_launcher.run.workers.output.index.time", clock)
+    for name, rank in (("a", 0), ("b", 1), ("a again", 0), ("b again", 1)):
+        write(tmp_path / name, replace(WORKER, rank=rank))
+    job = newest_job(find_nodes(str(tmp_path)))
+    assert [Path(node.directory).name for node in job] == ["b again", "a again"]
+
+
+def test_index_of_a_stranger_spoils_no_directory(tmp_path: Path) -> None:
+    write(tmp_path / "attempt_1_x3k2", replace(WORKER, stdout="\x1b[2J\nrank 99"))  # the run's id begins so
+    for name in ("attempt_1", "attempt_1.round_2"):
+        write(tmp_path / name, WORKER)
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / NAME)
+    (node,) = find_nodes(str(tmp_path))
+    assert Path(node.directory).name == "attempt_1_x3k2"
+    for lines in (listing(node.entries), last_words(node.entries, ["stdout"], 3)):
+        text = list(lines)
+        assert len(text) <= 3
+        assert all(line.isprintable() for line in text)
+        assert "\\x1b[2J\\nrank 99" in text[-1]
 
 
 @pytest.mark.parametrize("what", ["missing", "a file", "empty", "broken"])

@@ -75,6 +75,8 @@ class NodeWorkers:
         """The newest generation, with what is in its sessions: its end was not told yet."""
         self._asked = False
         """Somebody waits for that."""
+        self._fenced = False
+        """The fence kills the newest generation: set by its thread, without the lock."""
         self._look_at, self._pause = 0.0, _LOOK_S
         self._closed = False
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -88,6 +90,7 @@ class NodeWorkers:
         self._kills.begin()
         with self._lock:
             self._replace_lost_keeper()
+            self._fenced = False
             self._fence.starting()
             starts = prepare_starts(
                 self._spec,
@@ -158,9 +161,10 @@ class NodeWorkers:
     def kill_all(self) -> None:
         """SIGKILL for all that was started and lives, wherever it is now."""
         with self._lock:
+            self._take()  # those that have ended by themselves
+            self._soon()
             self._keeper.kill_all()
             self._take()
-            self._soon()
 
     def tail(self, local_rank: int) -> tuple[str, ...]:
         """The last lines that a worker of the newest group wrote to stderr. Any thread."""
@@ -176,6 +180,7 @@ class NodeWorkers:
 
     def fenced(self) -> None:
         """The fence is about to kill the workers: their ends are no failures. Any thread."""
+        self._fenced = True
         self._inbox.put(events.Fenced())
 
     def close(self) -> Sequence[int]:
@@ -256,7 +261,7 @@ class NodeWorkers:
     def _ended(self, local_rank: int, exit_code: int) -> None:
         if local_rank in self._running:
             self._running.discard(local_rank)
-            self._output.ended(local_rank, exit_code, stopped=self._asked)
+            self._output.ended(local_rank, exit_code, stopped=self._asked or self._fenced)
             self._inbox.put(events.WorkerEnded(self._generation, local_rank, exit_code))
             self._look_at = 0.0
 

@@ -12,7 +12,7 @@ from typing import Any
 from rdzv_launcher.run.rank_names import compressed
 from rdzv_launcher.tools.logs.indexes import Entry, find_nodes, newest_job
 from rdzv_launcher.tools.logs.reading import copy_all, size_of
-from rdzv_launcher.tools.logs.text import headline, last_words, listing
+from rdzv_launcher.tools.logs.text import headline, last_words, listing, shown
 from rdzv_plugins.errors import UsageError
 
 _STREAMS = ("stdout", "stderr")
@@ -108,14 +108,18 @@ def _rank(rank: int, entries: Sequence[Entry]) -> list[Entry]:
 def _print_whole(entries: Sequence[Entry], only: str | None) -> None:
     """Byte for byte: with one stream nothing but that."""
     for entry in entries:
-        for stream in (only,) if only else _STREAMS:
+        streams = (only,) if only else _STREAMS
+        if not any(map(entry.path, streams)):
+            what = only or "output"
+            raise UsageError(f"the {what} of rank {entry.worker.rank} went to no file", remedy="See --redirects.")
+        if not any(size_of(entry.path(stream)) for stream in streams):
+            print(f"rdzv: the files of rank {entry.worker.rank} are empty or gone", file=sys.stderr)
+        for stream in streams:
             path = entry.path(stream)
-            if only and not path:
-                raise UsageError(f"the {stream} of rank {entry.worker.rank} went to no file", remedy="See --redirects.")
             if not path or (not only and not size_of(path)):
                 continue
             if not only:
-                sys.stdout.write(f"==> {path} <==\n")
+                sys.stdout.write(f"==> {shown(path)} <==\n")
             sys.stdout.flush()
             copy_all(path, sys.stdout.buffer)
     sys.stdout.buffer.flush()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +17,11 @@ from rdzv_plugins.plain_text import printable
 
 _DEPTH = 3
 """Of directories in which an index is looked for: LOGS, or a directory in which nodes have their own."""
+
+_ROUND = re.compile(r"attempt_\d+(\.round_\d+)?")
+"""Directories of rounds, which have no index of their own."""
+_MOST_S = 1e11
+"""Beyond all times that a clock has."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,11 @@ class Node:
             if each.worker.store_port
         )
 
+    @property
+    def places(self) -> frozenset[tuple[int, int, int]]:
+        """Nodes of the same job have none in common."""
+        return frozenset((each.worker.round, each.worker.store_port, each.worker.rank) for each in self.entries)
+
 
 def find_nodes(directory: str) -> list[Node]:
     """All that is below ``directory``, the newest first. Raises ``UsageError`` if there is nothing."""
@@ -80,12 +93,16 @@ def find_nodes(directory: str) -> list[Node]:
 
 
 def newest_job(nodes: list[Node]) -> list[Node]:
-    """Those of ``nodes``, the newest first, that are of the same job as the first: they had a round in common."""
-    job, rounds, rest = [nodes[0]], set(nodes[0].rounds), nodes[1:]
-    while more := [each for each in rest if each.rounds & rounds]:
-        job += more
-        rounds.update(*(each.rounds for each in more))
-        rest = [each for each in rest if each not in more]
+    """Those of ``nodes``, the newest first, that are of the same job as the first.
+
+    They had a round in common, and no rank of it: with a port of one's own another launch has the same rounds.
+    """
+    job, rounds, places, rest = [nodes[0]], set(nodes[0].rounds), set(nodes[0].places), nodes[1:]
+    while node := next((each for each in rest if each.rounds & rounds and not each.places & places), None):
+        job.append(node)
+        rest = [each for each in rest if each is not node]
+        rounds |= node.rounds
+        places |= node.places
     return job
 
 
@@ -95,7 +112,7 @@ def _with_index(directory: str) -> Iterator[str]:
         if NAME in files:
             yield path
         deep = path.rstrip(os.sep).count(os.sep) - base >= _DEPTH
-        names[:] = [] if deep else [each for each in names if not each.startswith("attempt_")]
+        names[:] = [] if deep else [each for each in names if not _ROUND.fullmatch(each)]
 
 
 def read_node(directory: str) -> Node:
@@ -103,8 +120,12 @@ def read_node(directory: str) -> Node:
     found: dict[tuple[int, int, int], Entry] = {}
     unreadable = 0
     try:
-        with open(os.path.join(directory, NAME), "rb") as file:
-            lines = file.read().split(b"\n")
+        # of a pipe, which others may have made there, nobody waits for the other end
+        file = os.open(os.path.join(directory, NAME), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(file, "rb") as index:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                return Node(directory, (), 1)
+            lines = index.read().split(b"\n")
     except OSError:
         return Node(directory, (), 1)
     for line in lines[:-1]:  # behind the last end of a line there is nothing, or what is just being written
@@ -113,6 +134,8 @@ def read_node(directory: str) -> Node:
         try:
             data = json.loads(line)
             when = float(data["time"])
+            if not (math.isfinite(when) and abs(when) < _MOST_S):
+                raise ValueError(when)
             if data["event"] == "moved":
                 found = {key: _moved(each, str(data["from"]), str(data["to"])) for key, each in found.items()}
                 continue
@@ -148,9 +171,9 @@ def _worker(data: dict[str, Any]) -> WorkerRecord:
 
 
 def _inside(path: str) -> str:
-    """A path that does not lead elsewhere. Raises ``ValueError``."""
+    """A path that there may be, and that does not lead elsewhere. Raises ``ValueError``."""
     found = os.path.normpath(path)
-    if os.path.isabs(found) or found.split(os.sep)[0] == os.pardir:
+    if b"\0" in os.fsencode(found) or os.path.isabs(found) or found.split(os.sep)[0] == os.pardir:
         raise ValueError(path)
     return found
 

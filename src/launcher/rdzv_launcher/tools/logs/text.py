@@ -25,7 +25,7 @@ def listing(entries: Sequence[Entry]) -> Iterator[str]:
                 f"  rank {worker.rank}  {worker.host}  local rank {worker.local_rank}  pid {worker.pid}  {_end(each)}"
             )
             for path in filter(None, map(each.path, ("stdout", "stderr"))):
-                yield f"    {path} ({size_of(path):,} bytes)"
+                yield f"    {shown(path)} ({size_of(path):,} bytes)"
 
 
 def headline(number: int, entries: Sequence[Entry]) -> str:
@@ -57,10 +57,15 @@ def last_words(entries: Sequence[Entry], streams: Sequence[str], count: int) -> 
             try:
                 lines = last_lines(path, count)
             except OSError as error:
-                yield f"  {path}: {error.strerror}"
+                yield f"  {shown(path)}: {error.strerror}"
                 continue
-            yield f"  {path}{'' if lines else ' is empty or gone'}"
+            yield f"  {shown(path)}{'' if lines else ' is empty or gone'}"
             yield from (f"  | {printable(line.expandtabs(4), _LONGEST)}" for line in lines)
+
+
+def shown(path: str) -> str:
+    """A path as text: a directory, too, may have any name."""
+    return printable(path, _LONGEST)
 
 
 def _end(entry: Entry) -> str:

@@ -19,11 +19,11 @@ class Allowance:
         self._left, self._at = float(_BURST), clock()
 
     def left(self) -> int:
-        """How many may be shown now."""
+        """How many may be shown now; negative after more were."""
         now = self._clock()
         self._left = min(_BURST, self._left + (now - self._at) * _RATE)
         self._at = now
-        return max(0, int(self._left))
+        return int(self._left)
 
     def take(self, count: int) -> None:
         """So many are shown."""

@@ -33,15 +33,20 @@ class Fold:
         prefixes: Mapping[int, str],
         write: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        ranks: Mapping[int, int] | None = None,
     ) -> None:
-        """``prefixes``: what stands before a line that one worker alone has, by global rank, of all that are shown."""
-        self._prefixes, self._write, self._clock = prefixes, write, clock
-        self._waiting: dict[int, deque[_Line]] = {rank: deque() for rank in sorted(prefixes)}
+        """``prefixes``: what stands before a line that one worker alone has, by local rank, of all that are shown.
 
-    def take(self, rank: int, lines: Iterable[tuple[str, str]]) -> None:
+        ``ranks``: the global ones by local rank, where they are others. Nothing depends on them but the text: plug-ins
+        may set RANK to anything, to the same for two.
+        """
+        self._prefixes, self._write, self._clock, self._ranks = prefixes, write, clock, ranks or {}
+        self._waiting: dict[int, deque[_Line]] = {each: deque() for each in sorted(prefixes)}
+
+    def take(self, local_rank: int, lines: Iterable[tuple[str, str]]) -> None:
         """Lines of one worker, each as what stands in front of all else, and its text with its end."""
         now = self._clock()
-        self._waiting[rank].extend([(text, now, stamp) for stamp, text in lines])
+        self._waiting[local_rank].extend([(text, now, stamp) for stamp, text in lines])
 
     def show(self, *, final: bool = False) -> float | None:
         """Write what has waited long enough (``final``: all); seconds until the next is due, None if none waits."""
@@ -67,10 +72,11 @@ class Fold:
 
     def _next(self, text: str) -> str:
         """Take a line from all that have it next."""
-        ranks = [rank for rank, lines in self._waiting.items() if lines and lines[0][0] == text]
-        taken = [self._waiting[rank].popleft() for rank in ranks]
-        if len(ranks) == 1:
-            return f"{taken[0][2]}{self._prefixes[ranks[0]]}{text}"
+        alike = [each for each, lines in self._waiting.items() if lines and lines[0][0] == text]
+        taken = [self._waiting[each].popleft() for each in alike]
+        if len(alike) == 1:
+            return f"{taken[0][2]}{self._prefixes[alike[0]]}{text}"
+        ranks = [self._ranks.get(each, each) for each in alike]
         return f"{min(line[2] for line in taken)}[{named(ranks)}] {text}"
 
 

@@ -14,6 +14,7 @@ class GrowingFile:
     def __init__(self, path: str, files: int = 0) -> None:
         """``files``: how many there may be if it is rotated; 0: it is not. Raises ``OSError``."""
         self._path, self._files = path, files
+        self._missed = False
         # whoever starts the worker may make the file only then
         self._file = io.FileIO(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
 
@@ -23,6 +24,11 @@ class GrowingFile:
         if not data and self._go_on():
             data = self._file.read(most)
         return data or b""
+
+    def missed(self) -> bool:
+        """Whether what was read last may not be what came next: its files had been rotated away. Once for each time."""
+        missed, self._missed = self._missed, False
+        return missed
 
     def behind(self) -> int:
         """How many bytes there are to be read."""
@@ -70,6 +76,7 @@ class GrowingFile:
             return False
         self._file.close()
         self._file = file
+        self._missed = self._missed or age == self._files
         return True
 
     def _open(self, path: str) -> None:

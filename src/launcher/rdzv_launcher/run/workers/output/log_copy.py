@@ -47,6 +47,7 @@ class LogCopy:
         os.set_blocking(self._source, True)
         with contextlib.suppress(OSError, AttributeError):  # more than this user may have; not on this system
             fcntl.fcntl(self._source, fcntl.F_SETPIPE_SZ, _PIPE)
+        self._rotating = threading.Lock()
         self._between_lines = True
         self._lost = 0
         self._passed = 0
@@ -74,7 +75,12 @@ class LogCopy:
         enough = self._passed + self._waiting() + _PIPE  # no more is under way of what is there now
         while not (done := self._is_idle() or self._passed > enough) and time.monotonic() < deadline:
             self._thread.join(_LOOK_S)
+        # a rotation that has begun ends first, unless the disk hangs: the next round may get files by these names
+        wait_s = min(max(_LOOK_S, deadline - time.monotonic()), threading.TIMEOUT_MAX)
+        locked = self._rotating.acquire(timeout=wait_s)
         self._size = 0
+        if locked:
+            self._rotating.release()
         return done
 
     def _is_idle(self) -> bool:
@@ -151,13 +157,16 @@ class LogCopy:
         self._write(data[end or len(data) :])
 
     def _rotate(self) -> None:
-        try:
-            rotate(self._path, self._files)
-            file = self._open()
-        except OSError as error:
-            logger.warning("%s cannot be rotated any more: %s", self._path, error.strerror or error)
-            self._size = 0
-            return
+        with self._rotating:
+            if not self._size:  # settled since it was looked at
+                return
+            try:
+                rotate(self._path, self._files)
+                file = self._open()
+            except OSError as error:
+                logger.warning("%s cannot be rotated any more: %s", self._path, error.strerror or error)
+                self._size = 0
+                return
         os.close(self._file)
         self._file, self._written = file, 0
 

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Mapping
 
 from rdzv_launcher.run.directories import write_a_page
@@ -17,6 +18,9 @@ from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.streams import Std
 
 logger = logging.getLogger(__name__)
+
+_KEPT = 10
+"""So many earlier rounds stay that used up no restart: a job whose nodes come and go has such rounds without end."""
 
 
 class LogFiles:
@@ -29,6 +33,7 @@ class LogFiles:
         self._run_directory = ""
         self._round = self._starts = 0
         self._moved: tuple[str, str] | None = None
+        self._kept: deque[str] = deque()
 
     @property
     def root(self) -> str:
@@ -87,9 +92,12 @@ class LogFiles:
             try:
                 os.rename(directory, kept)
                 self._moved = os.path.basename(directory), os.path.basename(kept)
+                self._kept.append(kept)
             except OSError as error:
                 logger.warning("%s is removed, as it cannot be kept: %s", directory, error.strerror or error)
         shutil.rmtree(directory, ignore_errors=True)
+        while len(self._kept) > _KEPT:
+            shutil.rmtree(self._kept.popleft(), ignore_errors=True)
 
     def _choose(self, directory: str, ranks: Mapping[int, object]) -> Destinations:
         streams: dict[Std, dict[int, str]] = {Std.OUT: {}, Std.ERR: {}}

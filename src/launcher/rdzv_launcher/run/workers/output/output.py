@@ -132,18 +132,18 @@ class Output:
             collected = FilteredFile(path, needles) if needles and path else None
             if collected is not None:
                 filtered.append(collected)
-            prefixes = {ranks[each]: self._prefix(each, variables[each]) for each in paths}
+            prefixes = {each: self._prefix(each, variables[each]) if each in variables else "" for each in paths}
             kind = Folded if logs.fold and len(paths) > 1 else Plain
-            views.append(view := kind(Console(stream), prefixes, stamped))
+            views.append(view := kind(Console(stream), prefixes, stamped, ranks))
             for each, file in paths.items():
                 try:
                     tails.append(
                         Tail(
                             file,
-                            ranks[each],
+                            each,
                             view,
                             filtered=collected,
-                            prefix=prefixes[ranks[each]],
+                            prefix=prefixes[each],
                             allowance=Allowance() if logs.fold else None,
                             files=logs.rotate_files,
                         )

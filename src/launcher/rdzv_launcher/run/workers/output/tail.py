@@ -11,6 +11,8 @@ from rdzv_launcher.run.workers.output.lines import Lines
 from rdzv_launcher.run.workers.output.view import View
 
 _CHUNK = 64 * 1024
+_LITTLE = 4 << 10
+"""So much more than its allowance a stream may have: less is not worth a line that says what is missing."""
 
 
 class Tail:
@@ -19,7 +21,7 @@ class Tail:
     def __init__(
         self,
         path: str,
-        rank: int,
+        local_rank: int,
         view: View,
         *,
         filtered: FilteredFile | None = None,
@@ -27,13 +29,13 @@ class Tail:
         allowance: Allowance | None = None,
         files: int = 0,
     ) -> None:
-        """``rank``: the global one, as ``view`` knows it. ``prefix`` stands before each line in ``filtered``.
+        """``local_rank``: as ``view`` knows it. ``prefix`` stands before each line in ``filtered``.
 
         ``allowance``: what is beyond it is left out; none: all is shown. ``files``: how many there may be of a stream
         that is rotated. Raises ``OSError`` if there can be no such file.
         """
         self._file = GrowingFile(path, files)
-        self._path, self._rank, self._view = path, rank, view
+        self._path, self._local_rank, self._view = path, local_rank, view
         self._filtered, self._prefix = filtered, prefix
         self._allowance = allowance if filtered is None else None  # what is collected there is all of it
         self._lines = Lines()
@@ -49,6 +51,9 @@ class Tail:
         data = self._file.read(_CHUNK if self._left is None else min(_CHUNK, self._left))
         if self._left is not None:
             self._left = self._left - len(data) if data else 0
+        if self._file.missed():
+            self._take(self._lines.feed(b"", final=True))
+            self._say(f"lines may be left out here: files of {self._path} were rotated away before they were shown")
         if data:
             self._take(self._lines.feed(data))
         return len(data)
@@ -56,12 +61,14 @@ class Tail:
     def _keep_up(self, allowance: Allowance) -> bool:
         """Leave out what is too much; False if nothing may be shown now."""
         behind, left = self._file.behind(), allowance.left()
-        if behind > max(left, _CHUNK):
+        if behind > left + _LITTLE:
             if left < AT_ONCE and self._left is None:
                 return False
             self._take(self._lines.feed(b"", final=True))
             left_out = self._file.skip_to_last(AT_ONCE)
-            self._take([f"({left_out / 2**20:.1f} MiB are left out here: {self._path} has them)\n"])
+            if left_out:
+                size = f"{left_out / 2**20:.1f} MiB" if left_out >= 1 << 20 else f"{left_out / 2**10:.1f} KiB"
+                self._say(f"{size} are left out here: {self._path} has them")
             behind -= left_out
             if self._left is not None:
                 self._left = max(0, self._left - left_out)
@@ -83,8 +90,12 @@ class Tail:
         self._take(self._lines.feed(b"", final=True))
         self._file.close()
 
+    def _say(self, what: str) -> None:
+        """A line of ours among the worker's."""
+        self._view.take(self._local_rank, [f"({what})\n"])
+
     def _take(self, lines: list[str]) -> None:
         if self._filtered is not None:
             for line in lines:
                 self._filtered.take(self._prefix + line)
-        self._view.take(self._rank, lines)
+        self._view.take(self._local_rank, lines)

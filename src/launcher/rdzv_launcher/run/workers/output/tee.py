@@ -53,12 +53,15 @@ class Tee:
 
     def _run(self) -> None:
         try:
-            while self._tails and not self._given_up:
+            while (self._tails or not self._all_written()) and not self._given_up:
                 self._turn()
         except Exception:  # nothing of the job depends on this thread
             logger.exception("--tee met an error: no more is shown, the files are complete")
         finally:
             self._close()
+
+    def _all_written(self) -> bool:
+        return all(each.console.is_empty for each in self._views)
 
     def _close(self) -> None:
         for each in self._filtered:
@@ -71,12 +74,16 @@ class Tee:
         if stopping:
             for tail in self._tails:
                 tail.stop_here()
+        written = sum(each.console.written for each in self._views)
         moved = sum([tail.pump(self._woken.set) for tail in self._tails])
-        self._shown += moved
         if stopping:
             for tail in [each for each in self._tails if each.is_done]:
                 self._tails.remove(tail)
                 tail.close()
         due = [each.show(final=not self._tails) for each in self._views]
-        if not moved and self._tails:
+        for each in self._views:
+            each.console.has_room(self._woken.set)
+        moved += sum(each.console.written for each in self._views) - written
+        self._shown += moved
+        if not moved and (self._tails or not self._all_written()):
             self._woken.wait(min([_INTERVAL_S, *(each for each in due if each is not None)]))

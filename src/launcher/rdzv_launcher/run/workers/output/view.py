@@ -16,8 +16,8 @@ class View(Protocol):
     @property
     def console(self) -> Console: ...
 
-    def take(self, rank: int, lines: Sequence[str]) -> None:
-        """Lines of the worker with this global rank, as its file has them."""
+    def take(self, local_rank: int, lines: Sequence[str]) -> None:
+        """Lines of the worker with this local rank, as its file has them."""
 
     def show(self, *, final: bool = False) -> float | None:
         """Show what is due (``final``: all there is); seconds until the next is, None if nothing waits."""
@@ -26,11 +26,14 @@ class View(Protocol):
 class Plain:
     """Each line by itself, at once."""
 
-    def __init__(self, console: Console, prefixes: Mapping[int, str], stamped: Stamped) -> None:
+    def __init__(
+        self, console: Console, prefixes: Mapping[int, str], stamped: Stamped, ranks: Mapping[int, int] | None = None
+    ) -> None:
+        """``prefixes`` by local rank; no line has ``ranks`` of its own."""
         self.console, self._prefixes, self._stamped = console, prefixes, stamped
 
-    def take(self, rank: int, lines: Sequence[str]) -> None:
-        prefix = self._prefixes[rank]
+    def take(self, local_rank: int, lines: Sequence[str]) -> None:
+        prefix = self._prefixes[local_rank]
         if lines:
             self.console.write("".join([f"{time}{prefix}{line}" for time, line in self._stamped(lines)]))
 
@@ -41,12 +44,15 @@ class Plain:
 class Folded:
     """What several print alike once."""
 
-    def __init__(self, console: Console, prefixes: Mapping[int, str], stamped: Stamped) -> None:
+    def __init__(
+        self, console: Console, prefixes: Mapping[int, str], stamped: Stamped, ranks: Mapping[int, int] | None = None
+    ) -> None:
+        """``prefixes``, and the global ``ranks`` that lines of several have in front, by local rank."""
         self.console, self._stamped = console, stamped
-        self._fold = Fold(prefixes, console.write)
+        self._fold = Fold(prefixes, console.write, ranks=ranks)
 
-    def take(self, rank: int, lines: Sequence[str]) -> None:
-        self._fold.take(rank, self._stamped(lines))
+    def take(self, local_rank: int, lines: Sequence[str]) -> None:
+        self._fold.take(local_rank, self._stamped(lines))
 
     def show(self, *, final: bool = False) -> float | None:
         return self._fold.show(final=final)
