@@ -20,11 +20,12 @@ from kits.unit.membership_steps import node
 
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.keys import Leading, encode
+from rdzv_plugins.elastic.liveness import listener as listening
 from rdzv_plugins.elastic.liveness import watching
 from rdzv_plugins.elastic.liveness.greeting import BYE, answer, hello
 from rdzv_plugins.elastic.liveness.leader_watch import LeaderWatch
 from rdzv_plugins.elastic.liveness.listener import Listener
-from rdzv_plugins.elastic.liveness.peer import Peer, peer_of
+from rdzv_plugins.elastic.liveness.peer import Peer, name_of, peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
 from rdzv_plugins.testing.contract.parts import stop
 from rdzv_plugins.testing.faults.relay import Relay
@@ -419,6 +420,44 @@ def test_of_two_threads_none_goes_back_to_a_leader_that_was() -> None:
     watch.follow(leads, node("b"))
     watch.close()
     assert entered == [True]
+
+
+def test_proof_counts_where_the_leader_was_watched() -> None:
+    told: list[tuple[str, int]] = []
+    watch = LeaderWatch(lambda _, node, moves: told.append((node, moves)), until_proved=True)
+    for name in ("a", "b"):
+        watch.follow(lambda name=name: KeyValue("all/leader", encode(Leading(name, "me", HERE, "", 1)), 1), node("me"))
+    watch._gone("a")
+    watch.start_again()
+    watch._gone("b")  # under way when it was forgotten
+    watch.follow(lambda: KeyValue("all/leader", encode(Leading("c", "me", HERE, "", 1)), 1), node("me"))
+    watch._gone("c")
+    watch.close()
+    assert told == [("a", 0), ("c", 1)]
+
+
+def test_a_port_that_is_given_again_is_not_the_one_that_was_watched(seen: Seen) -> None:
+    """A node that goes to another endpoint opens another port, and its host may choose the same number."""
+    first = Listener(name_of("a", 0), HERE)
+    port = first.port
+    seen.hold(Peer("a", HERE, port))
+    assert first.part(PATIENCE_S)
+    until(lambda: ("a", "unclear") in seen.watch.outcomes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listening, "bind", lambda *_: socket.create_server((HERE, port)))
+        again = Listener(name_of("a", 1), HERE)
+    try:
+        other = Seen()
+        moved = peer_of(Leading("a", "here", HERE, "", again.port, 1), "here")
+        assert moved is not None
+        other.hold(moved)
+        tries = len(seen.watch.outcomes)
+        until(lambda: len(seen.watch.outcomes) > tries)
+        assert not seen.watch.holds("a"), "it was watched as a member elsewhere"
+        other.watch.close()
+    finally:
+        again.close()
+    assert seen.gone.empty()
 
 
 def test_a_port_that_could_not_be_kept_is_no_longer_told_and_its_callers_are(seen: Seen) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from kits.unit.membership_steps import Leader, node
 
-from rdzv_plugins.elastic.keys import Member, Seat, decode, encode
+from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat, decode, encode
+from rdzv_plugins.elastic.leading.quorum import seats_reached
 
 BACK_S = 11.0
 
@@ -92,6 +93,105 @@ def test_round_that_may_have_been_complete_binds():
     leader.hear(*(node(name, seats=(Seat(7, rank, 5, "y"),)) for rank, name in ((2, "d"), (3, "e"))))
     leader.complete()
     assert leader.state == (8, "complete")
+
+
+def forming(*, world: int = 3) -> Leader:
+    """x and y, of a round declared elsewhere, are forming one here, and are to reach its store."""
+    leader = Leader(1, 5, last_call=0, back=BACK_S, majority=True)
+    leader.hear(from_elsewhere("x", 0, world), from_elsewhere("y", 1, world))
+    leader.wait(BACK_S)
+    leader.serve()
+    assert leader.ranks() == {"x": 0, "y": 1}
+    return leader
+
+
+def test_plan_is_given_up_if_one_of_it_has_reached_a_round_elsewhere_meanwhile():
+    """It went and came back before the end of its session was heard: its new session wrote the same key."""
+    leader = forming()
+    number = leader.number
+    leader.say("y", reached=number, seats=seats_reached(leader.members["y"].seats, leader.assigned["y"]))
+    elsewhere = Seat(number, 0, 2, "10.9.9.9 77 another", False)
+    seats = (*leader.members["x"].seats, elsewhere)
+    leader.say("x", store=None, seats=seats_reached(seats, leader.assigned["x"]), reached=number)
+    assert leader.state == (0, "none")
+    leader.wait(100)
+    assert leader.number == number, f"x and y are not more than half of its round {number}, too"
+    assert f"more than half of the nodes of round {number} have to be here" in leader.machine.facts()
+
+
+def test_round_counts_as_reached_by_its_seat_and_not_by_its_number():
+    leader = forming()
+    leader.say("x", reached=leader.number)
+    leader.say("y", reached=leader.number)
+    assert leader.state == (0, "none")
+    leader.reach()
+    assert leader.state == (6, "complete")
+
+
+def test_round_that_was_given_up_here_is_no_other():
+    """Its late word would otherwise end the next one, and so on."""
+    leader = forming()
+    late = seats_reached(leader.members["y"].seats, leader.assigned["y"])
+    leader.hear(from_elsewhere("z", 2, 3))
+    leader.lose("x")
+    leader.serve()
+    assert leader.number == 7
+    assert sorted(leader.ranks()) == ["y", "z"]
+    leader.say("y", reached=6, seats=late)
+    leader.reach()
+    assert leader.state == (7, "complete")
+
+
+def test_who_could_not_dial_is_taken_in_where_the_others_are_too_few():
+    leader = leader_of(*"abcd")
+    leader.join(*"abcd")
+    leader.serve()
+    for name in "abcd":
+        seats = seats_reached(leader.members[name].seats, leader.assigned[name])
+        leader.say(name, reached=2, **({"unreachable": "timed out"} if name in "cd" else {"seats": seats}))
+    assert leader.state == (1, "over")
+    leader.complete()
+    assert sorted(leader.ranks()) == list("bcd"), "b alone would be enough, but it is not more than half"
+
+
+def stale(high: int) -> Leader:
+    """Of a place that served round 3 of a, b and c, and is come to again after others."""
+    places = {
+        name: Assignment(3, rank, 3, name, f"host-{name}", name, 7, master_addr="m", master_port=1)
+        for rank, name in enumerate("abc")
+    }
+    declared = Round(3, "complete", 3, master_addr="m", master_port=1)
+    return Leader(1, high, declared, places, last_call=0, back=BACK_S, majority=True)
+
+
+def take_over(leader: Leader, *members: Member) -> None:
+    for member in members:
+        leader.members[member.node_id] = member
+        leader.machine.changed(member, leader.now)
+    leader.machine.all_known(leader.now, finishing=False)
+    leader.wait(0)
+
+
+def test_place_that_served_an_earlier_round_forms_the_next_of_the_nodes_of_the_last():
+    leader = stale(3)
+    newest = (from_elsewhere(name, rank, 3) for rank, name in enumerate("cde"))
+    take_over(leader, node("a", after=4, known=5), node("b", after=4, known=5), *newest)
+    leader.wait(BACK_S)
+    leader.complete()
+    assert (leader.state, leader.ranks()) == ((6, "complete"), {"c": 0, "d": 1, "e": 2})
+
+
+def test_place_that_served_an_earlier_round_waits_for_the_nodes_of_the_last():
+    leader = stale(3)
+    take_over(leader, from_elsewhere("a", 0, 3))
+    leader.hear(from_elsewhere("b", 1, 3))
+    assert leader.number == 3, "c is on its way"
+    leader.hear(from_elsewhere("c", 2, 3))
+    leader.complete()
+    assert (leader.state, sorted(leader.ranks())) == ((6, "complete"), list("abc"))
+    leader.lose("a")
+    leader.join("b", "c")
+    assert leader.number == 7, "the next one is waited for no longer"
 
 
 def test_seats_are_told_and_strange_ones_refused():

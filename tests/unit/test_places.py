@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
+import queue
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from rdzv_plugins.clock import now
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
-from rdzv_plugins.elastic.places.outlook import BORN
+from rdzv_plugins.elastic.joining import Joining
+from rdzv_plugins.elastic.keys import Assignment, Member, Round
+from rdzv_plugins.elastic.leading.quorum import seat_of
+from rdzv_plugins.elastic.link import Link
+from rdzv_plugins.elastic.myself import Myself
+from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.places.carrying import Carrying
+from rdzv_plugins.elastic.places.outlook import BEGUN, BORN, Outlook, read_born, say_born
 from rdzv_plugins.elastic.places.places import Places
 from rdzv_plugins.elastic.places.sight import Sight, choose, is_better
+from rdzv_plugins.elastic.view import View
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import ConnectionLost, RunIdMismatch, UsageError
+from rdzv_plugins.errors import (
+    ConnectionLost,
+    EndpointUnreachable,
+    RdzvError,
+    RunIdMismatch,
+    SettingsDiffer,
+    UsageError,
+)
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.testing.harness import free_port
 
@@ -106,7 +128,7 @@ def servers() -> Iterator[list[StoreServer]]:
         yield held
 
 
-def places_of(servers: list[StoreServer], run: str = "r") -> Places:
+def places_of(servers: Sequence[StoreServer], run: str = "r") -> Places:
     endpoints = [Endpoint("127.0.0.1", server.port) for server in servers]
     services = [NativeCoordination(each, run, name="parallel", who="the node that serves") for each in endpoints]
     return Places(endpoints, services, None, 5.0)
@@ -146,7 +168,8 @@ def test_first_round_is_remembered_and_other_runs_are_refused(servers: list[Stor
         side = NativeCoordination(Endpoint("127.0.0.1", servers[2].port), "r", name="parallel", who="it")
         session = side.open_session(5.0, on_lost=lambda _: None, timeout=20)
         held, _ = session.list(BORN, timeout=5)
-        assert [kv.value for kv in held] == [b"0"]
+        names = [f"127.0.0.1:{server.port}" for server in servers]
+        assert [read_born(kv.value, names) for kv in held] == [(0, "")]
         side.close()
         stranger = places_of(servers, "another")
         with pytest.raises(RunIdMismatch, match="serves run 'r', and this node belongs to run 'another'"):
@@ -154,3 +177,222 @@ def test_first_round_is_remembered_and_other_runs_are_refused(servers: list[Stor
         stranger.close()
     finally:
         one.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        say_born(1, "bac"),
+        say_born(4, "abcde"),
+        b"7",
+        b"1e999",
+        b"[[",
+        b'{"at": "z", "of": "a,b,c"}',
+        b'{"of": 1}',
+        b"\xff",
+    ],
+)
+def test_first_round_of_another_list_is_none_of_this_one(said: str | bytes):
+    text = said.encode() if isinstance(said, str) else said
+    at, others = read_born(text, "abc")
+    assert at == -1
+    assert others
+    assert read_born(say_born(1, "abc").encode(), "abc") == (1, "")
+
+
+def test_lists_in_different_order_do_not_make_two_first_rounds(servers: list[StoreServer]):
+    one, other = places_of(servers), places_of([servers[1], servers[0], servers[2]])
+    try:
+        one.open_session(5.0, on_lost=lambda _: None, timeout=20)
+        with pytest.raises(SettingsDiffer, match=f"--rdzv-endpoint: here {other}, there {one}"):
+            other.open_session(5.0, on_lost=lambda _: None, timeout=20)
+        assert other.at is None
+    finally:
+        one.close()
+        other.close()
+
+
+class Sessions:
+    """A link whose session takes down what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, Any]] = []
+        self.session: Any = SimpleNamespace(ttl=5.0, put=lambda items, **_: self.said.append(items))
+
+
+def carrying_of(*rounds: Assignment) -> tuple[Carrying, Myself, Sessions, SimpleNamespace]:
+    """A node that has reached these."""
+    places, link = SimpleNamespace(at=0, left_gone=False), Sessions()
+    seats = tuple(seat_of(place, complete=False) for place in rounds)
+    myself = Myself(Member("a", "a", "a", 1, "10.0.0.1", "", 1, seats=seats), link)  # type: ignore[arg-type]
+    carrying = Carrying(places, myself)  # type: ignore[arg-type]
+    carrying.settled()
+    return carrying, myself, link, places
+
+
+PLACE = Assignment(6, 0, 3, "a", master_addr="10.0.0.2", master_port=4000, begun="here")
+
+
+@pytest.mark.parametrize(
+    ("declared", "mine"),
+    [
+        (Round(6, "complete", 3, master_addr="10.0.0.2", master_port=4000, begun="here"), True),
+        (Round(6, "complete", 3, master_addr="10.0.0.2", master_port=4001, begun="here"), False),
+        (Round(6, "complete", 3, master_addr="10.0.0.3", master_port=4000, begun="here"), False),
+        (Round(6, "complete", 3, master_addr="10.0.0.2", master_port=4000, begun="there"), False),
+        (Round(6, "over", 3, "another one was begun"), False),
+    ],
+)
+def test_round_was_complete_only_if_that_one_was_declared(declared: Round, mine: bool):
+    before = Assignment(5, 0, 5, "a", master_addr="10.0.0.2", master_port=4000, begun="once")
+    carrying, myself, _, _ = carrying_of(before, PLACE)
+    joining, told = joining_of(carrying, myself)
+    told.assignment, told.round = PLACE, declared
+    myself.change(reached=6)
+    place = joining._step(told)
+    seats = [(seat.round, seat.complete) for seat in myself.me.seats]
+    assert seats == ([(6, True)] if mine else [(5, False), (6, False)]), "undecided ones bind"
+    assert (place == PLACE) is mine
+    assert joining.round == (0 if declared.state == "complete" and not mine else 6)
+
+
+@pytest.mark.parametrize("leaving", ["", "done", "lost"])
+def test_who_was_leaving_says_nothing_at_another_place(leaving: str):
+    """Where it has said so its voice counts: it is not to count at two."""
+    _, myself, link, places = found = carrying_of(PLACE)
+    myself.say_once(5.0, leaving=leaving, store=(6, "10.0.0.2", 4000))
+    assert len(link.said) == 1
+    places.at = 1
+    found[0].settled()
+    myself.say(address="10.0.0.9", known=6)
+    myself.say_once(5.0, leaving="lost")
+    assert len(link.said) == (1 if leaving else 3)
+    assert myself.me.store is None, "a round of that number is another one here"
+
+
+def test_nothing_of_a_round_is_said_in_another_session():
+    _, myself, link, _ = carrying_of()
+    before, link.session = link.session, SimpleNamespace(ttl=5.0, put=link.session.put)
+    myself.say(during=before, store=(6, "10.0.0.2", 4000))
+    assert (link.said, myself.me.store) == ([], None)
+    myself.say(during=link.session, store=(6, "10.0.0.2", 4000))
+    assert len(link.said) == 1
+
+
+def joining_of(carrying: Carrying, myself: Myself) -> tuple[Joining, SimpleNamespace]:
+    """A node's way into a round, and what it is told."""
+    told = SimpleNamespace(assignment=None, round=Round(), has_leader=True, newest=0, list=lambda *_, **__: ([], 0))
+    link = SimpleNamespace(session=told, opened=0)
+    request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
+    store = SimpleNamespace(patience=5.0, close=lambda _: None)
+    joining = Joining(request, ElasticOptions(), told, link, myself, store, None)  # type: ignore[arg-type]
+    joining.carry(carrying, lambda: None)
+    return joining, told
+
+
+class Faulty:
+    """The service of a place that lets nobody read, or ends each session as soon as it was opened."""
+
+    def __init__(self, real: NativeCoordination, how: str) -> None:
+        self._real, self._how = real, how
+        self.opened: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
+        self.opened.put(time.monotonic())
+        session = self._real.open_session(ttl, on_lost=on_lost, timeout=timeout)
+        if self._how == "refuses":
+            session.list = refuse  # type: ignore[method-assign]
+        else:
+            session.watch = functools.partial(ends_soon, session, [])  # type: ignore[method-assign]
+        return session
+
+
+def ends_soon(session: NativeSession, watched: list[str], prefix: str, *_: Any, **__: Any) -> None:
+    watched.append(prefix)
+    if len(watched) == 2:  # nothing more is asked of it when it is opened
+        session._connection.give_up("it ends at once")
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise RdzvError("it is full")
+
+
+@pytest.mark.parametrize("how", ["refuses", "ends"])
+def test_faulty_place_is_tried_with_growing_pauses(servers: list[StoreServer], how: str):
+    endpoint = Endpoint("127.0.0.1", servers[0].port)
+    with ExitStack() as stack:
+        real = NativeCoordination(endpoint, "r", name="parallel", who="it")
+        stack.callback(real.close)
+        service = Faulty(real, how)
+        outlook = Outlook(endpoint, service, 5.0, lambda: None, [str(endpoint)])  # type: ignore[arg-type]
+        stack.callback(outlook.close)
+        at = [service.opened.get(timeout=60) for _ in range(5)]
+    assert at[-1] - at[0] >= 0.1 + 0.2 + 0.4 + 0.8
+
+
+def test_place_that_remembers_nothing_stops_nobody(servers: list[StoreServer], caplog: pytest.LogCaptureFixture):
+    one = places_of(servers)
+    try:
+        told = threading.Event()
+        asked: set[str] = set()
+
+        def refused(key: str, value: str) -> str:
+            asked.add(key)
+            if asked == {BORN, BEGUN}:
+                told.set()
+            raise RdzvError(f"it refuses writing {key}: it is full")
+
+        one._outlooks = [
+            Outlook(endpoint, service, 5.0, one._wake, one._names)
+            for endpoint, service in zip(one._endpoints, one._services, strict=True)
+        ]
+        one._outlooks[0].remember = refused  # type: ignore[method-assign]
+        watching = threading.Thread(target=one._watch, daemon=True)
+        watching.start()
+        one.open_session(5.0, on_lost=lambda _: None, timeout=20)
+        one.knows = lambda: True
+        one._wake()
+        assert told.wait(20)
+        side = NativeCoordination(one._endpoints[2], "r", name="parallel", who="it")
+        session = side.open_session(5.0, on_lost=lambda _: None, timeout=20)
+        begun = threading.Event()
+        session.watch(BEGUN, lambda _: begun.set(), timeout=5)
+        assert begun.wait(20), "this node knows of a round, though no place shows one"
+        side.close()
+        assert watching.is_alive()
+        assert "remembers nothing of it: it refuses writing place/born: it is full" in caplog.text
+    finally:
+        one.close()
+
+
+def test_place_is_left_when_it_counts_on_a_node_no_longer(servers: list[StoreServer]):
+    """It counts from what it has heard last: up to a third of the time to live later than it has answered."""
+    one = places_of(servers)
+    lost = threading.Event()
+    try:
+        session = one.open_session(5.0, on_lost=lambda _: lost.set(), timeout=20)
+        until = session.known_until
+        session._connection.give_up("a relay has reset it")
+        assert lost.wait(20)
+        assert until + 5.0 / 3 <= one._free_at <= now() + one.leaves_within
+    finally:
+        one.close()
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_outage_lasts_until_a_place_may_be_left(several: bool):
+    opened: list[float] = []
+
+    def open_session(ttl: float, *, on_lost: object, timeout: float) -> Any:
+        opened.append(timeout)
+        raise EndpointUnreachable("nobody listens")
+
+    backend = SimpleNamespace(hosts_service=False, leaves_within=14.0, open_session=open_session)
+    request = Request("parallel", "r", "a,b" if several else "a", min_nodes=2, max_nodes=2, nproc_per_node=1)
+    request = dataclasses.replace(request, target=meeting_places(request))
+    options = ElasticOptions(outage_timeout=2.0)
+    me = Member("a", "a", "a", 1, "", "", 1)
+    link = Link(backend, request, options, View(lambda: None), lambda _: None, me=me, settings={})  # type: ignore[arg-type]
+    link._recover(ConnectionLost("reset"))
+    assert opened == [16.0 if several else 2.0]
+    assert link.problem is not None

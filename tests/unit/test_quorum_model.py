@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.unit.quorum_world import QuorumWorld
 
+from rdzv_plugins.elastic.keys import Member
 from rdzv_plugins.elastic.leading.quorum import Quorum
 
 
@@ -27,6 +28,7 @@ class Case(NamedTuple):
     die: int = 0
     forget: int = 0
     begin: int = 2
+    leave: int = 0
 
 
 CASES = [
@@ -37,13 +39,15 @@ CASES = [
     Case(2, move=2, forget=1),
     Case(4, move=2, begin=2),
     Case(1, newcomers=2, move=3, begin=3),
+    Case(3, move=2, leave=1),
+    Case(3, move=3, begin=3),  # a node comes back to the place where a round with it is being formed
 ]
 
 
-def explore(case: Case, make: type[Quorum] = Quorum) -> tuple[int, int]:
+def explore(case: Case, make: type[Quorum] = Quorum, of: type[QuorumWorld] = QuorumWorld) -> tuple[int, int]:
     """Visits all states; returns how many there are, and how many rounds were declared. Raises ``AssertionError``."""
-    world = QuorumWorld(case.nodes, case.newcomers, case.places, make)
-    spent = {"move": 0, "die": 0, "forget": 0, "begin": 0}
+    world = of(case.nodes, case.newcomers, case.places, make)
+    spent = {"move": 0, "die": 0, "forget": 0, "begin": 0, "leave": 0}
     seen = {(world.key(), *spent.values())}
     todo: deque[tuple[QuorumWorld, dict[str, int], tuple[object, ...]]] = deque([(world, spent, ())])
     declared = 0
@@ -85,11 +89,34 @@ class Forgetful(Quorum):
     """A round that was reached, and not heard to be complete, does not bind."""
 
     def _votes(self, chosen, members):
-        last = self._last(members)
+        last = self.last(members)
         return [(which, votes) for which, votes in super()._votes(chosen, members) if which[0] <= last]
 
 
-@pytest.mark.parametrize(("make", "case"), [(Half, CASES[0]), (Half, CASES[5]), (Forgetful, CASES[6])])
+class Trusting(Quorum):
+    """Who comes back to where a round with it is being formed was nowhere meanwhile."""
+
+    def went_elsewhere(self, planned):
+        return False
+
+
+class Repeating(QuorumWorld):
+    """A node that leaves says so at each place to which it comes."""
+
+    def _hear_again(self, quorum, name):
+        quorum.heard(Member(name, name, name, 1, "", "", 1, seats=self.nodes[name].seats))
+        quorum.stays(name)
+        return False
+
+
+def test_the_model_finds_who_says_twice_that_it_leaves():
+    with pytest.raises(AssertionError, match="two worlds"):
+        explore(CASES[7], of=Repeating)
+
+
+@pytest.mark.parametrize(
+    ("make", "case"), [(Half, CASES[0]), (Half, CASES[5]), (Forgetful, CASES[6]), (Trusting, CASES[8])]
+)
 def test_the_model_finds_what_is_wrong(make: type[Quorum], case: Case):
     with pytest.raises(AssertionError, match="two worlds"):
         explore(case, make)

@@ -306,13 +306,12 @@ class ElasticHandler:
         """Some nodes of the round watch whether the leader's process lives, and lead when it is gone. Any thread."""
         self._leader_watch.follow(self._watched_leader, self._self.me)
 
-    def _leader_gone(self, held: KeyValue, gone: str) -> None:
-        at = self._link.place
-        self._in_background(lambda: self._link.take_over(held, gone, at))
+    def _leader_gone(self, held: KeyValue, gone: str, moves: int) -> None:
+        self._in_background(lambda: self._link.take_over(held, gone, moves))
 
     def _forget_leader(self) -> None:
         """This node goes to another place, where what it has seen of others proves nothing."""
-        self._leader_watch.start_again()
+        self._leader_watch.start_again()  # first: what it tells until then counts where it was seen
         self._link.moved()
 
     def _watched_leader(self) -> KeyValue | None:

@@ -15,6 +15,7 @@ from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.knocking import Knocking
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.liveness.listener import Listener
+from rdzv_plugins.elastic.liveness.peer import name_of
 from rdzv_plugins.elastic.milestones import Milestones
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
@@ -69,8 +70,9 @@ class Joining:
         declared, place = self._view.round, self.place
         if declared.number != self.round or place is None:
             return declared.number > 0
-        stores = (declared.master_addr, declared.master_port), (place.master_addr, place.master_port)
-        return declared.state == "over" or (declared.state == "complete" and stores[0] != stores[1])
+        theirs = declared.master_addr, declared.master_port, declared.begun
+        mine = place.master_addr, place.master_port, place.begun
+        return declared.state == "over" or (declared.state == "complete" and theirs != mine)
 
     @property
     def is_unconfirmed(self) -> bool:
@@ -133,7 +135,7 @@ class Joining:
             self._listener = None
             own = address if self._request.local_addr and is_loopback_address(address) else public
             try:
-                self._listener = Listener(self._self.me.node_id, own)
+                self._listener = Listener(name_of(self._self.me.node_id, self._self.me.moves), own)
             except (errors.AddressInUse, OSError) as error:
                 logger.debug("other nodes cannot see whether this one lives: %s", error)
                 return 0
@@ -156,11 +158,12 @@ class Joining:
         listener, me = self._listener, self._self.me
         if self._carrying.has_moved():
             self._on_move()
-        if listener is not None and self._carrying.has_moved():
-            if not listener.part(_PART_S):
+            if listener is not None and not listener.part(_PART_S):
                 raise TimeoutError("this node's own port could not be closed in time")
             self._listener = None
-            self._self.change(listens=self._listen(me.address, me.public))
+            self._self.change(moves=me.moves + 1)
+            if listener is not None:
+                self._self.change(listens=self._listen(me.address, me.public))
         self._carrying.settled()
         self._self.change(serves=self._link.hosts_service)
 
@@ -202,17 +205,18 @@ class Joining:
                 address = self._self.me.address if self._request.local_addr else place.publish or self._self.me.address
                 served = self._store.serve(place, address)
                 self._milestones.tell(RoundEvent("served", place.round, place.rank, place.world))
-                self._self.say(store=served)
-        elif self._self.me.reached != place.round:
+                self._self.say(during=session if self._carrying is not None else None, store=served)
+        elif not self._has_tried(place):
             unreachable = self._store.reach(place)
             if unreachable is not None:
                 if not unreachable:
                     self._milestones.tell(RoundEvent("reached", place.round, place.rank, place.world))
                 self._say_reached(place, unreachable)
         elif declared.number == place.round and declared.state in ("complete", "over"):
+            mine = self._carrying is None or self._carrying.complete(place, declared)
+            if declared.state == "complete" and not mine:
+                return None  # another one of that number: this node waits for the next
             self.round, self.place = place.round, place
-            if self._carrying is not None:
-                self._carrying.complete(place, declared)
             if declared.state == "complete":
                 if place.rank == 0:
                     log_rank_table(session, place)
@@ -220,6 +224,13 @@ class Joining:
             self._store.close(self.round)
             self._self.say(after=self.round, store=None)  # it was over before this node had heard that it was complete
         return None
+
+    def _has_tried(self, place: Assignment) -> bool:
+        """Whether this node has said whether it reaches the store of ``place``."""
+        me = self._self.me
+        if me.reached != place.round or self._carrying is None or me.unreachable:
+            return me.reached == place.round
+        return self._carrying.holds(place)
 
     def _say_reached(self, place: Assignment, unreachable: str) -> None:
         said: dict[str, Any] = {"reached": place.round, "outside": False, "unreachable": unreachable}

@@ -92,6 +92,8 @@ class Assignment:
     """Why the others go on without the node for now, while it goes on waiting; empty if they do not."""
     late_for: int = 0
     """The round that the node has not left behind, for which it is left out."""
+    begun: str = ""
+    """Several endpoints: by whom the round was begun; with its number no other's (the store's port may come again)."""
 
     @property
     def is_place(self) -> bool:
@@ -113,6 +115,7 @@ class Leading:
     address: str = ""
     public: str = ""
     listens: int = 0
+    moves: int = 0
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class Seat:
     rank: int
     world: int
     where: str = ""
-    """The store of the round: two that were begun with one number differ by it."""
+    """The store of the round, and by whom it was begun: two that were begun with one number differ by it."""
     complete: bool = False
     """Whether the node has heard that the round was complete. If not, it may have been: the node has reached it."""
 
@@ -145,6 +148,8 @@ class Member:
     nproc: int
     listens: int = 0
     """The port of its own at which others see whether its process lives (``liveness``); 0 if it has none."""
+    moves: int = 0
+    """Several endpoints: how often it has gone from one to another. At its own port it is another one each time."""
     dialled: str = ""
     """The address at which it has reached the endpoint."""
     node_rank: int | None = None
@@ -205,6 +210,8 @@ class Round:
     master_addr: str = ""
     """The address of the workers' store: a node that wants to come in dials it first."""
     master_port: int = 0
+    begun: str = ""
+    """Several endpoints: as in its places (``Assignment``)."""
     server: int = -1
     """Several endpoints: the rank of the node that serves the one at which this round was declared, if it has one."""
 

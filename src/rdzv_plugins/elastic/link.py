@@ -59,6 +59,8 @@ class Link:
         """The backend, where it goes from one of several endpoints to another."""
         self.on_open: Callable[[], None] = lambda: None
         """Called when a session was opened, before anything is said in it."""
+        self.moves = 0
+        """How often this node has gone from one of several endpoints to another."""
         self._proved: set[str] = set()
         """Nodes whose processes were proved gone while they, and this one, were members at one place."""
         self.told_of_me: Callable[[], Member] = lambda: me
@@ -91,11 +93,6 @@ class Link:
     def hosts_service(self) -> bool:
         """The service is part of this process."""
         return self._backend.hosts_service
-
-    @property
-    def place(self) -> int | None:
-        """Which of several endpoints the newest session is at; None if there is one."""
-        return self.places.at if self.places is not None else None
 
     @property
     def leads(self) -> bool:
@@ -149,16 +146,17 @@ class Link:
     def moved(self) -> None:
         """The newest session is at another place: what was proved at the last one counts no more."""
         with self._leading:
+            self.moves += 1
             self._proved.clear()
 
-    def take_over(self, held: KeyValue, gone: str, at: int | None) -> None:
+    def take_over(self, held: KeyValue, gone: str, moves: int) -> None:
         """Lead in the place of node ``gone``, whose process is proved gone and whose key is ``held``.
 
-        ``at`` is the place of the session in which it led (``place``). Does nothing if that key has gone meanwhile, or
-        another node was faster. Raises ``ConnectionLost``.
+        ``moves`` is how often this node had moved when it began to watch. Does nothing if it has moved since, that key
+        has gone meanwhile, or another node was faster. Raises ``ConnectionLost``.
         """
         with self._leading:
-            if at != self.place:
+            if moves != self.moves:
                 return
             if self.places is not None:
                 self._proved.add(gone)
@@ -177,7 +175,7 @@ class Link:
 
     def _my_key(self) -> bytes:
         me = self.told_of_me()
-        return encode(Leading(me.node_id, me.machine, me.address, me.public, me.listens))
+        return encode(Leading(me.node_id, me.machine, me.address, me.public, me.listens, me.moves))
 
     def _lead(self, session: Session, key: KeyValue, gone: str = "") -> None:
         self._stop_leading()
@@ -264,7 +262,10 @@ class Link:
         """Workers go on meanwhile. A service that does not come back within the time of an outage is lost."""
         logger.warning("run %s: %s; trying to reach it again", self._request.run_id, lost)
         try:
-            self.open(_ANSWER_S if lost.silent and self.places is None else self._options.outage_timeout)
+            if self.places is not None:  # another place serves as soon as the lost one may be left
+                self.open(self._options.outage_timeout + self.places.leaves_within)
+            else:
+                self.open(_ANSWER_S if lost.silent else self._options.outage_timeout)
             logger.warning("run %s: back at %s, with a new session", self._request.run_id, self._request.endpoint)
         except Exception as error:
             if not isinstance(error, RdzvError):

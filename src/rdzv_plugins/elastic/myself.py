@@ -13,6 +13,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import insist, patience
 from rdzv_plugins.elastic.keys import Assignment, Member, encode
@@ -46,15 +47,26 @@ class Myself:
         self._link = link
         link.told_of_me = lambda: self.me
         self._saying = threading.Lock()
+        self._silent = False
+
+    def silence(self) -> None:
+        """Say nothing more, in any session."""
+        with self._saying:
+            self._silent = True
 
     def change(self, **changes: Any) -> None:
         """Write it with what is said next."""
         with self._saying:
             self.me = dataclasses.replace(self.me, **changes)
 
-    def say(self, **changes: Any) -> None:
-        """Change it, and write it however long that takes. A session that ends is enough: the next begins with it."""
+    def say(self, *, during: Session | None = None, **changes: Any) -> None:
+        """Change it, and write it however long that takes. A session that ends is enough: the next begins with it.
+
+        ``during``: not if another session than this has begun.
+        """
         with self._saying:
+            if during is not None and self._link.session is not during:
+                return
             self.me = dataclasses.replace(self.me, **changes)
             self._write()
 
@@ -83,7 +95,7 @@ class Myself:
         try:
             self.me = dataclasses.replace(self.me, **changes)
             session = self._link.session
-            if session is not None and self.me.address:
+            if session is not None and self.me.address and not self._silent:
                 session.put(self._item(), ephemeral=True, timeout=max(0.1, start + timeout - time.monotonic()))
         except (ConnectionLost, TimeoutError) as error:
             logger.debug("could not tell the other nodes of %s: %s", ", ".join(changes), error)
@@ -92,7 +104,7 @@ class Myself:
 
     def _write(self) -> None:
         session = self._link.session
-        if session is None or not self.me.address:
+        if session is None or not self.me.address or self._silent:
             return
         with contextlib.suppress(ConnectionLost):
             insist(lambda: session.put(self._item(), ephemeral=True, timeout=patience(session)))

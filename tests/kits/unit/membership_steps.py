@@ -7,6 +7,7 @@ from typing import Any
 
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
+from rdzv_plugins.elastic.leading.quorum import seats_reached
 
 
 def node(name: str, rank: int | None = None, **fields: Any) -> Member:
@@ -85,7 +86,11 @@ class Leader:
     def reach(self) -> None:
         """Everybody reaches it."""
         for name in self.ranks():
-            self.say(name, reached=self.number, unreachable="")
+            self.say(name, reached=self.number, unreachable="", **self._carried(name))
+
+    def _carried(self, name: str) -> dict[str, Any]:
+        seats = self.members[name].seats
+        return {"seats": seats_reached(seats, self.assigned[name])} if self.rules.majority else {}
 
     @property
     def number(self) -> int:

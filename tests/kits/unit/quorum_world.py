@@ -22,6 +22,8 @@ class Node:
     alive: bool = True
     moves: int = 0
     """How often it has gone to another place."""
+    said: bool = False
+    """It has said that it leaves."""
 
 
 @dataclass
@@ -36,6 +38,8 @@ class Place:
     """The places of the round that works, as far as its leader knows."""
     moves: tuple[int, ...] = ()
     """Of its nodes, when they reached it."""
+    begun: str = ""
+    """Of its rounds: another one after each start without memory."""
 
 
 class QuorumWorld:
@@ -44,7 +48,7 @@ class QuorumWorld:
     def __init__(self, nodes: int, newcomers: int, places: int, make: type[Quorum] = Quorum) -> None:
         self._make = make
         self.nodes = {f"n{number}": Node() for number in range(nodes + newcomers)}
-        self.places = [Place(make({})) for _ in range(places)]
+        self.places = [Place(make({}, (str(at),)), begun=str(at)) for at in range(places)]
         first = [f"n{number}" for number in range(nodes)]
         plan = tuple(Assignment(1, rank, nodes, name, master_addr="0") for rank, name in enumerate(first))
         for name, seat in zip(first, plan, strict=True):
@@ -67,6 +71,8 @@ class QuorumWorld:
             if node.alive:
                 found += [("move", (name, at)) for at in range(len(self.places)) if at != node.place]
                 found.append(("die", (name,)))
+                if node.place != NOWHERE and not node.said:
+                    found.append(("leave", (name,)))
         for at, place in enumerate(self.places):
             found.append(("forget", (at,)))
             for name in place.believed:
@@ -78,7 +84,7 @@ class QuorumWorld:
             if not place.plan and not place.complete and place.believed:
                 found.append(("begin", (at,)))
             for one in place.plan:
-                if one.node_id not in place.reached and self._is_here(at, one.node_id):
+                if one.node_id not in place.reached and self._is_here(at, one.node_id) and not self._said(one):
                     found.append(("reach", (at, one)))
             if place.plan and len(place.reached) == len(place.plan):
                 found.append(("declare", (at,)))
@@ -96,12 +102,20 @@ class QuorumWorld:
     def die(self, name: str) -> None:
         self.nodes[name].alive = False
 
+    def leave(self, name: str) -> None:
+        """It says that it leaves. It may live on for a while, and go to another place."""
+        node = self.nodes[name]
+        node.said = True
+        self.places[node.place].quorum.stays(name)
+        self.notice(node.place, name)
+
     def forget(self, at: int) -> None:
         """The place is started again, without memory; its nodes have no session any more."""
         for node in self.nodes.values():
             if node.place == at:
                 node.place = NOWHERE
-        self.places[at] = Place(self._make({}))
+        begun = f"{self.places[at].begun}'"
+        self.places[at] = Place(self._make({}, (begun,)), begun=begun)
 
     def notice(self, at: int, name: str) -> None:
         place = self.places[at]
@@ -122,8 +136,10 @@ class QuorumWorld:
         place.number = max(place.number, place.quorum.newest(chosen)) + 1
         place.reached = frozenset()
         place.plan = tuple(
-            Assignment(place.number, rank, len(chosen), name, master_addr=str(at)) for rank, name in enumerate(chosen)
+            Assignment(place.number, rank, len(chosen), name, master_addr=str(at), begun=place.begun)
+            for rank, name in enumerate(chosen)
         )
+        place.quorum.begin(chosen)
 
     def reach(self, at: int, one: Assignment) -> None:
         node = self.nodes[one.node_id]
@@ -141,7 +157,7 @@ class QuorumWorld:
         self.nodes[one.node_id].seats = (seat_of(one, complete=True),)
 
     def worlds(self) -> list[tuple[str, ...]]:
-        """The rounds that can work: those of whose nodes none has gone elsewhere."""
+        """The rounds that can work: those of whose nodes none has gone elsewhere, or is leaving."""
         found = []
         for at, place in enumerate(self.places):
             names = tuple(one.node_id for one in place.complete)
@@ -150,23 +166,36 @@ class QuorumWorld:
         return found
 
     def key(self) -> object:
-        parts: list[object] = [tuple((n.place, n.seats, n.alive, n.moves) for n in self.nodes.values())]
+        parts: list[object] = [tuple((n.place, n.seats, n.alive, n.moves, n.said) for n in self.nodes.values())]
         for p in self.places:
-            held, stay, gone, here = vars(p.quorum).values()
+            _, held, stay, gone, here, brought = vars(p.quorum).values()
             parts.append((frozenset(held.items()), frozenset(stay), len(gone), frozenset(here.items())))
-            parts.append((p.believed, p.number, p.plan, p.reached, p.complete, p.moves))
+            parts.append(frozenset(brought.items()) if p.plan else None)
+            parts.append((p.believed, p.number, p.plan, p.reached, p.complete, p.moves, p.begun))
         return hash(tuple(parts))
 
+    def _hear_again(self, quorum: Quorum, name: str) -> bool:
+        """A node that was leaving comes to another place: it says nothing there."""
+        return False
+
     def _stays(self, at: int, name: str, moves: int) -> bool:
-        return self.nodes[name].place == at and self.nodes[name].moves == moves
+        node = self.nodes[name]
+        return node.place == at and node.moves == moves and not node.said
+
+    def _said(self, one: Assignment) -> bool:
+        return self.nodes[one.node_id].said
 
     def _is_here(self, at: int, name: str) -> bool:
         return self.nodes[name].alive and self.nodes[name].place == at
 
     def _hear(self, at: int, name: str) -> None:
         place = self.places[at]
+        if self.nodes[name].said and not self._hear_again(place.quorum, name):
+            return
         place.believed |= {name}
         place.quorum.heard(Member(name, name, name, 1, "", "", 1, seats=self.nodes[name].seats))
+        if any(one.node_id == name and place.quorum.went_elsewhere(one) for one in place.plan):
+            place.plan = ()
 
 
 def _twin(quorum: Quorum) -> Quorum:

@@ -138,9 +138,10 @@ class KeptRound:
 
 def _same(one: Assignment, other: Assignment) -> bool:
     """Places in one and the same round."""
-    return (one.round, one.world, one.master_addr, one.master_port) == (
+    return (one.round, one.world, one.master_addr, one.master_port, one.begun) == (
         other.round,
         other.world,
         other.master_addr,
         other.master_port,
+        other.begun,
     )

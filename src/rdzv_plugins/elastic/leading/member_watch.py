@@ -45,7 +45,7 @@ class MemberWatch:
         node = member.node_id
         if node in self._gone:
             return False
-        where = (member.machine, member.address, member.public, member.listens, member.leaving)
+        where = (member.machine, member.address, member.public, member.listens, member.moves, member.leaving)
         if self._said.get(node) == where:
             return True
         self._said[node] = where

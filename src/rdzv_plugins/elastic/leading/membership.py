@@ -24,7 +24,8 @@ The invariants I1 to I7 that it keeps are in docs/explanation/elastic-rendezvous
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -109,10 +110,14 @@ class Membership:
         self._finishing = False  # a node of the round was done and has left
         self._all_known = self._step != "complete"  # nobody is welcome before all are known who have a place
         self._kept = KeptRound(rules.back, {n: a for n, a in held.items() if a.is_place}) if declared is None else None
-        self._quorum = Quorum(self._places) if rules.majority else None
+        self._begun = uuid.uuid4().hex if rules.majority else ""
+        """Whose rounds these are: another leader may give the same numbers at another endpoint."""
+        given_up = {each.begun for each in held.values() if each.begun and each.round > self._declared.number}
+        self._quorum = Quorum(self._places, {self._begun, *given_up}) if rules.majority else None
         self._gather_by: float | None = None
         """Several endpoints: the nodes of a round that was declared elsewhere wait for each other until then."""
-        self._gathered = declared is not None
+        self._gathered = self._declared.number
+        """The round for whose nodes nothing is waited for any more."""
         self._out_assignments: dict[str, Assignment] = {}
         self._out_round: Round | None = None
 
@@ -148,14 +153,22 @@ class Membership:
             return
         if self._kept is not None:
             self._kept.take(member, now)
+        if self._quorum is not None and node in self._plan and self._quorum.went_elsewhere(self._plan[node]):
+            self._give_up()
         if member.kept is not None:
             return  # it works, or has not heard yet that it is not to
         if node not in self._places or member.after >= self._declared.number:
             self._join(member, now)
         if self._step == "serve" and node in self._plan and member.store and member.store[0] == self._number:
             self._place(member.store, now)
-        elif self._step == "reach" and node in self._to_reach and member.reached == self._number:
+        elif self._step == "reach" and node in self._to_reach and self._tells_of_plan(member):
             self._has_reached(member, now)
+
+    def _tells_of_plan(self, member: Member) -> bool:
+        """Whether it has dialled the store of the round that is being formed, with or without success."""
+        if member.reached != self._number or self._quorum is None or member.unreachable:
+            return member.reached == self._number
+        return self._quorum.has_reached(self._plan[member.node_id])
 
     def gone(self, node: str, now: float, how: str = "lost", reason: str = "") -> None:
         """A member's key has gone, or the member leaves. Once it has left, its key's end is no news."""
@@ -278,7 +291,8 @@ class Membership:
         quorum.heard(member)
         if member.leaving:
             quorum.stays(member.node_id)
-        if not self._gathered and self._gather_by is None and any(seat.complete for seat in member.seats):
+        known = max(self._gathered, self._declared.number)
+        if self._gather_by is None and any(seat.complete and seat.round > known for seat in member.seats):
             self._gather_by = now + self._rules.back
 
     def _gathers(self, now: float) -> bool:
@@ -286,7 +300,7 @@ class Membership:
         if self._gather_by is None or self._quorum is None:
             return False
         if now >= self._gather_by or self._quorum.all_come(self._roster.waiting, self.members):
-            self._gather_by, self._gathered = None, True
+            self._gather_by, self._gathered = None, self._quorum.last(self.members)
             return False
         return True
 
@@ -388,28 +402,35 @@ class Membership:
         self._roster.leave_out(node, why, self._number, late=late, after=after)
 
     def _begin(self, now: float) -> None:
+        quorum, newest = self._quorum, 0
+        if quorum is not None and (not self._places or quorum.last(self.members) > self._declared.number):
+            self._former = Former(quorum.former(self.members))
         # who could not dial the last store will hardly reach the next one: not if there are enough others
-        without = self._roster.cannot if self._enough(len(self._roster.cannot)) else ()
-        willing = self._roster.waiting.difference(without)
-        waiting = [member for node, member in self.members.items() if node in willing]
-        newest = 0
-        if self._quorum is not None and not self._places:
-            self._former = Former(self._quorum.former(self.members))
-        chosen = choose(waiting, self._former, self._rules.max_nodes)
-        if self._quorum is not None:
-            if not self._quorum.has([member.node_id for member in chosen], self.members):
+        chosen = self._choose(self._roster.cannot if self._enough(len(self._roster.cannot)) else ())
+        if quorum is not None:
+            if not quorum.has([member.node_id for member in chosen], self.members):
+                chosen = self._choose()
+            if not quorum.has([member.node_id for member in chosen], self.members):
                 return
-            newest = self._quorum.newest(self.members)
+            newest = quorum.newest(self.members)
+            quorum.begin(member.node_id for member in chosen)
         # a service that has lost its memory numbers on from what its members were in, also if they have not left it yet
         heard = self._kept.number if self._kept is not None else 0
         self._number = max(self._number, heard, newest, *(_newest(member) for member in chosen)) + 1
         self._plan = plan(self._number, chosen, self._former, self._order)
+        if self._begun:
+            self._plan = {n: _with(a, begun=self._begun) for n, a in self._plan.items()}
         self._step, self._act_by = "serve", now + self._rules.rejoin
         if self._kept is not None:
             self._kept.begin(self._plan)
         first = next(iter(self._plan.values()))
         publish = other_address(self.members[first.node_id], chosen, self.members.values())
         self._out_assignments[first.node_id] = _with(first, publish=publish)
+
+    def _choose(self, without: Collection[str] = ()) -> list[Member]:
+        willing = self._roster.waiting.difference(without)
+        waiting = [member for node, member in self.members.items() if node in willing]
+        return choose(waiting, self._former, self._rules.max_nodes)
 
     def _place(self, store: tuple[int, str, int], now: float) -> None:
         """Rank 0 serves the store: everybody learns its place."""
@@ -453,6 +474,7 @@ class Membership:
                 len(self._places),
                 master_addr=first.master_addr,
                 master_port=first.master_port,
+                begun=first.begun,
                 server=self._server_rank(),
             )
         )

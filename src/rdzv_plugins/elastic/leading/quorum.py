@@ -22,7 +22,8 @@ Which = tuple[int, int, str]
 
 def seat_of(place: Assignment, *, complete: bool) -> Seat:
     """What a node carries of its place in a round."""
-    return Seat(place.round, place.rank, place.world, f"{place.master_addr} {place.master_port}", complete)
+    where = f"{place.master_addr} {place.master_port} {place.begun}"
+    return Seat(place.round, place.rank, place.world, where, complete)
 
 
 def seats_reached(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...]:
@@ -34,13 +35,20 @@ def seats_reached(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...
 class Quorum:
     """What one leader knows of the rounds that bind it. Not thread-safe."""
 
-    def __init__(self, places: Mapping[str, Assignment]) -> None:
-        """``places``: of the newest round that was declared here, by node."""
+    def __init__(self, places: Mapping[str, Assignment], ours: Collection[str] = ()) -> None:
+        """``places``: of the newest round that was declared here, by node.
+
+        ``ours``: by whom rounds were begun here (``Assignment.begun``) that nobody but this leader could declare: what
+        it has not declared never was complete, and does not bind it.
+        """
+        self._ours = frozenset(ours)
         self._heard: dict[str, tuple[Seat, ...]] = {}
         self._stay: set[str] = set()
         """The nodes that take part nowhere any more, and were members here when they went."""
         self._gone: dict[Which, set[int]] = {}
         self._here: dict[str, Seat] = {}
+        self._brought: dict[str, frozenset[Which]] = {}
+        """The rounds that the nodes of the one that is being formed had reached before it was begun."""
         self.declare(places)
 
     def declare(self, places: Mapping[str, Assignment]) -> None:
@@ -48,6 +56,26 @@ class Quorum:
         if places:
             self._here = {node: seat_of(place, complete=True) for node, place in places.items()}
             self._stay.intersection_update(places)
+
+    def begin(self, chosen: Iterable[str]) -> None:
+        """A round of these is being formed from now on."""
+        self._brought = {node: frozenset(_which(seat) for seat in self._heard.get(node, ())) for node in chosen}
+
+    def went_elsewhere(self, planned: Assignment) -> bool:
+        """Whether the node has reached another round since the one in which it has this place was begun.
+
+        Then it was a member at another place meanwhile, and has come back before the end of its session was heard. What
+        it has reached may have been complete, and was not counted. Rounds that this leader has given up never were.
+        """
+        brought = self._brought.get(planned.node_id, frozenset())
+        return any(
+            _which(seat) not in brought and not self._is_ours(seat) for seat in self._heard.get(planned.node_id, ())
+        )
+
+    def has_reached(self, planned: Assignment) -> bool:
+        """Whether the node carries this place: a number alone may be that of another round."""
+        mine = _which(seat_of(planned, complete=False))
+        return any(_which(seat) == mine for seat in self._heard.get(planned.node_id, ()))
 
     def heard(self, member: Member) -> None:
         """A member has come, or says something new of itself."""
@@ -64,6 +92,10 @@ class Quorum:
     def newest(self, members: Iterable[str]) -> int:
         """The highest number of a round that any of ``members`` has reached, or that was declared here."""
         return max((seat.round for seat in self._known(members)), default=0)
+
+    def last(self, members: Iterable[str]) -> int:
+        """The number of the newest round that any of ``members`` knows to have been complete, or that was one here."""
+        return max((seat.round for seat in self._known(members) if seat.complete), default=0)
 
     def knows(self, members: Collection[str]) -> bool:
         """Whether a round that was complete is known: there was one before."""
@@ -90,7 +122,7 @@ class Quorum:
 
     def former(self, members: Mapping[str, Member]) -> dict[str, Assignment]:
         """The places that ``members`` had in the newest complete round, as they say themselves."""
-        last = self._last(members)
+        last = self.last(members)
         return {
             node: Assignment(
                 seat.round,
@@ -115,9 +147,11 @@ class Quorum:
 
     def _votes(self, chosen: Collection[str], members: Collection[str]) -> list[tuple[Which, set[int]]]:
         """The rounds that bind: the last complete one, and what may have been complete since; who of them is here."""
-        last = self._last(members)
+        last = self.last(members)
         votes: dict[Which, set[int]] = {
-            _which(seat): set() for seat in self._known(members) if seat.round >= last and seat.world > 0
+            _which(seat): set()
+            for seat in self._known(members)
+            if seat.round >= last and seat.world > 0 and (seat.complete or not self._is_ours(seat))
         }
         for node in {*chosen, *self._stay}:
             for seat in self._seats(node):
@@ -125,8 +159,8 @@ class Quorum:
                     votes[_which(seat)].add(seat.rank)
         return sorted(votes.items(), reverse=True)
 
-    def _last(self, members: Iterable[str]) -> int:
-        return max((seat.round for seat in self._known(members) if seat.complete), default=0)
+    def _is_ours(self, seat: Seat) -> bool:
+        return seat.where.rpartition(" ")[2] in self._ours
 
     def _known(self, members: Iterable[str]) -> Iterator[Seat]:
         yield from self._here.values()

@@ -27,6 +27,7 @@ class Dial:
     """On the reactor's thread only. ``on_answer`` is called once at most, ``on_end`` once, neither from ``start``."""
 
     def __init__(self, peer: Peer, on_answer: Callable[[], None], on_end: Callable[[Outcome], None]) -> None:
+        self._name = peer.name or peer.node_id
         self._peer, self._on_answer, self._on_end = peer, on_answer, on_end
         self._expected = self._heard = b""
         self._connecting, self._over = True, False
@@ -115,12 +116,12 @@ class Dial:
             return
         try:
             there, here = self._socket.getpeername(), self._socket.getsockname()
-            self._socket.send(hello(self._peer.node_id))
+            self._socket.send(hello(self._name))
         except OSError:
             self._end("unclear")
             return
         self._connecting = False
-        self._expected = answer(self._peer.node_id, there, here)
+        self._expected = answer(self._name, there, here)
         reactor().watch_room(self, False)
 
     def _end(self, outcome: Outcome) -> None:

@@ -15,12 +15,13 @@ WATCHERS = 16
 
 
 class LeaderWatch:
-    """``on_gone`` is called with the key of a leader whose process is proved gone, and its node. Thread-safe.
+    """``on_gone`` is called with the key of a leader whose process is proved gone, its node, and how often this watch
+    had started again when the proof came. Thread-safe.
 
     It is called on the thread of the process' connections, and returns at once.
     """
 
-    def __init__(self, on_gone: Callable[[KeyValue, str], None], *, until_proved: bool = False) -> None:
+    def __init__(self, on_gone: Callable[[KeyValue, str, int], None], *, until_proved: bool = False) -> None:
         """``until_proved``: one that leads no more is watched on: the proof may yet come."""
         self._until_proved = until_proved
         self._earlier: dict[str, KeyValue] = {}
@@ -31,6 +32,7 @@ class LeaderWatch:
         self._node = ""
         self._watch: PeerWatch | None = None
         self._closed = False
+        self._moves = 0
 
     def follow(self, leads: Callable[[], KeyValue | None], me: Member) -> None:
         """Watch the node whose key ``leads`` returns, and nobody else; None: nobody.
@@ -64,6 +66,7 @@ class LeaderWatch:
     def start_again(self) -> None:
         """Forget who led: this node is a member elsewhere, and what is proved of them is of no use there."""
         with self._lock:
+            self._moves += 1
             self._leader = None
             for node in (self._node, *self._earlier):
                 if node and self._watch is not None:
@@ -83,4 +86,5 @@ class LeaderWatch:
             leader = self._leader if node == self._node else self._earlier.pop(node, None)
             if leader is None or self._closed:
                 return
-        self._on_gone(leader, node)
+            moves = self._moves
+        self._on_gone(leader, node, moves)

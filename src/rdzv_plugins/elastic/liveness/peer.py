@@ -22,6 +22,8 @@ class Listening(Protocol):
     def public(self) -> str: ...
     @property
     def listens(self) -> int: ...
+    @property
+    def moves(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Peer:
     node_id: str
     host: str
     port: int
+    name: str = ""
+    """By which it answers there, if that is not its id."""
 
 
 def peer_of(other: Listening, machine: str) -> Peer | None:
@@ -43,4 +47,12 @@ def peer_of(other: Listening, machine: str) -> Peer | None:
         ipaddress.ip_address(host)
     except ValueError:
         return None
-    return Peer(other.node_id, host, other.listens)
+    return Peer(other.node_id, host, other.listens, name_of(other.node_id, other.moves) if other.moves else "")
+
+
+def name_of(node_id: str, moves: int) -> str:
+    """By which a node answers at its own port: what is proved of it there holds for one of several endpoints.
+
+    So not by its id alone, as the next port that it opens may have the number of the one before.
+    """
+    return f"{node_id}.{moves}" if moves else node_id

@@ -25,17 +25,34 @@ class Carrying:
         seats = seats_reached(self._self.me.seats, place)
         return seats if len(seats) <= MOST_SEATS else None
 
-    def complete(self, place: Assignment, declared: Round) -> None:
-        """The round of ``place`` was complete: it is the last one, and nothing before it binds."""
+    def holds(self, place: Assignment) -> bool:
+        """Whether this node has said that it has reached the store of ``place``, and not of another of that number."""
+        return seats_reached(self._self.me.seats, place) == self._self.me.seats
+
+    def complete(self, place: Assignment, declared: Round) -> bool:
+        """Whether it is the round of ``place`` that was complete: then it is the last one, and nothing before it binds.
+
+        Another may have been declared with its number, as nodes have kept one from elsewhere. What is over may have
+        been either: then the seat stays undecided.
+        """
+        whose = declared.master_addr, declared.master_port, declared.begun
+        if declared.state != "complete" or whose != (place.master_addr, place.master_port, place.begun):
+            return False
         self._server = declared.server
         self._self.change(seats=(seat_of(place, complete=True),), gone=-1)
+        return True
 
     def has_moved(self) -> bool:
         """Whether the newest session is at another place than the one that was ``settled`` before."""
         return self._at not in (None, self._places.at)
 
     def settled(self) -> None:
-        """Nothing of this node is left at the place before."""
+        """Nothing of this node is left at the place before, and nothing of what it did there is said elsewhere.
+
+        One that was leaving says nothing more: its voice stays where it has said so, and is not to count twice.
+        """
         if self.has_moved():
-            self._self.change(gone=self._server if self._places.left_gone else -1)
+            self._self.change(gone=self._server if self._places.left_gone else -1, store=None)
+            if self._self.me.leaving:
+                self._self.silence()
         self._at = self._places.at

@@ -20,6 +20,7 @@ from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion, hello
 from rdzv_plugins.kvstore.sockets.reach import REFUSED, try_connect
+from rdzv_plugins.plain_text import printable
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,9 @@ _PLACE = "place/"
 
 _DIAL_S, _OPEN_S, _ASK_S = 2.0, 3.0, 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_LASTS_S = 1.0
+"""A session that has lasted for so long was no fault of the place."""
+_LONGEST_LIST = 512
 _PATIENCE_S = 15.0
 """Seconds after which it is said, once, that a place cannot be reached."""
 
@@ -37,8 +41,15 @@ class Outlook:
     """A thread until ``close``. ``on_change`` is called on any thread, and returns at once."""
 
     def __init__(
-        self, endpoint: Endpoint, service: NativeCoordination, ttl: float, on_change: Callable[[], None]
+        self,
+        endpoint: Endpoint,
+        service: NativeCoordination,
+        ttl: float,
+        on_change: Callable[[], None],
+        places: Sequence[str],
     ) -> None:
+        """``places``: all of them, as this node was given them."""
+        self._places = tuple(places)
         self.endpoint, self._service, self._ttl, self._on_change = endpoint, service, ttl, on_change
         self.sight = Sight()
         self.error: RdzvError | None = None
@@ -49,6 +60,7 @@ class Outlook:
         self.closed = False
         """The newest session there was closed by the server, in order."""
         self._again = threading.Event()  # the session has ended, or is doubted
+        self._hurry = threading.Event()  # it is doubted, or looked at no longer: no pause
         self._closed = False
         self._since: float | None = time.monotonic()
         self._reason = ""
@@ -58,6 +70,7 @@ class Outlook:
         """Look again from the beginning: nothing is taken for seen before that."""
         with self._lock:  # the session is closed once it was dialled again: its own end may say how the server ended
             self._doubted, self._session, self.sight = self._session or self._doubted, None, Sight()
+        self._hurry.set()
         self._again.set()
         self._on_change()
 
@@ -72,7 +85,7 @@ class Outlook:
     def remember(self, key: str, value: str) -> str:
         """Have ``key`` remembered there if it is not; returns what is.
 
-        Raises ``ConnectionLost`` or ``TimeoutError``.
+        Raises ``ConnectionLost``, ``TimeoutError``, or ``RdzvError`` where the place refuses to.
         """
         session = self._session
         if session is None:
@@ -84,6 +97,7 @@ class Outlook:
     def close(self) -> None:
         """Look no longer. May be repeated."""
         self._closed = True
+        self._hurry.set()
         self._again.set()
         with self._lock:
             session, self._session = self._session, None
@@ -93,19 +107,24 @@ class Outlook:
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE_S
-        while not self._closed:
+        while True:
+            self._hurry.clear()
             self._again.clear()
+            if self._closed:
+                return
             try:
                 self._open()
-                pause, self._since, self.error = _FIRST_PAUSE_S, None, None
+                opened, self._since, self.error = time.monotonic(), None, None
                 self._again.wait()
-                continue
+                if time.monotonic() >= opened + _LASTS_S:
+                    pause = _FIRST_PAUSE_S
+                    continue
             except (EndpointUnreachable, TimeoutError) as error:
                 self._missed(refused=isinstance(error, _Refused), reason=str(error))
             except RdzvError as error:  # it serves another run, or all of them, and this one has no name
                 self.error = error
                 self._missed(refused=False, reason=str(error))
-            if self._again.wait(pause):
+            if self._hurry.wait(pause):
                 pause = _FIRST_PAUSE_S
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -135,7 +154,8 @@ class Outlook:
                 session.watch(prefix, lambda news: self._take(session, news), timeout=_ASK_S)
         except BaseException:
             session.close()
-            self._lost(None)
+            with self._lock:
+                self._session, self.sight = None, Sight()
             raise
 
     def _drop_doubted(self) -> None:
@@ -177,7 +197,8 @@ class Outlook:
                     declared = decode(Round, event.value)
                     self._see(session, round=declared.number, works=declared.state == "complete")
                 elif event.key == BORN:
-                    self._see(session, born=int(json.loads(event.value)))
+                    born, others = read_born(event.value, self._places)
+                    self._see(session, born=born, others=others)
                 elif event.key == BEGUN:
                     self._see(session, begun=True)
             except (ValueError, TypeError) as error:
@@ -190,6 +211,22 @@ class Outlook:
             before, self.sight = self.sight, replace(self.sight, **seen)  # type: ignore[arg-type]
         if self.sight != before:
             self._on_change()
+
+
+def say_born(place: int, places: Sequence[str]) -> str:
+    """What is remembered as ``BORN``: nodes with other lists, or in another order, see that theirs differs."""
+    return json.dumps({"at": places[place], "of": ",".join(places)})
+
+
+def read_born(text: bytes, places: Sequence[str]) -> tuple[int, str]:
+    """Where the first round is begun, by its number in ``places``, and ""; or -1, and whose list it is instead."""
+    try:
+        said = json.loads(text)
+        if said["of"] == ",".join(places):
+            return places.index(said["at"]), ""
+        return -1, printable(str(said["of"]), _LONGEST_LIST)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return -1, printable(text.decode(errors="replace"), _LONGEST_LIST)
 
 
 def _greet(connection: socket.socket) -> str:

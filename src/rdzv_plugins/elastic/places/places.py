@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from rdzv_plugins.clock import now
-from rdzv_plugins.elastic.places.outlook import BEGUN, BORN, Outlook
+from rdzv_plugins.elastic.places.outlook import BEGUN, BORN, Outlook, read_born, say_born
 from rdzv_plugins.elastic.places.sight import Choice, choose, is_better
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
+from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, SettingsDiffer
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.reporting import Reporting
 
@@ -30,6 +30,9 @@ _ALONE_S = 5.0
 """Seconds without a round that works, after which it is counted whether more nodes are at another place."""
 _NODES_PER_S = 500
 """The more nodes there are, the more seldom they are counted."""
+_SLACK_S = 1.0
+_OF_TTL = 1 / 3
+"""A server counts from the last it has heard: that may be so much later than what it has answered last."""
 
 
 class Places:
@@ -42,13 +45,15 @@ class Places:
         self, endpoints: Sequence[Endpoint], services: Sequence[NativeCoordination], own: int | None, ttl: float
     ) -> None:
         self._endpoints, self._services, self._own, self._ttl = tuple(endpoints), tuple(services), own, ttl
+        self._names = tuple(map(str, endpoints))
         self._changed = threading.Condition()
         self._version = 0
+        self._refusals: set[str] = set()
         self._outlooks: list[Outlook] = []
         self._session: NativeSession | None = None
         self._on_lost: Callable[[ConnectionLost], None] = lambda _: None
         self._free_at = -math.inf
-        """When the place that was left has surely ended this node's session there, as ``clock.now`` counts."""
+        """When the place that was left has ended this node's session there, unless it stood still; by ``clock.now``."""
         self._in_order = False  # it has closed the connection, while the session was alive
         self._in_time = False  # the connection has ended while the session was alive, and nobody is in between
         self._closed = False
@@ -68,12 +73,17 @@ class Places:
         """True while the place at which this node is a member is served by this process."""
         return self.at is not None and self.at == self._own
 
+    @property
+    def leaves_within(self) -> float:
+        """The most seconds until a lost place may be left."""
+        return self._ttl * (1 + _OF_TTL) + _SLACK_S
+
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> NativeSession:
         """As ``CoordinationBackend.open_session``, at the place where the run is, or is to be, served."""
         start = time.monotonic()
         if not self._outlooks:
             self._outlooks = [
-                Outlook(endpoint, service, self._ttl, self._wake)
+                Outlook(endpoint, service, self._ttl, self._wake, self._names)
                 for endpoint, service in zip(self._endpoints, self._services, strict=True)
             ]
             threading.Thread(target=self._watch, name="rdzv-places", daemon=True).start()
@@ -107,7 +117,7 @@ class Places:
             service.close()
 
     def __str__(self) -> str:
-        return ",".join(map(str, self._endpoints))
+        return ",".join(self._names)
 
     def _choose(self, waited: float) -> Choice:
         sights = [outlook.sight for outlook in self._outlooks]
@@ -134,12 +144,18 @@ class Places:
     def _claim(self, place: int) -> None:
         """Have all places that answer remember where the first round is begun, in their order; what is there stays."""
         for outlook in self._outlooks:
-            if outlook.sight.answers and outlook.sight.born < 0:
+            if outlook.sight.answers and outlook.sight.born < 0 and not outlook.sight.others:
                 try:
-                    place = int(outlook.remember(BORN, str(place)))
-                except (ConnectionLost, TimeoutError, ValueError) as error:
+                    born, others = read_born(outlook.remember(BORN, say_born(place, self._names)).encode(), self._names)
+                except (ConnectionLost, TimeoutError) as error:
                     logger.debug("claiming the first round at %s: %s", outlook.endpoint, error)
+                    return  # it may be remembered there
+                except RdzvError as error:
+                    self._note_refusal(error)
+                    continue
+                if others:
                     return
+                place = born
 
     def _join(self, place: int, ttl: float, on_lost: Callable[[ConnectionLost], None]) -> NativeSession | None:
         held: list[NativeSession] = []
@@ -147,7 +163,7 @@ class Places:
         def lost(error: ConnectionLost) -> None:
             session = held[0] if held else None
             if session is not None:
-                self._free_at = session.known_until
+                self._free_at = _free_at(session)
                 self._in_time = session.local_addr == session.seen_as and now() < session.known_until
                 self._in_order = error.closed
             self._session = None
@@ -200,7 +216,7 @@ class Places:
         where, there = self._endpoints[at], self._endpoints[better]
         if self._session is not session:
             return
-        self._session, self._free_at, self._in_time = None, session.known_until, False
+        self._session, self._free_at, self._in_time = None, _free_at(session), False
         session.close()
         works = self._outlooks[better].sight
         why = f"round {works.round} works at {there}" if works.works else f"more nodes are at {there}"
@@ -208,7 +224,7 @@ class Places:
 
     def _remember_begun(self) -> None:
         """Have all places remember that there was a round: no first one is begun any more."""
-        if not any(outlook.sight.round for outlook in self._outlooks):
+        if not (self.knows() or any(outlook.sight.round for outlook in self._outlooks)):
             return
         for outlook in self._outlooks:
             if outlook.sight.answers and not outlook.sight.begun:
@@ -216,13 +232,27 @@ class Places:
                     outlook.remember(BEGUN, "true")
                 except (ConnectionLost, TimeoutError) as error:
                     logger.debug("%s: %s", outlook.endpoint, error)
+                except RdzvError as error:
+                    self._note_refusal(error)
+
+    def _note_refusal(self, error: RdzvError) -> None:
+        """The place answers, and does not remember what it is to: it may be full. The others may do."""
+        if str(error) not in self._refusals:
+            self._refusals.add(str(error))
+            logger.warning("a place where this job can be served remembers nothing of it: %s", error)
 
     def _raise_errors(self) -> None:
-        """At the start a place of another run is a mistake; later it is one that does not answer."""
+        """At the start a place of another run is a mistake, or of another list; later it does not answer, or waits."""
         if self.at is None:
             for outlook in self._outlooks:
                 if outlook.error is not None:
                     raise outlook.error
+                if others := outlook.sight.others:
+                    raise SettingsDiffer(
+                        f"this node was started with other settings than the first node of the job at "
+                        f"{outlook.endpoint}: --rdzv-endpoint: here {self}, there {others}",
+                        remedy="Start all nodes with the same places, in the same order.",
+                    )
 
     def _why(self, choice: Choice) -> str:
         return f"{self._endpoints[choice.place]}: {choice.why}" if choice.place >= 0 else choice.why
@@ -235,3 +265,8 @@ class Places:
     def _wait(self, seen: int, timeout: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._version != seen or self._closed, timeout)
+
+
+def _free_at(session: NativeSession) -> float:
+    """When a server that runs has ended ``session``, of which nothing is heard any more."""
+    return session.known_until + _OF_TTL * session.ttl + _SLACK_S

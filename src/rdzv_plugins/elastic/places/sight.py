@@ -28,6 +28,8 @@ class Sight:
     members: int = 0
     born: int = -1
     """The place of which it is remembered here that the first round is begun there."""
+    others: str = ""
+    """A list of places that is not this node's: it was remembered here by who was given it."""
     begun: bool = False
     """It is remembered here that there was a round."""
 
