@@ -6,12 +6,12 @@ import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from kits.bench.bench_kit import find
+from msgspec import structs
 
 from rdzv_launcher.bench import _load
 from rdzv_launcher.bench.method.results import read_result
@@ -131,7 +131,7 @@ def test_what_the_keeper_says_is_heard_while_they_wait(leader) -> None:
     ],
 )
 def test_wrong_place_is_noticed(leader, change, error) -> None:
-    leader.tell(1, leader.ids, lambda place: replace(place, **change))
+    leader.tell(1, leader.ids, lambda place: structs.replace(place, **change))
     leader.nodes.join()
     with pytest.raises(_load.LoadError, match=error):
         leader.join(NODES)
@@ -182,7 +182,7 @@ def test_stranger_is_noticed(leader) -> None:
 def test_store_that_listens_late_is_dialled_again(leader) -> None:
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))  # nobody listens there yet
-        leader.tell(1, leader.ids, lambda each: replace(each, master_port=place.getsockname()[1]))
+        leader.tell(1, leader.ids, lambda each: structs.replace(each, master_port=place.getsockname()[1]))
         leader.nodes.join()
         leader.join(NODES - 1)
         with StoreServer(listen_fd=place.detach()):

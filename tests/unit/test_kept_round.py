@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, eventually, in_round
 from kits.unit.membership_steps import Leader, node
 from kits.unit.memory_coordination import TimedSession
+from msgspec import structs
 
 from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.interfaces import Outcome
@@ -22,7 +22,7 @@ PLACES = {
 
 
 def keeper(name: str, **changes: Any) -> Member:
-    return node(name, after=4, reached=5, known=5, keeps=replace(PLACES[name], **changes))
+    return node(name, after=4, reached=5, known=5, keeps=structs.replace(PLACES[name], **changes))
 
 
 # the leader's part

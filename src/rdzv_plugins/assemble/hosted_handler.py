@@ -55,7 +55,8 @@ class HostedHandler:
         request = self._request
         level = logging.INFO if request.max_nodes > 1 else logging.DEBUG
         self._host.before_join(request)
-        logger.log(level, "run %s: joining at %s by %s", request.run_id, request.endpoint, request.backend)
+        at = f" at {request.endpoint}" if request.endpoint else ""
+        logger.log(level, "run %s: joining%s by %s", request.run_id, at, request.backend)
         info = _in_contract(self._inner.next_rendezvous())
         self._host.after_join(request, info)
         where = info.bootstrap_store_info

@@ -26,14 +26,14 @@ must not be able to run code on the nodes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import json
 import logging
-import types
-import typing
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
 
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.plain_text import printable
@@ -60,39 +60,53 @@ PROTOCOL = 4
 MOST_SEATS = 16
 """A node that has reached so many rounds without hearing of one that was complete reaches no more."""
 
-T = TypeVar("T")
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Rank = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+"""-1: none."""
+Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Workers = Annotated[int, Meta(ge=0, le=2**20)]
+Name = Annotated[str, Meta(max_length=512)]
+Sentence = Annotated[str, Meta(max_length=16384)]
+"""It may quote an error."""
+_SHOWN = 80
+"""The most characters that are quoted of a name in an error."""
 
 logger = logging.getLogger(__name__)
 
-_NO_DEFAULT = object()
+
+class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A value that nodes tell each other. Immutable, and equal to another of its kind with the same fields."""
 
 
-@dataclass(frozen=True)
-class Assignment:
+R = TypeVar("R", bound=Record)
+
+
+class Assignment(Record, frozen=True):
     """What the leader tells one node. ``rank`` and ``world`` count nodes."""
 
-    round: int
-    rank: int = -1
-    world: int = 0
-    node_id: str = ""
-    host: str = ""
-    machine: str = ""
-    pid: int = 0
-    address: str = ""
-    nproc: int = 0
-    node_rank: int | None = None
-    master_addr: str = ""
+    round: Count
+    rank: Rank = -1
+    world: Number = 0
+    node_id: Name = ""
+    host: Name = ""
+    machine: Name = ""
+    pid: Number = 0
+    address: Name = ""
+    nproc: Workers = 0
+    node_rank: Number | None = None
+    master_addr: Name = ""
     """The address of the workers' store. Empty: this node has rank 0, and is asked to serve it first."""
-    master_port: int = 0
-    publish: str = ""
+    master_port: Port = 0
+    publish: Name = ""
     """The address to publish for the store, where others cannot dial the node's own (it is loopback)."""
-    refused: str = ""
+    refused: Sentence = ""
     """Why the node cannot take part; empty if it can."""
-    left_out: str = ""
+    left_out: Sentence = ""
     """Why the others go on without the node for now, while it goes on waiting; empty if they do not."""
-    late_for: int = 0
+    late_for: Count = 0
     """The round that the node has not left behind, for which it is left out."""
-    begun: str = ""
+    begun: Name = ""
     """Several endpoints: by whom the round was begun; with its number no other's (the store's port may come again)."""
 
     @property
@@ -106,84 +120,81 @@ class Assignment:
         return _name(self.host, self.node_rank, self.pid)
 
 
-@dataclass(frozen=True)
-class Leading:
+class Leading(Record, frozen=True):
     """The node that leads, and where others see whether its process lives: as in its ``Member``."""
 
-    node_id: str
-    machine: str = ""
-    address: str = ""
-    public: str = ""
-    listens: int = 0
-    moves: int = 0
+    node_id: Name
+    machine: Name = ""
+    address: Name = ""
+    public: Name = ""
+    listens: Port = 0
+    moves: Count = 0
 
 
-@dataclass(frozen=True)
-class Seat:
+class Seat(Record, frozen=True):
     """A place in a round, as its node carries it from one place where nodes meet to another (``quorum``)."""
 
-    round: int
-    rank: int
-    world: int
-    where: str = ""
+    round: Count
+    rank: Rank
+    world: Number
+    where: Name = ""
     """The store of the round, and by whom it was begun: two that were begun with one number differ by it."""
     complete: bool = False
     """Whether the node has heard that the round was complete. If not, it may have been: the node has reached it."""
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(Record, frozen=True):
     """What a node says of itself."""
 
-    node_id: str
+    node_id: Name
     """Unique to one agent process."""
-    host: str
-    machine: str
+    host: Name
+    machine: Name
     """An id shared by all agents of one machine, and by no others."""
-    pid: int
-    address: str
+    pid: Number
+    address: Name
     """The address from which this node was seen to come: peers that took the same way can dial it."""
-    public: str
+    public: Name
     """The address of the interface with the default route: where ``address`` is loopback, and peers are elsewhere."""
-    nproc: int
-    listens: int = 0
+    nproc: Workers
+    listens: Port = 0
     """The port of its own at which others see whether its process lives (``liveness``); 0 if it has none."""
-    moves: int = 0
+    moves: Count = 0
     """Several endpoints: how often it has gone from one to another. At its own port it is another one each time."""
-    dialled: str = ""
+    dialled: Name = ""
     """The address at which it has reached the endpoint."""
-    node_rank: int | None = None
+    node_rank: Number | None = None
     """The node rank that the user has given, if any."""
     serves: bool = False
     """Whether it serves the endpoint."""
-    after: int = 0
+    after: Count = 0
     """The node waits for a round with a higher number than this."""
-    reason: str = ""
+    reason: Sentence = ""
     """Why it has left round ``after`` behind, or why it leaves the job."""
-    store: tuple[int, str, int] | None = None
+    store: tuple[Count, Name, Annotated[int, Meta(ge=1, le=65535)]] | None = None
     """(round, address, port) of the workers' store that it serves."""
-    reached: int = 0
+    reached: Count = 0
     """The round whose workers' store it has dialled."""
     outside: bool = False
     """Round ``reached`` works without this node, which wants to come in."""
-    unreachable: str = ""
+    unreachable: Sentence = ""
     """Why it could not dial the workers' store of round ``reached``."""
-    cut_off: int = 0
+    cut_off: Count = 0
     """The round whose workers' store its workers cannot reach any longer."""
-    done: int = 0
+    done: Count = 0
     """The round in which its workers have succeeded."""
-    probe: int = 0
+    probe: Count = 0
     """The probe that it asks for: a worker has failed, and it wants to know whether a node was lost."""
-    alive: int = 0
+    alive: Count = 0
     """The newest probe that it has answered."""
     leaving: Literal["", "done", "failed", "lost"] = ""
-    known: int = 0
+    known: Count = 0
     """The newest round of which it had heard when its session began: the service may know less."""
     keeps: Assignment | None = None
     """Its place in a round in which its workers still work, but which the service has forgotten."""
-    seats: tuple[Seat, ...] = ()
+    seats: Annotated[tuple[Seat, ...], Meta(max_length=MOST_SEATS)] = ()
     """Several endpoints: its place in its last complete round, and in all that it has reached since."""
-    gone: int = -1
+    gone: Rank = -1
     """Several endpoints: the rank of the node of that round which served the last one, and whose process is gone."""
 
     @property
@@ -197,46 +208,42 @@ class Member:
         return _name(self.host, self.node_rank, self.pid)
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(Record, frozen=True):
     """``complete``: its nodes work; ``over``: they stop their workers and join again; ``failed``: the job ends."""
 
-    number: int = 0
+    number: Count = 0
     state: Literal["none", "complete", "over", "failed"] = "none"
-    world: int = 0
-    reason: str = ""
+    world: Number = 0
+    reason: Sentence = ""
     cause: Literal["", "lost", "asked", "came"] = ""
     """Why it is over: a member was lost, a member asked for it, or a node has come."""
-    master_addr: str = ""
+    master_addr: Name = ""
     """The address of the workers' store: a node that wants to come in dials it first."""
-    master_port: int = 0
-    begun: str = ""
+    master_port: Port = 0
+    begun: Name = ""
     """Several endpoints: as in its places (``Assignment``)."""
-    server: int = -1
+    server: Rank = -1
     """Several endpoints: the rank of the node that serves the one at which this round was declared, if it has one."""
 
 
-@dataclass(frozen=True)
-class Finishing:
+class Finishing(Record, frozen=True):
     """A node of ``round`` was done and has left: the others are about to be."""
 
-    round: int = 0
-    by: str = ""
+    round: Count = 0
+    by: Name = ""
 
 
-@dataclass(frozen=True)
-class Notice:
+class Notice(Record, frozen=True):
     """Something about another node that people should know."""
 
-    text: str = ""
+    text: Sentence = ""
 
 
-@dataclass(frozen=True)
-class Probe:
+class Probe(Record, frozen=True):
     """``number`` counts up; ``answered`` once every node of ``round`` has shown a sign of life."""
 
-    number: int = 0
-    round: int = 0
+    number: Count = 0
+    round: Count = 0
     answered: bool = False
 
 
@@ -245,43 +252,27 @@ def _name(host: str, node_rank: int | None, pid: int) -> str:
     return f"{host} ({rank}pid {pid})"
 
 
-def encode(value: Any) -> bytes:
-    """A dataclass as compact JSON; fields that have their default are left out."""
-    return _ENCODER.encode(_told(value)).encode()
+def encode(value: Record) -> bytes:
+    """The value as compact JSON; fields that have their default are left out."""
+    return _ENCODER.encode(value)
 
 
-def decode(cls: type[T], text: bytes) -> T:
-    """The dataclass from its JSON, with its texts fit to be shown.
+def decode(cls: type[R], text: bytes) -> R:
+    """The value of that kind from its JSON, with its texts fit to be shown.
 
     Raises ``ValueError`` for anything else: what another version or a stranger wrote is not to fail later.
     """
-    data: Any = None
     try:
-        data = json.loads(text.decode())
-        if data.get("store"):
-            data["store"] = tuple(data["store"])
-        if data.get("keeps"):
-            data["keeps"] = decode(Assignment, json.dumps(data["keeps"]).encode())
-        if "seats" in data:
-            data["seats"] = tuple(decode(Seat, json.dumps(each).encode()) for each in data["seats"][:MOST_SEATS])
-        accepted = _accepted(typing.cast("Any", cls))
-        for name, value in data.items():
-            if not accepted[name](value):
-                raise ValueError(f"its {name} is {printable(repr(value), _SHOWN)}")
-            if type(value) is str and not value.isprintable():
-                data[name] = printable(value)
-        if not _required(typing.cast("Any", cls)) <= data.keys():
-            return cls(**data)  # which raises, with their names
-        # a frozen dataclass sets field by field, which takes longer than all of this; who leads reads thousands
-        made = object.__new__(cls)
-        vars(made).update(_defaults(typing.cast("Any", cls)) | data)
-        return made
-    except (KeyError, TypeError, AttributeError, RecursionError, ValueError) as error:
-        why = f"nothing is known of {error}" if isinstance(error, KeyError) else error
-        raise ValueError(f"not a {cls.__name__}{_whose(data)}: {why}") from None
+        value: R = _decoder(cls).decode(text)
+        shown = text.decode()
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise ValueError(f"not a {cls.__name__}{_whose(text)}: {printable(str(error), 2 * _SHOWN)}") from None
+    if "\\" in shown or not shown.isprintable():
+        value = _printable(value)
+    return value
 
 
-def readable(cls: type[T], held: Iterable[KeyValue]) -> Iterator[T]:
+def readable(cls: type[R], held: Iterable[KeyValue]) -> Iterator[R]:
     """Those of the values that can be read; a line in the log for each of the others."""
     for kv in held:
         try:
@@ -296,80 +287,31 @@ def restarts_of(held: Iterable[KeyValue]) -> dict[int, str]:
     return {int(number): value.decode(errors="replace") for number, value in rounds if number.isdecimal()}
 
 
-def _told(value: Any) -> dict[str, Any]:
-    defaults = _defaults(typing.cast("Any", type(value)))
-    return {name: each for name, each in vars(value).items() if each != defaults[name]}
-
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_told)
+_ENCODER = msgspec.json.Encoder()
 
 
 @functools.cache
-def _defaults(cls: Any) -> dict[str, Any]:
-    """Of each field; one without has an object that equals nothing."""
-    return {field.name: getattr(cls, field.name, _NO_DEFAULT) for field in fields(cls)}
+def _decoder(cls: type[R]) -> msgspec.json.Decoder[R]:
+    return msgspec.json.Decoder(cls)
 
 
-@functools.cache
-def _required(cls: Any) -> frozenset[str]:
-    """The fields without a default."""
-    return frozenset(name for name, default in _defaults(cls).items() if default is _NO_DEFAULT)
+def _printable(value: Any) -> Any:
+    """The value with no text that would steer a terminal."""
+    if isinstance(value, str):
+        return value if value.isprintable() else printable(value)
+    if isinstance(value, tuple):
+        return tuple(map(_printable, value))
+    if isinstance(value, Record):
+        return type(value)(*(_printable(getattr(value, name)) for name in value.__struct_fields__))
+    return value
 
 
-def _whose(data: Any) -> str:
+def _whose(text: bytes) -> str:
     """The node that it is about, as far as it says so."""
+    data: Any = None
+    with contextlib.suppress(msgspec.MsgspecError, RecursionError, ValueError):
+        data = msgspec.json.decode(text)
     known = [
         printable(f"{name} {data[name]}", _SHOWN) for name in ("host", "pid") if isinstance(data, dict) and name in data
     ]
     return f" ({', '.join(known)})" if known else ""
-
-
-@functools.cache
-def _accepted(cls: type) -> dict[str, Callable[[Any], bool]]:
-    """For each field of ``cls``, a check whether a value is acceptable."""
-    return {name: _check(name, hint) for name, hint in typing.get_type_hints(cls).items()}
-
-
-def _check(name: str, hint: Any) -> Callable[[Any], bool]:
-    if typing.get_origin(hint) is Literal:
-        choices = typing.get_args(hint)
-        return lambda value: type(value) is str and value in choices
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        checks = [_check(name, each) for each in typing.get_args(hint) if each is not types.NoneType]
-        return lambda value: value is None or any(check(value) for check in checks)
-    if typing.get_origin(hint) is tuple and typing.get_args(hint)[-1] is Ellipsis:
-        each_is = typing.get_args(hint)[0]
-        return lambda value: type(value) is tuple and all(type(each) is each_is for each in value)
-    if typing.get_origin(hint) is tuple:
-        parts = [_check(part, each) for part, each in zip(_OF_STORE, typing.get_args(hint), strict=True)]
-        return lambda value: (
-            type(value) is tuple
-            and len(value) == len(parts)
-            and all(check(each) for check, each in zip(parts, value, strict=True))
-        )
-    if hint is int:
-        least, most = _RANGES.get(name, _COUNT)
-        return lambda value: type(value) is int and least <= value <= most
-    if hint is str:
-        longest = _TEXT if name in _SENTENCES else _NAME
-        return lambda value: type(value) is str and len(value) <= longest
-    return lambda value: type(value) is hint
-
-
-_COUNT = (0, 2**53)
-_RANGES = {
-    "node_rank": (0, 2**31 - 1),
-    "rank": (-1, 2**31 - 1),
-    "gone": (-1, 2**31 - 1),
-    "server": (-1, 2**31 - 1),
-    "world": (0, 2**31 - 1),
-    "nproc": (0, 2**20),
-    "pid": (0, 2**31 - 1),
-    "port": (1, 65535),
-    "master_port": (0, 65535),
-    "listens": (0, 65535),
-}
-_OF_STORE = ("round", "address", "port")
-_SENTENCES = ("reason", "unreachable", "refused", "left_out", "text")
-_NAME, _TEXT, _SHOWN = 512, 16384, 80
-"""The most characters of a name, and of a sentence, which may quote an error; and what is quoted here."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import socket
@@ -12,6 +11,8 @@ import time
 import uuid
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
@@ -57,7 +58,7 @@ class Myself:
     def change(self, **changes: Any) -> None:
         """Write it with what is said next."""
         with self._saying:
-            self.me = dataclasses.replace(self.me, **changes)
+            self.me = replace(self.me, **changes)
 
     def say(self, *, during: Session | None = None, **changes: Any) -> None:
         """Change it, and write it however long that takes. A session that ends is enough: the next begins with it.
@@ -67,7 +68,7 @@ class Myself:
         with self._saying:
             if during is not None and self._link.session is not during:
                 return
-            self.me = dataclasses.replace(self.me, **changes)
+            self.me = replace(self.me, **changes)
             self._write()
 
     def say_cut_off(self, round_: int, reason: str) -> bool:
@@ -75,16 +76,16 @@ class Myself:
         with self._saying:
             if self.me.after >= round_ or self.me.done == round_:
                 return False
-            self.me = dataclasses.replace(self.me, after=round_, cut_off=round_, reason=reason)
+            self.me = replace(self.me, after=round_, cut_off=round_, reason=reason)
             self._write()
             return True
 
     def say_kept(self, place: Assignment, known: int) -> None:
         """Tell a service without memory that it keeps its place, if it has not left that round in the meantime."""
         with self._saying:
-            self.me = dataclasses.replace(self.me, keeps=place, known=known, probe=0, alive=0)
+            self.me = replace(self.me, keeps=place, known=known, probe=0, alive=0)
             if self.me.kept is None:
-                self.me = dataclasses.replace(self.me, keeps=None)
+                self.me = replace(self.me, keeps=None)
             self._write()
 
     def say_once(self, timeout: float, **changes: Any) -> None:
@@ -93,7 +94,7 @@ class Myself:
         if not self._saying.acquire(timeout=max(0.0, timeout)):  # somebody else insists
             return
         try:
-            self.me = dataclasses.replace(self.me, **changes)
+            self.me = replace(self.me, **changes)
             session = self._link.session
             if session is not None and self.me.address and not self._silent:
                 session.put(self._item(), ephemeral=True, timeout=max(0.1, start + timeout - time.monotonic()))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
@@ -76,7 +77,7 @@ class Leader:
         return out
 
     def say(self, name: str, **changes: Any) -> Decisions:
-        return self.hear(replace(self.members[name], **changes))
+        return self.hear(structs.replace(self.members[name], **changes))
 
     def serve(self) -> Decisions:
         """Rank 0 serves the store."""

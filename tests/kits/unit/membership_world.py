@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from kits.unit.many_worlds import shallow
 from kits.unit.membership_checks import Checks
 from kits.unit.membership_parts import Lead, Node, Told
@@ -146,10 +148,10 @@ class World:
         node.cut = node.stuck = False
         self.checks.left_done.pop(name, None)
         kept = node.kept if node.mode == "working" and self.declared == Round() else None
-        node.me = replace(node.me, known=node.newest, keeps=kept)
+        node.me = structs.replace(node.me, known=node.newest, keeps=kept)
         if node.mode == "working" and kept is None:
             node.mode = "joining"
-            node.me = replace(node.me, **self._fresh(node))
+            node.me = structs.replace(node.me, **self._fresh(node))
         self._connect(node)
 
     def repeat(self, name: str, which: int) -> None:
@@ -316,7 +318,7 @@ class World:
     # what a node does
 
     def _say(self, node: Node, **changes: Any) -> None:
-        node.me = replace(node.me, **changes)
+        node.me = structs.replace(node.me, **changes)
         node.said.append(node.me)
         self._write(node.name, node.me)
 

@@ -29,6 +29,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec.structs import replace
+
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.elastic.leading import facts
 from rdzv_plugins.elastic.leading.kept_round import KeptRound
@@ -419,13 +421,13 @@ class Membership:
         self._number = max(self._number, heard, newest, *(_newest(member) for member in chosen)) + 1
         self._plan = plan(self._number, chosen, self._former, self._order)
         if self._begun:
-            self._plan = {n: _with(a, begun=self._begun) for n, a in self._plan.items()}
+            self._plan = {n: replace(a, begun=self._begun) for n, a in self._plan.items()}
         self._step, self._act_by = "serve", now + self._rules.rejoin
         if self._kept is not None:
             self._kept.begin(self._plan)
         first = next(iter(self._plan.values()))
         publish = other_address(self.members[first.node_id], chosen, self.members.values())
-        self._out_assignments[first.node_id] = _with(first, publish=publish)
+        self._out_assignments[first.node_id] = replace(first, publish=publish)
 
     def _choose(self, without: Collection[str] = ()) -> list[Member]:
         willing = self._roster.waiting.difference(without)
@@ -435,7 +437,7 @@ class Membership:
     def _place(self, store: tuple[int, str, int], now: float) -> None:
         """Rank 0 serves the store: everybody learns its place."""
         _, address, port = store
-        self._plan = {n: _with(a, master_addr=address, master_port=port) for n, a in self._plan.items()}
+        self._plan = {n: replace(a, master_addr=address, master_port=port) for n, a in self._plan.items()}
         if self._kept is not None:
             self._kept.begin(self._plan)
         self._step, self._to_reach, self._act_by = "reach", set(self._plan), now + self._rules.rejoin
@@ -527,7 +529,3 @@ class Membership:
 def _newest(member: Member) -> int:
     """The newest round in which it has done anything."""
     return max(member.after, member.reached, member.store[0] if member.store else 0)
-
-
-def _with(assignment: Assignment, **changes: object) -> Assignment:
-    return Assignment(**{**vars(assignment), **changes})

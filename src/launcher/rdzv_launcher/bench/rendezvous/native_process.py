@@ -16,6 +16,8 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from msgspec import structs
+
 from rdzv_launcher.bench.method.readings import private_mib
 from rdzv_launcher.bench.processes.hosts import Machine, inside
 from rdzv_launcher.bench.processes.load import load_module
@@ -91,12 +93,12 @@ class NativeProcess:
         endpoint = parse_endpoint(request.endpoint, None)
         address = _address_towards(endpoint.host)
         public = default_address() if is_loopback_address(address) else address
-        me = dataclasses.replace(handler._self.me, address=address, public=public, dialled=endpoint.host)
+        me = structs.replace(handler._self.me, address=address, public=public, dialled=endpoint.host)
         nodes = []
         for number in self._numbers:
             node = uuid.uuid4().hex
             source = _own_loopback(number) if is_loopback_address(address) else ""
-            mine = dataclasses.replace(me, node_id=node, address=source or address)
+            mine = structs.replace(me, node_id=node, address=source or address)
             nodes.append((node, encode(mine).decode().removesuffix("}"), source))
         settings = json.dumps(handler._link._settings)
         return cast(

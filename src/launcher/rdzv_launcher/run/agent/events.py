@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from rdzv_plugins.interfaces import Failure
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """``Join`` is done: this node has its place in a complete round, and its workers have their ranks."""
 
     node_rank: int
 
 
-@dataclass(frozen=True)
-class RoundOver:
+class RoundOver(Struct, frozen=True):
     """``Join`` came to nothing: the round was over before the ranks were known."""
 
 
-@dataclass(frozen=True)
-class DoneWithout:
+class DoneWithout(Struct, frozen=True):
     """``Join`` came to nothing: the job is done without this node, which was a spare, or was left out at last."""
 
 
-@dataclass(frozen=True)
-class StartFailed:
+class StartFailed(Struct, frozen=True):
     """``Start`` came to nothing: none of the workers runs, and nothing that they have started."""
 
     error: Exception
 
 
-@dataclass(frozen=True)
-class WorkerEnded:
+class WorkerEnded(Struct, frozen=True):
     """A worker has ended. Its end is told once, and before the ``GroupEnded`` of its generation."""
 
     generation: int
@@ -44,20 +40,17 @@ class WorkerEnded:
     """Negative for a signal, as in ``subprocess``."""
 
 
-@dataclass(frozen=True)
-class GroupEnded:
+class GroupEnded(Struct, frozen=True):
     """All workers of a generation have ended, and with them all that was left in their sessions."""
 
     generation: int
 
 
-@dataclass(frozen=True)
-class Fenced:
+class Fenced(Struct, frozen=True):
     """This node's session has ended, and its workers were killed for that: their ends are no failures."""
 
 
-@dataclass(frozen=True)
-class Stuck:
+class Stuck(Struct, frozen=True):
     """A worker has been in uninterruptible sleep (state D) for too long."""
 
     local_rank: int
@@ -65,8 +58,7 @@ class Stuck:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Hung:
+class Hung(Struct, frozen=True):
     """No worker of the job has made progress for as long as the user gives them."""
 
     generation: int
@@ -75,29 +67,25 @@ class Hung:
     """The worker that is different, of whatever node."""
 
 
-@dataclass(frozen=True)
-class NodesWait:
+class NodesWait(Struct, frozen=True):
     """While the workers run: the nodes of the round change, or another node restarts its workers."""
 
 
-@dataclass(frozen=True)
-class PeersAnswered:
+class PeersAnswered(Struct, frozen=True):
     """The answer to ``AskPeers``."""
 
     lost: bool
     """The workers have failed because a node was lost."""
 
 
-@dataclass(frozen=True)
-class RestartAllowed:
+class RestartAllowed(Struct, frozen=True):
     """An answer to ``CountRestart``: the workers may be restarted."""
 
     delay: float = 0.0
     """So many seconds later."""
 
 
-@dataclass(frozen=True)
-class RestartRefused:
+class RestartRefused(Struct, frozen=True):
     """An answer to ``CountRestart``: the job ends here, although this node has restarts left."""
 
     failure: Failure
@@ -110,8 +98,7 @@ class RestartRefused:
     """What all nodes end with; 0: the code of the failure."""
 
 
-@dataclass(frozen=True)
-class CauseFound:
+class CauseFound(Struct, frozen=True):
     """The answer to ``FindCause``: the worker that failed first over all nodes."""
 
     failure: Failure
@@ -119,37 +106,31 @@ class CauseFound:
     """The failure in a sentence."""
 
 
-@dataclass(frozen=True)
-class BarrierOver:
+class BarrierOver(Struct, frozen=True):
     """``WaitAtBarrier`` is over: all are done, or those who are not are no longer waited for."""
 
 
-@dataclass(frozen=True)
-class MustRunAgain:
+class MustRunAgain(Struct, frozen=True):
     """In the exit barrier: another node restarts its workers, so those of this one have to run again, too."""
 
 
-@dataclass(frozen=True)
-class Stayed:
+class Stayed(Struct, frozen=True):
     """``Stay`` is over: nobody needs this node any more."""
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """Whatever was asked of the rendezvous has raised: it has failed, was closed, or the job has ended elsewhere."""
 
     error: Exception
 
 
-@dataclass(frozen=True)
-class SignalArrived:
+class SignalArrived(Struct, frozen=True):
     """This process got a signal that it handles."""
 
     number: signal.Signals
 
 
-@dataclass(frozen=True)
-class NoticeAnswered:
+class NoticeAnswered(Struct, frozen=True):
     """What has come of ``GiveNotice``, so far; may come several times."""
 
     go_on: bool
@@ -158,13 +139,11 @@ class NoticeAnswered:
     """The workers of all nodes have saved what they wanted to."""
 
 
-@dataclass(frozen=True)
-class GraceOver:
+class GraceOver(Struct, frozen=True):
     """The time that ``GiveNotice`` gave the workers is over."""
 
 
-@dataclass(frozen=True)
-class TimePassed:
+class TimePassed(Struct, frozen=True):
     """The time that ``Decisions.wake_at`` named has come."""
 
 

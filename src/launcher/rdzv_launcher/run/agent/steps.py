@@ -8,19 +8,18 @@ signal has come in between.
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from rdzv_plugins.interfaces import Failure, Outcome
 
 
-@dataclass(frozen=True)
-class Join:
+class Join(Struct, frozen=True):
     """Join a round and exchange ranks: ``Joined``, ``RoundOver`` or ``DoneWithout``."""
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(Struct, frozen=True):
     """Start all workers of this node. Answered only if that is not possible, by ``StartFailed``."""
 
     generation: int
@@ -29,24 +28,21 @@ class Start:
     """How many of --max-restarts are used; a start after a change of membership uses none."""
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     """Tell the others, without waiting for it, that this worker has failed, the first one of its generation here."""
 
     local_rank: int
     exit_code: int
 
 
-@dataclass(frozen=True)
-class ReportHang:
+class ReportHang(Struct, frozen=True):
     """Tell the others, without waiting for it, that the job hangs: it counts as the first failure of the round."""
 
     failure: Failure
     """The worker that is different, of whatever node."""
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """Send the workers, and what is left in their sessions, a signal."""
 
     number: signal.Signals
@@ -54,18 +50,15 @@ class Stop:
     """Those that have not ended after so long are killed."""
 
 
-@dataclass(frozen=True)
-class Kill:
+class Kill(Struct, frozen=True):
     """SIGKILL for all that this agent has started, at once."""
 
 
-@dataclass(frozen=True)
-class AskPeers:
+class AskPeers(Struct, frozen=True):
     """The workers have failed: was a node lost? ``PeersAnswered``."""
 
 
-@dataclass(frozen=True)
-class CountRestart:
+class CountRestart(Struct, frozen=True):
     """The workers have failed by themselves, and this node has a restart left: is there one for the job?
 
     ``RestartAllowed`` or ``RestartRefused``. The fields are those of ``FindCause``.
@@ -75,8 +68,7 @@ class CountRestart:
     exit_code: int
 
 
-@dataclass(frozen=True)
-class FindCause:
+class FindCause(Struct, frozen=True):
     """The job fails here: by which worker? ``CauseFound``, or ``Failed`` if it is that a node was lost.
 
     ``local_rank`` and ``exit_code`` are of the first failure on this node.
@@ -86,18 +78,15 @@ class FindCause:
     exit_code: int
 
 
-@dataclass(frozen=True)
-class WaitAtBarrier:
+class WaitAtBarrier(Struct, frozen=True):
     """The workers here have succeeded: wait for those of the others. ``BarrierOver`` or ``MustRunAgain``."""
 
 
-@dataclass(frozen=True)
-class Stay:
+class Stay(Struct, frozen=True):
     """Wait while others need what this node serves: ``Stayed``."""
 
 
-@dataclass(frozen=True)
-class GiveNotice:
+class GiveNotice(Struct, frozen=True):
     """Tell the workers of all nodes that this one is about to leave. Waits for nobody.
 
     ``NoticeAnswered`` tells what comes of it; ``GraceOver`` follows after ``seconds``, whatever the agent does then.
@@ -107,30 +96,26 @@ class GiveNotice:
     seconds: float
 
 
-@dataclass(frozen=True)
-class NoteLeaving:
+class NoteLeaving(Struct, frozen=True):
     """Tell the others, before the workers are stopped, that this node leaves: their workers will fail with these."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class Say:
+class Say(Struct, frozen=True):
     """A line for people."""
 
     text: str
     warning: bool = False
 
 
-@dataclass(frozen=True)
-class Leave:
+class Leave(Struct, frozen=True):
     """Tell the others how this node ends, and let go of the rendezvous."""
 
     outcome: Outcome
 
 
-@dataclass(frozen=True)
-class End:
+class End(Struct, frozen=True):
     """The last step: the process ends with ``exit_code``."""
 
     exit_code: int
