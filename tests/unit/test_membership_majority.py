@@ -8,6 +8,7 @@ import pytest
 from kits.unit.membership_steps import Leader, node
 
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat, decode, encode
+from rdzv_plugins.elastic.leading.membership import Membership
 from rdzv_plugins.elastic.leading.quorum import seats_reached
 
 BACK_S = 11.0
@@ -192,6 +193,53 @@ def test_place_that_served_an_earlier_round_waits_for_the_nodes_of_the_last():
     leader.lose("a")
     leader.join("b", "c")
     assert leader.number == 7, "the next one is waited for no longer"
+
+
+def test_last_round_binds_the_next_leader_also_when_all_its_places_are_overwritten():
+    """By those of a round that was begun and never complete, after which its nodes have gone elsewhere."""
+    leader = leader_of(*"abc")
+    leader.join(*"abc")
+    leader.serve()
+    assert {each.round for each in leader.assigned.values()} == {2}
+    for name in "de":
+        leader.hear(node(name))
+    newcomers = leader.successor(without=tuple("abc"))
+    newcomers.wait(1000)
+    assert newcomers.number == 2
+    assert "of round 1 have to be here, as the others may go on elsewhere: 0 of 3 are" in newcomers.machine.facts()
+
+
+def test_what_one_leader_declared_binds_the_next_whoever_has_heard_that_it_was_complete():
+    """Of what a leader has begun only what it cannot have declared is known to have come to nothing."""
+    leader = Leader(1, 5, last_call=0, back=BACK_S, majority=True)
+    leader.hear(*(from_elsewhere(name, rank, 5) for rank, name in enumerate("xyz")))
+    leader.wait(BACK_S)
+    leader.complete()
+    assert (leader.state, sorted(leader.ranks())) == ((6, "complete"), list("xyz"))
+    for rank, name in ((3, "v"), (4, "w")):
+        leader.come(from_elsewhere(name, rank, 5))
+    assert leader.state == (6, "over")
+    leader.join("x", "y", "z")
+    leader.serve()
+    assert sorted(leader.ranks()) == list("vwxyz")
+    other = leader.successor(without=("y", "z"))  # which go on elsewhere, and have heard that it was complete
+    other.wait(1000)
+    assert other.number == 7
+    assert "of round 6 have to be here, as the others may go on elsewhere: 1 of 3 are" in other.machine.facts()
+
+
+@pytest.mark.parametrize("how", ["heard", "remembered"])
+def test_who_knows_of_no_round_forms_none_where_there_was_one(how: str):
+    leader = Leader(1, 5, last_call=0, back=BACK_S, majority=True)
+    if how == "heard":
+        leader.hear(node("new"), from_elsewhere("a", 0, 3))
+        leader.lose("a")
+    else:
+        leader.machine = Membership(leader.rules, lambda _: None, has_begun=True)
+        leader.hear(node("new"))
+    leader.wait(1000)
+    assert leader.assigned == {}
+    assert "nobody is here who was in a round of it" in leader.machine.facts()
 
 
 def test_seats_are_told_and_strange_ones_refused():

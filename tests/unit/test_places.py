@@ -18,13 +18,13 @@ import pytest
 from rdzv_plugins.clock import now
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
 from rdzv_plugins.elastic.joining import Joining
-from rdzv_plugins.elastic.keys import Assignment, Member, Round
+from rdzv_plugins.elastic.keys import BEGUN, BORN, Assignment, Member, Round
 from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.places.carrying import Carrying
-from rdzv_plugins.elastic.places.outlook import BEGUN, BORN, Outlook, read_born, say_born
+from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
 from rdzv_plugins.elastic.places.places import Places
 from rdzv_plugins.elastic.places.sight import Sight, choose, is_better
 from rdzv_plugins.elastic.view import View
@@ -254,6 +254,20 @@ def test_round_was_complete_only_if_that_one_was_declared(declared: Round, mine:
     assert seats == ([(6, True)] if mine else [(5, False), (6, False)]), "undecided ones bind"
     assert (place == PLACE) is mine
     assert joining.round == (0 if declared.state == "complete" and not mine else 6)
+
+
+@pytest.mark.parametrize("came_back", [False, True])
+def test_node_that_has_reached_another_round_since_does_not_go_on_in_the_one_before(came_back: bool):
+    """It has come back before anybody has heard that it went; the other one may have been complete."""
+    since = Assignment(7, 1, 2, "a", master_addr="10.0.0.3", master_port=4000, begun="there")
+    carrying, myself, link, _ = carrying_of(PLACE, *[since] * came_back)
+    joining, told = joining_of(carrying, myself)
+    told.assignment, told.round = PLACE, Round(6, "complete", 3, "", "", "10.0.0.2", 4000, "here")
+    myself.change(reached=6)
+    assert joining._step(told) == (None if came_back else PLACE)
+    assert [(seat.round, seat.complete) for seat in myself.me.seats] == [(6, True), (7, False)][: 1 + came_back]
+    assert myself.me.after == (6 if came_back else 0)
+    assert len(link.said) == came_back, "the others are told that it does not"
 
 
 @pytest.mark.parametrize("leaving", ["", "done", "lost"])

@@ -213,16 +213,17 @@ class Joining:
                     self._milestones.tell(RoundEvent("reached", place.round, place.rank, place.world))
                 self._say_reached(place, unreachable)
         elif declared.number == place.round and declared.state in ("complete", "over"):
-            mine = self._carrying is None or self._carrying.complete(place, declared)
-            if declared.state == "complete" and not mine:
+            works, carrying = declared.state == "complete", self._carrying
+            if works and carrying is not None and not carrying.is_of(place, declared):
                 return None  # another one of that number: this node waits for the next
             self.round, self.place = place.round, place
-            if declared.state == "complete":
+            if works and (carrying is None or carrying.complete(place, declared)):
                 if place.rank == 0:
                     log_rank_table(session, place)
                 return place
             self._store.close(self.round)
-            self._self.say(after=self.round, store=None)  # it was over before this node had heard that it was complete
+            # it was over before this node had heard that it was complete, or this node has been elsewhere since
+            self._self.say(after=self.round, store=None)
         return None
 
     def _has_tried(self, place: Assignment) -> bool:

@@ -53,6 +53,8 @@ FAILURES = "failure/"
 RESTARTS = "restart/"
 ASKED = "all/asked/"
 ANSWERS = "answer/"
+BORN = "place/born"
+BEGUN = "place/begun"
 
 PROTOCOL = 4
 """The version of these keys. Nodes of different versions refuse each other."""

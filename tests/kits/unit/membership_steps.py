@@ -118,6 +118,8 @@ class Leader:
             self.round if self.round.number else None,
             self.assigned,
             last_call=self.rules.last_call,
+            back=self.rules.back,
+            majority=self.rules.majority,
         )
         other.members = {name: member for name, member in self.members.items() if name not in without}
         for member in other.members.values():

@@ -9,8 +9,8 @@ import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rdzv_plugins.elastic.keys import Assignment, Member, Seat
-from rdzv_plugins.elastic.leading.quorum import Quorum, seat_of, seats_reached
+from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat
+from rdzv_plugins.elastic.leading.quorum import Quorum, seat_of, seats_complete, seats_reached
 
 NOWHERE = -1
 
@@ -20,15 +20,15 @@ class Node:
     place: int = NOWHERE
     seats: tuple[Seat, ...] = ()
     alive: bool = True
-    moves: int = 0
-    """How often it has gone to another place."""
+    works: Assignment | None = None
+    """Its place in the round of which it has heard that it is complete, until it goes to another place."""
     said: bool = False
     """It has said that it leaves."""
 
 
 @dataclass
 class Place:
-    quorum: Quorum = field(default_factory=lambda: Quorum({}))
+    quorum: Quorum = field(default_factory=Quorum)
     believed: frozenset[str] = frozenset()
     """The members, as far as its leader has heard."""
     number: int = 0
@@ -36,10 +36,11 @@ class Place:
     reached: frozenset[str] = frozenset()
     complete: tuple[Assignment, ...] = ()
     """The places of the round that works, as far as its leader knows."""
-    moves: tuple[int, ...] = ()
-    """Of its nodes, when they reached it."""
     begun: str = ""
-    """Of its rounds: another one after each start without memory."""
+    """Of its rounds: another one after each start without memory, and for each leader."""
+    declared: Round = field(default_factory=Round)
+    held: dict[str, Assignment] = field(default_factory=dict)
+    """The newest place that each node was told."""
 
 
 class QuorumWorld:
@@ -48,20 +49,20 @@ class QuorumWorld:
     def __init__(self, nodes: int, newcomers: int, places: int, make: type[Quorum] = Quorum) -> None:
         self._make = make
         self.nodes = {f"n{number}": Node() for number in range(nodes + newcomers)}
-        self.places = [Place(make({}, (str(at),)), begun=str(at)) for at in range(places)]
+        self.places = [Place(make(ours=(str(at),)), begun=str(at)) for at in range(places)]
         first = [f"n{number}" for number in range(nodes)]
         plan = tuple(Assignment(1, rank, nodes, name, master_addr="0") for rank, name in enumerate(first))
         for name, seat in zip(first, plan, strict=True):
-            self.nodes[name] = Node(0, (seat_of(seat, complete=True),))
+            self.nodes[name] = Node(0, (seat_of(seat, complete=True),), works=seat)
             self._hear(0, name)
         zero = self.places[0]
-        zero.number, zero.complete, zero.moves = 1, plan, (0,) * nodes
-        zero.quorum.declare({place.node_id: place for place in plan})
+        zero.number, zero.plan, zero.held = 1, plan, {place.node_id: place for place in plan}
+        self.declare(0)
 
     def copy(self) -> QuorumWorld:
         twin = copy.copy(self)
         twin.nodes = {name: replace(node) for name, node in self.nodes.items()}
-        twin.places = [replace(place, quorum=_twin(place.quorum)) for place in self.places]
+        twin.places = [replace(place, quorum=_twin(place.quorum), held=place.held.copy()) for place in self.places]
         return twin
 
     def steps(self) -> list[tuple[str, Any]]:
@@ -74,7 +75,9 @@ class QuorumWorld:
                 if node.place != NOWHERE and not node.said:
                     found.append(("leave", (name,)))
         for at, place in enumerate(self.places):
-            found.append(("forget", (at,)))
+            found += [("forget", (at,)), ("succeed", (at,))]
+            if place.complete:
+                found.append(("ask", (at,)))
             for name in place.believed:
                 if not self._is_here(at, name):
                     found.append(("notice", (at, name)))
@@ -89,14 +92,14 @@ class QuorumWorld:
             if place.plan and len(place.reached) == len(place.plan):
                 found.append(("declare", (at,)))
             for one in place.complete:
-                if self._is_here(at, one.node_id) and seat_of(one, complete=True) not in self.nodes[one.node_id].seats:
+                if self._is_here(at, one.node_id) and self._is_told(one):
                     found.append(("learn", (at, one)))
         return found
 
     def move(self, name: str, at: int) -> None:
         """Its session ends, or it has lost the other place: it goes to the next. A leader hears of it later."""
         node = self.nodes[name]
-        node.place, node.moves = at, node.moves + 1
+        node.place, node.works = at, None
         self._hear(at, name)
 
     def die(self, name: str) -> None:
@@ -113,9 +116,25 @@ class QuorumWorld:
         """The place is started again, without memory; its nodes have no session any more."""
         for node in self.nodes.values():
             if node.place == at:
-                node.place = NOWHERE
+                node.place, node.works = NOWHERE, None
         begun = f"{self.places[at].begun}'"
-        self.places[at] = Place(self._make({}, (begun,)), begun=begun)
+        self.places[at] = Place(self._make(ours=(begun,)), begun=begun)
+
+    def succeed(self, at: int) -> None:
+        """Another node leads at the place. It knows what is written there, and what the members say."""
+        place = self.places[at]
+        told, place.begun, place.plan = place.quorum._heard, f"{place.begun}'", ()
+        places = {name: one for name, one in place.held.items() if one.round == place.declared.number}
+        given_up = {one.begun for one in place.held.values() if one.round > place.declared.number}
+        place.quorum = self._make(place.declared, places, {place.begun, *given_up})
+        for name in place.believed:
+            place.quorum.heard(Member(name, name, name, 1, "", "", 1, seats=told[name]))
+
+    def ask(self, at: int) -> None:
+        """A node asks for another round: this one is over, and who has not heard that it was complete never does."""
+        for one in self.places[at].complete:
+            self.nodes[one.node_id].works = None
+        self.places[at].complete = ()
 
     def notice(self, at: int, name: str) -> None:
         place = self.places[at]
@@ -131,14 +150,15 @@ class QuorumWorld:
     def begin(self, at: int) -> None:
         place = self.places[at]
         chosen = sorted(place.believed)
-        if not place.quorum.knows(chosen) or not place.quorum.has(chosen, chosen):
-            return
+        if not place.quorum.knows or not place.quorum.has(chosen, chosen):
+            return  # a first round: that there is but one, ``Places`` sees to
         place.number = max(place.number, place.quorum.newest(chosen)) + 1
         place.reached = frozenset()
         place.plan = tuple(
             Assignment(place.number, rank, len(chosen), name, master_addr=str(at), begun=place.begun)
             for rank, name in enumerate(chosen)
         )
+        place.held |= {one.node_id: one for one in place.plan}
         place.quorum.begin(chosen)
 
     def reach(self, at: int, one: Assignment) -> None:
@@ -150,37 +170,56 @@ class QuorumWorld:
     def declare(self, at: int) -> None:
         place = self.places[at]
         place.complete, place.plan = place.plan, ()
-        place.moves = tuple(self.nodes[one.node_id].moves for one in place.complete)
-        place.quorum.declare({one.node_id: one for one in place.complete})
+        first = place.complete[0]
+        place.declared = Round(first.round, "complete", first.world, master_addr=first.master_addr, begun=first.begun)
+        place.quorum.declare(place.declared, {one.node_id: one for one in place.complete})
 
     def learn(self, at: int, one: Assignment) -> None:
-        self.nodes[one.node_id].seats = (seat_of(one, complete=True),)
+        """It hears that the round is complete. If it does not go on in it, it says so, and the round is over."""
+        node = self.nodes[one.node_id]
+        if self._accepts(one):
+            node.works = one
+        else:
+            self.ask(at)
+        node.seats = self._learned(node.seats, one)
 
     def worlds(self) -> list[tuple[str, ...]]:
-        """The rounds that can work: those of whose nodes none has gone elsewhere, or is leaving."""
+        """The rounds that can work: each node does, or is about to once it hears of it."""
         found = []
         for at, place in enumerate(self.places):
             names = tuple(one.node_id for one in place.complete)
-            if names and all(self._stays(at, name, moves) for name, moves in zip(names, place.moves, strict=True)):
+            if names and all(self._stays(at, one) for one in place.complete):
                 found.append(names)
         return found
 
     def key(self) -> object:
-        parts: list[object] = [tuple((n.place, n.seats, n.alive, n.moves, n.said) for n in self.nodes.values())]
+        parts: list[object] = [tuple((n.place, n.seats, n.alive, n.works, n.said) for n in self.nodes.values())]
         for p in self.places:
-            _, held, stay, gone, here, brought = vars(p.quorum).values()
-            parts.append((frozenset(held.items()), frozenset(stay), len(gone), frozenset(here.items())))
-            parts.append(frozenset(brought.items()) if p.plan else None)
-            parts.append((p.believed, p.number, p.plan, p.reached, p.complete, p.moves, p.begun))
+            ours, begun, declared, told, stay, gone, here, brought = vars(p.quorum).values()
+            parts.append((ours, begun, declared, frozenset(told.items()), frozenset(stay), len(gone)))
+            parts.append((frozenset(here.items()), frozenset(brought.items()) if p.plan else None))
+            parts.append((p.believed, p.number, p.plan, p.reached, p.complete, p.begun))
+            parts.append((p.declared, frozenset(p.held.items())))
         return hash(tuple(parts))
 
     def _hear_again(self, quorum: Quorum, name: str) -> bool:
         """A node that was leaving comes to another place: it says nothing there."""
         return False
 
-    def _stays(self, at: int, name: str, moves: int) -> bool:
-        node = self.nodes[name]
-        return node.place == at and node.moves == moves and not node.said
+    def _stays(self, at: int, one: Assignment) -> bool:
+        node = self.nodes[one.node_id]
+        works = node.works == one or (self._is_told(one) and self._accepts(one))
+        return node.place == at and works and not node.said
+
+    def _is_told(self, one: Assignment) -> bool:
+        """Whether the node has not heard yet that the round was complete, which it has reached."""
+        return seat_of(one, complete=False) in self.nodes[one.node_id].seats
+
+    def _accepts(self, one: Assignment) -> bool:
+        return len(self._learned(self.nodes[one.node_id].seats, one)) == 1
+
+    def _learned(self, seats: tuple[Seat, ...], one: Assignment) -> tuple[Seat, ...]:
+        return seats_complete(seats, one)
 
     def _said(self, one: Assignment) -> bool:
         return self.nodes[one.node_id].said
@@ -201,5 +240,5 @@ class QuorumWorld:
 def _twin(quorum: Quorum) -> Quorum:
     twin = copy.copy(quorum)
     for name, value in vars(quorum).items():
-        setattr(twin, name, value.copy())
+        setattr(twin, name, value.copy() if hasattr(value, "copy") else value)
     return twin

@@ -190,7 +190,8 @@ class Leader:
             if kv.key.startswith(keys.NODES)
             for each in readable(Assignment, [kv])
         }
-        return Membership(self._rules, self._order, declared, assignments), Probing(probe)
+        has_begun = any(kv.key == keys.BEGUN for kv in held)
+        return Membership(self._rules, self._order, declared, assignments, has_begun=has_begun), Probing(probe)
 
     def _wait(self, membership: Membership) -> list[Event | _ProvedGone] | None:
         """Wait for events, and return all that have come: none when only time has passed, None to stop."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from msgspec.structs import replace
@@ -88,7 +88,10 @@ class Membership:
         order: Order,
         declared: Round | None = None,
         assignments: Mapping[str, Assignment] | None = None,
+        *,
+        has_begun: bool = False,
     ) -> None:
+        """``has_begun``: it is remembered at this endpoint, one of several, that there was a round."""
         held = assignments or {}
         self._rules = rules
         self._order = order
@@ -115,7 +118,8 @@ class Membership:
         self._begun = uuid.uuid4().hex if rules.majority else ""
         """Whose rounds these are: another leader may give the same numbers at another endpoint."""
         given_up = {each.begun for each in held.values() if each.begun and each.round > self._declared.number}
-        self._quorum = Quorum(self._places, {self._begun, *given_up}) if rules.majority else None
+        ours = {self._begun, *given_up}
+        self._quorum = Quorum(self._declared, self._places, ours, has_begun=has_begun) if rules.majority else None
         self._gather_by: float | None = None
         """Several endpoints: the nodes of a round that was declared elsewhere wait for each other until then."""
         self._gathered = self._declared.number
@@ -263,7 +267,10 @@ class Membership:
 
     def _over(self, cause: Literal["lost", "asked", "came"], why: str, now: float) -> None:
         """The round is over: its members are to join again."""
-        self._declare(Round(self._declared.number, "over", self._declared.world, why, cause))
+        which = Round(self._declared.number, world=self._declared.world)
+        if self._quorum is not None:  # it binds whoever leads here next, when all its places are overwritten
+            which = self._declared
+        self._declare(replace(which, state="over", reason=why, cause=cause))
         self._step, self._act_by = "join", now + self._rules.rejoin
 
     def _look_for_kept(self, now: float) -> bool:
@@ -285,7 +292,8 @@ class Membership:
             self._finishing = any(node not in self.members for node in self._places)
         else:
             self._places, self._former, self._plan = self._plan, Former(self._plan), {}
-            self._declared = Round(first.round, world=first.world)
+            store = first.master_addr, first.master_port
+            self._declared = Round(first.round, "none", first.world, "", "", *store, first.begun)
             self._over("lost", f"the rendezvous has lost its memory, and {kept.reason}", now)
         return False
 
@@ -309,7 +317,7 @@ class Membership:
     @property
     def _is_first(self) -> bool:
         """There was no round before, here or elsewhere."""
-        return self._declared.number == 0 and (self._quorum is None or not self._quorum.knows(self.members))
+        return self._declared.number == 0 and (self._quorum is None or not self._quorum.knows)
 
     def _give_up(self) -> None:
         """The round that was being formed has lost a member: those who live are still waiting for one."""
@@ -464,8 +472,6 @@ class Membership:
         self._step, self._act_by, self._came = "complete", None, ""
         self._stale -= self._places.keys()
         self._finishing = False
-        if self._quorum is not None:
-            self._quorum.declare(self._places)
         self._roster.left_out.entered(self._places, now)
         # one that has come back meanwhile may have belonged to the round before, and not know that it is over
         self._roster.waiting |= {node for node in self.members if self._roster.is_awaited(node)} - self._places.keys()
@@ -480,6 +486,8 @@ class Membership:
                 server=self._server_rank(),
             )
         )
+        if self._quorum is not None:
+            self._quorum.declare(self._declared, self._places)
         self._welcome_spares(now)  # who came while the round was formed, and for whom there is room
 
     def _server_rank(self) -> int:

@@ -14,16 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from rdzv_plugins.elastic.keys import Assignment, Member, Seat
+from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat
 
 Which = tuple[int, int, str]
 """A round by its number, its size and its store."""
 
+_NONE = Round()
+
 
 def seat_of(place: Assignment, *, complete: bool) -> Seat:
     """What a node carries of its place in a round."""
-    where = f"{place.master_addr} {place.master_port} {place.begun}"
-    return Seat(place.round, place.rank, place.world, where, complete)
+    return Seat(place.round, place.rank, place.world, _where(place), complete)
 
 
 def seats_reached(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...]:
@@ -32,16 +33,39 @@ def seats_reached(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...
     return seats if any(_which(each) == _which(mine) for each in seats) else (*seats, mine)
 
 
+def seats_complete(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...]:
+    """What a node carries once it has heard that the round of ``place``, which it has reached, was complete.
+
+    Nothing before it binds. What it has reached since does: then the node is to go on from there, not in this one.
+    """
+    mine = seat_of(place, complete=True)
+    at = next((at for at, each in enumerate(seats) if _which(each) == _which(mine)), -1)
+    return (mine, *seats[at + 1 :])
+
+
 class Quorum:
     """What one leader knows of the rounds that bind it. Not thread-safe."""
 
-    def __init__(self, places: Mapping[str, Assignment], ours: Collection[str] = ()) -> None:
-        """``places``: of the newest round that was declared here, by node.
+    def __init__(
+        self,
+        declared: Round = _NONE,
+        places: Mapping[str, Assignment] | None = None,
+        ours: Collection[str] = (),
+        *,
+        has_begun: bool = False,
+    ) -> None:
+        """``declared``: the newest round that was complete here, and which of its ``places`` are still known, by node:
+        those are overwritten by the next one's, also if that never was complete.
 
         ``ours``: by whom rounds were begun here (``Assignment.begun``) that nobody but this leader could declare: what
         it has not declared never was complete, and does not bind it.
+
+        ``has_begun``: it is remembered here that there was a round: who knows of none forms none.
         """
         self._ours = frozenset(ours)
+        self._begun = has_begun
+        """There was a round: this leader has heard of one from a member, which may have gone since."""
+        self._declared: Seat | None = None
         self._heard: dict[str, tuple[Seat, ...]] = {}
         self._stay: set[str] = set()
         """The nodes that take part nowhere any more, and were members here when they went."""
@@ -49,11 +73,12 @@ class Quorum:
         self._here: dict[str, Seat] = {}
         self._brought: dict[str, frozenset[Which]] = {}
         """The rounds that the nodes of the one that is being formed had reached before it was begun."""
-        self.declare(places)
+        self.declare(declared, places or {})
 
-    def declare(self, places: Mapping[str, Assignment]) -> None:
+    def declare(self, declared: Round, places: Mapping[str, Assignment]) -> None:
         """A round was complete here, with these places."""
-        if places:
+        if declared.number:
+            self._declared = Seat(declared.number, -1, declared.world, _where(declared), True)
             self._here = {node: seat_of(place, complete=True) for node, place in places.items()}
             self._stay.intersection_update(places)
 
@@ -81,6 +106,7 @@ class Quorum:
         """A member has come, or says something new of itself."""
         self._heard[member.node_id] = member.seats
         known = [seat for seat in member.seats if seat.complete]
+        self._begun = self._begun or bool(known)
         if member.gone >= 0 and known:
             self._gone.setdefault(_which(known[0]), set()).add(member.gone)
 
@@ -97,9 +123,10 @@ class Quorum:
         """The number of the newest round that any of ``members`` knows to have been complete, or that was one here."""
         return max((seat.round for seat in self._known(members) if seat.complete), default=0)
 
-    def knows(self, members: Collection[str]) -> bool:
-        """Whether a round that was complete is known: there was one before."""
-        return any(seat.complete for seat in self._known(members))
+    @property
+    def knows(self) -> bool:
+        """Whether a round that was complete is known of: there was one before."""
+        return self._begun or self._declared is not None
 
     def has(self, chosen: Collection[str], members: Collection[str]) -> bool:
         """Whether the nodes ``chosen``, of the ``members`` that live here, may form a round."""
@@ -114,6 +141,8 @@ class Quorum:
     def facts(self, chosen: Collection[str], members: Collection[str]) -> str:
         """Why ``chosen`` may form none; empty if they may."""
         for (number, world, _), votes in self._lacking(chosen, members):
+            if not world:
+                return "the job has begun, and nobody is here who was in a round of it: the others may go on elsewhere"
             return (
                 f"more than half of the nodes of round {number} have to be here, as the others may go on elsewhere: "
                 f"{len(votes)} of {world} are"
@@ -140,7 +169,10 @@ class Quorum:
         }
 
     def _lacking(self, chosen: Collection[str], members: Collection[str]) -> Iterator[tuple[Which, set[int]]]:
-        for which, votes in self._votes(chosen, members):
+        binding = self._votes(chosen, members)
+        if self.knows and not binding:
+            yield (0, 0, ""), set()
+        for which, votes in binding:
             world = which[1]
             if 2 * len(votes) < world or (2 * len(votes) == world and world - 1 not in votes):
                 yield which, votes
@@ -163,7 +195,8 @@ class Quorum:
         return seat.where.rpartition(" ")[2] in self._ours
 
     def _known(self, members: Iterable[str]) -> Iterator[Seat]:
-        yield from self._here.values()
+        if self._declared is not None:
+            yield self._declared
         for node in {*members, *self._stay}:
             yield from self._heard.get(node, ())
 
@@ -171,6 +204,10 @@ class Quorum:
         yield from self._heard.get(node, ())
         if node in self._here:
             yield self._here[node]
+
+
+def _where(round_: Assignment | Round) -> str:
+    return f"{round_.master_addr} {round_.master_port} {round_.begun}"
 
 
 def _which(seat: Seat) -> Which:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rdzv_plugins.elastic.keys import MOST_SEATS, Assignment, Round, Seat
-from rdzv_plugins.elastic.leading.quorum import seat_of, seats_reached
+from rdzv_plugins.elastic.leading.quorum import seats_complete, seats_reached
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.places.places import Places
 
@@ -29,18 +29,24 @@ class Carrying:
         """Whether this node has said that it has reached the store of ``place``, and not of another of that number."""
         return seats_reached(self._self.me.seats, place) == self._self.me.seats
 
-    def complete(self, place: Assignment, declared: Round) -> bool:
-        """Whether it is the round of ``place`` that was complete: then it is the last one, and nothing before it binds.
+    def is_of(self, place: Assignment, declared: Round) -> bool:
+        """Whether it is the round of ``place`` that was declared complete.
 
         Another may have been declared with its number, as nodes have kept one from elsewhere. What is over may have
         been either: then the seat stays undecided.
         """
         whose = declared.master_addr, declared.master_port, declared.begun
-        if declared.state != "complete" or whose != (place.master_addr, place.master_port, place.begun):
-            return False
+        return declared.state == "complete" and whose == (place.master_addr, place.master_port, place.begun)
+
+    def complete(self, place: Assignment, declared: Round) -> bool:
+        """The round of ``place`` was complete. Whether this node goes on in it.
+
+        Not if it has reached another one elsewhere since, and has come back: that one may have been complete, too.
+        """
         self._server = declared.server
-        self._self.change(seats=(seat_of(place, complete=True),), gone=-1)
-        return True
+        seats = seats_complete(self._self.me.seats, place)
+        self._self.change(seats=seats, gone=-1)
+        return len(seats) == 1
 
     def has_moved(self) -> bool:
         """Whether the newest session is at another place than the one that was ``settled`` before."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.keys import Round, decode
+from rdzv_plugins.elastic.keys import BEGUN, BORN, Round, decode
 from rdzv_plugins.elastic.places.sight import Sight
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError
@@ -24,8 +24,6 @@ from rdzv_plugins.plain_text import printable
 
 logger = logging.getLogger(__name__)
 
-BORN = "place/born"
-BEGUN = "place/begun"
 _PLACE = "place/"
 
 _DIAL_S, _OPEN_S, _ASK_S = 2.0, 3.0, 2.0

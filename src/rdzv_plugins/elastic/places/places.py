@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from rdzv_plugins.clock import now
-from rdzv_plugins.elastic.places.outlook import BEGUN, BORN, Outlook, read_born, say_born
+from rdzv_plugins.elastic.keys import BEGUN, BORN
+from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
 from rdzv_plugins.elastic.places.sight import Choice, choose, is_better
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, SettingsDiffer
