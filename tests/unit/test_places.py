@@ -16,13 +16,15 @@ from typing import Any
 import pytest
 
 from rdzv_plugins.clock import now
+from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions, meeting_places, validate
 from rdzv_plugins.elastic.joining import Joining
-from rdzv_plugins.elastic.keys import BEGUN, BORN, Assignment, Member, Round
+from rdzv_plugins.elastic.keys import BEGUN, BORN, Assignment, Member, Round, encode
 from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.places import places
 from rdzv_plugins.elastic.places.carrying import Carrying
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
 from rdzv_plugins.elastic.places.places import Places
@@ -159,6 +161,25 @@ def test_another_place_serves_when_one_has_ended(servers: list[StoreServer]):
     finally:
         one.close()
         other.close()
+
+
+def test_newcomer_does_not_stay_where_a_round_is_over_and_newer_ones_are_elsewhere(
+    servers: list[StoreServer], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(places, "_ALONE_S", 0.05)
+    sides = [NativeCoordination(Endpoint("127.0.0.1", each.port), "r", name="parallel", who="it") for each in servers]
+    newcomer = places_of(servers)
+    try:
+        sessions = [side.open_session(5.0, on_lost=lambda _: None, timeout=20) for side in sides]
+        sessions[0].put({keys.ROUND: encode(Round(5, "over", 2))}, timeout=5)
+        lost: queue.SimpleQueue[ConnectionLost] = queue.SimpleQueue()
+        newcomer.open_session(5.0, on_lost=lost.put, timeout=20)
+        assert newcomer.at == 0
+        sessions[2].put({keys.ROUND: encode(Round(6, "over", 2))}, timeout=5)
+        assert str(lost.get(timeout=30)).endswith(f"more nodes are at {newcomer._endpoints[2]}")
+    finally:
+        for each in (newcomer, *sides):
+            each.close()
 
 
 def test_first_round_is_remembered_and_other_runs_are_refused(servers: list[StoreServer]):
