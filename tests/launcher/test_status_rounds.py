@@ -14,11 +14,15 @@ import pytest
 from kits.launcher.harness import wait_until
 from torch.distributed import TCPStore
 
+from rdzv_launcher.tools.job import request_of
+from rdzv_launcher.tools.meeting import Meeting
 from rdzv_launcher.tools.status import command as status
 from rdzv_launcher.tools.status import rounds as status_rounds
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, encode
+from rdzv_plugins.elastic.observing import observe
 from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import EndpointUnreachable, UsageError
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.server import StoreServer
 
@@ -128,6 +132,52 @@ def test_a_store_that_cannot_be_reached_is_named_and_nothing_else_suffers(
     refused = f"127.0.0.1:{port} cannot be reached: connection refused"
     assert f"  the workers' store at 127.0.0.1:{port} cannot be asked: {refused}\n" in text
     assert "\n  no round yet: 1 of 2 nodes: host-x\n" in text
+
+
+@pytest.fixture
+def places() -> Iterator[list[StoreServer]]:
+    """The servers at the endpoints of jobs that name several."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(StoreServer("127.0.0.1", threads=1)) for _ in range(3)]
+
+
+def asked(endpoint: str, run_id: str = "") -> Namespace:
+    where = {"rdzv_endpoint": endpoint, "rdzv_backend": "", "rdzv_id": run_id, "rdzv_conf": ""}
+    return Namespace(**where, json=False, timeout=60.0)
+
+
+def test_of_several_endpoints_the_one_that_serves_the_job_is_found(places: list[StoreServer], capsys) -> None:
+    with contextlib.ExitStack() as stack:
+        runs = [stack.enter_context(contextlib.closing(Run(place, "train"))) for place in places]
+        stack.enter_context(contextlib.closing(Run(places[0], "other")))
+        runs[0].join("a", "b")
+        runs[0].declare(Round(3, "over", 2, "its server stood still"))
+        runs[1].join("a", "b")
+        runs[1].complete(4, 1, "a", "b", store="torch")
+        gone, endpoint = places[2].port, ",".join(f"127.0.0.1:{place.port}" for place in places)
+        runs[2].close()
+        places[2].close()
+        assert status.run(asked(endpoint, "train")) == 0
+        found = capsys.readouterr()
+        serving = f"127.0.0.1:{places[1].port}"
+        assert found.out.startswith(f"store at {serving}: ")
+        assert "round 4 is complete: 2 nodes" in found.out
+        refused = f"127.0.0.1:{gone} cannot be asked: 127.0.0.1:{gone} cannot be reached: connection refused"
+        assert found.err.splitlines() == [refused, f"run 'train' is served at {serving}"]
+        with pytest.raises(UsageError, match=r"several jobs meet at .*: 'other', 'train'"):
+            status.run(asked(endpoint))
+        with pytest.raises(EndpointUnreachable, match="run 'third' is not at 127"):
+            status.run(asked(endpoint, "third"))
+        # as rdzv stacks and rdzv top reach a job
+        meeting = Meeting(request_of(asked(endpoint, "train")), 60.0, who="the test", otherwise="Leave it.")
+        service, name = meeting.service()
+        assert (observe(service, 60.0).number, name) == (4, "train")
+    for place in places:
+        place.close()
+    with pytest.raises(EndpointUnreachable, match=r"none of 3 endpoints can be asked: .*connection refused; "):
+        status.run(asked(endpoint))
+    with pytest.raises(UsageError, match="a:1 is there twice"):
+        status.run(asked("a:1,a:1"))
 
 
 def test_torchs_own_store_is_not_asked(meeting: StoreServer, run: Run, capsys) -> None:

@@ -25,13 +25,16 @@ class EndpointOptions(ElasticOptions):
 
 
 def meeting_places(request: Request) -> Endpoint | tuple[Endpoint, ...]:
-    """As ``meeting_point``; several, separated by commas, of which one serves at a time and the others stand by.
+    """As ``meeting_point``; several, separated by commas, of which one serves at a time and the others stand by."""
+    return parse_places(request.endpoint) if "," in request.endpoint else meeting_point(request, DEFAULT_PORT)
 
-    Raises ``UsageError`` also for more than ``MOST_PLACES``, for one that is named twice, and for port 0.
+
+def parse_places(text: str) -> tuple[Endpoint, ...]:
+    """Several places, separated by commas.
+
+    Raises ``UsageError`` as ``parse_endpoint``, for more than ``MOST_PLACES``, for one named twice, and for port 0.
     """
-    if "," not in request.endpoint:
-        return meeting_point(request, DEFAULT_PORT)
-    found = tuple(parse_endpoint(part, DEFAULT_PORT) for part in request.endpoint.split(","))
+    found = tuple(parse_endpoint(part, DEFAULT_PORT) for part in text.split(","))
     if len(found) > MOST_PLACES:
         raise UsageError(
             f"--rdzv-endpoint: {len(found)} places are too many: at most {MOST_PLACES}",

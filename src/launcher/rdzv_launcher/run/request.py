@@ -197,6 +197,9 @@ def _endpoint(args: argparse.Namespace, meets_at: str) -> str:
     """
     if meets_at == "service" or (args.rdzv_endpoint and meets_at != "node"):
         return str(args.rdzv_endpoint)
+    if "," in args.rdzv_endpoint:
+        _refuse_master(args)
+        return str(args.rdzv_endpoint)
     if not args.master_addr:
         if args.master_port is None:
             return str(args.rdzv_endpoint)
@@ -222,6 +225,18 @@ def _endpoint(args: argparse.Namespace, meets_at: str) -> str:
             )
         return str(args.rdzv_endpoint)
     return str(master)
+
+
+def _refuse_master(args: argparse.Namespace) -> None:
+    """--master-addr and --master-port name one machine, which several endpoints contradict."""
+    given = {"--master-addr": args.master_addr, "--master-port": args.master_port}
+    flags = " and ".join(f"{flag}={value}" for flag, value in given.items() if value not in (None, ""))
+    if flags:
+        raise UsageError(
+            f"--rdzv-endpoint={args.rdzv_endpoint} names several endpoints, which {flags} contradicts",
+            remedy="Leave out one of them (--master-addr and --master-port may be set by PET_MASTER_ADDR and "
+            "PET_MASTER_PORT).",
+        )
 
 
 def _with_master_port(request: Request, args: argparse.Namespace) -> Request:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
 from rdzv_plugins.assemble.recognition import Found, recognise
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.errors import EndpointUnreachable, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
 from rdzv_plugins.options import parse_conf
+
+_NAMED = 8
 
 
 def add_job_flags(parser: argparse.ArgumentParser, *, endpoint_help: str, endpoint_required: bool) -> None:
@@ -44,6 +47,23 @@ def request_of(args: argparse.Namespace) -> Request:
         nproc_per_node=0,
         conf=MappingProxyType(parse_conf(args.rdzv_conf)),
         given=frozenset({"run_id"} if args.rdzv_id else ()),
+    )
+
+
+def run_of(request: Request, where: object, runs: Sequence[str]) -> str:
+    """Which of ``runs`` at ``where`` is meant. Raises ``UsageError`` or ``EndpointUnreachable``, which name them."""
+    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    names = (", ".join(map(repr, sorted(runs)[:_NAMED])) or "none") + more
+    if request.is_named:
+        if request.run_id in runs:
+            return request.run_id
+        raise EndpointUnreachable(f"run {request.run_id!r} is not at {where}", remedy=f"The runs there: {names}.")
+    if len(runs) == 1:
+        return runs[0]
+    if runs:
+        raise UsageError(f"several jobs meet at {where}: {names}", remedy="Give the --rdzv-id of one of them.")
+    raise EndpointUnreachable(
+        f"no job meets at {where}", remedy="It is --rdzv-endpoint of the job that is asked for, not MASTER_ADDR."
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from rdzv_launcher.tools.job import Whose, statistics_of
+from rdzv_launcher.tools.job import Whose, run_of, statistics_of
+from rdzv_launcher.tools.serving import serving_place
 from rdzv_plugins.assemble.looking import coordination_of
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
@@ -13,8 +13,6 @@ from rdzv_plugins.errors import EndpointUnreachable, RdzvError, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
-
-_NAMED = 8
 
 
 class Meeting:
@@ -31,12 +29,14 @@ class Meeting:
         if not isinstance(found, Endpoint):
             return found
         try:
-            return self.at(found, self._run(found, self.runs(found)))
+            return self.at(found, run_of(self._request, found, self.runs(found)))
         except EndpointUnreachable as error:
             raise self._with_remedy(error) from error
 
     def services(self) -> Endpoint | tuple[CoordinationBackend, str]:
         """The native store at which any number of jobs meet; elsewhere the service of the one that is meant.
+
+        Of several endpoints it is that which serves the job now.
 
         Raises ``RdzvError``.
         """
@@ -44,6 +44,11 @@ class Meeting:
         entry = self._host.catalog.find(request.backend) if request.backend else None
         if entry is not None and entry.backend.meets_at == "service":
             return coordination_of(entry, request), request.run_id
+        if "," in request.endpoint:
+            try:
+                return self.at(*serving_place(self._host, request, self._timeout))
+            except EndpointUnreachable as error:
+                raise self._with_remedy(error) from error
         whose = Whose(self._host, request)
         endpoint = parse_endpoint(request.endpoint, None)
         try:
@@ -70,25 +75,6 @@ class Meeting:
         from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 
         return NativeCoordination(endpoint, run, name=self._who, who="the store"), run
-
-    def _run(self, endpoint: Endpoint, runs: Sequence[str]) -> str:
-        """Which of the ``runs`` is meant."""
-        request = self._request
-        more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
-        names = (", ".join(map(repr, sorted(runs)[:_NAMED])) or "none") + more
-        if request.is_named:
-            if request.run_id in runs:
-                return request.run_id
-            raise EndpointUnreachable(
-                f"run {request.run_id!r} is not at {endpoint}", remedy=f"The runs there: {names}."
-            )
-        if len(runs) == 1:
-            return runs[0]
-        if runs:
-            raise UsageError(f"several jobs meet at {endpoint}: {names}", remedy="Give the --rdzv-id of one of them.")
-        raise EndpointUnreachable(
-            f"no job meets at {endpoint}", remedy="It is --rdzv-endpoint of the job that is asked for, not MASTER_ADDR."
-        )
 
     def _cannot(self, entry: Entry, what: str) -> UsageError:
         return UsageError(f"{what}: nodes that meet by {entry.backend.name} cannot be asked", remedy=self._otherwise)

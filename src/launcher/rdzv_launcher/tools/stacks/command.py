@@ -29,7 +29,8 @@ def configure(commands: Any) -> None:
     parser = commands.add_parser("stacks", help="show where the workers of a job are in their code, the odd ones first")
     add_job_flags(
         parser,
-        endpoint_help="of the job: all of its nodes are asked; unset: the workers of this machine, of any backend",
+        endpoint_help="of the job, one or several: all of its nodes are asked; unset: the workers of this machine, of "
+        "any backend",
         endpoint_required=False,
     )
     parser.add_argument("--children", action="store_true", help="also what the workers have started (data loaders)")

@@ -7,12 +7,14 @@ it asks the job's backend.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from rdzv_launcher.tools.job import Whose, add_job_flags, request_of, statistics_of
+from rdzv_launcher.tools.serving import serving_place
 from rdzv_launcher.tools.status.figures import counts, duration, size
 from rdzv_launcher.tools.status.rounds import add_rounds, round_text
 from rdzv_launcher.tools.status.run import run_data, run_text
@@ -33,7 +35,7 @@ def configure(commands: Any) -> None:
     add_job_flags(
         parser,
         endpoint_required=True,
-        endpoint_help="of a job, of rdzv serve, or of a workers' store "
+        endpoint_help="of a job (several: the one that serves it now is found), of rdzv serve, or of a workers' store "
         "(its first node says it; MASTER_ADDR:MASTER_PORT)",
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -50,13 +52,15 @@ def run(args: argparse.Namespace) -> int:
     if entry is not None and can_look(entry.backend):
         text = _of_run(entry, request, args)
     else:
+        if "," in request.endpoint:
+            request = dataclasses.replace(request, endpoint=str(serving_place(host, request, args.timeout)[0]))
         whose = Whose(host, request)
         try:
-            text = _of_native_store(parse_endpoint(args.rdzv_endpoint, None), args, whose)
+            text = _of_native_store(parse_endpoint(request.endpoint, None), args, whose)
         except EndpointUnreachable:
             if entry is not None or whose.found is None or not can_look(whose.found.entry.backend):
                 raise
-            print(f"{args.rdzv_endpoint} is {whose.found.what}", file=sys.stderr, flush=True)
+            print(f"{request.endpoint} is {whose.found.what}", file=sys.stderr, flush=True)
             text = _of_run(whose.found.entry, request, args)
     print(text, flush=True)
     return 0

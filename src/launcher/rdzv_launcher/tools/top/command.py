@@ -19,7 +19,11 @@ NOT_WELL = 1
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
     parser = commands.add_parser("top", help="watch a job, or all jobs of an rdzv serve: nodes, workers, events, waits")
-    add_job_flags(parser, endpoint_required=True, endpoint_help="of a job, or of an rdzv serve: then of all its jobs")
+    add_job_flags(
+        parser,
+        endpoint_required=True,
+        endpoint_help="of a job, one or several, or of an rdzv serve: then of all its jobs",
+    )
     parser.add_argument("--once", action="store_true", help="print it as text, and end: 0 if all is well, else 1")
     parser.add_argument("--json", action="store_true", help="print it as JSON, and end likewise")
     parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="for each answer (default 10)")
