@@ -291,7 +291,7 @@ def pages() -> dict[Path, str]:
         "options.md": options([(e.backend, inspect.getdoc(import_module(e.record.value)) or "") for e in entries]),
         "errors.md": error_tree(classes),
         "capabilities.md": capabilities(Capability, inspect.getsource(Capability), backends),
-        "metrics.md": metrics([("Of an agent", AGENT), ("Of rdzv serve", STORE)]),
+        "metrics.md": metrics([("Of an agent", AGENT), ("Of a store", STORE)]),
     }
     return {REFERENCE / name: _kept(REFERENCE / name) + "\n" + text + "\n" for name, text in written.items()}
 

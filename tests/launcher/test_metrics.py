@@ -1,4 +1,5 @@
-"""/metrics of agents and of ``rdzv serve``, scraped while a job restarts a worker and loses a node."""
+"""/metrics of agents and of ``rdzv serve``, scraped while a job restarts a worker and loses a node; of an agent that
+serves the place where its nodes meet, too."""
 
 from __future__ import annotations
 
@@ -55,13 +56,16 @@ def test_figures_of_a_job_that_restarts_a_worker_and_loses_a_node(meeting: Meeti
     second = job.node(flags=[f"--health-port={goes}"])
     reports = in_one_round(first, second)
     before = {port: scrape(port) for port in ports}
+    served = [port for port in (stays, goes) if before[port].get("rdzv_store_connections{workers}")]
+    assert len(served) == 1, "one of them serves the workers' store"
+    assert not any("rendezvous" in name for name in before[served[0]])
     for port in (stays, goes):
         assert rounds(before[port]) == {"first": 1}
         assert before[port]["rdzv_agent_round_nodes"] == 2
         assert before[port]["rdzv_agent_stage{working}"] == before[port]["rdzv_agent_workers"] == 1
-    assert before[serves]["rdzv_store_sessions"] == 2
-    assert before[serves]["rdzv_store_runs"] == 1
-    assert before[serves]["rdzv_store_requests_total{open_session}"] >= 2
+    assert before[serves]["rdzv_store_sessions{serve}"] == 2
+    assert before[serves]["rdzv_store_runs{serve}"] == 1
+    assert before[serves]["rdzv_store_requests_total{serve,open_session}"] >= 2
 
     [worker] = job.workers(second)
     os.kill(worker, 9)
@@ -87,13 +91,33 @@ def test_figures_of_a_job_that_restarts_a_worker_and_loses_a_node(meeting: Meeti
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         stranger.recv(1)
     last = wait_figures(
-        serves, {"rdzv_store_sessions": 1, "rdzv_store_refused_clients_total{not a store client}": 1}, server
+        serves,
+        {"rdzv_store_sessions{serve}": 1, "rdzv_store_refused_clients_total{not a store client,serve}": 1},
+        server,
     )
-    assert last["rdzv_store_received_bytes_total"] > before[serves]["rdzv_store_received_bytes_total"]
-    assert last["rdzv_store_oldest_wait_seconds"] >= 0
+    assert last["rdzv_store_received_bytes_total{serve}"] > before[serves]["rdzv_store_received_bytes_total{serve}"]
+    assert last["rdzv_store_oldest_wait_seconds{serve}"] >= 0
 
     taken = meeting.start(["rdzv", "serve", "--rdzv-endpoint=127.0.0.1:0", f"--metrics-port={serves}"])
     assert taken.wait() == 68
     assert f"--metrics-port={serves} cannot listen" in taken.text
     assert "Traceback" not in taken.text
     job.finish(first)
+
+
+@parallel_only
+def test_an_agent_that_serves_the_endpoint_tells_what_the_server_does(meeting: Meeting) -> None:
+    port = free_port()
+    job = Job(meeting, 1, script="says.py")
+    node = job.node(flags=[f"--health-port={port}"])
+    in_one_round(node)
+    with socket.create_connection(("127.0.0.1", meeting.port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        stranger.recv(1)
+    told = wait_figures(port, {"rdzv_store_refused_clients_total{not a store client,rendezvous}": 1}, node)
+    assert told["rdzv_store_sessions{rendezvous}"] == 1
+    assert told["rdzv_store_requests_total{rendezvous,open_session}"] == 1
+    assert told["rdzv_store_received_bytes_total{rendezvous}"] > 0
+    assert told["rdzv_store_oldest_wait_seconds{workers}"] >= 0
+    assert told["process_resident_memory_bytes"] > 2**20
+    job.finish(node)

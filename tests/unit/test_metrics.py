@@ -1,10 +1,13 @@
-"""Metrics without a job: their names, the text that is told of them, and the dashboard that asks for them."""
+"""Metrics without a job: their names, the text that is told of them, the dashboard and alerts that ask for them."""
 
 from __future__ import annotations
 
 import json
 import re
+import socket
 import sys
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +17,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.decisions import Decisions
 from rdzv_launcher.run.agent.limits import Limits
-from rdzv_launcher.run.health.answers import MetricsAlone
+from rdzv_launcher.run.health.answers import Health, MetricsAlone
+from rdzv_launcher.run.health.pulse import Pulse
 from rdzv_launcher.run.metrics import agent as agent_metrics
 from rdzv_launcher.run.metrics.agent import AGENT, AgentFigures
 from rdzv_launcher.run.metrics.declared import Metric, reading
@@ -22,9 +26,11 @@ from rdzv_launcher.run.metrics.page import MetricsPage
 from rdzv_launcher.run.metrics.store import STORE
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Failure, RoundEvent
+from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
 
 ALL = (*AGENT, *STORE)
-DASHBOARD = Path(__file__).parents[2] / "examples/grafana/rdzv-plugins.json"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DASHBOARD, ALERTS = EXAMPLES / "grafana/rdzv-plugins.json", EXAMPLES / "prometheus/alerts.yml"
 GROUP = WorkerGroup("default", 0, 2, (Worker(0, 0, 0, 1, 1),), None)
 OTHER_UNITS = r"milliseconds|millis|ms|sec|secs|minutes|hours|days|kb|mb|kib|mib|bits|percent"
 
@@ -37,7 +43,7 @@ def test_names_keep_the_rules_of_prometheus(metric: Metric) -> None:
     assert not re.search(r"(^|_)(counter|gauge|histogram|summary|stateset)(_|$)", metric.name), "no types in names"
     assert not re.search(rf"_({OTHER_UNITS})$", metric.name), "base units"
     assert metric.help.endswith(".")
-    assert len(metric.labels) <= 1 or metric.kind == "info", "few labels"
+    assert len({*metric.labels} - {"store"}) <= 1 or metric.kind == "info", "few labels"
     assert not {"le", "quantile", "job", "instance"} & set(metric.labels)
     assert metric.kind != "stateset" or metric.labels == (metric.name,)
 
@@ -60,6 +66,43 @@ def test_what_a_stranger_has_written_breaks_no_line() -> None:
     assert families["rdzv_agent_restarts"].samples[0].value == 0
     assert families["rdzv_agent"].samples[0].labels["run"].startswith('a"} 1')
     assert "\x1b" not in text
+
+
+def test_an_agent_tells_of_the_stores_that_it_serves_and_two_for_one_purpose_are_one() -> None:
+    """Several endpoints may be one machine's; metrics with the same labels twice would be no metrics."""
+    figures, health = AgentFigures(2, 0, run="a", backend="parallel"), Health(Pulse(), 1.0)
+    figures.publish(health, lambda: (Decisions(Limits(workers=1), host="a", pid=1), None))
+    limits = StoreLimits(connections=10)
+
+    def told(purpose: str) -> dict[str, float]:
+        moment[0] += 2.0  # what is younger than a second is told again
+        answer = health.answer("/metrics")
+        assert answer.status == 200, answer.text
+        samples = [each for family in text_string_to_metric_families(answer.text) for each in family.samples]
+        here = [each for each in samples if each.labels.get("store") == purpose]
+        assert len({(each.name, *each.labels.items()) for each in here}) == len(here)
+        return {each.name + each.labels.get("reason", ""): each.value for each in here}
+
+    moment = [0.0]
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as open_now:
+        patch.setattr("time.monotonic", lambda: moment[0])
+        assert told("rendezvous") == told("workers") == {}
+        serve = partial(StoreServer, "127.0.0.1", threads=1, limits=limits)
+        first, second = (open_now.enter_context(serve(name="rendezvous")) for _ in range(2))
+        workers = open_now.enter_context(serve(name="workers-1", purpose="workers"))
+        for server, count in ((first, 1), (second, 2), (workers, 3)):
+            for _ in range(count):
+                with socket.create_connection(("127.0.0.1", server.port)) as stranger:
+                    stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                    stranger.recv(1)
+        refused = "rdzv_store_refused_clients_totalnot a store client"
+        assert [told(each)[refused] for each in ("rendezvous", "workers")] == [3, 3]
+        assert told("rendezvous")["rdzv_store_connections_limit"] == 10
+        assert told("rendezvous")["rdzv_store_oldest_wait_seconds"] == 0
+        assert told("rendezvous")["rdzv_store_info"] == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.monotonic", lambda: moment[0])
+        assert told("rendezvous") == told("workers") == {}
 
 
 def test_a_flood_reads_the_figures_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,13 +189,16 @@ def test_a_node_that_stays_without_a_place_is_in_no_round() -> None:
     assert decisions.stage == "staying"
 
 
-def test_the_dashboard_asks_for_what_there_is() -> None:
+def test_the_dashboard_and_the_alerts_ask_for_what_there_is() -> None:
     from prometheus_client import CollectorRegistry, ProcessCollector
 
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     known = {each.sample for each in ALL} | {sample.name for each in registry.collect() for sample in each.samples}
     dashboard = DASHBOARD.read_text()
+    alerts = re.findall(r"\brdzv_[a-z_]+", ALERTS.read_text())
+    assert known.issuperset(alerts)
+    assert len(alerts) > 5
     asked = set(re.findall(r"\b(?:rdzv|process)_[a-z_]+", dashboard))
     assert asked - {"rdzv_plugins"} <= known
     assert len(asked) > 15

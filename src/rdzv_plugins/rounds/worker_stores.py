@@ -73,7 +73,10 @@ class WorkerStores:
             raise_file_limit()
             threads = self._options.store_threads
             limits = StoreLimits(stored_bytes=self._options.stored_bytes)
-            self._server = StoreServer(threads=threads, limits=limits, listen_fd=listener.detach(), name=name)
+            listen_fd = listener.detach()
+            self._server = StoreServer(
+                threads=threads, limits=limits, listen_fd=listen_fd, name=name, purpose="workers"
+            )
             keyspace = self._server.first
         else:
             keyspace = self._server.open_keyspace(name, listen_fd=listener.detach())

@@ -98,13 +98,13 @@ def _listen_for_scrapes(host: str, port: int) -> Callable[[StoreServer], context
     from rdzv_launcher.run.health.answers import MetricsAlone
     from rdzv_launcher.run.health.server import HealthServer
     from rdzv_launcher.run.metrics.page import MetricsPage, check_installed
-    from rdzv_launcher.run.metrics.store import STORE, read_store
+    from rdzv_launcher.run.metrics.store import STORE, read_stores
 
     check_installed()
     listener = bind_exactly(host, PortRange(port, port), f"--metrics-port={port}")
 
     def serve(server: StoreServer) -> contextlib.AbstractContextManager[object]:
-        page = MetricsPage(STORE, lambda: read_store(server.stats()))
+        page = MetricsPage(STORE, lambda: read_stores([("serve", server.stats())]))
         return contextlib.closing(HealthServer(MetricsAlone(page), listener))
 
     return serve

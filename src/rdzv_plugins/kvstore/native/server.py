@@ -23,12 +23,15 @@ from rdzv_plugins.kvstore.native.statistics import parse_statistics
 from rdzv_plugins.kvstore.sockets.listening import bind_exactly
 from rdzv_plugins.options import PortRange
 
-__all__ = ["Keyspace", "StoreLimits", "StoreServer", "native_part"]
+__all__ = ["Keyspace", "StoreLimits", "StoreServer", "native_part", "servers_here"]
 
 logger = logging.getLogger(__name__)
 
 MOST_THREADS = 64
 LEAST_PAUSE = 0.1  # seconds
+
+_servers: list[weakref.ref[StoreServer]] = []
+_servers_lock = threading.Lock()
 
 
 class Keyspace:
@@ -111,7 +114,8 @@ class StoreServer:
     ``"0.0.0.0"`` those of IPv4, ``"::"`` those of IPv6. ``port`` 0 is any free one. With ``listen_fd``, a bound TCP
     socket's descriptor, both are ignored and the descriptor is owned from here on. ``threads`` event loops;
     0: half of the processors, at most 8; more than 64 are refused. ``name`` is that of the first keyspace.
-    ``run`` is the only run that sessions may be opened for, by its id; ``""``: any, kept apart.
+    ``run`` is the only run that sessions may be opened for, by its id; ``""``: any, kept apart. ``purpose`` is what
+    metrics call it.
 
     Thread-safe; blocking calls release the GIL, and no loop thread runs Python. Clients that were closed for
     going beyond ``limits`` are logged as warnings, at most ten a second. A forked child has no server: the
@@ -130,6 +134,7 @@ class StoreServer:
         listen_fd: int | None = None,
         name: str = "default",
         run: str = "",
+        purpose: str = "",
     ) -> None:
         if not 0 <= threads <= MOST_THREADS:
             raise ValueError(f"StoreServer: threads={threads} is not from 0 to {MOST_THREADS}")
@@ -149,6 +154,9 @@ class StoreServer:
         self._stop = weakref.finalize(self, self._native.stop)
         self._host = host
         self._first = self._open(name, listener)
+        self.purpose = purpose or name
+        with _servers_lock:
+            _servers.append(weakref.ref(self))
 
     @property
     def port(self) -> int:
@@ -185,6 +193,8 @@ class StoreServer:
     def close(self) -> None:
         """Close all keyspaces and connections and end the threads. May be called more than once."""
         self._stop()
+        with _servers_lock:
+            _servers[:] = [each for each in _servers if each() not in (None, self)]
 
     def __enter__(self) -> StoreServer:
         return self
@@ -197,6 +207,12 @@ class StoreServer:
     def _open(self, name: str, listener: socket.socket) -> Keyspace:
         id_, port = self._native.open_keyspace(name, listener.detach())
         return Keyspace(self._native, name, id_, port)
+
+
+def servers_here() -> list[StoreServer]:
+    """Those of this process that were not closed, for whoever tells what they do. Thread-safe."""
+    with _servers_lock:
+        return [server for each in _servers if (server := each()) is not None]
 
 
 def _watch_pauses(keyspace: Keyspace, event: int, on_pause: Callable[[int], None]) -> None:

@@ -13,10 +13,11 @@ from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.health.answers import Health
 from rdzv_launcher.run.metrics.declared import Metric, Reading, reading
 from rdzv_launcher.run.metrics.page import MetricsPage
+from rdzv_launcher.run.metrics.store import STORE, read_stores
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.clock import now
 from rdzv_plugins.interfaces import RoundEvent
-from rdzv_plugins.kvstore.native.server import version
+from rdzv_plugins.kvstore.native.server import servers_here, version
 
 INFO = Metric("rdzv_agent", "info", "The job that this agent is part of.", ("run", "backend", "version"))
 STAGE = Metric(
@@ -81,8 +82,16 @@ class AgentFigures(Observer):
         self._rounds = dict.fromkeys(CAUSES, 0)
 
     def publish(self, health: Health, at: Callable[[], tuple[Decisions, WorkerGroup | None]]) -> None:
-        """Have ``health`` tell them; ``at`` gives the agent's decisions and group as they are."""
-        health.measure_by(MetricsPage(AGENT, lambda: self.read(*at())))
+        """Have ``health`` tell them, and those of the stores that this process serves.
+
+        ``at`` gives the agent's decisions and group as they are.
+        """
+
+        def read() -> Iterator[Reading]:
+            yield from self.read(*at())
+            yield from read_stores((each.purpose, each.stats()) for each in servers_here())
+
+        health.measure_by(MetricsPage((*AGENT, *STORE), read))
 
     def saw(self, event: RoundEvent) -> None:
         """What the rendezvous tells; see ``TellEvent``."""

@@ -1,77 +1,101 @@
-"""The metrics of a native store, from its statistics: docs/reference/store-statistics.md says what each figure is."""
+"""The metrics of native stores, from their statistics: docs/reference/store-statistics.md says what each figure is.
+
+An agent may serve two: where the nodes meet, and the workers' store. ``rdzv serve`` is one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 from rdzv_launcher.run.metrics.declared import Metric, Reading, reading
 
-INFO = Metric("rdzv_store", "info", "The version of rdzv-plugins that serves.", ("version",))
-CONNECTIONS = Metric("rdzv_store_connections", "gauge", "Connections that are open now.")
-CONNECTIONS_LIMIT = Metric("rdzv_store_connections_limit", "gauge", "Connections that are allowed at a time.")
-ACCEPTED = Metric("rdzv_store_connections_accepted", "counter", "Connections that were ever accepted.")
-REQUESTS = Metric(
+
+def _metric(name: str, kind: Literal["counter", "gauge", "info"], what: str, *labels: str) -> Metric:
+    return Metric(name, kind, what, ("store", *labels))
+
+
+INFO = _metric("rdzv_store", "info", "The version of rdzv-plugins that serves.", "version")
+CONNECTIONS = _metric("rdzv_store_connections", "gauge", "Connections that are open now.")
+CONNECTIONS_LIMIT = _metric("rdzv_store_connections_limit", "gauge", "Connections that are allowed at a time.")
+ACCEPTED = _metric("rdzv_store_connections_accepted", "counter", "Connections that were ever accepted.")
+REQUESTS = _metric(
     "rdzv_store_requests",
     "counter",
     "Requests by type; framed are all of our own framing, also those of a type.",
-    ("type",),
+    "type",
 )
-PUSHES = Metric("rdzv_store_pushes", "counter", "Frames that were pushed to sessions that watch.")
-EVENTS = Metric("rdzv_store_events", "counter", "Changes of keys that were pushed in these frames.")
-REFUSED = Metric("rdzv_store_refused_clients", "counter", "Clients that were closed for what they did.", ("reason",))
-RECEIVED = Metric("rdzv_store_received_bytes", "counter", "Bytes from all clients.")
-SENT = Metric("rdzv_store_sent_bytes", "counter", "Bytes to all clients.")
-STORED = Metric("rdzv_store_stored_bytes", "gauge", "Keys and values that are kept, queues and runs included.")
-STORED_LIMIT = Metric("rdzv_store_stored_limit_bytes", "gauge", "The most that one keyspace may keep.")
-BUFFERED = Metric("rdzv_store_buffered_bytes", "gauge", "Half-sent requests and replies that were not read yet.")
-BUSY = Metric("rdzv_store_busy_seconds", "counter", "Time awake of all event loops.")
-CPU = Metric("rdzv_store_cpu_seconds", "counter", "Processor time of all event loops.")
-STALLED = Metric("rdzv_store_stalled_seconds", "counter", "Time for which event loops stood still.")
-KEYS = Metric("rdzv_store_keys", "gauge", "Keys of TCPStore clients.")
-WAITED = Metric("rdzv_store_waited_keys", "gauge", "Keys that somebody waits for.")
-WAITERS = Metric(
+PUSHES = _metric("rdzv_store_pushes", "counter", "Frames that were pushed to sessions that watch.")
+EVENTS = _metric("rdzv_store_events", "counter", "Changes of keys that were pushed in these frames.")
+REFUSED = _metric("rdzv_store_refused_clients", "counter", "Clients that were closed for what they did.", "reason")
+RECEIVED = _metric("rdzv_store_received_bytes", "counter", "Bytes from all clients.")
+SENT = _metric("rdzv_store_sent_bytes", "counter", "Bytes to all clients.")
+STORED = _metric("rdzv_store_stored_bytes", "gauge", "Keys and values that are kept, queues and runs included.")
+STORED_LIMIT = _metric("rdzv_store_stored_limit_bytes", "gauge", "The most that one keyspace may keep.")
+BUFFERED = _metric("rdzv_store_buffered_bytes", "gauge", "Half-sent requests and replies that were not read yet.")
+BUSY = _metric("rdzv_store_busy_seconds", "counter", "Time awake of all event loops.")
+CPU = _metric("rdzv_store_cpu_seconds", "counter", "Processor time of all event loops.")
+STALLED = _metric("rdzv_store_stalled_seconds", "counter", "Time for which event loops stood still.")
+KEYS = _metric("rdzv_store_keys", "gauge", "Keys of TCPStore clients.")
+WAITED = _metric("rdzv_store_waited_keys", "gauge", "Keys that somebody waits for.")
+WAITERS = _metric(
     "rdzv_store_waiters",
     "gauge",
     "Clients that wait for one of the 100 keys of a keyspace that were waited for longest, once for each.",
 )
-OLDEST = Metric("rdzv_store_oldest_wait_seconds", "gauge", "The age of the longest wait for a key; 0: nobody waits.")
-RUNS = Metric("rdzv_store_runs", "gauge", "Runs (jobs) that have sessions here.")
-FORGOTTEN = Metric("rdzv_store_runs_forgotten", "counter", "Runs that have gone, with all of their keys.")
-SESSIONS = Metric("rdzv_store_sessions", "gauge", "Sessions of all runs: the nodes of jobs, and who looks at them.")
-WATCHES = Metric("rdzv_store_watches", "gauge", "Watches of all sessions.")
+OLDEST = _metric("rdzv_store_oldest_wait_seconds", "gauge", "The age of the longest wait for a key; 0: nobody waits.")
+RUNS = _metric("rdzv_store_runs", "gauge", "Runs (jobs) that have sessions here.")
+FORGOTTEN = _metric("rdzv_store_runs_forgotten", "counter", "Runs that have gone, with all of their keys.")
+SESSIONS = _metric("rdzv_store_sessions", "gauge", "Sessions of all runs: the nodes of jobs, and who looks at them.")
+WATCHES = _metric("rdzv_store_watches", "gauge", "Watches of all sessions.")
 STORE = (
     INFO, CONNECTIONS, CONNECTIONS_LIMIT, ACCEPTED, REQUESTS, PUSHES, EVENTS, REFUSED, RECEIVED, SENT, STORED,
     STORED_LIMIT, BUFFERED, BUSY, CPU, STALLED, KEYS, WAITED, WAITERS, OLDEST, RUNS, FORGOTTEN, SESSIONS, WATCHES,
 )  # fmt: skip
 
 
-def read_store(stats: Mapping[str, Any]) -> Iterator[Reading]:
-    """The values of ``STORE``, of a server's statistics."""
+_MOST = (INFO, CONNECTIONS_LIMIT, STORED_LIMIT, OLDEST)
+"""Of two stores for the same purpose these are the larger one; all others add up."""
+
+
+def read_stores(stores: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Reading]:
+    """The values of ``STORE``, of the statistics of servers, each with the purpose that it serves."""
+    found: dict[tuple[Metric, tuple[tuple[str, str], ...]], float] = {}
+    for purpose, stats in stores:
+        for metric, value, labels in _read(stats):
+            key = metric, tuple({"store": purpose, **labels}.items())
+            before = found.get(key, 0.0)
+            found[key] = max(before, value) if metric in _MOST else before + value
+    for (metric, told), value in found.items():
+        yield reading(metric, value, **dict(told))
+
+
+def _read(stats: Mapping[str, Any]) -> Iterator[tuple[Metric, float, Mapping[str, str]]]:
+    """Of one server, without the label that says which one it is."""
     connections, volume, keyspaces, runs = (stats[name] for name in ("connections", "bytes", "keyspaces", "runs"))
     waited = [each for keyspace in keyspaces for each in keyspace["waited"]]
-    yield reading(INFO, 1, version=str(stats["server"]["version"]))
-    yield reading(CONNECTIONS, connections["open"])
-    yield reading(CONNECTIONS_LIMIT, connections["limit"])
-    yield reading(ACCEPTED, connections["accepted"])
+    yield INFO, 1, {"version": str(stats["server"]["version"])}
+    yield CONNECTIONS, connections["open"], {}
+    yield CONNECTIONS_LIMIT, connections["limit"], {}
+    yield ACCEPTED, connections["accepted"], {}
     for name, count in stats["requests"].items():
-        yield reading(REQUESTS, count, type=name)
-    yield reading(PUSHES, stats["pushes"])
-    yield reading(EVENTS, stats["events"])
+        yield REQUESTS, count, {"type": name}
+    yield PUSHES, stats["pushes"], {}
+    yield EVENTS, stats["events"], {}
     for reason, count in stats["refused"].items():
-        yield reading(REFUSED, count, reason=reason)
-    yield reading(RECEIVED, volume["received"])
-    yield reading(SENT, volume["sent"])
-    yield reading(STORED, volume["stored"])
-    yield reading(STORED_LIMIT, volume["stored_limit"])
-    yield reading(BUFFERED, volume["buffered"])
+        yield REFUSED, count, {"reason": reason}
+    yield RECEIVED, volume["received"], {}
+    yield SENT, volume["sent"], {}
+    yield STORED, volume["stored"], {}
+    yield STORED_LIMIT, volume["stored_limit"], {}
+    yield BUFFERED, volume["buffered"], {}
     for metric, name in ((BUSY, "busy_s"), (CPU, "cpu_s"), (STALLED, "stalled_s")):
-        yield reading(metric, sum(loop[name] for loop in stats["loops"]))
-    yield reading(KEYS, sum(each["keys"] for each in keyspaces))
-    yield reading(WAITED, sum(each["waited_keys"] for each in keyspaces))
-    yield reading(WAITERS, sum(each["waiters"] for each in waited))
-    yield reading(OLDEST, max((each["oldest_s"] for each in waited), default=0.0))
-    yield reading(RUNS, len(runs))
-    yield reading(FORGOTTEN, stats["runs_forgotten"])
-    yield reading(SESSIONS, sum(each["sessions"] for each in runs))
-    yield reading(WATCHES, sum(each["watches"] for each in runs))
+        yield metric, sum(loop[name] for loop in stats["loops"]), {}
+    yield KEYS, sum(each["keys"] for each in keyspaces), {}
+    yield WAITED, sum(each["waited_keys"] for each in keyspaces), {}
+    yield WAITERS, sum(each["waiters"] for each in waited), {}
+    yield OLDEST, max((each["oldest_s"] for each in waited), default=0.0), {}
+    yield RUNS, len(runs), {}
+    yield FORGOTTEN, stats["runs_forgotten"], {}
+    yield SESSIONS, sum(each["sessions"] for each in runs), {}
+    yield WATCHES, sum(each["watches"] for each in runs), {}
