@@ -10,10 +10,12 @@ import asyncio
 import os
 import re
 import time
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 from rdzv_launcher.tools.top.endpoint import EndpointWatch
+from rdzv_launcher.tools.top.pages import LogPage
 from rdzv_launcher.tools.top.screen import Screen
 from rdzv_plugins.interfaces import Request
 
@@ -69,14 +71,33 @@ def other() -> dict[str, Any]:
     return {**job(), "run": "tune", "round": found, "last_end": "", "nodes": [waiting], "events": [], "events_ever": 0}
 
 
-async def picture(*jobs: dict[str, Any]) -> str:
+def log(rank: int) -> str:
+    """The last lines of a worker."""
+    lines = [f"  epoch 3  step {step}  loss {2.1 - step / 4000:.4f}" for step in range(1180, 1200)]
+    return "\n".join(["stdout (/logs/digits_x3k2/attempt_0/0/stdout.log):", *lines, "stderr: nothing yet"])
+
+
+async def picture(*jobs: dict[str, Any], with_log: bool = False) -> str:
     """Draw them at 80 columns, and return the SVG."""
     request = Request(backend="", run_id="digits", endpoint=ENDPOINT, min_nodes=1, max_nodes=1, nproc_per_node=0)
     screen = Screen(cast(EndpointWatch, Example(*jobs)), request, 10.0)
+    wanted = ["Previous", "stderr:"] if with_log else ["Last end", jobs[0]["nodes"][0]["host"]]
+    drawn = ""
     async with screen.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        drawn = screen.export_screenshot(title="rdzv top")
+        if with_log:
+            first = jobs[0]["nodes"][0]
+            await screen.push_screen(LogPage(first["host"], first["workers"], log))
+        while not all(each.replace(" ", "&#160;") in drawn for each in wanted):  # parts of it come one by one
+            await pilot.pause(0.05)
+            drawn = screen.export_screenshot(title="rdzv top")
     return re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # a page is to load nothing from elsewhere
+
+
+def pictures() -> Iterator[tuple[Path, Coroutine[Any, Any, str]]]:
+    """Each with its file."""
+    yield PICTURES / "job.svg", picture(job())
+    yield PICTURES / "jobs.svg", picture(job(), other())
+    yield PICTURES / "log.svg", picture(job(), with_log=True)
 
 
 def main() -> None:
@@ -84,9 +105,9 @@ def main() -> None:
     os.environ["TZ"] = "UTC"
     time.tzset()
     PICTURES.mkdir(exist_ok=True)
-    for name, jobs in {"job": (job(),), "jobs": (job(), other())}.items():
-        text = asyncio.run(picture(*jobs))
-        (PICTURES / f"{name}.svg").write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n")
+    for path, drawing in pictures():
+        text = asyncio.run(drawing)
+        path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n")
 
 
 if __name__ == "__main__":

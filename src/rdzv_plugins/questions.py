@@ -1,8 +1,9 @@
 """Questions that the nodes of a job answer while it runs: what a handler may offer, and who asks is given.
 
 A question is of a kind (``stacks``), with arguments in JSON, and each node's agent answers in JSON, on a thread of its
-own: its main thread may be in a rendezvous, in the exit barrier, or held up. A handler that can carry questions has an
-attribute ``questions``; of one that has none, its nodes cannot be asked.
+own: its main thread may be in a rendezvous, in the exit barrier, or held up. If the arguments have ``of``, the host and
+the agent's pid of a node, it is for that one alone, and no other is waited for. A handler that can carry questions has
+an attribute ``questions``; of one that has none, its nodes cannot be asked.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ STACKS = "stacks"
 
 VITALS = "vitals"
 """The kind to which the answer is what this node's agent and workers do, and use: see ``rdzv_launcher.run.vitals``."""
+
+LOG = "log"
+"""The kind to which the answer is what a worker of one node has printed last: see ``rdzv_launcher.run.log_tails``."""
 
 NOTICE = "notice"
 """The kind of what nodes tell and ask each other before one of them goes: see ``rdzv_launcher.run.notice``."""

@@ -135,7 +135,8 @@ def states(job: dict[str, Any]) -> list[tuple[int | None, str]]:
 def test_a_job_that_restarts_and_loses_a_node_and_a_service_that_freezes_and_goes(meeting: Meeting) -> None:
     serve = Serve(meeting)
     job = Job(meeting, "1:2", script="says.py", restarts=1, nproc=1, conf="outage_timeout=60")
-    first, second = job.node(), job.node()
+    logs = meeting.directory / "logs"
+    first, second = (job.node(flags=["--redirects=2", f"--log-dir={logs}"]) for _ in range(2))
     reports = in_one_round(first, second)
     with watching(meeting) as (watch, shown):
         seen = wait_seen(watch, is_well)
@@ -153,6 +154,15 @@ def test_a_job_that_restarts_and_loses_a_node_and_a_service_that_freezes_and_goe
         assert re.search(r"^ 0 .* works .*$\n^ 1 .* works ", text, re.MULTILINE)
         shown.press("down", "s")  # of the second node
         shown.wait(r"Stacks of the workers on .*\n(.*\n)*.*says\.py")
+        shown.press("escape", "l")
+        shown.wait(r"Last lines of rank 1 \(local 0, pid \d+\) on ")
+        shown.wait(r"stdout goes to the screen of its node alone(.*\n)+stderr(.*\n)+.*nothing yet")
+        for each in logs.rglob("stderr.log"):  # as its worker has it
+            each.write_text("".join(f"step {number}\n" for number in range(1000)))
+        shown.press("l")
+        shown.wait(r"  step 998 *\n  step 999")
+        shown.press("n")  # there is no other worker
+        shown.wait(r"Last lines of rank 1 (.*\n)+  step 999")
         shown.press("escape", "w")
         shown.wait("nobody waits in the workers' store")
         shown.press("escape", "r")

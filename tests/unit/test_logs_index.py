@@ -16,8 +16,8 @@ import pytest
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.keeper.messages import Ended
 from rdzv_launcher.run.workers.output.index import NAME, Index, WorkerRecord
+from rdzv_launcher.run.workers.output.rotated import last_lines
 from rdzv_launcher.tools.logs.indexes import find_nodes, newest_job, read_node
-from rdzv_launcher.tools.logs.reading import last_lines
 from rdzv_launcher.tools.logs.text import last_words, listing
 from rdzv_plugins.errors import UsageError
 

@@ -101,6 +101,17 @@ def test_each_node_answers_and_nothing_is_left(run: Run) -> None:
     run.wait_empty()
 
 
+def test_a_question_to_one_node_waits_for_no_other(run: Run) -> None:
+    """The other one never answers: waiting for it would not end before the time-out of the tests."""
+    hangs = threading.Event()
+    Node(run, 0, echo)
+    Node(run, 1, lambda question: hangs.wait())
+    [answer] = ask(run.open(), "echo", {"of": ["host-0", 100]}, 86_400.0)
+    assert (answer.host, answer.answer) == ("host-0", {"of": ["host-0", 100]})
+    assert ask(run.open(), "echo", {"of": ["host-0", 7]}, 86_400.0) == []
+    hangs.set()
+
+
 def test_a_kind_that_a_node_does_not_know_is_said_so(run: Run) -> None:
     Node(run, 0, echo)
     Node(run, 1, None)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import html
+import importlib.util
+import os
+import re
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rdzv_launcher.run.log_tails import LogTails
+from rdzv_launcher.run.stacks.gathering import Node, Worker
+from rdzv_launcher.tools.top.asked import log_lines
 from rdzv_launcher.tools.top.command import run
 from rdzv_launcher.tools.top.happenings import happening, last_end
 from rdzv_launcher.tools.top.nodes import nodes_of
@@ -25,6 +35,7 @@ from rdzv_plugins.plain_text import printable_data
 from rdzv_plugins.rounds.ends import to_json
 from rdzv_plugins.run_status import RunStatus
 
+ROOT = Path(__file__).parents[2]
 COMPLETE = RunStatus(number=2, state="complete", members=2)
 
 
@@ -221,6 +232,46 @@ def test_the_screen_takes_what_strangers_write_as_text_and_keeps_the_chosen_node
     asyncio.run(drive())
 
 
+def test_the_log_of_each_worker_of_a_node_is_a_key_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def answer(request: Request, node: Any, rank: int) -> str:
+        asked.append((request.run_id, rank))
+        return f"answer {len(asked)}"
+
+    monkeypatch.setattr("rdzv_launcher.tools.top.screen.log_text", answer)
+    workers = [{**VITALS["workers"][0], "rank": rank, "cpu_percent": 1.0} for rank in (3, 4)]  # type: ignore[index]
+    watch = Example(job(run="b", nodes=[{**job()["nodes"][0], "workers": workers}]))
+
+    async def drive() -> None:
+        screen = Screen(watch, REQUEST, 1.0)  # type: ignore[arg-type]
+        async with screen.run_test(size=(80, 24)) as pilot:
+
+            async def shown(*texts: str) -> None:
+                while any(each not in screen.export_screenshot().replace("&#160;", " ") for each in texts):
+                    await pilot.pause(0.01)
+
+            await pilot.press("l")
+            await shown("of rank 3 (local 1, pid 9) on a", "answer 1")
+            await pilot.press("n")
+            await shown("of rank 4 (", "answer 2")
+            await pilot.press("n")
+            await shown("of rank 3 (", "answer 3")
+            await pilot.press("p")
+            await shown("of rank 4 (", "answer 4")
+            await pilot.press("l")
+            await shown("of rank 4 (", "answer 5")
+            watch.jobs = [job()]
+            await pilot.press("q")
+            screen.show()
+            await pilot.press("l")
+            await shown("no workers here")
+            await pilot.press("q", "q")
+
+    asyncio.run(asyncio.wait_for(drive(), 60))
+    assert asked == [("b", rank) for rank in (3, 4, 3, 4, 4)]
+
+
 def test_without_the_extra_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "textual", None)  # type: ignore[arg-type]
     for stream in (sys.stdin, sys.stdout):
@@ -246,6 +297,57 @@ def test_who_waits_is_what_rdzv_status_says_of_the_workers_store() -> None:
         assert waits_of(nothing) == []
 
 
+def test_the_last_lines_of_a_worker_are_read_where_they_are(tmp_path: Path) -> None:
+    out = tmp_path / "stdout.log"
+    out.write_bytes(b"new 0%\rnew 9%\r\nhalf")
+    (tmp_path / "stdout.1.log").write_bytes(b"old\n" * 3)
+    paths = {0: {"stdout": str(out), "stderr": ""}, 1: {"stdout": os.devnull, "stderr": str(tmp_path / "none")}}
+    node = Node("a", 7, workers=(Worker(4, 0, 11), Worker(5, 1, 12)))
+    tails = LogTails(lambda: node, paths.__getitem__, lambda local_rank: ["x", f"stderr of {local_rank}"])
+
+    def told(**arguments: Any) -> list[tuple[list[str], str]]:
+        return [(each["lines"], each["problem"]) for each in tails.answer(arguments)["streams"]]
+
+    assert told(rank=4, lines=3) == [(["old", "new 9%", "half"], ""), (["x", "stderr of 0"], "")]
+    assert told(rank=5, lines=1) == [([], "goes nowhere: a filter of ranks leaves it out"), ([], "")]
+    paths[0]["stdout"] = ""
+    assert "--log-prefix" in told(rank=4)[0][1]
+    for wrong in ({}, {"rank": 6}, {"rank": 4, "lines": 0}, {"rank": 4, "lines": 501}, {"rank": 4, "lines": "all"}):
+        with pytest.raises(ValueError, match=r"no worker of rank|is not from 1 to 500"):
+            told(**wrong)
+
+
+def test_a_file_that_cannot_be_read_holds_up_one_look_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    looking, hangs = threading.Event(), threading.Event()
+
+    def hang(path: str, count: int) -> list[str]:
+        looking.set()
+        hangs.wait()
+        return []
+
+    monkeypatch.setattr("rdzv_launcher.run.log_tails.last_lines", hang)
+    monkeypatch.setattr("rdzv_launcher.run.log_tails._TURN_S", 0.0)
+    tails = LogTails(
+        lambda: Node("a", 7, workers=(Worker(0, 0, 1),)), lambda local_rank: {"stdout": "/nfs/stdout.log"}, lambda _: []
+    )
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(tails.answer, {"rank": 0})
+        looking.wait()
+        with pytest.raises(TimeoutError, match="does its file system hang"):
+            tails.answer({"rank": 0})
+        hangs.set()
+        first.result()
+    assert tails.answer({"rank": 0})["streams"]
+
+
+def test_an_answer_with_lines_is_shown_as_text_whatever_it_holds() -> None:
+    lines = ["[red]a[/x]\x1b[2J", "b" * 9000]
+    answer = {"streams": [{"stream": "stderr", "path": "/x\n", "lines": lines, "problem": ""}]}
+    text = [*log_lines(answer)]
+    assert text[:2] == ["stderr (/x\\n):", "  [red]a[/x]\\x1b[2J"]
+    assert all(each.isprintable() and len(each) < 5000 for each in text)
+
+
 def test_many_jobs_are_a_table_first() -> None:
     text = as_text({"endpoint": "e", "jobs": [job(), job(run="b", problem="it is gone")], "left_out": 3})
     head, first, second, *_ = text.splitlines()
@@ -253,3 +355,19 @@ def test_many_jobs_are_a_table_first() -> None:
     assert (first.split()[4], second.split()[4]) == ("yes", "NO")
     assert "it is gone" in second
     assert text.endswith("and 3 more jobs")
+
+
+def test_the_pictures_of_the_docs_are_what_is_shown() -> None:
+    """``python docs/screenshots.py`` makes them anew."""
+    spec = importlib.util.spec_from_file_location("screenshots", ROOT / "docs/screenshots.py")
+    assert spec is not None
+    assert spec.loader is not None
+    screenshots = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(screenshots)
+
+    def words(svg: str) -> list[str]:
+        text = html.unescape(" ".join(re.findall(r"<text [^>]*>([^<]*)</text>", svg)))
+        return re.sub(r"\d\d:\d\d:\d\d", "", text).split()  # of the machine's time zone
+
+    for path, drawn in screenshots.pictures():
+        assert words(path.read_text()) == words(asyncio.run(drawn)), path

@@ -57,7 +57,9 @@ def ask(session: Session, kind: str, arguments: Mapping[str, Any], timeout: floa
     start = time.monotonic()
     members, revision = session.list(keys.MEMBERS, timeout=patience(session))
     told, _ = session.list(keys.NODES, timeout=patience(session))
-    nodes = _nodes(members, told)
+    nodes, of = _nodes(members, told), arguments.get("of")
+    if of is not None:
+        nodes = {node_id: node for node_id, node in nodes.items() if [node.host, node.pid] == of}
     answers = _Answers(nodes)
     if any(not node.gone for node in nodes.values()):
         _exchange(session, answers, kind, arguments, revision, start + timeout)

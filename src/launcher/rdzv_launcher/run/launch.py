@@ -30,6 +30,7 @@ from rdzv_launcher.run.health.pulse import Pulse
 from rdzv_launcher.run.health.readiness import readiness
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.keeper import Keeper
+from rdzv_launcher.run.log_tails import LogTails
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
@@ -51,7 +52,7 @@ from rdzv_plugins.assemble.create import create_handler
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure, RoundEvent
-from rdzv_plugins.questions import HANG, NOTICE, STANDSTILL, VITALS, Question
+from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, Question
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.metrics.agent import AgentFigures
@@ -145,6 +146,7 @@ class Launch:
         self._output = Output(spec, layout, monitor.attach, directory.log_pipes)
         self._stacks = NodeStacks(self._node, directory.path)
         self._stacks.log_to(self._output.root)
+        self._tails = LogTails(self._node, self._output.files, monitor.kept)
         self._fence = Fence(handler.holding, directory.path, on_kill=lambda: self._workers.fenced())
         self._workers = NodeWorkers(
             spec,
@@ -257,8 +259,12 @@ class Launch:
 
     def _answer(self, question: Question) -> Any:
         """As ``questions.Answer``."""
+        if question.arguments.get("of") not in (None, [socket.gethostname(), os.getpid()]):  # another node is meant
+            return {}
         if question.kind == VITALS:
             return vitals(self._node(), self._loop.decisions)
+        if question.kind == LOG:
+            return self._tails.answer(question.arguments)
         by_kind = {NOTICE: self._notices.answer, STANDSTILL: self._hangs.answer, HANG: self._hangs.answer}
         return by_kind.get(question.kind, self._stacks.answer)(question)
 

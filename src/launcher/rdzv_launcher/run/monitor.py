@@ -76,6 +76,12 @@ class WorkerMonitor:
                 return pipe.tail()
         return tail_of_file(self._files[local_rank]) if local_rank in self._files else ()
 
+    def kept(self, local_rank: int) -> tuple[str, ...]:
+        """The last lines so far of a worker's stderr that goes to no file. Reads nothing: any time is right."""
+        with self._lock:
+            pipe = self._pipes.get(local_rank)
+            return () if pipe is None else pipe.tail()
+
     def close(self) -> None:
         """Pass on what is left of stderr, and end the thread."""
         with self._lock:

@@ -53,15 +53,12 @@ class NodeStacks:
         return {VARIABLE: f"{self.own},{os.getpid()}"}
 
     def answer(self, question: Question) -> Any:
-        """As ``questions.Answer``: to ``stacks``, with the arguments ``within`` (s), ``children``, ``native`` and
-        ``of``, the host and the agent's pid of the only node that is meant."""
+        """As ``questions.Answer``: to ``stacks``, with the arguments ``within`` (s), ``children`` and ``native``."""
         if question.kind != STACKS:
             raise UnknownKind(question.kind)
         within = question.arguments.get("within", _WITHIN_S)
         if not isinstance(within, int | float) or not _LEAST_S <= within <= _MOST_S:
             raise ValueError(f"within={within!r} is not a time")
-        if question.arguments.get("of") not in (None, [self._node().host, os.getpid()]):  # another node is meant
-            return {}
         native = within if question.arguments.get("native") else NATIVE_S
         return self._gather(within, children=bool(question.arguments.get("children")), native=native)
 

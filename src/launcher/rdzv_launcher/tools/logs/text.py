@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from rdzv_launcher.run.rank_names import named
 from rdzv_launcher.run.summary import describe_exit
+from rdzv_launcher.run.workers.output.rotated import last_lines
 from rdzv_launcher.tools.logs.indexes import Entry
-from rdzv_launcher.tools.logs.reading import last_lines, size_of
+from rdzv_launcher.tools.logs.reading import size_of
 from rdzv_plugins.plain_text import printable
 
 _LONGEST = 8000

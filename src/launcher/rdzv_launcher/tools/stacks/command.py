@@ -15,11 +15,13 @@ from rdzv_launcher.run.stacks.grouping import grouped
 from rdzv_launcher.run.stacks.node import read
 from rdzv_launcher.run.stacks.reports import WorkerReport
 from rdzv_launcher.run.stacks.text import Silent, headline, report_text
+from rdzv_launcher.tools.asking import ask_job
 from rdzv_launcher.tools.job import add_job_flags, request_of
 from rdzv_launcher.tools.stacks.local import idle_agents, local_jobs, read_job
-from rdzv_launcher.tools.stacks.remote import ask_job
 from rdzv_plugins.errors import UsageError
+from rdzv_plugins.questions import STACKS
 
+HERE = "`rdzv stacks` without --rdzv-endpoint, on each of its machines, reads the workers there."
 _ON_THE_WAY_S = 1.0
 """Of the time for an answer, what the way of it may take."""
 
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _remote(args: argparse.Namespace) -> int:
     arguments = {"within": max(1.0, args.timeout - _ON_THE_WAY_S), "children": args.children, "native": args.native}
-    answers = ask_job(request_of(args), arguments, args.timeout)
+    answers = ask_job(request_of(args), STACKS, arguments, args.timeout, otherwise=HERE)
     workers, silent = read(answers)
     if args.json:
         nodes = [asdict(each) for each in answers]

@@ -5,27 +5,23 @@ Whatever nodes and strangers have written is shown as plain text: it is no marku
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, RichLog, Static
 
+from rdzv_launcher.tools.top.asked import log_text, stacks_text
 from rdzv_launcher.tools.top.endpoint import EndpointWatch
+from rdzv_launcher.tools.top.pages import AskedPage, LogPage, Page
 from rdzv_launcher.tools.top.text import COLUMNS, JOB_COLUMNS, events, headline, job_cells, node_cells, worker_lines
-from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.plain_text import printable_data, printable_lines
+from rdzv_plugins.plain_text import printable_data
 
 _EVERY_S = 1.0
-_STACKS_S = 15.0
 _WORKERS_SHOWN = 8
 
 
@@ -44,6 +40,7 @@ class Screen(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
         Binding("s", "stacks", "Stacks"),
+        Binding("l", "log", "Log"),
         Binding("w", "waits", "Waits"),
         Binding("r", "reason", "Last end"),
     ]
@@ -133,29 +130,33 @@ class Screen(App[None]):
     def action_reason(self) -> None:
         """How the last round ended."""
         text = self.job["last_end"] if self.job is not None else ""
-        self.push_screen(_Page("How the last round ended", text or "no round has ended yet, as far as it was seen"))
+        self.push_screen(Page("How the last round ended", text or "no round has ended yet, as far as it was seen"))
 
     def action_waits(self) -> None:
         """Who waits for which key."""
         job = self.job or {"waits": [], "waits_problem": ""}
         text = "\n".join(job["waits"]) or job["waits_problem"] or "nobody waits in the workers' store"
-        self.push_screen(_Page("Who waits for which key", text))
+        self.push_screen(Page("Who waits for which key", text))
 
     def action_stacks(self) -> None:
         """Where the workers of the chosen node are, as soon as it has answered."""
         job, node = self.job, self.node
-        if job is None or node is None:
+        if job is not None and node is not None:
+            request = self._request_of(job)
+            heading = f"Stacks of the workers on {node['host']} (agent's pid {node['pid']})"
+            self.push_screen(AskedPage(heading, lambda: stacks_text(request, node)))
+
+    def action_log(self) -> None:
+        """What the workers of the chosen node have printed last."""
+        job, node = self.job, self.node
+        if job is None or node is None or not node["workers"]:
+            self.push_screen(Page("Last lines of a worker", "no workers here"))
             return
-        page = _Page(f"Stacks of the workers on {node['host']} (agent's pid {node['pid']})", "asking ...")
-        self.push_screen(page)
-        request = dataclasses.replace(self._request, run_id=job["run"], given=self._request.given | {"run_id"})
+        request = self._request_of(job)
+        self.push_screen(LogPage(node["host"], node["workers"], lambda rank: log_text(request, node, rank)))
 
-        def ask() -> None:
-            text = _stacks(request, node)
-            with contextlib.suppress(RuntimeError):  # the screen has been left meanwhile
-                self.call_from_thread(page.tell, text)
-
-        threading.Thread(target=ask, name="rdzv-top-stacks", daemon=True).start()
+    def _request_of(self, job: Mapping[str, Any]) -> Request:
+        return dataclasses.replace(self._request, run_id=job["run"], given=self._request.given | {"run_id"})
 
 
 class _Table(DataTable[Text]):
@@ -182,41 +183,3 @@ class _Table(DataTable[Text]):
                     if new != old:
                         self.update_cell(key, name, Text(new), update_width=True)
         self._rows = dict(rows)
-
-
-class _Page(ModalScreen[None]):
-    """A text over everything, until a key closes it."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "Back")]
-    CSS = "_Page { background: $background; } _Page Static { height: auto; }"
-
-    def __init__(self, heading: str, text: str) -> None:
-        super().__init__()
-        self._heading, self._text = heading, text
-
-    def compose(self) -> ComposeResult:
-        """The text, and how to go back."""
-        yield Static(self._heading, markup=False)
-        with VerticalScroll():
-            yield Static(Text(self._text), id="text", markup=False)
-        yield Footer()
-
-    def tell(self, text: str) -> None:
-        """Show this instead."""
-        self._text = text
-        if self.is_mounted:
-            self.query_one("#text", Static).update(Text(text))
-
-
-def _stacks(request: Request, node: Mapping[str, Any]) -> str:
-    """What the node has answered, or why it has not; may take some seconds."""
-    from rdzv_launcher.run.stacks.node import read
-    from rdzv_launcher.run.stacks.text import report_text
-    from rdzv_launcher.tools.stacks.remote import ask_job
-
-    try:
-        answers = ask_job(request, {"within": _STACKS_S - 1, "of": [node["host"], node["pid"]]}, _STACKS_S)
-    except RdzvError as error:
-        return printable_lines(str(error))
-    workers, silent = read([each for each in answers if (each.host, each.pid) == (node["host"], node["pid"])])
-    return report_text(workers, silent, threads=False)

@@ -28,7 +28,7 @@ _STUCK_S, _REST_S = 10.0, 120.0
 
 
 class Output:
-    """One per agent, used by its main thread."""
+    """One per agent, used by its main thread but for ``files``."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Output:
         self._index = Index()
         self._tee: Tee | None = None
         self._error_files: Mapping[int, str] = {}
+        self._found: Destinations | None = None
 
     @property
     def root(self) -> str:
@@ -59,12 +60,21 @@ class Output:
         """Where a worker of the newest round records its exception; empty if nowhere."""
         return self._error_files.get(local_rank, "")
 
+    def files(self, local_rank: int) -> dict[str, str]:
+        """Where a worker's streams go in the newest round: empty for our own, ``os.devnull`` for none. Any thread."""
+        found = self._found
+        if found is None:
+            return {}
+        return {
+            name: paths.get(local_rank, "") for name, paths in (("stdout", found.stdouts), ("stderr", found.stderrs))
+        }
+
     def begin(self, variables: Mapping[int, dict[str, str]]) -> Destinations:
         """Make ready for a round; adds to the workers' ``variables`` what they have to know of it."""
         self.end()
         found = self._layout.begin(variables)
         self._error_files = found.error_files
-        found = self._only_shown(found, variables)
+        self._found = found = self._only_shown(found, variables)
         self._tee = self._show(found, variables)
         records = [self._record(found, each, own) for each, own in variables.items()] if found.index else []
         self._index.begin(found.index, records, found.moved)

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import os
 
+_BLOCK = 64 << 10
+_MOST_BYTES = 4 << 20
+"""Of which the last lines are taken, however long they are."""
+
 
 def older(path: str, number: int) -> str:
     """The path of an older file of the stream; 0 is the one that is written."""
@@ -30,3 +34,18 @@ def rotate(path: str, files: int) -> None:
         there += 1
     for number in range(there, 0, -1):
         os.replace(older(path, number - 1), older(path, number))
+
+
+def last_lines(path: str, count: int) -> list[str]:
+    """The last lines of a stream, oldest first, without their ends. Raises ``OSError``."""
+    data = b""
+    for each in reversed(all_of(path)):
+        with open(each, "rb") as file:
+            left = os.fstat(file.fileno()).st_size
+            while left > 0 and data.count(b"\n") <= count and len(data) < _MOST_BYTES:
+                step = min(_BLOCK, left)
+                left -= step
+                file.seek(left)
+                data = file.read(step) + data
+    lines = data.decode(errors="replace").split("\n")
+    return (lines[:-1] if not lines[-1] else lines)[-count:] if count else []

@@ -1,0 +1,75 @@
+"""The last lines that a worker of this node has printed, for whoever watches the job: read only when somebody asks.
+
+Whoever asks names a rank, and no file. A file system that hangs holds up one such look, and nobody who asks for
+something else.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rdzv_launcher.run.stacks.gathering import Node
+from rdzv_launcher.run.workers.output.rotated import last_lines
+
+MOST_LINES = 500
+_LINES = 100
+_LONGEST = 2000
+"""Characters of a line."""
+_TURN_S = 1.0
+_TO_SCREEN = "goes to the screen of its node alone: --log-prefix, --tee or --redirects keeps it in a file"
+_NOWHERE = "goes nowhere: a filter of ranks leaves it out"
+
+
+class LogTails:
+    """One per agent. Thread-safe: it is asked on threads of its own."""
+
+    def __init__(
+        self,
+        node: Callable[[], Node],
+        files: Callable[[int], Mapping[str, str]],
+        stderr: Callable[[int], Sequence[str]],
+    ) -> None:
+        """``node`` tells who works here now. By a local rank: ``files`` of its streams, empty for the screen,
+        ``os.devnull`` for none; and the end of a ``stderr`` that goes to no file."""
+        self._node, self._files, self._stderr = node, files, stderr
+        self._reading = threading.Lock()
+
+    def answer(self, arguments: Mapping[str, Any]) -> Any:
+        """To ``log``, with the arguments ``rank`` and ``lines``, for each stream at most. Raises ``ValueError`` for
+        others, and ``TimeoutError`` while another look has not ended."""
+        rank, count = arguments.get("rank"), arguments.get("lines", _LINES)
+        if not isinstance(count, int) or not 1 <= count <= MOST_LINES:
+            raise ValueError(f"lines={count!r} is not from 1 to {MOST_LINES}")
+        worker = next((each for each in self._node().workers if each.rank == rank), None)
+        if worker is None:
+            raise ValueError(f"no worker of rank {rank!r} runs here now")
+        if not self._reading.acquire(timeout=_TURN_S):
+            raise TimeoutError("a file that was looked at before has not been read yet: does its file system hang?")
+        try:
+            return {
+                "streams": [
+                    {"stream": stream, "path": path, **self._end_of(stream, path, worker.local_rank, count)}
+                    for stream, path in self._files(worker.local_rank).items()
+                ]
+            }
+        finally:
+            self._reading.release()
+
+    def _end_of(self, stream: str, path: str, local_rank: int, count: int) -> dict[str, Any]:
+        lines: Sequence[str] = ()
+        problem = ""
+        if path not in ("", os.devnull):
+            try:
+                lines = last_lines(path, count)
+            except OSError as error:
+                problem = f"cannot be read: {error.strerror or error}"
+        elif stream == "stderr":
+            lines = self._stderr(local_rank)[-count:]
+        else:
+            problem = _NOWHERE if path else _TO_SCREEN
+        # of a line that was overwritten, what it showed last
+        shown = [line.rstrip("\r").rpartition("\r")[2][:_LONGEST] for line in lines]
+        return {"lines": shown, "problem": problem}

@@ -1,0 +1,101 @@
+"""What the screen of ``rdzv top`` shows over everything else, until a key closes it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Static
+
+
+class Page(ModalScreen[None]):
+    """A text."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "Back")]
+    CSS = "Page { background: $background; } Page Static { height: auto; }"
+
+    def __init__(self, heading: str, text: str) -> None:
+        super().__init__()
+        self._heading, self._text = heading, text
+
+    def compose(self) -> ComposeResult:
+        """The text, and how to go back."""
+        yield Static(self._heading, id="heading", markup=False)
+        with VerticalScroll():
+            yield Static(Text(self._text), id="text", markup=False)
+        yield Footer()
+
+
+class AskedPage(Page):
+    """A text that takes its time: it is asked for when the page opens."""
+
+    def __init__(self, heading: str, ask: Callable[[], str]) -> None:
+        """``ask`` is called on a thread of its own."""
+        super().__init__(heading, "asking ...")
+        self._ask = ask
+        self._asked = 0
+
+    def on_mount(self) -> None:
+        """Ask."""
+        self.again()
+
+    def again(self) -> None:
+        """Ask anew; an answer to what was asked before is not shown any more."""
+        self._asked += 1
+        number, ask, app = self._asked, self._ask, self.app
+
+        def run() -> None:
+            text = ask()
+            with contextlib.suppress(RuntimeError):  # the screen has been left meanwhile
+                app.call_from_thread(self._told, number, text)
+
+        threading.Thread(target=run, name="rdzv-top-asks", daemon=True).start()
+
+    def _told(self, number: int, text: str) -> None:
+        if self.is_mounted and number == self._asked:
+            self.query_one("#text", Static).update(Text(text))
+
+
+class LogPage(AskedPage):
+    """The last lines of the workers of a node, one worker at a time."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("l", "again", "Again"),
+        Binding("n", "other(1)", "Next worker"),
+        Binding("p", "other(-1)", "Previous"),
+    ]
+
+    def __init__(self, host: str, workers: Sequence[Mapping[str, Any]], ask: Callable[[int], str]) -> None:
+        """``ask`` gives the text of a worker, by its global rank."""
+        super().__init__("", lambda: ask(self._workers[self._shown]["rank"]))
+        self._host, self._workers, self._shown = host, workers, 0
+        self._heading = self._title_now()
+
+    def action_again(self) -> None:
+        """What it has printed by now."""
+        self.again()
+
+    def action_other(self, step: int) -> None:
+        """The next worker of the node, or the one before."""
+        self._shown = (self._shown + step) % len(self._workers)
+        self.query_one("#heading", Static).update(Text(self._title_now()))
+        self.query_one("#text", Static).update("asking ...")
+        self.again()
+
+    def _title_now(self) -> str:
+        worker = self._workers[self._shown]
+        return (
+            f"Last lines of rank {worker['rank']} (local {worker['local_rank']}, pid {worker['pid']}) on {self._host}"
+        )
+
+    def _told(self, number: int, text: str) -> None:
+        super()._told(number, text)
+        if self.is_mounted:
+            self.query_one(VerticalScroll).scroll_end(animate=False)
