@@ -2,6 +2,7 @@
 #   make demo    train a real network on two nodes, kill a worker, then a node, see it resume
 #   make test    all tests (make test ARGS="-k static" for some)
 #   make lint    formatting, types, layers
+#   make docs    the site, from docs/ and the docstrings: build/site/index.html
 #   make bench   every benchmark, each beside torch's own in the same run; the page is build/bench/report.html
 #   make sanitize  the C++ tests under the address, undefined-behaviour and thread sanitizers; the fuzzer for 10 s
 #   make fuzz      the fuzzer of the wire for longer (make fuzz FUZZ_SECONDS=600)
@@ -15,7 +16,7 @@ STAMP := $(VENV)/.installed
 NATIVE := build/native/.built
 NATIVE_SOURCES := CMakeLists.txt $(wildcard native/*.txt native/src/* native/include/rdzv/* native/bindings/* native/bench/*)
 
-.PHONY: demo test lint bench soak native sanitize sanitize-address sanitize-thread fuzz clean setup
+.PHONY: demo test lint docs bench soak native sanitize sanitize-address sanitize-thread fuzz clean setup
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -60,6 +61,13 @@ lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	@said=$$($(SITE) 2>&1) || { echo "$$said" >&2; exit 1; }
+
+# a dead link or a page that is not in the menu is an error
+SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+docs: $(STAMP)
+	@$(SITE)
+	@echo "open build/site/index.html; for the search: $(BIN)/python -m http.server -d build/site"
 
 sanitize: sanitize-address sanitize-thread
 

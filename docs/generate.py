@@ -1,33 +1,31 @@
 """Writes pages of docs/reference/ from the code: ``python docs/generate.py [--check]``.
 
-They are hooks, options, errors, capabilities and metrics. A page has two parts. What is above its marker is written by
-hand and kept; what is below comes from docstrings, from the options that the built-in backends declare, and from the
-metrics that are declared. A hook, option, error or capability without its text stops the generator, which names all of
-them. Nothing here imports torch: the pages are those of any machine.
+They are tables of what is declared: options of the built-in backends, exit codes of errors, capabilities, metrics. What
+docstrings say is put into the site by mkdocstrings, where a page has a line that begins with ``:::``. A page has two
+parts: what is above its marker is written by hand and kept. An option without its text stops the generator, which names
+all of them. Nothing here imports torch: the pages are those of any machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import inspect
-import itertools
 import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+
+from griffe import Docstring
 
 from rdzv_launcher.run.metrics.agent import AGENT
 from rdzv_launcher.run.metrics.declared import Metric
 from rdzv_launcher.run.metrics.store import STORE
-from rdzv_plugins import errors, hookspecs
+from rdzv_plugins import errors
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.host.validation import HOOK_NAMES
 from rdzv_plugins.interfaces import Backend, Capability
 from rdzv_plugins.kit import DynamicSettings, ElasticOptions, TlsOptions, WorkerStoreOptions
 from rdzv_plugins.options import describe_options
@@ -45,30 +43,17 @@ _FOR_SCHEDULERS = (
     "worker's own among them, are in [Command line](command-line.md#exit-codes)."
 )
 
-_SECTION = re.compile(r"(Called|Arguments|Result|Errors|Example|Undeclared|Exit code):(.*)")
 _WIDTH = 120
+_WHERE = (
+    "A git host shows no docstrings here: they are in "
+    "[src/rdzv_plugins/{file}.py](../../src/rdzv_plugins/{file}.py).\n\n"
+    "::: rdzv_plugins.{path}\n    options:\n      heading_level: 3\n      {option}: {value}"
+)
+"""The rest of a page: for the site, the docstrings of a module or class."""
 
 
 class Undocumented(Exception):
     """Something has no text; the message has one line for each."""
-
-
-def sections(text: str) -> dict[str, str]:
-    """A docstring by its sections; what stands before the first is under ``""``. Their texts are dedented."""
-    found = {"": ""}
-    name = ""
-    for line in inspect.cleandoc(text).splitlines():
-        start = _SECTION.fullmatch(line)
-        if start:
-            name, line = start[1], start[2].strip(": ")
-        found[name] = f"{found.get(name, '')}{line}\n"
-    return {name: _dedent(body) for name, body in found.items()}
-
-
-def _dedent(body: str) -> str:
-    """The first line may stand behind the section's name, at no indentation of its own."""
-    first, _, rest = body.partition("\n")
-    return f"{first}\n{textwrap.dedent(rest)}".strip()
 
 
 def markdown(text: str) -> str:
@@ -90,37 +75,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("``", "`").replace("|", "\\|")
-
-
-def hooks(functions: Sequence[Callable[..., Any]]) -> str:
-    """The page of hooks: one heading each, with everything that its docstring has to say."""
-    missing, pages = [], []
-    for function in functions:
-        signature = inspect.signature(function)
-        told = sections(inspect.getdoc(function) or "")
-        arguments = dict(re.findall(r"^(\w+): (.*(?:\n +.*)*)", told.get("Arguments", ""), re.MULTILINE))
-        needed = ["Called", "Result", "Errors", "Example", *(["Arguments"] if signature.parameters else [])]
-        missing += [f"hook {function.__name__}: no summary"] if not told[""] else []
-        missing += [f"hook {function.__name__}: no section {name!r}" for name in needed if not told.get(name)]
-        missing += [
-            f"hook {function.__name__}: argument {name!r} has no text"
-            for name in set(signature.parameters) ^ set(arguments)
-        ]
-        pages.append("\n\n".join(_hook(function.__name__, signature, told, arguments)))
-    _complain(missing)
-    return "\n\n".join(pages)
-
-
-def _hook(name: str, signature: inspect.Signature, told: dict[str, str], arguments: dict[str, str]) -> Iterator[str]:
-    yield f"## `{name}({', '.join(signature.parameters)})`"
-    yield markdown(told[""])
-    yield f"```python\n{name}{signature}\n```".replace("'", "")
-    yield markdown(f"**Called** {told.get('Called', '')}")
-    if arguments:
-        yield "\n".join(_fill(f"- ``{key}``: {' '.join(text.split())}", indent="  ") for key, text in arguments.items())
-    yield markdown(f"**Result**: {told.get('Result', '')}")
-    yield markdown(f"**Errors**: {told.get('Errors', '')}")
-    yield f"```python\n{told.get('Example', '')}\n```"
 
 
 def options(backends: Sequence[tuple[Backend, str]]) -> str:
@@ -178,13 +132,10 @@ def _base(cls: type) -> list[str]:
 
 
 def error_tree(classes: Sequence[type[errors.RdzvError]]) -> str:
-    """The page of errors: the tree, the exit codes, and each class."""
-    told = {cls: sections(vars(cls).get("__doc__") or "") for cls in classes}
-    _complain([f"error {cls.__name__}: no docstring of its own" for cls in classes if not told[cls][""]])
-    codes = {cls: told[cls].get("Exit code") or _code(cls.exit_code) for cls in classes}
+    """The page of errors: the tree, the exit codes, and the classes."""
     by_code: dict[str, list[type[errors.RdzvError]]] = {}
-    for cls, code in sorted(codes.items(), key=lambda each: each[0].exit_code):
-        by_code.setdefault(code, []).append(cls)
+    for cls in sorted(classes, key=lambda each: each.exit_code):
+        by_code.setdefault(_told_code(cls) or _code(cls.exit_code), []).append(cls)
     _complain([f"exit code {code}: its classes differ in `scheduler`" for code, of in by_code.items() if _differ(of)])
     pages = [
         "## The tree",
@@ -192,15 +143,16 @@ def error_tree(classes: Sequence[type[errors.RdzvError]]) -> str:
         "## By exit code",
         _fill(_FOR_SCHEDULERS),
         table(["code", "a scheduler should", "classes"], [_row(code, of) for code, of in by_code.items()]),
+        "## The classes",
+        _WHERE.format(file="errors", path="errors", option="show_if_no_docstring", value="true"),
     ]
-    for cls in classes:
-        summary, _, more = told[cls][""].partition("\n\n")
-        parent = cls.__bases__[0].__name__ if cls is not classes[0] else "Exception"
-        facts = f"Exit code: {codes[cls]}. Base: `{parent}`."
-        if cls.remedy_text:
-            facts += f" Remedy: {cls.remedy_text}"
-        pages += [f"## {cls.__name__}", markdown(summary), *([markdown(more)] if more else []), _fill(facts)]
     return "\n\n".join(pages)
+
+
+def _told_code(cls: type[errors.RdzvError]) -> str:
+    """What its docstring says of the exit code, where that is not a number alone."""
+    parts = Docstring(inspect.cleandoc(vars(cls).get("__doc__") or "")).parse("google")
+    return next((part.value.description.rstrip(".") for part in parts if part.title == "Exit code"), "")
 
 
 def _differ(classes: Sequence[type[errors.RdzvError]]) -> bool:
@@ -208,7 +160,7 @@ def _differ(classes: Sequence[type[errors.RdzvError]]) -> bool:
 
 
 def _row(code: str, classes: Sequence[type[errors.RdzvError]]) -> list[str]:
-    return [code, classes[0].scheduler, ", ".join(f"[`{cls.__name__}`](#{cls.__name__.lower()})" for cls in classes)]
+    return [code, classes[0].scheduler, ", ".join(f"`{cls.__name__}`" for cls in classes)]
 
 
 def _tree(cls: type[errors.RdzvError], classes: Sequence[type[errors.RdzvError]], depth: int = 0) -> Iterator[str]:
@@ -223,28 +175,14 @@ def _code(code: int) -> str:
     return f"{code} ({names[0]})" if names else str(code)
 
 
-def capabilities(kind: type[Capability], source: str, backends: Sequence[Backend]) -> str:
-    """The page of capabilities: who declares which, and each one; ``source`` is that of the enumeration."""
-    texts = {member: sections(text) for member, text in _texts_of_members(kind, source).items()}
-    missing = [f"capability {member.name}: no docstring" for member in kind if member not in texts]
-    missing += [
-        f"capability {member.name}: no section 'Undeclared'"
-        for member, told in texts.items()
-        if "Undeclared" not in told
-    ]
-    _complain(missing)
+def capabilities(kind: type[Capability], backends: Sequence[Backend]) -> str:
+    """The page of capabilities: who declares which, and each."""
     head = ["backend", *(f"`{member.name}`" for member in kind)]
     rows = [
         [f"`{each.name}`", *("yes" if member in each.capabilities else "no" for member in kind)] for each in backends
     ]
-    pages = [table(head, rows)]
-    for member, told in texts.items():
-        declare = [f"`{each.name}`" for each in backends if member in each.capabilities]
-        summary, _, more = told[""].partition("\n\n")
-        pages += [f"## {member.name}", markdown(summary), *([markdown(more)] if more else [])]
-        pages.append(_fill(f"Declared by {', '.join(declare) or 'no built-in backend'}. In lists: `{member.value}`."))
-        pages.append(markdown(f"**Not declared**: {told['Undeclared']}"))
-    return "\n\n".join(pages)
+    each = _WHERE.format(file="capabilities", path="capabilities.Capability", option="show_bases", value="false")
+    return f"{table(head, rows)}\n\n## Each of them\n\n{each}"
 
 
 def metrics(declared: Sequence[tuple[str, Sequence[Metric]]]) -> str:
@@ -257,17 +195,6 @@ def metrics(declared: Sequence[tuple[str, Sequence[Metric]]]) -> str:
         ]
         pages += [f"## {heading}", table(head, rows)]
     return "\n\n".join(pages)
-
-
-def _texts_of_members(kind: type[Capability], source: str) -> dict[Capability, str]:
-    """The string that follows each member of the enumeration in its source."""
-    (body,) = (node.body for node in ast.parse(textwrap.dedent(source)).body if isinstance(node, ast.ClassDef))
-    return {
-        kind[before.targets[0].id]: after.value.value
-        for before, after in itertools.pairwise(body)
-        if isinstance(before, ast.Assign) and isinstance(before.targets[0], ast.Name)
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str)
-    }
 
 
 def _complain(missing: Sequence[str]) -> None:
@@ -287,17 +214,12 @@ def pages() -> dict[Path, str]:
     backends = [entry.backend for entry in entries]
     classes = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, errors.RdzvError)]
     written = {
-        "hooks.md": hooks(sorted((getattr(hookspecs, name) for name in HOOK_NAMES), key=_line)),
         "options.md": options([(e.backend, inspect.getdoc(import_module(e.record.value)) or "") for e in entries]),
         "errors.md": error_tree(classes),
-        "capabilities.md": capabilities(Capability, inspect.getsource(Capability), backends),
+        "capabilities.md": capabilities(Capability, backends),
         "metrics.md": metrics([("Of an agent", AGENT), ("Of a store", STORE)]),
     }
     return {REFERENCE / name: _kept(REFERENCE / name) + "\n" + text + "\n" for name, text in written.items()}
-
-
-def _line(function: Callable[..., Any]) -> int:
-    return function.__code__.co_firstlineno
 
 
 def _kept(path: Path) -> str:

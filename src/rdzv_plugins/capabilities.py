@@ -6,10 +6,9 @@ import enum
 
 
 class Capability(str, enum.Enum):
-    """What a backend promises. An undeclared capability is refused or warned about, never assumed.
+    """What a backend promises. An undeclared capability is refused or warned about, never assumed."""
 
-    docs/reference/capabilities.md is written from the docstrings below, by ``python docs/generate.py``.
-    """
+    # docs/reference/capabilities.md shows the docstrings below
 
     ELASTIC = "elastic"
     """``--nnodes=MIN:MAX``: nodes may join and leave while the job runs.
@@ -17,8 +16,9 @@ class Capability(str, enum.Enum):
     At least MIN nodes make a round, at most MAX. A node that comes later, and one that is lost, lead to a new round;
     with fewer than MIN the others wait for a replacement.
 
-    Undeclared: when MIN is less than MAX, the launcher warns on each node that all MAX nodes are waited for, and gives
-    the backend a request in which MIN is MAX.
+    Undeclared:
+        When MIN is less than MAX, the launcher warns on each node that all MAX nodes are waited for, and gives the
+        backend a request in which MIN is MAX.
     """
     NODE_RANK = "node_rank"
     """A given ``--node-rank`` decides the node's place.
@@ -26,8 +26,9 @@ class Capability(str, enum.Enum):
     The node with ``--node-rank=3`` is node 3 in each round of at least four nodes, with the global ranks of that
     place.
 
-    Undeclared: when ``--node-rank`` is given, the launcher warns on that node that it is ignored: the backend assigns
-    the ranks.
+    Undeclared:
+        When ``--node-rank`` is given, the launcher warns on that node that it is ignored: the backend assigns the
+        ranks.
     """
     TORCHRUN_PEERS = "torchrun_peers"
     """Nodes started by plain torchrun may be part of the same job.
@@ -35,8 +36,9 @@ class Capability(str, enum.Enum):
     That is torchrun with its own backend of the same name, on nodes where this project need not be installed. It has
     nothing to do with ``--rdzv-backend=rdzv-plugins.NAME``, by which plain torchrun uses any backend.
 
-    Undeclared: such a node does not come into the job. The launcher cannot see it, and says nothing. Start all nodes
-    with ``rdzv-run``, or all with that name.
+    Undeclared:
+        Such a node does not come into the job. The launcher cannot see it, and says nothing. Start all nodes with
+        ``rdzv-run``, or all with that name.
     """
     NODE_REPLACEMENT = "node_replacement"
     """An agent that is started again takes its old place, and all restart in one round.
@@ -44,5 +46,6 @@ class Capability(str, enum.Enum):
     It is known by its ``--node-rank``, or by its machine where none was given, and gets the node rank of the round
     before once the old agent is gone.
 
-    Undeclared: an agent that is started again is one more node, for which there has to be room; it gets any rank.
+    Undeclared:
+        An agent that is started again is one more node, for which there has to be room; it gets any rank.
     """

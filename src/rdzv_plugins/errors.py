@@ -7,8 +7,10 @@ only a wrong command line exits with 2, as argparse does. What a scheduler shoul
 too, and is the same for all classes with that code.
 
 A plug-in raises them where the contract says so; any other exception that leaves a plug-in is reported as a fault of
-the plug-in. docs/reference/errors.md is written from the docstrings below, by ``python docs/generate.py``.
+the plug-in.
 """
+
+# docs/reference/errors.md shows the docstrings below
 
 from __future__ import annotations
 
@@ -333,7 +335,8 @@ class PeerFailed(RendezvousClosed):
     ``failure`` is the worker that failed first over all nodes: its rank, its node, its last lines on stderr. ``why``
     says why the job was ended although restarts were left; empty if none was.
 
-    Exit code: the failed worker's
+    Exit code:
+        The failed worker's.
     """
 
     def __init__(self, message: str, failure: Failure, *, why: str = "", exit_code: int = 0) -> None:
@@ -371,7 +374,8 @@ class SpareReleased(NotNeeded):
     Raised by ``next_rendezvous``. ``rdzv-run`` makes a successful end of it, torch's agent does with the
     ``RendezvousGracefulExitError`` that it gets.
 
-    Exit code: 0, of ``rdzv-run``
+    Exit code:
+        0, of ``rdzv-run``.
     """
 
 

@@ -3,10 +3,10 @@
 A backend needs the first hook only; the others are optional, and a plug-in may also have just those.
 A plug-in is a module named by an entry point of group ``rdzv_plugins``. It marks its functions with
 ``rdzv_plugins.hookimpl``. A hook may take any subset of the arguments, by name.
-
-docs/reference/hooks.md is written from the docstrings below, by ``python docs/generate.py``: a summary, and the
-sections Called, Arguments, Result, Errors and Example, each with what a plug-in has to know.
 """
+
+# docs/reference/hooks.md shows the docstrings below: a summary, and the sections Called, Arguments, Result, Errors and
+# Example, each with what a plug-in has to know
 
 from __future__ import annotations
 
@@ -29,16 +29,19 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 def rdzv_register_backends() -> Backend | Iterable[Backend]:  # type: ignore[empty-body]
     """Bring one rendezvous backend, or several.
 
-    Called: once, when the plug-in is loaded: by every ``rdzv-run``, by ``rdzv backends``, and by torchrun once a
-        backend with our prefix is selected. So it must not import torch, nor a client library: ``create`` does.
+    Called:
+        Once, when the plug-in is loaded: by every ``rdzv-run``, by ``rdzv backends``, and by torchrun once a backend
+        with our prefix is selected. So it must not import torch, nor a client library: ``create`` does.
 
-    Result: a ``rdzv_plugins.Backend``, or several in a list or from a generator.
+    Result:
+        A ``rdzv_plugins.Backend``, or several in a list or from a generator.
 
-    Errors: an exception or any other result makes it a broken plug-in. ``rdzv backends`` says why, a launch that
-        selects it ends with exit code 69, and other launches go on without it.
+    Errors:
+        An exception or any other result makes it a broken plug-in. ``rdzv backends`` says why, a launch that selects it
+        ends with exit code 69, and other launches go on without it.
 
-    Example::
-
+    Example:
+        ```python
         from rdzv_plugins import Backend, hookimpl
 
 
@@ -51,6 +54,7 @@ def rdzv_register_backends() -> Backend | Iterable[Backend]:  # type: ignore[emp
         @hookimpl
         def rdzv_register_backends():
             return Backend(name="mystate", summary="the state of a run in my service", create=create)
+        ```
     """
 
 
@@ -58,8 +62,8 @@ def rdzv_register_backends() -> Backend | Iterable[Backend]:  # type: ignore[emp
 def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
     """Fill in what the surroundings know, such as a scheduler: the node rank, the endpoint, the run id.
 
-    Called: once for each launch, after the command line is read and before the backend is made. Not with
-        ``--standalone``.
+    Called:
+        Once for each launch, after the command line is read and before the backend is made. Not with ``--standalone``.
 
     Arguments:
         request: the launch as it is known so far. ``request.given`` has the names of the fields that the user set, or
@@ -68,15 +72,17 @@ def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[s
             an endpoint made from a node's name is right where ``backend.meets_at`` is ``node``. And it says by its
             capabilities whether a given node rank decides anything.
 
-    Result: a mapping of ``Request`` fields, ``{"node_rank": 3, "endpoint": "10.0.0.1:29500"}``; or None. What the
-        user gave wins over every plug-in; among plug-ins the first to answer for a field wins. Those that ship with
-        us are asked after all others: ``hookimpl(trylast=True)``.
+    Result:
+        A mapping of ``Request`` fields, ``{"node_rank": 3, "endpoint": "10.0.0.1:29500"}``; or None. What the user gave
+        wins over every plug-in; among plug-ins the first to answer for a field wins. Those that ship with us are asked
+        after all others: ``hookimpl(trylast=True)``.
 
-    Errors: a field that ``Request`` does not have, or a value of the wrong type, is an error of the plug-in: the node
-        ends with exit code 69.
+    Errors:
+        A field that ``Request`` does not have, or a value of the wrong type, is an error of the plug-in: the node ends
+        with exit code 69.
 
-    Example::
-
+    Example:
+        ```python
         import os
 
         from rdzv_plugins import hookimpl
@@ -87,6 +93,7 @@ def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[s
             if "MY_SCHEDULER_RANK" not in os.environ:
                 return None
             return {"node_rank": int(os.environ["MY_SCHEDULER_RANK"]), "run_id": os.environ["MY_SCHEDULER_JOB"]}
+        ```
     """
 
 
@@ -94,18 +101,21 @@ def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[s
 def rdzv_before_join(request: Request) -> None:
     """Check the health of this node before it joins a round; keep it out if need be.
 
-    Called: before every round, on every node, also before a restart. The round waits. Also by ``rdzv-run --check``,
-        which joins none.
+    Called:
+        Before every round, on every node, also before a restart. The round waits. Also by ``rdzv-run --check``, which
+        joins none.
 
     Arguments:
         request: the launch, complete; ``request.options`` are the backend's options.
 
-    Result: ignored.
+    Result:
+        Ignored.
 
-    Errors: raise ``rdzv_plugins.errors.JoinVetoed`` to keep this node out: it ends with exit code 77 and the message.
+    Errors:
+        Raise ``rdzv_plugins.errors.JoinVetoed`` to keep this node out: it ends with exit code 77 and the message.
 
-    Example::
-
+    Example:
+        ```python
         import shutil
 
         from rdzv_plugins import hookimpl
@@ -117,6 +127,7 @@ def rdzv_before_join(request: Request) -> None:
             free = shutil.disk_usage("/").free
             if free < 2**20:
                 raise JoinVetoed(f"run {request.run_id}: {free} bytes are free on this node", remedy="Drain it.")
+        ```
     """
 
 
@@ -124,7 +135,8 @@ def rdzv_before_join(request: Request) -> None:
 def rdzv_after_join(request: Request, info: RendezvousInfo) -> None:
     """Hear that a round is complete, and this node's place in it.
 
-    Called: after every completed round, before the workers start. They wait.
+    Called:
+        After every completed round, before the workers start. They wait.
 
     Arguments:
         request: the launch, complete.
@@ -132,18 +144,21 @@ def rdzv_after_join(request: Request, info: RendezvousInfo) -> None:
             ``info.bootstrap_store_info`` says where the workers' store is, ``info.store`` is the agents' store of the
             round: the methods of torch's ``Store``, with the errors of ``rdzv_plugins.errors``.
 
-    Result: ignored.
+    Result:
+        Ignored.
 
-    Errors: an exception ends this node with exit code 69.
+    Errors:
+        An exception ends this node with exit code 69.
 
-    Example::
-
+    Example:
+        ```python
         from rdzv_plugins import hookimpl
 
 
         @hookimpl
         def rdzv_after_join(request, info):
             print(f"run {request.run_id}: node {info.rank} of {info.world_size}")
+        ```
     """
 
 
@@ -151,10 +166,11 @@ def rdzv_after_join(request: Request, info: RendezvousInfo) -> None:
 def rdzv_assign_ranks(request: Request, nodes: Sequence[Node]) -> Sequence[str] | None:
     """Put the nodes of a round into the order that a topology wants: those of one switch side by side.
 
-    Called: where an elastic backend (``parallel``, or any ``CoordinationBackend``) forms a round, on the node that
-        leads at that time, in a thread of its own. So install the plug-in on every node, and let the answer follow
-        from its arguments alone. The round waits for the answer. Not called for fewer than two such nodes: one that
-        comes late has no choice.
+    Called:
+        Where an elastic backend (``parallel``, or any ``CoordinationBackend``) forms a round, on the node that leads at
+        that time, in a thread of its own. So install the plug-in on every node, and let the answer follow from its
+        arguments alone. The round waits for the answer. Not called for fewer than two such nodes: one that comes late
+        has no choice.
 
     Arguments:
         request: the launch of the node that leads, complete.
@@ -162,20 +178,23 @@ def rdzv_assign_ranks(request: Request, nodes: Sequence[Node]) -> Sequence[str] 
             node that serves the endpoint is first. Each has ``node_id``, ``host``, ``address`` and ``nproc`` (0 from
             plain torchrun, which does not say).
 
-    Result: the ids of ``nodes`` in the order of their ranks; ids that are left out come last. None: no opinion. The
-        first plug-in to answer decides.
+    Result:
+        The ids of ``nodes`` in the order of their ranks; ids that are left out come last. None: no opinion. The first
+        plug-in to answer decides.
 
-    Errors: an exception, or an answer with other ids, ends the job on all nodes with exit code 76 and the reason,
-        which names the plug-in.
+    Errors:
+        An exception, or an answer with other ids, ends the job on all nodes with exit code 76 and the reason, which
+        names the plug-in.
 
-    Example::
-
+    Example:
+        ```python
         from rdzv_plugins import hookimpl
 
 
         @hookimpl
         def rdzv_assign_ranks(nodes):
             return [node.node_id for node in sorted(nodes, key=lambda node: node.host)]
+        ```
     """
 
 
@@ -183,25 +202,29 @@ def rdzv_assign_ranks(request: Request, nodes: Sequence[Node]) -> Sequence[str] 
 def rdzv_worker_env(request: Request, env: Mapping[str, str]) -> Mapping[str, str] | None:
     """Add variables to one worker's environment.
 
-    Called: for each worker of this node in every round, before it starts. Not from plain torchrun.
+    Called:
+        For each worker of this node in every round, before it starts. Not from plain torchrun.
 
     Arguments:
         request: the launch, complete.
         env: what the worker gets from torch: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
             TORCHELASTIC_RESTART_COUNT, ...
 
-    Result: variables to add, or None. Among plug-ins the first to set a variable wins.
+    Result:
+        Variables to add, or None. Among plug-ins the first to set a variable wins.
 
-    Errors: an exception, or a result that is no mapping, ends this node with exit code 69.
+    Errors:
+        An exception, or a result that is no mapping, ends this node with exit code 69.
 
-    Example::
-
+    Example:
+        ```python
         from rdzv_plugins import hookimpl
 
 
         @hookimpl
         def rdzv_worker_env(env):
             return {"MY_LOG": f"/tmp/rank-{env['RANK']}.log"}
+        ```
     """
 
 
@@ -209,7 +232,8 @@ def rdzv_worker_env(request: Request, env: Mapping[str, str]) -> Mapping[str, st
 def rdzv_shutdown(request: Request, outcome: Outcome) -> None:
     """Hear how this node's part in the job has ended.
 
-    Called: once, when it has ended, whatever way. Not when a signal has ended plain torchrun.
+    Called:
+        Once, when it has ended, whatever way. Not when a signal has ended plain torchrun.
 
     Arguments:
         request: the launch, complete.
@@ -218,17 +242,20 @@ def rdzv_shutdown(request: Request, outcome: Outcome) -> None:
             sentence, ``outcome.failure`` the worker that failed, if one did. Plain torchrun does not say how it ended:
             there it is always ``lost``.
 
-    Result: ignored.
+    Result:
+        Ignored.
 
-    Errors: an exception is logged with the name of the plug-in, and changes nothing: the others are still told, and
-        the exit code stays.
+    Errors:
+        An exception is logged with the name of the plug-in, and changes nothing: the others are still told, and the
+        exit code stays.
 
-    Example::
-
+    Example:
+        ```python
         from rdzv_plugins import hookimpl
 
 
         @hookimpl
         def rdzv_shutdown(request, outcome):
             print(f"run {request.run_id}: {outcome.end}: {outcome.reason}")
+        ```
     """

@@ -1,7 +1,6 @@
 """The generated reference is what the code says, leaves nothing out, and docs/explanation/compatibility.md is true."""
 
 import ast
-import enum
 import importlib
 import importlib.util
 import re
@@ -12,12 +11,13 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
+import griffe
 import pytest
 
-from rdzv_plugins import errors, hookspecs, option
+from rdzv_plugins import capabilities, errors, hookspecs, option
 from rdzv_plugins.host import PluginRecord
 from rdzv_plugins.host.validation import HOOK_NAMES, validate
-from rdzv_plugins.interfaces import Backend
+from rdzv_plugins.interfaces import Backend, Capability
 from rdzv_plugins.testing.suite import THEMES
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_pages_are_what_the_generator_writes_without_torch() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("name", ["hooks", "options", "errors", "capabilities"])
+@pytest.mark.parametrize("name", ["options", "errors", "capabilities"])
 def test_a_page_that_was_changed_is_found_and_written_again_but_for_its_beginning(generate, capsys, name) -> None:
     page = generate.REFERENCE / f"{name}.md"
     whole = page.read_text()
@@ -62,24 +62,13 @@ def test_a_page_that_was_changed_is_found_and_written_again_but_for_its_beginnin
     assert generate.main(["--check"]) == 0
 
 
-def test_what_has_no_text_stops_the_generator(generate, capsys, monkeypatch) -> None:
-    class Silent(errors.UsageError):
-        pass
+def test_exit_codes_of_which_a_scheduler_is_told_two_things_stop_the_generator(generate, capsys, monkeypatch) -> None:
+    class Torn(errors.UsageError):
+        scheduler = "requeue"
 
-    def rdzv_silent(request):
-        """It says what it is for."""
-
-    monkeypatch.setattr(errors, "Silent", Silent, raising=False)
+    monkeypatch.setattr(errors, "Torn", Torn, raising=False)
     assert generate.main([]) == 1
-    assert capsys.readouterr().err == "undocumented:\n  error Silent: no docstring of its own\n"
-    monkeypatch.delattr(errors, "Silent")
-    monkeypatch.setattr(hookspecs, "rdzv_silent", rdzv_silent, raising=False)
-    monkeypatch.setattr(generate, "HOOK_NAMES", (*HOOK_NAMES, "rdzv_silent"))
-    assert generate.main([]) == 1
-    said = capsys.readouterr().err
-    for part in ("Called", "Arguments", "Result", "Errors", "Example"):
-        assert f"hook rdzv_silent: no section '{part}'\n" in said
-    assert "hook rdzv_silent: argument 'request' has no text\n" in said
+    assert capsys.readouterr().err == "undocumented:\n  exit code 2: its classes differ in `scheduler`\n"
 
 
 def test_an_option_without_help_or_unit_is_found(generate) -> None:
@@ -100,35 +89,52 @@ def test_an_option_without_help_or_unit_is_found(generate) -> None:
     ]
 
 
-def test_a_capability_without_text_is_found(generate) -> None:
-    source = '''
-class Promise(str, enum.Enum):
-    """What it is about."""
+def sections(docstring: griffe.Docstring) -> dict[str, str]:
+    """What mkdocstrings makes of a docstring: its sections by their titles, the arguments by their names."""
+    found = {}
+    for section in docstring.parse("google"):
+        if section.kind is griffe.DocstringSectionKind.parameters:
+            found |= {f"({each.name})": each.description for each in section.value}
+        else:
+            found[section.title or ""] = getattr(section.value, "description", section.value)
+    return found
 
-    SILENT = "silent"
-    HALF = "half"
-    """What it promises, but not what follows where it does not."""
-'''
-    space: dict[str, type[enum.Enum]] = {"enum": enum}
-    exec(source, space)
-    with pytest.raises(generate.Undocumented) as caught:
-        generate.capabilities(space["Promise"], source, [])
-    assert str(caught.value).splitlines() == [
-        "capability HALF: no section 'Undeclared'",
-        "capability SILENT: no docstring",
-    ]
+
+def written(module: types.ModuleType) -> griffe.Module:
+    path = Path(module.__file__)
+    return griffe.visit(module.__name__, path, path.read_text())
 
 
 @pytest.mark.parametrize("name", HOOK_NAMES)
-def test_example_of_a_hook_is_a_plugin_with_that_hook(generate, name) -> None:
-    example = generate.sections(getattr(hookspecs, name).__doc__)["Example"]
-    assert example in (ROOT / "docs/reference/hooks.md").read_text()
+def test_a_hook_is_documented_and_its_example_is_a_plugin_with_that_hook(name) -> None:
+    hook = written(hookspecs)[name]
+    told = sections(hook.docstring)
+    arguments = {f"({parameter.name})" for parameter in hook.parameters}
+    assert {key for key, text in told.items() if text.strip()} == {
+        *("", "Called", "Result", "Errors", "Example"),
+        *arguments,
+    }
+    page = (ROOT / "docs/reference/hooks.md").read_text()
+    assert f"\n## `{name}`\n\n::: rdzv_plugins.hookspecs.{name}\n" in page
+    (example,) = re.findall(r"```python\n(.*?)```", told["Example"], re.DOTALL)
     module = types.ModuleType("example")
     exec(example, vars(module))
     record = PluginRecord("example", "example", "rdzv-example", "1.0", plugin=module)
     validate(record)
     assert not record.error
     assert callable(getattr(module, name))
+
+
+def test_each_error_has_a_text() -> None:
+    silent = [name for name, each in written(errors).classes.items() if not each.docstring]
+    assert not silent
+
+
+def test_each_capability_has_a_text_that_says_what_follows_where_it_is_not_declared() -> None:
+    members = written(capabilities)["Capability"].attributes
+    assert members.keys() == Capability.__members__.keys()
+    for member in members.values():
+        assert {key for key, text in sections(member.docstring).items() if text.strip()} == {"", "Undeclared"}
 
 
 def listed(heading: str) -> dict[str, list[str]]:
@@ -162,6 +168,14 @@ def test_public_names_are_those_that_are_listed(name) -> None:
         getattr(module, each)
 
 
+@pytest.mark.parametrize("name", sorted({*listed("public names")} - {"rdzv_plugins", "rdzv_plugins.hookspecs"}))
+def test_the_docstrings_of_a_public_module_are_on_a_page(name) -> None:
+    shown = set()
+    for page in (ROOT / "docs/reference").glob("*.md"):
+        shown |= set(re.findall(r"^::: ([\w.]+)$", page.read_text(), re.MULTILINE))
+    assert name in shown
+
+
 def test_names_of_the_package_are_public_by_their_long_path_too() -> None:
     public = listed("public names")
     short = set(public.pop("rdzv_plugins"))
@@ -187,7 +201,7 @@ FOR_AUTHORS = [
     *ROOT.glob("src/launcher/rdzv_launcher/tools/skeleton/**/*.py.txt"),
     *ROOT.glob("docs/how-to/write-a-backend.md"),
     *ROOT.glob("docs/tutorial/*.md"),
-    *ROOT.glob("docs/reference/hooks.md"),
+    Path(hookspecs.__file__),
 ]
 
 
