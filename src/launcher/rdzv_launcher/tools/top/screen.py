@@ -70,7 +70,16 @@ class Screen(App[None]):
 
     def on_data_table_row_highlighted(self) -> None:
         """Another job or node was chosen."""
-        self._show_job()
+        if self._is_drawn:
+            self._show_job()
+
+    @property
+    def _is_drawn(self) -> bool:
+        """When the screen ends its parts go one by one, while the clock still ticks."""
+        parts = [
+            part for each in self.screen_stack[:1] for part in each.query("#jobs, #nodes, #head, #workers, #events")
+        ]
+        return len(parts) == 5 and all(part.is_attached for part in parts)
 
     @property
     def job(self) -> dict[str, Any] | None:
@@ -88,6 +97,8 @@ class Screen(App[None]):
 
     def show(self) -> None:
         """Show what is known now. Sends nothing."""
+        if not self._is_drawn:
+            return
         self._data = printable_data(self._watch.data())
         jobs = self._data["jobs"]
         table = self._table("jobs")
