@@ -9,12 +9,13 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kits.launcher.harness import BIN, WORKERS, Cluster, wait_until
 from kits.launcher.starts_workers import round_of, spec_of
 
-from rdzv_launcher.run.workers.output import fold
+from rdzv_launcher.run.workers.output import fold, log_copy
 from rdzv_launcher.run.workers.output.allowance import Allowance
 from rdzv_launcher.run.workers.output.console import Console
 from rdzv_launcher.run.workers.output.growing_file import GrowingFile
@@ -23,6 +24,7 @@ from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.output.rotated import all_of, rotate
 from rdzv_launcher.run.workers.output.tail import Tail
+from rdzv_launcher.run.workers.output.tee import Tee
 from rdzv_launcher.run.workers.output.view import Plain
 
 STAMP = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
@@ -134,10 +136,31 @@ def test_steady_flood_gets_no_more_than_its_allowance(tmp_path: Path, capsys: py
             file.flush()
             tail.pump(lambda: None)
             now += 0.1
+    assert tail.floods
+    now += 2.0
+    assert not tail.floods
     tail.close()
     out = capsys.readouterr().out
     assert (60 - 2) << 14 < len(out) < (256 << 10) + (61 << 14)
     assert "KiB are left out here" in out
+
+
+@pytest.mark.parametrize("floods", [True, False])
+def test_files_are_looked_at_less_often_during_a_flood(monkeypatch: pytest.MonkeyPatch, floods: bool) -> None:
+    waits, looked, wait = list[float](), threading.Event(), threading.Event.wait
+
+    def recorded(event: threading.Event, timeout: float | None = None) -> bool:
+        if timeout is not None and threading.current_thread().name == "rdzv-tee":
+            waits.append(timeout)
+            looked.set()
+        return wait(event, timeout)
+
+    monkeypatch.setattr(threading.Event, "wait", recorded)
+    quiet = SimpleNamespace(pump=lambda on_room: 0, floods=False, stop_here=list, close=list, is_done=True)
+    shown = Tee([quiet, SimpleNamespace(**{**vars(quiet), "floods": floods})], [], [])  # type: ignore[list-item]
+    looked.wait()
+    assert shown.stop(60.0, 60.0)
+    assert waits[0] == (0.4 if floods else 0.1)
 
 
 def test_files_that_are_gone_before_they_were_shown_are_said(
@@ -178,6 +201,28 @@ def test_every_line_is_shown_of_a_file_that_is_rotated_meanwhile(
     tail.close()
     assert capsys.readouterr().out.encode() == whole
     assert len(all_of(path)) > 10
+
+
+def test_a_worker_with_a_small_pipe_is_not_slowed_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user may have used up the memory that there is for large ones: 64 KiB are left for each, or one page."""
+    rested, sleep = list[float](), time.sleep
+
+    def recorded(seconds: float) -> None:
+        if threading.current_thread().name == "rdzv-log-copy":
+            rested.append(seconds)
+        sleep(seconds)
+
+    monkeypatch.setattr(log_copy, "_PIPE", 64 << 10)
+    monkeypatch.setattr("time.sleep", recorded)
+    copy = LogCopy(str(tmp_path / "pipe"), str(tmp_path / "stdout.log"), size=1 << 30, files=2, stamps=False)
+    with open(copy.pipe, "wb", buffering=0) as pipe:
+        for length in (32 << 10, 100):
+            pipe.write(b"x" * length)
+            assert copy.settle(float("inf"))
+    copy.opened()
+    copy._thread.join()
+    assert len(rested) == 1, "after the little one"
+    assert (tmp_path / "stdout.log").stat().st_size == (32 << 10) + 100
 
 
 def test_files_that_are_being_renamed_are_waited_for(tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ logger = logging.getLogger(__name__)
 
 _PIPE = 1 << 20
 _CHUNK = 64 << 10
-_LITTLE = 256 << 10
 _REST_S = 0.001
-"""A worker that writes lines one by one need not wake us for each."""
+"""A worker that writes lines one by one need not wake us for each; one that has filled a quarter of its pipe does."""
 _OVER = 1 << 20
 """So far beyond its size a file is written for the end of a line."""
 _LOOK_S = 0.01
@@ -47,6 +46,9 @@ class LogCopy:
         os.set_blocking(self._source, True)
         with contextlib.suppress(OSError, AttributeError):  # more than this user may have; not on this system
             fcntl.fcntl(self._source, fcntl.F_SETPIPE_SZ, _PIPE)
+        self._little = 0
+        with contextlib.suppress(OSError, AttributeError):
+            self._little = fcntl.fcntl(self._source, fcntl.F_GETPIPE_SZ) // 4
         self._rotating = threading.Lock()
         self._between_lines = True
         self._lost = 0
@@ -137,7 +139,7 @@ class LogCopy:
             return True
         self._written += moved
         self._passed += moved
-        if 0 < moved < _LITTLE:
+        if 0 < moved < self._little:
             self._busy = False
             time.sleep(_REST_S)
         return moved > 0

@@ -81,6 +81,11 @@ class Tail:
             self._left = self._file.behind()
 
     @property
+    def floods(self) -> bool:
+        """It has used up its allowance: no more of it may be shown for a while."""
+        return self._allowance is not None and self._allowance.left() < AT_ONCE
+
+    @property
     def is_done(self) -> bool:
         """All was passed on that was there when it was told to stop."""
         return self._left == 0

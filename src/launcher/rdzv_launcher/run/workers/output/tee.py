@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 _INTERVAL_S = 0.1
 """How late a line may be. Files cannot be waited for."""
+_FLOOD_S = 0.4
+"""The same while more comes than is shown: each look costs, and nobody reads so fast."""
 
 
 class Tee:
@@ -86,4 +88,5 @@ class Tee:
         moved += sum(each.console.written for each in self._views) - written
         self._shown += moved
         if not moved and (self._tails or not self._all_written()):
-            self._woken.wait(min([_INTERVAL_S, *(each for each in due if each is not None)]))
+            interval = _FLOOD_S if any(tail.floods for tail in self._tails) else _INTERVAL_S
+            self._woken.wait(min([interval, *(each for each in due if each is not None)]))
