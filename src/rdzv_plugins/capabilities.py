@@ -49,3 +49,11 @@ class Capability(str, enum.Enum):
     Undeclared:
         An agent that is started again is one more node, for which there has to be room; it gets any rank.
     """
+    SEVERAL_ENDPOINTS = "several_endpoints"
+    """``--rdzv-endpoint=A,B,C``: the nodes meet at one of these, and at another when it is lost.
+
+    The round after that has the ranks of the one before, uses up no restart, and is the only one: those who are too few
+    wait. Who comes to any of them finds the one that serves.
+
+    Undeclared: a list is refused before anything starts, or names the members of one service that moves by itself.
+    """

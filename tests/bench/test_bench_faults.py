@@ -39,6 +39,17 @@ def test_time_to_the_next_collective_of_a_stranger_s_backend(tmp_path: Path) -> 
     assert run["starts"] >= 1
 
 
+def test_job_goes_on_when_the_serving_process_of_three_endpoints_is_killed() -> None:
+    which = ["--faults=place", "--backends=parallel", "--references=none", f"--limit={LIMIT_S}"]
+    result = measured("faults", "--quick", *which)
+    case = "the serving process of three endpoints is killed"
+    recover, restarted = (find(result, case, "parallel", figure).samples[0] for figure in ("recover", "restarted"))
+    assert 0 < restarted < recover < LIMIT_S
+    (details,) = result.details
+    (run,) = details["runs"]["parallel"]
+    assert (run["served"], run["nodes_after"]) == (True, 2)
+
+
 class Nowhere(Harness):
     """Nobody serves the endpoint."""
 
@@ -106,6 +117,13 @@ def test_job_that_does_not_go_on_is_a_result(
 )
 def test_jobs_that_go_on_in_different_ways_are_not_of_one_case(faults: list[str], expected: dict[str, str]) -> None:
     """Ratios are formed within a case."""
+    several = Launcher("several", "rdzv-run", "any", elastic=True, several=True)
+    of_places = cases(["place", "place-frozen", "host"], [*references("torch-c10d"), several])
+    assert {fault.name: [target.name for target in hit] for fault, hit in of_places.items()} == {
+        "place": ["several"],
+        "place-frozen": ["several"],
+        "host": ["torch-c10d", "several"],
+    }
     mine = [Launcher("static", "rdzv-run", "static"), Launcher("elastic", "rdzv-run", "any", elastic=True)]
     found = cases(faults, [*mine, *references("torch-static,torch-c10d")])
     assert {fault.case: " ".join(target.name for target in hit) for fault, hit in found.items()} == expected
@@ -144,7 +162,7 @@ def test_torch_s_c10d_is_as_patient_as_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--faults=fire"], "--faults: 'fire' is none of worker, agent, frozen, host, host-again"),
+        (["--faults=fire"], "--faults: 'fire' is none of worker, agent, frozen, host, place, place-frozen, host-again"),
         (["--nodes=2"], "--nodes=2: at least 3 are needed"),
         (["--ttl=0"], "--ttl=0"),
         (["--collective-timeout=0"], "--collective-timeout=0"),

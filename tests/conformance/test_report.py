@@ -85,7 +85,11 @@ def run_suite(directory: Path, tests: str, *arguments: str) -> tuple[int, str]:
 def test_table_and_json_of_a_run(tmp_path: Path, processes: list[str]) -> None:
     code, text = run_suite(tmp_path, TESTS, *processes)
     assert code == 1, text
-    assert "conformance of parallel (rdzv-plugins 0.1.0, elastic, node_rank, node_replacement)\n" + COUNTS in text
+    assert (
+        "conformance of parallel (rdzv-plugins 0.1.0, elastic, node_rank, node_replacement, several_endpoints)\n"
+        + COUNTS
+        in text
+    )
     assert "    FAILED  A promise in words: test_that_fails\n            the second is not three\n" in text
     assert "    FAILED  that cannot begin: test_that_cannot_begin\n            at its setup: OSError: no room" in text
     assert "    skipped skipped: Skipped: not here\n" in text
@@ -103,7 +107,7 @@ def test_table_and_json_of_a_run(tmp_path: Path, processes: list[str]) -> None:
         "backend": "parallel",
         "distribution": "rdzv-plugins",
         "version": "0.1.0",
-        "capabilities": ["elastic", "node_rank", "node_replacement"],
+        "capabilities": ["elastic", "node_rank", "node_replacement", "several_endpoints"],
     }
     tests = backend["themes"].pop("scale")
     assert backend["themes"] == {}

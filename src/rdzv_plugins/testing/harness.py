@@ -119,6 +119,10 @@ class Harness:
         """``--rdzv-endpoint`` for a new job; called once for each. ``directory`` is empty, and of this job alone."""
         return f"127.0.0.1:{free_port()}"
 
+    def endpoints(self, directory: Path, count: int) -> str:
+        """As ``endpoint``, ``count`` of them, where any node can serve; for a backend that takes several."""
+        return ",".join(f"127.0.0.1:{free_port()}" for _ in range(count))
+
     def nowhere(self, directory: Path) -> str | None:
         """An endpoint in the right form at which nobody is and no node can serve; None if there is no such thing."""
         return f"198.51.100.1:{free_port()}" if self.dialled else None  # TEST-NET-2 of RFC 5737: no machine has it

@@ -60,7 +60,14 @@ def rdzv_register_backends() -> Backend:
         summary="elastic rendezvous (min:max nodes) on the native store, served by the endpoint's node or rdzv serve",
         create=create,
         aliases=("parallel-epoll",),
-        capabilities=frozenset({Capability.ELASTIC, Capability.NODE_RANK, Capability.NODE_REPLACEMENT}),
+        capabilities=frozenset(
+            {
+                Capability.ELASTIC,
+                Capability.NODE_RANK,
+                Capability.NODE_REPLACEMENT,
+                Capability.SEVERAL_ENDPOINTS,
+            }
+        ),
         options=ParallelOptions,
         validate=validate,
         check=check,

@@ -68,7 +68,14 @@ def rdzv_register_backends() -> Backend:
         summary="elastic rendezvous as by parallel, and a store proxy on each node: fewer connections and requests",
         create=create,
         aliases=("tiered-proxy",),
-        capabilities=frozenset({Capability.ELASTIC, Capability.NODE_RANK, Capability.NODE_REPLACEMENT}),
+        capabilities=frozenset(
+            {
+                Capability.ELASTIC,
+                Capability.NODE_RANK,
+                Capability.NODE_REPLACEMENT,
+                Capability.SEVERAL_ENDPOINTS,
+            }
+        ),
         options=TieredOptions,
         validate=validate,
         check=check,

@@ -33,8 +33,9 @@ _CAPTION = """\
 A job whose backend is elastic (--nnodes={least}:{nodes}) goes on without a node that is lost. Others cannot: there the
 benchmark starts the same command again at the moment of the fault, and the new agent is waited for. That is another way
 to go on, so it makes cases of its own, and there are no ratios between the two. Killed or frozen are the agent and its
-worker, as when a machine goes. The store's host is the node that serves the endpoint, or rank 0's where none does. All
-agents have --max-restarts=100 and --local-addr=127.0.0.1.
+worker, as when a machine goes. The store's host is the node that serves the endpoint, or rank 0's where none does.
+Three endpoints are a case for backends that take several: the job goes on at another one. All agents have
+--max-restarts=100 and --local-addr=127.0.0.1.
 Who notices what: gloo, at once, that the process of a peer has gone, and after {timeout:g} s that one is silent
 (torch's default is 1800); an agent, that its worker has failed; a backend with sessions, that a node's connection has
 ended, or that it has been silent for {ttl} s; c10d, ours and torch's, that {attempts} keep-alives are missing, of one

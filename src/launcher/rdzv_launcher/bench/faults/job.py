@@ -58,13 +58,13 @@ class JobsAlike:
 class FaultyJob:
     """A context manager: none of its processes outlives it. For one thread."""
 
-    def __init__(self, how: JobsAlike, target: Launcher, least: int) -> None:
-        """``least``: with how many nodes it may go on."""
+    def __init__(self, how: JobsAlike, target: Launcher, least: int, endpoints: int = 1) -> None:
+        """``least``: with how many nodes it may go on. The first of several ``endpoints`` serves at the beginning."""
         self.how, self.target = how, target
         self._mark, self._directory = how.guard.new_job()
         meeting = self._directory / "meeting"
         meeting.mkdir()
-        self._meeting = meet(target, meeting)
+        self._meeting = meet(target, meeting, endpoints)
         self._nnodes = str(how.nodes) if least == how.nodes else f"{least}:{how.nodes}"
         self.agents: list[Agent] = []
         """The agents by node; one that has been started in the place of another comes at the end."""
@@ -144,7 +144,7 @@ class FaultyJob:
         return f"{self._mark}-{node}"
 
     def _port(self) -> int | None:
-        found = re.fullmatch(r"127\.0\.0\.1:(\d+)", self._meeting.endpoint)
+        found = re.match(r"127\.0\.0\.1:(\d+)(,|$)", self._meeting.endpoint)
         return int(found[1]) if found else None
 
     def _wait(self, condition: Callable[[], Any], nodes: set[int], begun: float, limit_s: float, what: str) -> Any:

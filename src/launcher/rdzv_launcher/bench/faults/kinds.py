@@ -26,6 +26,8 @@ class Fault:
     number: signal.Signals = signal.SIGKILL
     again: bool = False
     """The benchmark starts an agent in the lost one's place at once; else the others go on without it."""
+    endpoints: int = 1
+    """At so many the nodes may meet: more than one for targets alone that take several."""
     instead: str = ""
     """The name of the same with an agent in the lost one's place, for jobs that cannot go on with fewer."""
 
@@ -52,6 +54,14 @@ FAULTS = {
         Fault("frozen-again", "an agent is frozen and another started", number=signal.SIGSTOP, again=True),
         Fault("host", "the store's host is killed", host=True, instead="host-again"),
         Fault("host-again", "the store's host is killed and started again", host=True, again=True),
+        Fault("place", "the serving process of three endpoints is killed", host=True, endpoints=3),
+        Fault(
+            "place-frozen",
+            "the serving process of three endpoints is frozen",
+            host=True,
+            number=signal.SIGSTOP,
+            endpoints=3,
+        ),
     )
 }
 
@@ -61,7 +71,8 @@ def cases(faults: Iterable[str], targets: Sequence[Launcher]) -> dict[Fault, lis
     found: dict[Fault, list[Launcher]] = {}
     for fault in (FAULTS[name] for name in faults):
         for kind in (fault, FAULTS[fault.instead or fault.name]):
-            hit = [target for target in targets if fault.of(target) == kind or target in found.get(kind, ())]
+            able = [target for target in targets if target.several or kind.endpoints == 1]
+            hit = [target for target in able if fault.of(target) == kind or target in found.get(kind, ())]
             if hit:
                 found[kind] = hit
     return found
@@ -85,7 +96,8 @@ class FaultSample:
 def inflict(how: JobsAlike, fault: Fault, target: Launcher) -> FaultSample:
     """One job, one fault, which is ``of`` this target. Raises ``JobFailed`` where the job does not go on."""
     goes_on = fault.node_goes and not fault.again
-    with FaultyJob(how, target, least=how.nodes - 1 if goes_on else how.nodes) as job:
+    least = how.nodes - 1 if goes_on else how.nodes
+    with FaultyJob(how, target, least, fault.endpoints) as job:
         before = job.start()
         serving = job.serving()
         victim = _victim(fault, before, serving)

@@ -9,7 +9,7 @@ from rdzv_launcher.bench.jobs.settings import references
 from rdzv_launcher.bench.method.settings import setting
 from rdzv_plugins.errors import UsageError
 
-FAULTS = ("worker", "agent", "frozen", "host")
+FAULTS = ("worker", "agent", "frozen", "host", "place", "place-frozen")
 ALL_FAULTS = (*FAULTS, "host-again")
 _LEAST_NODES = 3
 """One serves, one is lost, and there has to be one that is neither."""

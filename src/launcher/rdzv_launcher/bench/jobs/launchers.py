@@ -38,6 +38,8 @@ class Launcher:
     """Nodes are given their ranks."""
     elastic: bool = False
     """``--nnodes=MIN:MAX`` is heeded."""
+    several: bool = False
+    """It takes several endpoints, and goes on at another one."""
     flags: tuple[str, ...] = ()
     """Further ones, of rdzv-run's own."""
     harness: Harness | None = None
@@ -96,9 +98,14 @@ class Meeting:
         return [*command, *map(str, script)]
 
 
-def meet(launcher: Launcher, directory: Path) -> Meeting:
-    """A new job; ``directory`` is empty, and of this job alone."""
-    endpoint = launcher.harness.endpoint(directory) if launcher.harness is not None else f"127.0.0.1:{free_port()}"
+def meet(launcher: Launcher, directory: Path, endpoints: int = 1) -> Meeting:
+    """A new job, which meets at so many endpoints; ``directory`` is empty, and of this job alone."""
+    if launcher.harness is None:
+        endpoint = f"127.0.0.1:{free_port()}"
+    elif endpoints == 1:
+        endpoint = launcher.harness.endpoint(directory)
+    else:
+        endpoint = launcher.harness.endpoints(directory, endpoints)
     return Meeting(launcher, endpoint, f"bench-{uuid.uuid4().hex[:8]}")
 
 
@@ -112,6 +119,7 @@ def ours(candidates: Sequence[Candidate]) -> list[Launcher]:
             each.harness.conf,
             ranks=Capability.NODE_RANK in each.entry.backend.capabilities,
             elastic=Capability.ELASTIC in each.entry.backend.capabilities,
+            several=Capability.SEVERAL_ENDPOINTS in each.entry.backend.capabilities,
             harness=each.harness,
         )
         for each in candidates
