@@ -422,8 +422,10 @@ def test_outage_lasts_until_a_place_may_be_left(several: bool):
         opened.append(timeout)
         raise EndpointUnreachable("nobody listens")
 
-    backend = SimpleNamespace(hosts_service=False, leaves_within=14.0, open_session=open_session)
-    request = Request("parallel", "r", "a,b" if several else "a", min_nodes=2, max_nodes=2, nproc_per_node=1)
+    backend = SimpleNamespace(hosts_service=False, open_session=open_session)
+    if several:  # else it is the service of a stranger's backend, which has two members
+        backend.leaves_within = 14.0
+    request = Request("parallel", "r", "a,b", min_nodes=2, max_nodes=2, nproc_per_node=1)
     request = dataclasses.replace(request, target=meeting_places(request))
     options = ElasticOptions(outage_timeout=2.0)
     me = Member("a", "a", "a", 1, "", "", 1)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.endpoint_options import places_of
 from rdzv_plugins.elastic.insisting import insist, patience
 from rdzv_plugins.elastic.keys import Leading, Member, Notice, encode
 from rdzv_plugins.elastic.leading.leader import Leader
@@ -55,7 +54,8 @@ class Link:
     ) -> None:
         self._backend, self._request, self._options, self._view, self._order = backend, request, options, view, order
         self._node_id, self._settings = me.node_id, settings
-        self.places: Places | None = backend if places_of(request) else None  # type: ignore[assignment]
+        # not by the request: the service of a stranger's backend may have several endpoints, too
+        self.places: Places | None = backend if hasattr(backend, "leaves_within") else None  # type: ignore[assignment]
         """The backend, where it goes from one of several endpoints to another."""
         self.on_open: Callable[[], None] = lambda: None
         """Called when a session was opened, before anything is said in it."""
