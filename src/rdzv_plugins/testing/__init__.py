@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rdzv_plugins.testing.themes.backend import BackendTheme
     from rdzv_plugins.testing.themes.failure import FailureTheme
     from rdzv_plugins.testing.themes.launch import LaunchTheme
+    from rdzv_plugins.testing.themes.moves import MovesTheme
     from rdzv_plugins.testing.themes.plugin import PluginTheme
     from rdzv_plugins.testing.themes.rendezvous import RendezvousTheme
     from rdzv_plugins.testing.themes.scale import ScaleTheme
@@ -31,6 +32,7 @@ __all__ = [
     "FailureTheme",
     "Harness",
     "LaunchTheme",
+    "MovesTheme",
     "PluginTheme",
     "RendezvousTheme",
     "ScaleTheme",

@@ -10,6 +10,7 @@ from rdzv_plugins.testing import (
     BackendTheme,
     FailureTheme,
     LaunchTheme,
+    MovesTheme,
     PluginTheme,
     RendezvousTheme,
     ScaleTheme,
@@ -22,6 +23,7 @@ __all__ = [  # in the order of the tests: what the others build on comes first
     "TestRendezvous",
     "TestStore",
     "TestFailure",
+    "TestMoves",
     "TestLaunch",
     "TestScale",
 ]
@@ -45,6 +47,10 @@ class TestStore(StoreTheme):
 
 class TestFailure(FailureTheme):
     """See ``FailureTheme``."""
+
+
+class TestMoves(MovesTheme):
+    """See ``MovesTheme``."""
 
 
 class TestLaunch(LaunchTheme):

@@ -94,11 +94,20 @@ class CountedSession:
 
 
 class CountedCoordination:
-    """A ``CoordinationBackend`` whose sessions are counted."""
+    """A ``CoordinationBackend`` whose sessions are counted; what else it has, to be read and to be set, is its own."""
 
     def __init__(self, inner: CoordinationBackend, asked: Asked) -> None:
         self._inner, self._asked = inner, asked
         self._open = asked.counting("open_session", inner.open_session)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._inner, name, value)
 
     @property
     def name(self) -> str:

@@ -1,0 +1,82 @@
+"""``MovesTheme``: nodes that were given several endpoints meet at another one when that which serves is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rdzv_plugins.interfaces import Capability
+from rdzv_plugins.testing.harness import Harness
+from rdzv_plugins.testing.nodes.job import Job, Node, rank_of, together
+from rdzv_plugins.testing.nodes.theme import NodeTheme
+
+_ENDPOINTS = 3
+"""So many can lose one, whatever decides among those that are left."""
+_OUTAGE_S = 20
+"""A backend that looks for the lost endpoint alone is not to take longer."""
+_UNDECLARED = "not tried: several_endpoints is not declared"
+
+
+class MovesTheme(NodeTheme):
+    """For backends that declare ``SEVERAL_ENDPOINTS``. Of three endpoints, each node of this machine may serve one."""
+
+    theme = "moves"
+
+    def test_node_that_serves_is_killed(self, harness: Harness, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        """The others go on at another endpoint, with ranks that are still there; who comes later finds them there."""
+        if not self.declares(harness, Capability.SEVERAL_ENDPOINTS):
+            return self.gap(request, _UNDECLARED)
+        with self._job(harness, tmp_path) as job:
+            host, others = self._started(harness, job)
+            host.kill()
+            self._go_on(others, host, "was killed")
+            newcomer = job.node()
+            entering = newcomer.join()
+            for node in others:
+                assert node.await_change(), f"{node} is not told that {newcomer} has come"
+            what = f"3 nodes in one round: {newcomer} has come when another endpoint served"
+            before = list(map(rank_of, others))
+            together([*others, newcomer], [*(node.join() for node in others), entering], what)
+            assert list(map(rank_of, others)) == before, "who stays keeps its rank"
+        return None
+
+    def test_node_that_serves_stands_still_and_goes_on(
+        self, harness: Harness, request: pytest.FixtureRequest, tmp_path: Path
+    ) -> None:
+        """The others go on at another endpoint; when it goes on itself it finds itself replaced, and joins them."""
+        if not self.declares(harness, Capability.SEVERAL_ENDPOINTS):
+            return self.gap(request, _UNDECLARED)
+        with self._job(harness, tmp_path) as job:
+            host, others = self._started(harness, job)
+            host.freeze()
+            self._go_on(others, host, "stands still")
+            host.thaw()
+            assert host.await_change(), f"{host} does not notice that another endpoint serves"
+            returning = host.join()
+            for node in others:
+                assert node.await_change(), f"{node} is not told that {host} is back"
+            what = f"3 nodes in one round: {host}, which served before, has come to the others"
+            together([*others, host], [*(node.join() for node in others), returning], what)
+        return None
+
+    def _job(self, harness: Harness, directory: Path) -> Job:
+        endpoints = directory / "endpoints"
+        endpoints.mkdir()
+        conf = self.conf(harness, last_call_timeout=1, outage_timeout=_OUTAGE_S)
+        return Job(harness, directory, "2:3", conf=conf, endpoint=harness.endpoints(endpoints, _ENDPOINTS))
+
+    def _started(self, harness: Harness, job: Job) -> tuple[Node, list[Node]]:
+        """The node that serves, and the others by rank."""
+        nodes = job.start(3)
+        host = self.host_of(harness, nodes)
+        assert host is not None, "no node serves, of those whose endpoints they are"
+        return host, self.others_than(host, nodes)
+
+    def _go_on(self, others: list[Node], host: Node, how: str) -> None:
+        for node in others:
+            assert node.await_change(), f"{node} is not told that {host}, which served, {how}"
+        before = list(map(rank_of, others))
+        together(others, what=f"2 nodes in one round at another endpoint, as {host}, which served, {how}")
+        for node, rank in zip(others, before, strict=True):
+            assert rank_of(node) == rank or rank >= len(others), f"{node} stays, and does not keep its rank"
