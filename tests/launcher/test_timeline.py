@@ -153,6 +153,25 @@ def test_every_backend_has_one(cluster: Cluster, capsys: pytest.CaptureFixture[s
     assert {each.facts["numbered"] for each in told if each.event == "complete"} == {backend != "counts"}
 
 
+def test_first_lines_that_go_to_files_are_told(cluster: Cluster) -> None:
+    """Of each round once; that the first worker is killed after its line was told leaves no doubt which it was."""
+    directory, stop = cluster.directory / "t", cluster.directory / "stop"
+    options = [f"--timeline={directory}", "--redirects=3", f"--log-dir={cluster.directory / 'logs'}"]
+    agent = cluster.run("beats.py", stop, backend="static", rank=0, restarts=1, options=options)
+
+    def told() -> list[Record]:
+        return [each for each in records(directory) if each.event == "line"] if directory.exists() else []
+
+    wait_until(told, 60, lambda: agent.text)
+    (victim,) = cluster.workers(agent, "beats.py")
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: len(told()) == 2, 60, lambda: agent.text)
+    stop.touch()
+    assert agent.wait() == 0, agent.text
+    assert [each.round for each in told()] == [1, 2]
+    assert f"pid {victim}) wrote" in told()[0].cause
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="a disk of one's own needs root")
 def test_a_full_disk_is_a_sentence_and_not_the_end(cluster: Cluster) -> None:
     disk = cluster.directory / "disk"

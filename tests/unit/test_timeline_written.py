@@ -22,6 +22,7 @@ from rdzv_launcher.run.timeline import recorder
 from rdzv_launcher.run.timeline.file import TimelineFile
 from rdzv_launcher.run.timeline.record import BASE, PHASES, Record, parse
 from rdzv_launcher.run.timeline.recorder import Recorder
+from rdzv_launcher.run.workers.output.first_lines import FirstLines
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_launcher.tools.timeline import interruptions
 from rdzv_plugins.interfaces import Outcome, RoundEvent
@@ -207,3 +208,24 @@ def test_what_is_there_already_is_not_touched(tmp_path: Path, what: str, caplog:
     assert caplog.messages == [
         f"the timeline cannot be written to {file.path}: file exists; the job goes on without it"
     ]
+
+
+def test_the_first_file_that_grows_is_told_once_and_none_after_the_round(tmp_path: Path) -> None:
+    """A file of an earlier round, which a plug-in's layout may use again, is not a first line."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_text("of the round before\n")
+    told, came = list[int](), threading.Event()
+
+    def tell(local_rank: int) -> None:
+        told.append(local_rank)
+        came.set()
+
+    over = FirstLines([(1, str(new))], told.append)
+    over.stop()
+    here = FirstLines([(0, str(old)), (3, str(new))], tell)
+    new.write_text("line\n")
+    came.wait()
+    for thread in [each for each in threading.enumerate() if each.name == "rdzv-first-line"]:
+        thread.join()
+    here.stop()
+    assert told == [3]

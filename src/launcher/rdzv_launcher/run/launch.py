@@ -143,7 +143,8 @@ class Launch:
         if observers:
             handler.tell_events(lambda event: _tell_all(observers, event))
         monitor = WorkerMonitor(Path(directory.pipes), self._wrote)
-        self._output = Output(spec, layout, monitor.attach, directory.log_pipes)
+        on_first = None if self._timeline is None else self._wrote
+        self._output = Output(spec, layout, monitor.attach, directory.log_pipes, on_first)
         self._stacks = NodeStacks(self._node, directory.path)
         self._stacks.log_to(self._output.root)
         self._tails = LogTails(self._node, self._output.files, monitor.kept)
@@ -230,7 +231,7 @@ class Launch:
                 say("rdzv-run", self._farewell)
 
     def _wrote(self, local_rank: int) -> None:
-        """A worker's first line; the monitor's thread calls it."""
+        """A worker's first line; called by the thread that has seen it."""
         if self._timeline is not None:
             self._timeline.wrote(local_rank, self._loop.group)
 

@@ -8,6 +8,7 @@ import socket
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rdzv_launcher.run.workers.log_settings import LogSettings
 from rdzv_launcher.run.workers.output.allowance import Allowance
@@ -20,6 +21,9 @@ from rdzv_launcher.run.workers.output.tail import Tail
 from rdzv_launcher.run.workers.output.tee import Tee
 from rdzv_launcher.run.workers.output.view import Folded, Plain, View, stamped_by
 from rdzv_launcher.run.workers.spec import WorkersSpec
+
+if TYPE_CHECKING:
+    from rdzv_launcher.run.workers.output.first_lines import FirstLines
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +40,19 @@ class Output:
         layout: Layout,
         capture: Callable[[Mapping[int, str]], Mapping[int, str]] | None = None,
         pipes: str = "",
+        on_first: Callable[[int], None] | None = None,
     ) -> None:
         """``capture`` takes over the stderr of workers that would write to ours: ``WorkerMonitor.attach``.
 
         ``pipes``: the directory for those of log files that the agent has to write; empty: it writes none.
+        ``on_first`` is given the local rank of the worker that is the first of its round to write to a file of its own,
+        by any thread, and returns at once.
         """
         self._spec = spec
         self._layout = layout
         self._capture = capture
+        self._on_first = on_first
+        self._first: FirstLines | None = None
         self._copies = LogCopies(spec.logs if pipes else LogSettings(), pipes)
         self._host = socket.gethostname()
         self._index = Index()
@@ -76,6 +85,10 @@ class Output:
         self._error_files = found.error_files
         self._found = found = self._only_shown(found, variables)
         self._tee = self._show(found, variables)
+        if self._on_first is not None:
+            from rdzv_launcher.run.workers.output.first_lines import FirstLines  # what most launches do not need
+
+            self._first = FirstLines(_files(found), self._on_first)
         records = [self._record(found, each, own) for each, own in variables.items()] if found.index else []
         self._index.begin(found.index, records, found.moved)
         stdouts, stderrs = self._copies.begin("stdout", found.stdouts), self._copies.begin("stderr", found.stderrs)
@@ -95,6 +108,8 @@ class Output:
 
     def end(self) -> None:
         """The workers of the round have ended: show the rest of what they wrote."""
+        if self._first is not None:
+            self._first.stop()
         self._copies.end()
         tee, self._tee = self._tee, None
         if tee is not None and not tee.stop(_STUCK_S, _REST_S):
@@ -170,6 +185,12 @@ class Output:
         return string.Template(template).safe_substitute(
             role_name=self._spec.role, rank=variables.get("RANK", ""), local_rank=local_rank, host=self._host
         )
+
+
+def _files(found: Destinations) -> list[tuple[int, str]]:
+    """The workers' files, by local rank."""
+    every = [*found.stdouts.items(), *found.stderrs.items()]
+    return [(local_rank, path) for local_rank, path in every if path not in ("", os.devnull)]
 
 
 def _rank(local_rank: int, variables: Mapping[str, str]) -> int:
