@@ -37,6 +37,25 @@ def files_of(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(attempt)): path.read_bytes() for path in attempt.rglob("*.log")}
 
 
+def lines_of(file: bytes) -> list[str]:
+    """As they are shown."""
+    text = file.decode(errors="replace")
+    return io.IncrementalNewlineDecoder(None, True).decode(text).removesuffix("\n").split("\n")
+
+
+def unfolded(text: str) -> dict[int, list[str]]:
+    """The lines of each of four workers, from what is shown of all."""
+    found: dict[int, list[str]] = {rank: [] for rank in range(4)}
+    for line in text.removesuffix("\n").split("\n"):
+        parts = re.fullmatch(r"(?:\[ranks ([\d, -]+)\]|host:(\d)) (.*)", line)
+        assert parts, line
+        for each in (parts[1] or parts[2]).split(","):
+            first, _, last = each.partition("-")
+            for rank in range(int(first), int(last or first) + 1):
+                found[rank].append(parts[3])
+    return found
+
+
 def run(cluster: Cluster, name: str, *options: str) -> subprocess.CompletedProcess[bytes]:
     command = [BIN / "rdzv-run", "--nproc-per-node=4", f"--log-dir={cluster.directory / name}", *options, SCRIPT]
     done = subprocess.run(command, capture_output=True, env=cluster.env, cwd=cluster.directory, check=False)
@@ -61,8 +80,7 @@ def test_files_are_those_of_a_plain_run_whatever_is_shown(cluster: Cluster) -> N
         start = re.compile(rb"^" + STAMP + re.escape(f"<{host}/{rank}/{rank}>".encode()), re.MULTILINE)
         for stream, text in (("stdout", shown.stdout), ("stderr", shown.stderr)):
             lines = [line for line in text.split(b"\n") if start.match(line)]
-            file = plain[f"{rank}/{stream}.log"].decode(errors="replace")
-            own = io.IncrementalNewlineDecoder(None, True).decode(file).removesuffix("\n").split("\n")
+            own = lines_of(plain[f"{rank}/{stream}.log"])
             assert [start.sub(b"", line).decode() for line in lines] == (own if rank in (1, 2) else [])
 
     kept = run(cluster, "stamped", "--redirects=3", "--log-timestamps=files", "--log-rotate=64KiB:3")
@@ -77,9 +95,15 @@ def test_what_workers_print_alike_is_shown_once(
 ) -> None:
     monkeypatch.setattr(fold, "WINDOW_S", 600.0)  # however busy the machine is
     monkeypatch.setattr("socket.gethostname", lambda: "host")
-    spec = spec_of(["--log-prefix", "--nproc-per-node=4", f"--log-dir={tmp_path}", str(SCRIPT)])
-    assert round_of(spec, Output(spec, LogFiles(spec, "")), 0) == []
+    for name, option in (("plain", "--redirects=3"), ("folded", "--log-prefix")):
+        spec = spec_of([option, "--nproc-per-node=4", f"--log-dir={tmp_path / name}", str(SCRIPT)])
+        assert round_of(spec, Output(spec, LogFiles(spec, "")), 0) == []
+    plain = files_of(tmp_path / "plain")
+    assert files_of(tmp_path / "folded") == plain
     out, err = capfd.readouterr()
+    for stream, text in (("stdout", out), ("stderr", err)):
+        for rank, lines in unfolded(text).items():
+            assert lines == lines_of(plain[f"{rank}/{stream}.log"]), "each worker's lines, in their order"
     assert err.splitlines() == [f"[ranks 0-3] warning {line}" for line in range(200)]
     assert [line for line in out.splitlines() if "alike" in line] == [f"[ranks 0-3] alike {n}" for n in range(200)]
     for rank in range(4):
