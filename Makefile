@@ -8,6 +8,8 @@
 #   make fuzz      the fuzzer of the wire for longer (make fuzz FUZZ_SECONDS=600)
 #   make soak    things go wrong at random in a job on several hosts, for minutes or hours (ARGS="--backend=etcd --seed=7")
 #   make native  build the native store after a change to native/ (test and bench do so themselves)
+#   make wheels  the sdist, and wheels for every platform and Python, each tried that can run here: dist/
+#   make release VERSION=1.2.3  the same as a release: version, changelog, all checks; nothing is uploaded
 #   make clean   remove what the others made
 PYTHON ?= python3
 VENV := .venv
@@ -16,7 +18,7 @@ STAMP := $(VENV)/.installed
 NATIVE := build/native/.built
 NATIVE_SOURCES := CMakeLists.txt $(wildcard native/*.txt native/src/* native/include/rdzv/* native/bindings/* native/bench/*)
 
-.PHONY: demo test lint docs bench soak native sanitize sanitize-address sanitize-thread fuzz clean setup
+.PHONY: demo test lint docs wheels release bench soak native sanitize sanitize-address sanitize-thread fuzz clean setup
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -93,6 +95,17 @@ bench: $(NATIVE)
 soak: $(NATIVE)
 	@tests/install.sh etcd
 	@$(BIN)/python tests/soak $(ARGS)
+
+RELEASE := $(VENV)/.installed-release
+$(RELEASE): release/requirements.txt $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r release/requirements.txt
+	@touch $@
+
+wheels: $(RELEASE)
+	@$(BIN)/python release/wheels.py $(ARGS)
+
+release: $(RELEASE)
+	@$(BIN)/python release/prepare.py $(VERSION) $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .cache
