@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from kits.launcher.elastic_kit import Job, Meeting, parallel_only
 from kits.launcher.harness import BIN, Cluster, error_of, wait_until
 from kits.wire.wire_client import WAIT, Raw, keyed
+from msgspec.structs import asdict
 
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Member, Round
@@ -39,12 +40,12 @@ def test_agent_shows_what_other_nodes_say_of_themselves(meeting: Meeting) -> Non
             session.put({key: value}, timeout=PATIENCE_S)
 
         def member(name: str, **fields: object) -> bytes:
-            return json.dumps(vars(Member(name, NASTY, NASTY, 1, "10.0.0.1", "", 1)) | fields).encode()
+            return json.dumps(asdict(Member(name, NASTY, NASTY, 1, "10.0.0.1", "", 1)) | fields).encode()
 
         put(keys.MEMBERS + "a", member("a"))
         agent.wait_for(r"2 of 3 nodes have joined .*evil\\x1b\[2J")
         put(keys.MEMBERS + f"b{NASTY}", member("b", nproc=-1))
-        agent.wait_for("its nproc is -1")
+        agent.wait_for(r"not a Member \(.*\): Expected `int` >= 0 - at `\$\.nproc`")
         put(keys.PROGRESS, NASTY.encode())
         failure = Failure(1, NASTY, 1, 0, 5, 9, (f"\x1b[31mred\x1b[0m{NASTY}",))
         put(keys.END, to_json(Outcome("failed", NASTY, failure)).encode())

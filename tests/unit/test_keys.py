@@ -94,6 +94,13 @@ def test_texts_that_would_steer_a_terminal_are_escaped():
     assert str(raised.value).isprintable()
 
 
+def test_reasons_that_quote_what_is_no_text_are_told():
+    """As of a path whose bytes are no UTF-8."""
+    told = replace(MEMBER, reason="no file 'a\udcff'", keeps=Assignment(3, host="h\ud800"))
+    member = decode(Member, encode(told))
+    assert (member.reason, member.keeps) == (r"no file 'a\udcff'", Assignment(3, host=r"h\ud800"))
+
+
 def test_long_reasons_are_cut_and_not_refused():
     member = decode(Member, written(reason="\n" * 5000))
     assert len(member.reason) < 1100

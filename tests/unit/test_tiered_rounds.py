@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kits.unit.elastic_nodes import PATIENCE_S, Job, Node, asked_at_rest, done, eventually, in_round
 from kits.unit.fake_proxy import FakeProxy, proxies
+from msgspec.structs import replace
 
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.keys import Assignment, Member
@@ -352,15 +353,14 @@ def test_leader_takes_a_cut_off_member_for_a_loss_and_not_for_a_wish() -> None:
     membership.tick(0)
     place = membership.decide().assignments
     first = next(iter(place))
-    number = {"store": (1, "10.0.0.1", 1)}
-    membership.changed(Member(**{**vars(next(m for m in members if m.node_id == first)), **number}), 0)
+    membership.changed(replace(next(m for m in members if m.node_id == first), store=(1, "10.0.0.1", 1)), 0)
     for member in members:
-        membership.changed(Member(**{**vars(member), "reached": 1}), 0)
+        membership.changed(replace(member, reached=1), 0)
     assert membership.decide().round.state == "complete"
     for cut_off, cause in ((0, "asked"), (1, "lost")):
         copy = Membership(Rules(1, 2), lambda _: None, membership.round, {})
         copy._places = dict(membership._places)
-        copy.changed(Member(**{**vars(members[0]), "after": 1, "cut_off": cut_off, "reason": "why"}), 0)
+        copy.changed(replace(members[0], after=1, cut_off=cut_off, reason="why"), 0)
         declared = copy.decide().round
         assert (declared.state, declared.cause, declared.reason) == ("over", cause, "h0 (pid 0) why")
 

@@ -255,8 +255,11 @@ def _name(host: str, node_rank: int | None, pid: int) -> str:
 
 
 def encode(value: Record) -> bytes:
-    """The value as compact JSON; fields that have their default are left out."""
-    return _ENCODER.encode(value)
+    """The value as compact JSON; fields that have their default are left out. What UTF-8 cannot say is escaped."""
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError:  # a reason may quote a path or an argument that is no text
+        return _ENCODER.encode(_printable(value))
 
 
 def decode(cls: type[R], text: bytes) -> R:
