@@ -55,5 +55,6 @@ class Capability(str, enum.Enum):
     The round after that has the ranks of the one before, uses up no restart, and is the only one: those who are too few
     wait. Who comes to any of them finds the one that serves.
 
-    Undeclared: a list is refused before anything starts, or names the members of one service that moves by itself.
+    Undeclared:
+        A list is refused before anything starts, or names the members of one service that moves by itself.
     """
