@@ -116,7 +116,7 @@ def test_an_agent_that_serves_the_endpoint_tells_what_the_server_does(meeting: M
         stranger.recv(1)
     told = wait_figures(port, {"rdzv_store_refused_clients_total{not a store client,rendezvous}": 1}, node)
     assert told["rdzv_store_sessions{rendezvous}"] == 1
-    assert told["rdzv_store_requests_total{rendezvous,open_session}"] == 1
+    assert told["rdzv_store_requests_total{rendezvous,open_session}"] >= 1
     assert told["rdzv_store_received_bytes_total{rendezvous}"] > 0
     assert told["rdzv_store_oldest_wait_seconds{workers}"] >= 0
     assert told["process_resident_memory_bytes"] > 2**20

@@ -138,7 +138,17 @@ def test_a_store_that_cannot_be_reached_is_named_and_nothing_else_suffers(
 def places() -> Iterator[list[StoreServer]]:
     """The servers at the endpoints of jobs that name several."""
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(StoreServer("127.0.0.1", threads=1)) for _ in range(3)]
+        yield [stack.enter_context(StoreServer("127.0.0.1", threads=1)) for _ in range(2)]
+
+
+@pytest.fixture
+def refusing() -> Iterator[list[str]]:
+    """Endpoints at which nobody listens, nor can begin to."""
+    with contextlib.ExitStack() as stack:
+        taken = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for each in taken:
+            each.bind(("127.0.0.1", 0))
+        yield [f"127.0.0.1:{each.getsockname()[1]}" for each in taken]
 
 
 def asked(endpoint: str, run_id: str = "") -> Namespace:
@@ -146,7 +156,9 @@ def asked(endpoint: str, run_id: str = "") -> Namespace:
     return Namespace(**where, json=False, timeout=60.0)
 
 
-def test_of_several_endpoints_the_one_that_serves_the_job_is_found(places: list[StoreServer], capsys) -> None:
+def test_of_several_endpoints_the_one_that_serves_the_job_is_found(
+    places: list[StoreServer], refusing: list[str], capsys
+) -> None:
     with contextlib.ExitStack() as stack:
         runs = [stack.enter_context(contextlib.closing(Run(place, "train"))) for place in places]
         stack.enter_context(contextlib.closing(Run(places[0], "other")))
@@ -154,28 +166,26 @@ def test_of_several_endpoints_the_one_that_serves_the_job_is_found(places: list[
         runs[0].declare(Round(3, "over", 2, "its server stood still"))
         runs[1].join("a", "b")
         runs[1].complete(4, 1, "a", "b", store="torch")
-        gone, endpoint = places[2].port, ",".join(f"127.0.0.1:{place.port}" for place in places)
-        runs[2].close()
-        places[2].close()
+        gone = refusing[0]
+        endpoint = ",".join([*(f"127.0.0.1:{place.port}" for place in places), gone])
         assert status.run(asked(endpoint, "train")) == 0
         found = capsys.readouterr()
         serving = f"127.0.0.1:{places[1].port}"
         assert found.out.startswith(f"store at {serving}: ")
         assert "round 4 is complete: 2 nodes" in found.out
-        refused = f"127.0.0.1:{gone} cannot be asked: 127.0.0.1:{gone} cannot be reached: connection refused"
+        refused = f"{gone} cannot be asked: {gone} cannot be reached: connection refused"
         assert found.err.splitlines() == [refused, f"run 'train' is served at {serving}"]
         with pytest.raises(UsageError, match=r"several jobs meet at .*: 'other', 'train'"):
             status.run(asked(endpoint))
         with pytest.raises(EndpointUnreachable, match="run 'third' is not at 127"):
             status.run(asked(endpoint, "third"))
+        assert capsys.readouterr().err.splitlines() == [refused] * 2, "it may be where nobody answers"
         # as rdzv stacks and rdzv top reach a job
         meeting = Meeting(request_of(asked(endpoint, "train")), 60.0, who="the test", otherwise="Leave it.")
         service, name = meeting.service()
         assert (observe(service, 60.0).number, name) == (4, "train")
-    for place in places:
-        place.close()
     with pytest.raises(EndpointUnreachable, match=r"none of 3 endpoints can be asked: .*connection refused; "):
-        status.run(asked(endpoint))
+        status.run(asked(",".join(refusing)))
     with pytest.raises(UsageError, match="a:1 is there twice"):
         status.run(asked("a:1,a:1"))
 

@@ -16,6 +16,7 @@ from rdzv_launcher.tools.status.command import as_text, run
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.native.statistics import parse_statistics
 
 HERE = Endpoint("10.0.0.7", 29500)
 IDLE: dict[str, Any] = {
@@ -199,3 +200,11 @@ def test_what_a_server_really_says_has_all_that_is_shown():
     lines = text.splitlines()
     assert ", 2 thread(s), up " in lines[0]
     assert lines[-2:] == [f"keyspace 'default', port {server.port}: 0 keys, 0 queues, 0 B", "  nobody waits"]
+
+
+@pytest.mark.parametrize(
+    "text", [b"[]", b"{", b'{"runs": 5}', b'{"runs": [5]}', b'{"runs": [{}]}', b'{"keyspaces": [5]}', b"[" * 100_000]
+)
+def test_what_is_no_statistics_is_refused_when_it_comes(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"instead of an object|cannot be read|Expecting property|nested too deeply"):
+        parse_statistics(text)

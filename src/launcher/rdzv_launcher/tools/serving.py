@@ -12,6 +12,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.plain_text import printable
 from rdzv_plugins.run_status import RunStatus
 
 
@@ -41,12 +42,12 @@ def serving_place(host: PluginHost, request: Request, timeout: float) -> tuple[E
                 f"none of {len(places)} endpoints can be asked: " + "; ".join(map(str, silent.values())),
                 remedy="Look whether their processes live. If it is another service, give its --rdzv-backend.",
             )
+        for place, error in silent.items():
+            print(f"{place} cannot be asked: {printable(str(error))}", file=sys.stderr, flush=True)
         run = run_of(request, request.endpoint, sorted({each for names in runs.values() for each in names}))
         there = [place for place in places if run in runs.get(place, ())]
         seen = list(pool.map(lambda place: _look(place, run, timeout), there))
     serving = _newest(there, seen)
-    for place, error in silent.items():
-        print(f"{place} cannot be asked: {error}", file=sys.stderr, flush=True)
     print(f"run {run!r} is served at {serving}", file=sys.stderr, flush=True)
     return serving, run
 

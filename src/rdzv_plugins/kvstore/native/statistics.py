@@ -9,15 +9,20 @@ from typing import Any
 
 def parse_statistics(text: bytes) -> dict[str, Any]:
     """The statistics of a server or a proxy, what proxies report in them included. Raises ``ValueError``."""
-    data = json.loads(text)
+    try:
+        data = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(data, dict):
         raise ValueError(f"{type(data).__name__} instead of an object")
     try:
         for keyspace in data.get("keyspaces", ()):
             for trunk in keyspace.get("trunks", ()):
                 trunk["report"] = _parse_report(trunk["report"])
+        for run in data.get("runs", ()):
+            run["name"] = str(run["name"])
     except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"its keyspaces cannot be read: {error}") from None
+        raise ValueError(f"its keyspaces or runs cannot be read: {error}") from None
     return data
 
 

@@ -39,7 +39,7 @@ def log_text(request: Request, node: Mapping[str, Any], rank: int) -> str:
         return f"{answer.host} (pid {answer.pid}): {answer.problem}"
     try:
         return "\n".join(log_lines(answer.answer))
-    except (TypeError, KeyError, AttributeError):
+    except (TypeError, KeyError, AttributeError, RecursionError):
         return f"{answer.host} (pid {answer.pid}) has answered with something that cannot be read"
 
 

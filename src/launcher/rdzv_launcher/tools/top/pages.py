@@ -40,16 +40,25 @@ class AskedPage(Page):
         """``ask`` is called on a thread of its own."""
         super().__init__(heading, "asking ...")
         self._ask = ask
-        self._asked = 0
+        self._wanted = 0
+        self._asking = False
 
     def on_mount(self) -> None:
         """Ask."""
         self.again()
 
     def again(self) -> None:
-        """Ask anew; an answer to what was asked before is not shown any more."""
-        self._asked += 1
-        number, ask, app = self._asked, self._ask, self.app
+        """Ask anew; an answer to what was asked before is not shown any more.
+
+        There is one question at a time, however long it takes: a key that is held down floods no node.
+        """
+        self._wanted += 1
+        if not self._asking:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._asking = True
+        number, ask, app = self._wanted, self._ask, self.app
 
         def run() -> None:
             text = ask()
@@ -59,8 +68,15 @@ class AskedPage(Page):
         threading.Thread(target=run, name="rdzv-top-asks", daemon=True).start()
 
     def _told(self, number: int, text: str) -> None:
-        if self.is_mounted and number == self._asked:
-            self.query_one("#text", Static).update(Text(text))
+        self._asking = False
+        if self.is_mounted and number == self._wanted:
+            self.put(text)
+        elif self.is_mounted:
+            self._begin()
+
+    def put(self, text: str) -> None:
+        """Show it instead."""
+        self.query_one("#text", Static).update(Text(text))
 
 
 class LogPage(AskedPage):
@@ -95,7 +111,7 @@ class LogPage(AskedPage):
             f"Last lines of rank {worker['rank']} (local {worker['local_rank']}, pid {worker['pid']}) on {self._host}"
         )
 
-    def _told(self, number: int, text: str) -> None:
-        super()._told(number, text)
-        if self.is_mounted:
-            self.query_one(VerticalScroll).scroll_end(animate=False)
+    def put(self, text: str) -> None:
+        """Show its end first."""
+        super().put(text)
+        self.query_one(VerticalScroll).scroll_end(animate=False)
