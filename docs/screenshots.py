@@ -81,15 +81,17 @@ async def picture(*jobs: dict[str, Any], with_log: bool = False) -> str:
     """Draw them at 80 columns, and return the SVG."""
     request = Request(backend="", run_id="digits", endpoint=ENDPOINT, min_nodes=1, max_nodes=1, nproc_per_node=0)
     screen = Screen(cast(EndpointWatch, Example(*jobs)), request, 10.0)
-    wanted = ["Previous", "stderr:"] if with_log else ["Last end", jobs[0]["nodes"][0]["host"]]
-    drawn = ""
+    whole = ["Last end", jobs[-1]["run"], *(each["host"] for each in jobs[0]["nodes"]), "(local 1", "is gone"]
+    wanted = ["Previous", "stderr:"] if with_log else whole
+    drawn = before = ""
     async with screen.run_test(size=(80, 24)) as pilot:
         if with_log:
             first = jobs[0]["nodes"][0]
             await screen.push_screen(LogPage(first["host"], first["workers"], log))
-        while not all(each.replace(" ", "&#160;") in drawn for each in wanted):  # parts of it come one by one
+        # parts of it come one by one
+        while drawn != before or not all(each.replace(" ", "&#160;") in drawn for each in wanted):
             await pilot.pause(0.05)
-            drawn = screen.export_screenshot(title="rdzv top")
+            before, drawn = drawn, screen.export_screenshot(title="rdzv top")
     return re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # a page is to load nothing from elsewhere
 
 
