@@ -101,6 +101,14 @@ def test_reasons_that_quote_what_is_no_text_are_told():
     assert (member.reason, member.keeps) == (r"no file 'a\udcff'", Assignment(3, host=r"h\ud800"))
 
 
+def test_what_a_leader_says_of_the_longest_reason_can_be_read():
+    """Or all nodes would go on in a round that is over."""
+    reason = decode(Member, encode(replace(MEMBER, reason="\u00fc" * 16384))).reason
+    told = decode(Round, encode(Round(3, "over", 2, f"{MEMBER.name} {reason}")))
+    assert len(told.reason) == 16384
+    assert (told.reason[:8], told.reason[-4:], told.number) == ("host-a (", "\u00fc...", 3)
+
+
 def test_long_reasons_are_cut_and_not_refused():
     member = decode(Member, written(reason="\n" * 5000))
     assert len(member.reason) < 1100

@@ -29,7 +29,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -69,7 +69,8 @@ Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Workers = Annotated[int, Meta(ge=0, le=2**20)]
 Name = Annotated[str, Meta(max_length=512)]
-Sentence = Annotated[str, Meta(max_length=16384)]
+_LONGEST = 16384
+Sentence = Annotated[str, Meta(max_length=_LONGEST)]
 """It may quote an error."""
 _SHOWN = 80
 """The most characters that are quoted of a name in an error."""
@@ -255,11 +256,16 @@ def _name(host: str, node_rank: int | None, pid: int) -> str:
 
 
 def encode(value: Record) -> bytes:
-    """The value as compact JSON; fields that have their default are left out. What UTF-8 cannot say is escaped."""
+    """The value as compact JSON; fields that have their default are left out.
+
+    It can be read: what UTF-8 cannot say is escaped, and what is too long for a sentence is cut.
+    """
     try:
-        return _ENCODER.encode(value)
+        text = _ENCODER.encode(value)
     except UnicodeEncodeError:  # a reason may quote a path or an argument that is no text
-        return _ENCODER.encode(_printable(value))
+        return encode(_with_texts(value, _shown))
+    # the leader's reason may be a node's, which is as long as it may be, with that node's name
+    return text if len(text) <= _LONGEST else _ENCODER.encode(_with_texts(value, _cut))
 
 
 def decode(cls: type[R], text: bytes) -> R:
@@ -273,7 +279,7 @@ def decode(cls: type[R], text: bytes) -> R:
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise ValueError(f"not a {cls.__name__}{_whose(text)}: {printable(str(error), 2 * _SHOWN)}") from None
     if "\\" in shown or not shown.isprintable():
-        value = _printable(value)
+        value = _with_texts(value, _shown)
     return value
 
 
@@ -300,15 +306,24 @@ def _decoder(cls: type[R]) -> msgspec.json.Decoder[R]:
     return msgspec.json.Decoder(cls)
 
 
-def _printable(value: Any) -> Any:
-    """The value with no text that would steer a terminal."""
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """The value with each text changed."""
     if isinstance(value, str):
-        return value if value.isprintable() else printable(value)
+        return change(value)
     if isinstance(value, tuple):
-        return tuple(map(_printable, value))
+        return tuple(_with_texts(each, change) for each in value)
     if isinstance(value, Record):
-        return type(value)(*(_printable(getattr(value, name)) for name in value.__struct_fields__))
+        return type(value)(*(_with_texts(getattr(value, name), change) for name in value.__struct_fields__))
     return value
+
+
+def _shown(text: str) -> str:
+    """Nothing of it would steer a terminal."""
+    return text if text.isprintable() else printable(text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _whose(text: bytes) -> str:
