@@ -221,6 +221,38 @@ def test_answers_go_although_newer_questions_make_room_for_themselves(run: Run) 
     run.wait_empty()
 
 
+def test_an_answer_that_is_written_after_it_was_deleted_goes_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newer questions make room for themselves while the answer is on its way; its question is still there."""
+    node, stranger = Node(run, 0, echo), run.open()
+    first, deleted, written = f"{keys.ANSWERS}{0:032x}/", threading.Event(), threading.Event()
+    put, delete = node.session.put, node.session.delete
+
+    def put_late(items: Any, **options: Any) -> Any:
+        if next(iter(items)).startswith(first):
+            for number in range(1, 40):
+                stranger.put(
+                    {f"{keys.ASKED}{number:032x}": pack_question("echo", {})}, ephemeral=True, timeout=PATIENCE_S
+                )
+            assert deleted.wait(PATIENCE_S)
+            done = put(items, **options)
+            written.set()
+            return done
+        return put(items, **options)
+
+    def delete_and_say(names: Sequence[str], **options: Any) -> Any:
+        done = delete(names, **options)
+        if any(name.startswith(first) for name in names):
+            deleted.set()
+        return done
+
+    monkeypatch.setattr(node.session, "put", put_late)
+    monkeypatch.setattr(node.session, "delete", delete_and_say)
+    stranger.put({f"{keys.ASKED}{0:032x}": pack_question("echo", {})}, ephemeral=True, timeout=PATIENCE_S)
+    assert written.wait(PATIENCE_S)
+    stranger.close()
+    run.wait_empty()
+
+
 def test_forged_answers_are_not_believed_to_be_whole(monkeypatch) -> None:
     monkeypatch.setattr(question_wire, "MOST_BYTES", 2**20)
     bomb = zlib.compress(b'{"answer": "' + b"0" * 2**21 + b'"}')

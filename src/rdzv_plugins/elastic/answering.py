@@ -124,17 +124,22 @@ class Answering:
         if session is None:
             return
         prefix = f"{keys.ANSWERS}{asked.question.id}/{self._node_id}/"
-        for name, part in parts.items():  # each by itself: together they may be more than one request may have
-            with self._lock:
-                if asked.gone.is_set():
+        tried: list[str] = []
+        try:
+            for name, part in parts.items():  # each by itself: together they may be more than one request may have
+                with self._lock:
+                    if asked.gone.is_set():
+                        break
+                    asked.written.append(prefix + name)
+                    tried.append(prefix + name)
+                written = session.put({prefix + name: part}, ephemeral=True, guard=asked.key, timeout=patience(session))
+                if written is None:
                     break
-                asked.written.append(prefix + name)
-            written = session.put({prefix + name: part}, ephemeral=True, guard=asked.key, timeout=patience(session))
-            if written is None:
-                break
-        with self._lock:
-            if asked.gone.is_set():
-                self._forget(asked)
+        finally:
+            with self._lock:
+                if asked.gone.is_set():  # what was deleted meanwhile may have been written after that
+                    asked.written = tried
+                    self._forget(asked)
 
     def _parts(self, question: Question) -> dict[str, bytes]:
         kind = printable(question.kind, 40)
