@@ -1,10 +1,13 @@
 // The Python face of the server. Every call that may block releases the GIL; no loop thread ever runs Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 
 #include <cerrno>
+#include <stdexcept>
 #include <system_error>
 
+#include "rdzv/crypto.hpp"
 #include "rdzv/proxy.hpp"
 #include "rdzv/server.hpp"
 
@@ -13,8 +16,36 @@ using namespace nb::literals;
 
 namespace {
 
+std::string bytes_of(nb::handle text) {
+  const auto bytes = nb::cast<nb::bytes>(text);
+  return {bytes.c_str(), bytes.size()};
+}
+
+// From objects that are as Python's AcceptedToken.
+rdzv::Tokens tokens_of(nb::handle all) {
+  rdzv::Tokens tokens;
+  for (nb::handle each : all) {
+    tokens.push_back({nb::cast<std::string>(each.attr("name")), bytes_of(each.attr("key")),
+                      nb::cast<std::string>(each.attr("runs")), nb::cast<bool>(each.attr("whole"))});
+  }
+  return tokens;
+}
+
+rdzv::Admit admit_of(std::string_view who) {
+  if (who == "token") {
+    return rdzv::Admit::kToken;
+  }
+  if (who == "user") {
+    return rdzv::Admit::kOwnUser;
+  }
+  if (who == "anyone") {
+    return rdzv::Admit::kAnyone;
+  }
+  throw std::invalid_argument("admit is none of anyone, user and token");
+}
+
 rdzv::Settings settings(std::uint32_t threads, const std::string& version, int log_fd, nb::handle limits,
-                        const std::string& run) {
+                        const std::string& run, nb::handle tokens) {
   const auto number = [&](const char* name) { return nb::cast<std::uint64_t>(limits.attr(name)); };
   const auto milliseconds = [&](const char* name) {  // StoreLimits has checked the range
     return static_cast<std::uint32_t>(nb::cast<double>(limits.attr(name)) * 1e3);
@@ -24,6 +55,7 @@ rdzv::Settings settings(std::uint32_t threads, const std::string& version, int l
   made.version = version;
   made.log_fd = log_fd;
   made.run = run;
+  made.tokens = tokens_of(tokens);
   made.limits.key_bytes = number("key_bytes");
   made.limits.value_bytes = number("value_bytes");
   made.limits.keys_per_request = number("keys_per_request");
@@ -52,27 +84,30 @@ NB_MODULE(_native, m) {
     }
   });
 
+  m.def("load_crypto", &rdzv::load_crypto, "library"_a);  // raises RuntimeError
+
   using rdzv::Server;
   nb::class_<Server>(m, "Server")
       .def(
           "__init__",
           [](Server* self, std::uint32_t threads, const std::string& version, int log_fd, nb::handle limits,
-             const std::string& run) {
-            new (self) Server(settings(threads, version, log_fd, limits, run));
+             const std::string& run, nb::handle tokens) {
+            new (self) Server(settings(threads, version, log_fd, limits, run, tokens));
           },
-          "threads"_a, "version"_a, "log_fd"_a, "limits"_a, "run"_a = "")
+          "threads"_a, "version"_a, "log_fd"_a, "limits"_a, "run"_a = "", "tokens"_a = nb::make_tuple())
       .def_prop_ro("threads", &Server::threads)
       .def(
           "open_keyspace",
-          [](Server& self, const std::string& name, int socket) {
+          [](Server& self, const std::string& name, int socket, std::string_view admit) {
             Server::Opened opened;
             {
               nb::gil_scoped_release release;
-              opened = self.open_keyspace(name, socket);
+              opened = self.open_keyspace(name, socket, admit_of(admit));
             }
             return nb::make_tuple(opened.id, opened.port);
           },
-          "name"_a, "socket"_a)
+          "name"_a, "socket"_a, "admit"_a = "anyone")
+      .def("accept_tokens", [](Server& self, nb::handle tokens) { self.accept_tokens(tokens_of(tokens)); }, "tokens"_a)
       .def("close_keyspace", &Server::close_keyspace, "id"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("wipe_keyspace", &Server::wipe_keyspace, "id"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("pause_after", &Server::pause_after, "id"_a, "ms"_a)
@@ -96,15 +131,22 @@ NB_MODULE(_native, m) {
       .def(
           "__init__",
           [](Proxy* self, const std::string& version, int log_fd, nb::handle limits, int trunk, const std::string& name,
-             bool leaf, std::int64_t grace_ms) {
+             bool leaf, std::int64_t grace_ms, nb::handle tokens, nb::handle keys, const std::string& run) {
             rdzv::UniqueFd connection(trunk);
-            auto made = settings(1, version, log_fd, limits, "");
+            auto made = settings(1, version, log_fd, limits, "", tokens);
             made.limits.stored_bytes = 0;  // the store is somewhere else, where that is judged
+            rdzv::Upstream::Traits traits{name, leaf, grace_ms, {}, run};
+            for (nb::handle key : keys) {
+              traits.keys.push_back(bytes_of(key));
+            }
             nb::gil_scoped_release release;
-            new (self) Proxy(std::move(made), std::move(connection), {name, leaf, grace_ms});
+            new (self) Proxy(std::move(made), std::move(connection), std::move(traits));
           },
-          "version"_a, "log_fd"_a, "limits"_a, "trunk"_a, "name"_a, "leaf"_a, "grace_ms"_a)
-      .def("listen", &Proxy::listen, "socket"_a, nb::call_guard<nb::gil_scoped_release>())
+          "version"_a, "log_fd"_a, "limits"_a, "trunk"_a, "name"_a, "leaf"_a, "grace_ms"_a, "tokens"_a = nb::make_tuple(),
+          "keys"_a = nb::make_tuple(), "run"_a = "")
+      .def(
+          "listen", [](Proxy& self, int socket, std::string_view admit) { return self.listen(socket, admit_of(admit)); },
+          "socket"_a, "admit"_a = "anyone", nb::call_guard<nb::gil_scoped_release>())
       .def("statistics",
            [](Proxy& self) {
              std::string json;

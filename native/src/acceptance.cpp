@@ -15,8 +15,9 @@ namespace {
 
 constexpr std::int64_t kAcceptPauseMs = 100;
 
-// Of a Unix socket: whether the process at the other end belongs to this user, or to root. Also notes which one it is.
-bool known_user(int fd, Peer& peer) {
+// Of a Unix socket: whether the process at the other end belongs to this user, or to root, who is not `alone`. Also notes
+// which one it is.
+bool known_user(int fd, Peer& peer, bool alone) {
   ucred who{};
   socklen_t size = sizeof who;
   peer.local = true;  // a client's end has no name, and no address family then
@@ -24,13 +25,24 @@ bool known_user(int fd, Peer& peer) {
     return false;
   }
   peer.pid.store(static_cast<std::uint32_t>(who.pid));
-  return who.uid == geteuid() || who.uid == 0;
+  return who.uid == geteuid() || (who.uid == 0 && !alone);
 }
 
 // Of TCP: the same. Who is not of this machine is.
 bool known_socket(int fd, const Peer& peer) {
   const auto owner = peer_owner(fd);
   return owner ? *owner == geteuid() || *owner == 0 : !peer.is_loopback();
+}
+
+// Of TCP: whether it is a process of this machine and this user, and nobody else's.
+bool own_socket(int fd) { return peer_owner(fd) == geteuid(); }
+
+bool lets_in(const Listener& listener, int fd, Peer& peer) {
+  const bool alone = listener.admit == Admit::kOwnUser;
+  if (listener.local) {
+    return known_user(fd, peer, alone);
+  }
+  return alone ? own_socket(fd) : !listener.own_user.load() || known_socket(fd, peer);
 }
 
 bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS; }
@@ -91,7 +103,7 @@ void EventLoop::accept_from(Listener& listener) {
     }
     counters_.accepted.add(1);
     Peer peer = peer_of(address);
-    if (listener.local ? !known_user(fd.get(), peer) : listener.own_user.load() && !known_socket(fd.get(), peer)) {
+    if (!lets_in(listener, fd.get(), peer)) {
       refuse(&peer, Refusal::kForeignUser, *listener.keyspace);
       counters_.closed.add(1);
       continue;
@@ -134,7 +146,8 @@ bool EventLoop::take(UniqueFd fd, const Peer& peer, Listener& listener) {
 }
 
 void EventLoop::adopt(UniqueFd fd, const Peer& peer, const std::shared_ptr<Listener>& listener) {
-  auto connection = std::make_unique<Connection>(std::move(fd), listener->keyspace, work_);
+  auto connection = std::make_unique<Connection>(std::move(fd), listener->keyspace, work_,
+                                                 listener->admit == Admit::kToken);
   connection->peer() = peer;
   connection->loop.index = connections_here_.size();
   connection->loop.interest = EPOLLIN;
@@ -171,6 +184,10 @@ void EventLoop::refuse(const Peer* peer, Refusal why, const Keyspace& keyspace) 
   if (why == Refusal::kRootLost) {  // said once, not for each of them
     return;
   }
+  if (is_of_stranger(why) && loop_group_.stranger_second.exchange(work_.context.now_ms / 1000) == work_.context.now_ms / 1000) {
+    loop_group_.unsaid_strangers.fetch_add(1, std::memory_order_relaxed);
+    return;  // once a second: all are counted
+  }
   std::string line = "keyspace '" + keyspace.name() + "': closed a connection";
   if (peer != nullptr) {
     line += " from " + peer->endpoint();
@@ -178,7 +195,9 @@ void EventLoop::refuse(const Peer* peer, Refusal why, const Keyspace& keyspace) 
       line += " (pid " + std::to_string(pid) + ")";
     }
   }
-  loop_group_.log.write(line + ": " + std::string(text(why)), work_.context.now_ms);
+  const std::uint64_t unsaid = is_of_stranger(why) ? loop_group_.unsaid_strangers.exchange(0) : 0;
+  const std::string more = unsaid > 0 ? " (" + std::to_string(unsaid) + " more since the last such line)" : "";
+  loop_group_.log.write(line + ": " + std::string(text(why)) + std::string(advice(why)) + more, work_.context.now_ms);
 }
 
 }  // namespace rdzv

@@ -13,11 +13,11 @@ constexpr std::size_t kKeptBuffer = 1 << 20;
 constexpr std::size_t kKeptPending = 4096;
 }  // namespace
 
-Connection::Connection(UniqueFd fd, std::shared_ptr<ServedKeyspace> keyspace, Workplace& work)
+Connection::Connection(UniqueFd fd, std::shared_ptr<ServedKeyspace> keyspace, Workplace& work, bool guarded)
     : Source(Kind::kConnection),
       fd_(std::move(fd)),
       progress_ms_(work.context.running_ms()),
-      conversation_(work.context, std::move(keyspace), peer_, this) {}
+      conversation_(work.context, std::move(keyspace), peer_, this, guarded) {}
 
 bool Connection::readable(Workplace& work, Questions questions) {
   const ssize_t got = recv(fd_.get(), work.read_buffer.data(), work.read_buffer.size(), 0);
@@ -93,7 +93,9 @@ bool Connection::flush(Workplace& work) {
     }
     work.context.counters.sent.add(static_cast<std::uint64_t>(sent));
     output_.consume(static_cast<std::size_t>(sent));
-    progress_ms_ = work.context.running_ms();
+    if (conversation_.greeted()) {  // else it has one limit, however much is said before
+      progress_ms_ = work.context.running_ms();
+    }
   }
   if (std::string buffer = output_.release(); buffer.capacity() <= kKeptBuffer) {
     work.reply_buffer = std::move(buffer);

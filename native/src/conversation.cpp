@@ -36,7 +36,15 @@ std::size_t Conversation::feed(std::string_view bytes, Output& reply, Wakes& wak
   return used;
 }
 
+std::size_t Conversation::pass_gate(std::string_view bytes, Output& reply) {
+  const auto step = client_.gate.run(bytes, client_.guarded, *client_.loop.server.tokens(), reply);
+  return step.refusal == Refusal::kNone ? step.used : client_.refuse(step.refusal);
+}
+
 std::size_t Conversation::greet(std::string_view bytes, Output& reply) {
+  if (client_.gate.takes(static_cast<unsigned char>(bytes[0]), client_.guarded)) {
+    return pass_gate(bytes, reply);
+  }
   // Judged byte by byte, so that whoever speaks another protocol is refused with the first wrong one.
   char expected[9];
   std::size_t size = 0;
@@ -57,6 +65,9 @@ std::size_t Conversation::greet(std::string_view bytes, Output& reply) {
   }
   if (there < size) {
     return 0;
+  }
+  if (framed ? client_.may(Purpose::kStore) && client_.guarded : !client_.may(Purpose::kStore)) {
+    return client_.refuse(Refusal::kWrongToken);  // it was proved for something else
   }
   if (framed) {
     client_.next = std::make_unique<SessionProtocol>(client_);

@@ -26,8 +26,9 @@ void Listener::hang_up() {
   fd.reset();
 }
 
-Listener::Listener(UniqueFd socket, std::shared_ptr<ServedKeyspace> keyspace_of_clients, std::uint64_t number)
-    : Source(Kind::kListener), fd(std::move(socket)), keyspace(std::move(keyspace_of_clients)), id(number) {
+Listener::Listener(UniqueFd socket, std::shared_ptr<ServedKeyspace> keyspace_of_clients, std::uint64_t number,
+                   Admit who)
+    : Source(Kind::kListener), fd(std::move(socket)), keyspace(std::move(keyspace_of_clients)), id(number), admit(who) {
   const int flags = fcntl(fd.get(), F_GETFL);
   check(flags, "fcntl");
   check(fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK), "fcntl");

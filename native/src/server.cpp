@@ -50,7 +50,8 @@ Server::Server(Settings settings)
       started_ms_(monotonic_ms()),
       log_(UniqueFd(settings_.log_fd)),
       spaces_(settings_.run),
-      loop_group_{settings_.limits, log_, {}, connection_limit(settings_.limits)} {
+      loop_group_{settings_.limits, log_, {}, connection_limit(settings_.limits)},
+      tokens_(std::make_shared<const Tokens>(settings_.tokens)) {
   const std::uint32_t threads = settings_.threads > 0 ? std::min(settings_.threads, kMaxThreads) : default_threads();
   for (std::uint32_t i = 0; i < threads; ++i) {
     loop_group_.loops.push_back(std::make_unique<EventLoop>(loop_group_, static_cast<ServerAccess&>(*this), i));
@@ -117,11 +118,23 @@ void Server::on_every_loop(const std::function<void(EventLoop&)>& task) {
   done.wait();
 }
 
-Server::Opened Server::open_keyspace(const std::string& name, int socket) {
-  return open_listener(name, socket, std::make_shared<ServedKeyspace>(name));
+Server::Opened Server::open_keyspace(const std::string& name, int socket, Admit admit) {
+  return open_listener(name, socket, std::make_shared<ServedKeyspace>(name), admit);
 }
 
-Server::Opened Server::open_listener(const std::string& name, int socket, std::shared_ptr<ServedKeyspace> keyspace_of_clients) {
+void Server::accept_tokens(Tokens tokens) {
+  auto fresh = std::make_shared<const Tokens>(std::move(tokens));
+  const std::lock_guard lock(secrets_);
+  tokens_.swap(fresh);
+}
+
+std::shared_ptr<const Tokens> Server::tokens() {
+  const std::lock_guard lock(secrets_);
+  return tokens_;
+}
+
+Server::Opened Server::open_listener(const std::string& name, int socket,
+                                     std::shared_ptr<ServedKeyspace> keyspace_of_clients, Admit admit) {
   UniqueFd fd(socket);
   if (forked()) {
     throw std::invalid_argument("the store server stayed in the process that has forked this one");
@@ -133,7 +146,7 @@ Server::Opened Server::open_listener(const std::string& name, int socket, std::s
   if (keyspace(name)) {
     throw std::invalid_argument("there is a keyspace '" + name + "' already");
   }
-  const auto opened = std::make_shared<Listener>(std::move(fd), std::move(keyspace_of_clients), ++last_id_);
+  const auto opened = std::make_shared<Listener>(std::move(fd), std::move(keyspace_of_clients), ++last_id_, admit);
   {
     const std::lock_guard names(names_);
     opened->own_user = own_user_;

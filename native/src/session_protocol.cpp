@@ -36,6 +36,16 @@ std::vector<Item> items(Payload& payload, Read read) {
   return all;
 }
 
+// What the token is to have been proved for, where one is needed.
+Purpose purpose_of(Operation operation) {
+  switch (operation) {
+    case Operation::kStatistics: return Purpose::kStatus;
+    case Operation::kEnter: return Purpose::kStore;  // which never gets here: nobody enters a keyspace by a token
+    case Operation::kAttach: return Purpose::kTrunk;
+    default: return Purpose::kSession;
+  }
+}
+
 std::string begin_done(const RunSpace::Done& done) {
   std::string text;
   add_number(text, static_cast<std::uint8_t>(done.done));
@@ -67,6 +77,10 @@ std::size_t SessionProtocol::run(std::string_view bytes, Output& reply, Wakes& w
   const auto id = fields.number<std::uint32_t>();
   const auto operation = static_cast<Operation>(fields.number<std::uint8_t>());
   const std::string_view payload = bytes.substr(kLengthSize + kHeadSize, size - kHeadSize);
+  if (!client_.may(purpose_of(operation))) {
+    answer(reply, id, FrameStatus::kError, "the token was proved for something else on this connection");
+    return kLengthSize + size;
+  }
   switch (operation) {
     case Operation::kStatistics:
       answer(reply, id, FrameStatus::kOk, client_.loop.server.statistics());
@@ -179,9 +193,17 @@ void SessionProtocol::open_session(std::uint32_t id, Payload& payload, Output& r
                std::to_string(kMaxTtlMs) + " ms");
   } else if (!spaces.serves(run)) {
     answer(reply, id, FrameStatus::kOtherRun, spaces.only());
+  } else if (client_.only_run() != nullptr && run != *client_.only_run()) {
+    answer(reply, id, FrameStatus::kError, "the token was proved for another run");
   } else {
     auto told = std::make_shared<Subscriber>(client_.loop.loop, client_.owner, client_.loop.limits.output_bytes);
-    session_ = std::make_unique<Session>(spaces, run, std::move(told), ttl_ms, client_.loop.running_ms());
+    auto session = std::make_unique<Session>(spaces, run, client_.token_name(), std::move(told), ttl_ms,
+                                             client_.loop.running_ms());
+    if (!session->space) {
+      answer(reply, id, FrameStatus::kForeignRun, {});
+      return;
+    }
+    session_ = std::move(session);
     std::string text;
     add_number(text, session_->id);
     add_number(text, session_->space->revision());

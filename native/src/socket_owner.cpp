@@ -5,6 +5,7 @@
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -71,8 +72,10 @@ Answer ask_kernel(const End& theirs, const End& ours, uid_t& owner) {
   const ssize_t size = recv(netlink.get(), answer, sizeof answer, MSG_DONTWAIT);  // it is there: the kernel answers at once
   const auto& header = reinterpret_cast<const nlmsghdr&>(answer);
   if (size >= static_cast<ssize_t>(NLMSG_LENGTH(sizeof(inet_diag_msg))) && header.nlmsg_type == SOCK_DIAG_BY_FAMILY) {
-    owner = reinterpret_cast<const inet_diag_msg*>(answer + NLMSG_HDRLEN)->idiag_uid;
-    return Answer::kFound;
+    const auto& found = *reinterpret_cast<const inet_diag_msg*>(answer + NLMSG_HDRLEN);
+    owner = found.idiag_uid;
+    // what its process has closed is nobody's any more: older kernels show it as root's
+    return found.idiag_state == TCP_ESTABLISHED && found.idiag_inode != 0 ? Answer::kFound : Answer::kNone;
   }
   if (size >= static_cast<ssize_t>(NLMSG_LENGTH(sizeof(nlmsgerr))) && header.nlmsg_type == NLMSG_ERROR &&
       reinterpret_cast<const nlmsgerr*>(answer + NLMSG_HDRLEN)->error == -ENOENT) {
@@ -101,10 +104,11 @@ std::optional<uid_t> search_tables(const End& theirs, const End& ours) {
   for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     const std::unique_ptr<FILE, int (*)(FILE*)> table(std::fopen(path, "re"), &std::fclose);
     for (char line[512]; table && std::fgets(line, sizeof line, table.get()) != nullptr;) {
-      unsigned uid = 0;
+      unsigned uid = 0, state = 0;
+      unsigned long inode = 0;
       if ((std::strstr(line, plain.c_str()) != nullptr || std::strstr(line, mapped.c_str()) != nullptr) &&
-          std::sscanf(line, "%*s %*s %*s %*s %*s %*s %*s %u", &uid) == 1) {
-        return uid;
+          std::sscanf(line, "%*s %*s %*s %x %*s %*s %*s %u %*s %lu", &state, &uid, &inode) == 3) {
+        return state == TCP_ESTABLISHED && inode != 0 ? std::optional<uid_t>(uid) : std::nullopt;
       }
     }
   }

@@ -2,11 +2,13 @@
 
 namespace rdzv {
 
-std::shared_ptr<RunSpace> Spaces::enter(std::string_view run) {
+std::shared_ptr<RunSpace> Spaces::enter(std::string_view run, std::string_view owner) {
   const std::lock_guard lock(mutex_);
   auto found = places_.find(run);
   if (found == places_.end()) {
-    found = places_.emplace(std::string(run), Place{std::make_shared<RunSpace>(std::string(run))}).first;
+    found = places_.emplace(std::string(run), Place{std::make_shared<RunSpace>(std::string(run)), std::string(owner)}).first;
+  } else if (found->second.owner != owner) {
+    return nullptr;
   }
   ++found->second.sessions;
   return found->second.space;

@@ -69,7 +69,6 @@ void Upstream::watch() {
 
 void Upstream::attach(bool greet) {
   outbox_.clear();
-  inbox_.clear();
   if (greet) {
     outbox_.raw(std::string_view("\xf7", 1));
     outbox_.raw(kFramingMagic);
@@ -86,6 +85,17 @@ void Upstream::attach(bool greet) {
   beats_ms_.assign(1, now_ms_);
   beat_ms_ = now_ms_ + hold_ms(traits_.grace_ms) / 3;
   next_ms_ = beat_ms_;
+}
+
+void Upstream::introduce() {
+  outbox_.clear();
+  const auto nonce = fresh_nonce();
+  if (!nonce) {
+    return broken("the kernel has no random numbers");
+  }
+  introduction_ = {Purpose::kTrunk, *nonce, traits_.run};
+  outbox_.raw(introduction_.bytes());
+  state_ = State::kIntroduced;
 }
 
 void Upstream::push(Operation operation, std::uint32_t id, std::string_view payload) {
@@ -142,7 +152,14 @@ void Upstream::on_events(std::uint32_t events, std::int64_t now_ms) {
     if ((events & EPOLLOUT) == 0) {
       return;
     }
-    attach(true);
+    if (traits_.keys.empty()) {
+      attach(true);
+    } else {
+      introduce();
+    }
+    if (state_ == State::kWaiting || state_ == State::kLost) {
+      return;
+    }
   }
   if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0 && !read()) {
     return;
@@ -211,6 +228,7 @@ void Upstream::dial() {
     return broken(std::generic_category().message(errno));
   }
   make_ready(fd_.get());
+  inbox_.clear();
   state_ = State::kConnecting;
   next_ms_ = now_ms_ + std::max<std::int64_t>(traits_.grace_ms / 2, 1);
   const int result = connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address_), address_size_);
@@ -266,7 +284,7 @@ void Upstream::end_turn(std::int64_t now_ms, std::uint64_t requests) {
     return;
   }
   tick(requests);
-  if (state_ == State::kGreeting || state_ == State::kAttaching || state_ == State::kAttached) {
+  if (is_proving() || state_ == State::kGreeting || state_ == State::kAttaching || state_ == State::kAttached) {
     write();
   }
   unacknowledged_.set(log_.bytes());

@@ -60,7 +60,50 @@ bool Upstream::read() {
   }
 }
 
+std::size_t Upstream::take_proof(std::string_view bytes) {
+  if (bytes.size() < kVerdictSize) {
+    return 0;
+  }
+  const auto said = verdict(bytes);
+  if (said != Verdict::kGoOn) {
+    give_up(said == Verdict::kRefused || said == Verdict::kNotOpened ? "it does not accept this job's token any more"
+            : said == Verdict::kNoTokenHere ? "what serves there now knows no token"
+                                            : "something else than a native store with this job's token answers there");
+    return 0;
+  }
+  if (state_ == State::kIntroduced) {
+    if (bytes.size() < kChallengeSize) {
+      return 0;
+    }
+    std::memcpy(challenge_.data(), bytes.data() + kVerdictSize, kDigestSize);
+    const auto mine = proofs(traits_.keys, introduction_, challenge_);
+    if (!mine) {
+      give_up("libcrypto has made no proof");
+      return 0;
+    }
+    outbox_.raw(*mine);
+    state_ = State::kProving;
+    return kChallengeSize;
+  }
+  if (bytes.size() < kAcceptedSize) {
+    return 0;
+  }
+  const auto which = static_cast<std::size_t>(static_cast<unsigned char>(bytes[kVerdictSize]));
+  const auto expected = which < traits_.keys.size()
+                            ? proof(traits_.keys[which], Side::kServer, introduction_, challenge_)
+                            : std::nullopt;
+  if (!expected || !same_secret(bytes.substr(kVerdictSize + 1, kDigestSize), view(*expected))) {
+    give_up("what answers there has not proved that it knows this job's token");
+    return 0;
+  }
+  attach(true);
+  return kAcceptedSize;
+}
+
 std::size_t Upstream::take(std::string_view bytes) {
+  if (is_proving()) {
+    return take_proof(bytes);
+  }
   if (state_ == State::kGreeting) {
     if (bytes.size() < kGreeting) {
       return 0;

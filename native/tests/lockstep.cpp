@@ -46,6 +46,9 @@ void Lockstep::say(std::size_t id, std::string_view bytes) {
   if (client.refusal != Refusal::kNone) {
     return;
   }
+  if (client.phase == Phase::kGreeting && client.left.empty() && bytes.starts_with('\xF8')) {
+    client.expected.bytes(std::string("RDZA\2\0\0\0", 8));  // the only answer to what is not used
+  }
   client.left += bytes;
   feed(id, bytes);
   if (client.left.empty() && client.phase == Phase::kGreeting) {  // it was a trunk, and has left
@@ -101,6 +104,10 @@ std::size_t Lockstep::run(std::size_t id, std::string_view bytes) {
 }
 
 std::size_t Lockstep::greet(Client& client, std::string_view bytes) {
+  if (bytes[0] == '\xF8') {  // a token is offered, and none is needed
+    client.refusal = Refusal::kTokenOffered;
+    return 0;
+  }
   const bool framed = bytes[0] == '\xF7';
   const std::string greeting = framed ? wire::framed_greeting() : wire::greeting();
   const std::string_view there = bytes.substr(0, greeting.size());

@@ -58,6 +58,8 @@ inline std::string barrier(std::string_view key, std::int64_t world_size) {
 
 // Our own framing.
 inline std::string framed_greeting() { return "\xF7RDZV" + raw(std::uint32_t{1}); }
+// Of the proof of a token: opcode, magic, version.
+inline std::string introduction_head() { return "\xF8RDZV" + raw(std::uint32_t{1}); }
 inline std::string framed_welcome() { return "RDZV" + raw(std::uint32_t{1}); }
 inline std::string frame(std::uint32_t id, std::uint8_t operation_or_status, std::string_view payload) {
   return raw(static_cast<std::uint32_t>(5 + payload.size())) + raw(id) + raw(operation_or_status) +

@@ -272,7 +272,7 @@ TEST(who_does_not_come_for_its_pushes_is_given_up) {
 TEST(runs_are_apart_and_are_forgotten_with_their_last_session) {
   Spaces spaces;
   const auto session = [&](std::string_view run) {
-    return std::make_unique<Session>(spaces, run, std::make_shared<Subscriber>(0u, nullptr, 100u), 1000, 0);
+    return std::make_unique<Session>(spaces, run, "", std::make_shared<Subscriber>(0u, nullptr, 100u), 1000, 0);
   };
   Pushes pushes;
   auto one = session("a"), two = session("a"), other = session("b");

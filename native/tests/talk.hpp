@@ -20,10 +20,12 @@ class FakeServer : public ServerAccess {
   std::shared_ptr<ServedKeyspace> keyspace(std::string_view name) override { return name == "other" ? other : nullptr; }
 
   Spaces& spaces() override { return *runs; }
+  std::shared_ptr<const Tokens> tokens() override { return accepted; }
   void bind(std::string run) { runs = std::make_unique<Spaces>(std::move(run)); }
 
   std::unique_ptr<Spaces> runs = std::make_unique<Spaces>();
   std::shared_ptr<ServedKeyspace> other = std::make_shared<ServedKeyspace>("other");
+  std::shared_ptr<const Tokens> accepted = std::make_shared<const Tokens>();
   int asked = 0;
 };
 
@@ -65,7 +67,8 @@ struct Room {
 
 class Talk {
  public:
-  explicit Talk(Room& room) : room_(room), conversation_(room.context, room.keyspace, peer_, this) {}
+  explicit Talk(Room& room, bool guarded = false)
+      : room_(room), conversation_(room.context, room.keyspace, peer_, this, guarded) {}
 
   // Hands over `bytes`, behind what was left over before, and runs what is complete, but delivers no wakes. Returns
   // how many bytes were used.

@@ -58,3 +58,12 @@ class Capability(str, enum.Enum):
     Undeclared:
         A list is refused before anything starts, or names the members of one service that moves by itself.
     """
+    TOKEN = "token"
+    """With ``RDZV_TOKEN`` or a ``token_file``, only who knows the token takes part in the job.
+
+    Nodes prove it to each other before anything else is said on a connection, and workers reach their store through
+    the proxy of their node. How a service apart from the nodes, such as etcd, knows its users is its own matter.
+
+    Undeclared:
+        A job of several nodes that was given a token is refused; of one node the launcher warns.
+    """

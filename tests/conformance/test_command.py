@@ -88,7 +88,8 @@ def test_all_passed_whatever_project_it_is_started_in(tmp_path: Path) -> None:
     code, text = conformance(tmp_path, "parallel-epoll", "--theme= plugin", "-k", "option", "--json=here.json")
     assert code == 0, text
     assert (
-        "conformance of parallel (rdzv-plugins 0.1.0, elastic, node_rank, node_replacement, several_endpoints)" in text
+        "conformance of parallel (rdzv-plugins 0.1.0, elastic, node_rank, node_replacement, several_endpoints, token)"
+        in text
     )
     (backend,) = json.loads((tmp_path / "here.json").read_text())["backends"]
     assert list(backend["themes"]) == ["plugin"]

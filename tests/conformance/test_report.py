@@ -86,7 +86,7 @@ def test_table_and_json_of_a_run(tmp_path: Path, processes: list[str]) -> None:
     code, text = run_suite(tmp_path, TESTS, *processes)
     assert code == 1, text
     assert (
-        "conformance of parallel (rdzv-plugins 0.1.0, elastic, node_rank, node_replacement, several_endpoints)\n"
+        "conformance of parallel (rdzv-plugins 0.1.0, elastic, node_rank, node_replacement, several_endpoints, token)\n"
         + COUNTS
         in text
     )
@@ -107,7 +107,7 @@ def test_table_and_json_of_a_run(tmp_path: Path, processes: list[str]) -> None:
         "backend": "parallel",
         "distribution": "rdzv-plugins",
         "version": "0.1.0",
-        "capabilities": ["elastic", "node_rank", "node_replacement", "several_endpoints"],
+        "capabilities": ["elastic", "node_rank", "node_replacement", "several_endpoints", "token"],
     }
     tests = backend["themes"].pop("scale")
     assert backend["themes"] == {}

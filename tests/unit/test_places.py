@@ -32,6 +32,7 @@ from rdzv_plugins.elastic.places.sight import Sight, choose, is_better
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import (
+    AccessRefused,
     ConnectionLost,
     EndpointUnreachable,
     RdzvError,
@@ -40,6 +41,7 @@ from rdzv_plugins.errors import (
     UsageError,
 )
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.testing.harness import free_port
@@ -130,9 +132,11 @@ def servers() -> Iterator[list[StoreServer]]:
         yield held
 
 
-def places_of(servers: Sequence[StoreServer], run: str = "r") -> Places:
+def places_of(servers: Sequence[StoreServer], run: str = "r", token: JobToken | None = None) -> Places:
     endpoints = [Endpoint("127.0.0.1", server.port) for server in servers]
-    services = [NativeCoordination(each, run, name="parallel", who="the node that serves") for each in endpoints]
+    services = [
+        NativeCoordination(each, run, name="parallel", who="the node that serves", token=token) for each in endpoints
+    ]
     return Places(endpoints, services, None, 5.0)
 
 
@@ -180,6 +184,29 @@ def test_newcomer_does_not_stay_where_a_round_is_over_and_newer_ones_are_elsewhe
     finally:
         for each in (newcomer, *sides):
             each.close()
+
+
+def test_places_that_stand_by_need_the_token_too():
+    mine, other = JobToken((b"m" * 32,)), JobToken((b"o" * 32,))
+    with ExitStack() as stack:
+        held = [
+            stack.enter_context(StoreServer("127.0.0.1", free_port(), run="r", tokens=mine.accepted("r")))
+            for _ in range(2)
+        ]
+        one = places_of(held, token=mine)
+        stack.callback(one.close)
+        lost = threading.Event()
+        one.open_session(5.0, on_lost=lambda _: lost.set(), timeout=20)
+        one.knows = lambda: True
+        held[0].close()
+        assert lost.wait(20)
+        one.open_session(5.0, on_lost=lambda _: None, timeout=20)
+        assert one.at == 1
+        stranger = places_of(held[1:], token=other)
+        stack.callback(stranger.close)
+        with pytest.raises(AccessRefused, match="does not accept this node's token"):
+            stranger.open_session(5.0, on_lost=lambda _: None, timeout=20)
+        assert held[1].stats()["refused"].keys() == {"wrong token"}
 
 
 def test_first_round_is_remembered_and_other_runs_are_refused(servers: list[StoreServer]):
@@ -319,7 +346,7 @@ def joining_of(carrying: Carrying, myself: Myself) -> tuple[Joining, SimpleNames
     told = SimpleNamespace(assignment=None, round=Round(), has_leader=True, newest=0, list=lambda *_, **__: ([], 0))
     link = SimpleNamespace(session=told, opened=0)
     request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
-    store = SimpleNamespace(patience=5.0, close=lambda _: None)
+    store = SimpleNamespace(patience=5.0, close=lambda _: None, greet=None)
     joining = Joining(request, ElasticOptions(), told, link, myself, store, None)  # type: ignore[arg-type]
     joining.carry(carrying, lambda: None)
     return joining, told
@@ -330,6 +357,7 @@ class Faulty:
 
     def __init__(self, real: NativeCoordination, how: str) -> None:
         self._real, self._how = real, how
+        self.greet_again = real.greet_again
         self.opened: queue.SimpleQueue[float] = queue.SimpleQueue()
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "rdzv/served_keyspace.hpp"
+#include "rdzv/gate.hpp"
 #include "rdzv/peer.hpp"
 #include "rdzv/protocol.hpp"
 #include "rdzv/refusal.hpp"
@@ -26,8 +27,10 @@ enum class Questions : std::uint8_t {
 struct ClientContext {
   // `of_peer` outlives it, and is where waiters say who they are. `of_owner`: how its event loop finds it back from a
   // waiter.
-  ClientContext(LoopContext& of_loop, std::shared_ptr<ServedKeyspace> entered, Peer& of_peer, void* of_owner)
-      : loop(of_loop), peer(of_peer), owner(of_owner), keyspace(std::move(entered)) {
+  // `needs_token`: nothing is served before one was proved, and then what it was proved for.
+  ClientContext(LoopContext& of_loop, std::shared_ptr<ServedKeyspace> entered, Peer& of_peer, void* of_owner,
+                bool needs_token)
+      : loop(of_loop), peer(of_peer), owner(of_owner), guarded(needs_token), keyspace(std::move(entered)) {
     keyspace->connections.fetch_add(1, std::memory_order_relaxed);
   }
   ClientContext(const ClientContext&) = delete;
@@ -56,11 +59,18 @@ struct ClientContext {
     suspended = false;
     stopped_early = true;  // there may be requests here
   }
+  bool may(Purpose purpose) const { return !guarded || (gate.admission() && gate.admission()->purpose == purpose); }
+  // The only run that it may open a session for; nothing: any that is served.
+  const std::string* only_run() const { return guarded ? &gate.admission()->run : nullptr; }
+  // Whose a run is that it opens: of nobody where no token is needed.
+  std::string_view token_name() const { return guarded ? std::string_view(gate.admission()->owner) : std::string_view(); }
   WaitOwner wait_owner() const { return {loop.loop, owner, &peer, loop.now_ms, loop.turn}; }
 
   LoopContext& loop;
   Peer& peer;
   void* const owner;
+  const bool guarded;
+  Gate gate;
   std::shared_ptr<ServedKeyspace> keyspace;
   std::unique_ptr<Protocol> next;  // what it speaks from the next byte on, if that changes
   Refusal refusal = Refusal::kNone;

@@ -29,7 +29,7 @@ struct Workplace {
 
 class Connection : public Source {
  public:
-  Connection(UniqueFd fd, std::shared_ptr<ServedKeyspace> keyspace, Workplace& work);
+  Connection(UniqueFd fd, std::shared_ptr<ServedKeyspace> keyspace, Workplace& work, bool guarded);
 
   // Reads once and runs what has come; flush() sends the replies. False: the client has left.
   bool readable(Workplace& work, Questions questions);

@@ -21,8 +21,9 @@ class Conversation {
   static constexpr std::size_t kHighWater = 1 << 20;
 
   // See ClientContext.
-  Conversation(LoopContext& context, std::shared_ptr<ServedKeyspace> keyspace, Peer& peer, void* owner)
-      : client_(context, std::move(keyspace), peer, owner) {}
+  Conversation(LoopContext& context, std::shared_ptr<ServedKeyspace> keyspace, Peer& peer, void* owner,
+               bool guarded = false)
+      : client_(context, std::move(keyspace), peer, owner, guarded) {}
   Conversation(const Conversation&) = delete;
   Conversation& operator=(const Conversation&) = delete;
   ~Conversation() { end(); }
@@ -76,6 +77,7 @@ class Conversation {
  private:
   // Returns the bytes used, 0 when more have to come or the client is refused.
   std::size_t greet(std::string_view bytes, Output& reply);
+  std::size_t pass_gate(std::string_view bytes, Output& reply);
 
   ClientContext client_;
   std::unique_ptr<Protocol> protocol_;  // null: it has not greeted

@@ -35,6 +35,8 @@ struct LoopGroup {
   std::atomic<std::uint32_t> connections{0};
   std::atomic<std::uint32_t> peak{0};
   std::atomic<std::uint64_t> buffered{0};  // bytes of half-sent requests and unread replies
+  std::atomic<std::int64_t> stranger_second{-1};  // in which the log last had a line about a stranger
+  std::atomic<std::uint64_t> unsaid_strangers{0};  // since then
   std::atomic<bool> shedding{false};       // a loop was asked to close the worst of its clients
 
   bool buffers_full() const { return buffered.load() + SharedText::detached_bytes() > limits.buffered_bytes; }

@@ -70,6 +70,7 @@ enum class FrameStatus : std::uint8_t {
   kRecall = 8,    // give up the value of a key
   kQueued = 10,   // of a follow: its key is a queue
   kReceived = 9,  // how many counted frames have come so far
+  kForeignRun = 11,  // only of open: the run belongs to another token
 };
 
 // A session may stay silent for so long, its client says for how long.

@@ -17,7 +17,7 @@ class Proxy : private Server {
   ~Proxy() override { stop(); }
 
   // A bound TCP or Unix socket; owned from here on, whatever happens. Returns its port. Throws as Server::open_keyspace.
-  std::uint16_t listen(int socket);
+  std::uint16_t listen(int socket, Admit admit = Admit::kAnyone);
   using Server::statistics;
   // Says good-bye to the root and closes everything. May be called more than once.
   void stop();

@@ -33,9 +33,12 @@ enum class Refusal : std::uint8_t {
   kRootLost,
   kKeepsValue,
   kStoreFull,
+  kNoToken,
+  kWrongToken,
+  kTokenOffered,
 };
 
-inline constexpr std::array<std::string_view, 24> kRefusals{
+inline constexpr std::array<std::string_view, 27> kRefusals{
     "none",
     "not a store client",
     "no handshake",
@@ -60,8 +63,29 @@ inline constexpr std::array<std::string_view, 24> kRefusals{
     "root lost",
     "keeps a recalled value",
     "store full",
+    "no token",
+    "wrong token",
+    "token offered",
 };
 
 constexpr std::string_view text(Refusal refusal) { return kRefusals[static_cast<std::size_t>(refusal)]; }
+
+// What whoever reads the log can do about it; empty for most.
+constexpr std::string_view advice(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kNoToken:
+      return ", which is needed here: if it was a node of this job, it has to be given the same RDZV_TOKEN or token_file";
+    case Refusal::kWrongToken:
+      return ": if it was a node of this job, its token or its run id is another one than here";
+    case Refusal::kTokenOffered:
+      return ", and none is known here: give this side the token, too, or that one none";
+    default:
+      return "";
+  }
+}
+// Of strangers: they are not to fill the log.
+constexpr bool is_of_stranger(Refusal refusal) {
+  return refusal == Refusal::kNoToken || refusal == Refusal::kWrongToken || refusal == Refusal::kTokenOffered;
+}
 
 }  // namespace rdzv

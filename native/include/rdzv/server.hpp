@@ -27,6 +27,7 @@ struct Settings {
   std::string version;  // said in the statistics
   int log_fd = -1;      // see EventLog; owned
   std::string run{};    // the only one that sessions may be opened for; empty: any
+  Tokens tokens{};      // see Server::accept_tokens
 };
 
 // Half of the processors this process may use, at least 1 and at most 8: the rest of the machine has work to do.
@@ -46,13 +47,16 @@ class Server : private ServerAccess {
   };
   // `socket`: a bound TCP socket; owned from here on, whatever happens.
   // Throws std::system_error; std::invalid_argument if the name is taken or the server was stopped.
-  Opened open_keyspace(const std::string& name, int socket);
+  Opened open_keyspace(const std::string& name, int socket, Admit admit = Admit::kAnyone);
   // The same, for connections that share an open keyspace.
-  Opened open_listener(const std::string& name, int socket, std::shared_ptr<ServedKeyspace> keyspace);
+  Opened open_listener(const std::string& name, int socket, std::shared_ptr<ServedKeyspace> keyspace,
+                       Admit admit = Admit::kAnyone);
   // Closes its port and its connections, and forgets its keys. Blocks until every loop has done so.
   // This and the next throw std::out_of_range if it is closed.
   void close_keyspace(std::uint64_t id);
   void wipe_keyspace(std::uint64_t id);
+  // From now on new connections to ports that need a token are let in by these alone.
+  void accept_tokens(Tokens tokens);
   // See Pause; these throw the same.
   int pause_after(std::uint64_t id, std::int64_t ms);
   std::uint64_t pauses(std::uint64_t id);
@@ -78,6 +82,7 @@ class Server : private ServerAccess {
  private:
   std::shared_ptr<ServedKeyspace> keyspace(std::string_view name) override;
   Spaces& spaces() override { return spaces_; }
+  std::shared_ptr<const Tokens> tokens() override;
   std::shared_ptr<Listener> listener(std::uint64_t id);
   void close(Listener& listener);
 
@@ -93,6 +98,8 @@ class Server : private ServerAccess {
   std::map<std::string, std::shared_ptr<Listener>, std::less<>> listeners_;  // by the keyspace's name
   std::uint64_t last_id_ = 0;
   bool own_user_ = false;  // guarded by names_
+  std::mutex secrets_;     // guards tokens_; nothing is locked meanwhile
+  std::shared_ptr<const Tokens> tokens_;
 };
 
 }  // namespace rdzv

@@ -10,6 +10,7 @@
 #include "rdzv/served_keyspace.hpp"
 #include "rdzv/limits.hpp"
 #include "rdzv/spaces.hpp"
+#include "rdzv/tokens.hpp"
 
 namespace rdzv {
 
@@ -22,6 +23,8 @@ class ServerAccess {
   virtual std::shared_ptr<ServedKeyspace> keyspace(std::string_view name) = 0;
   // The runs that sessions live in. Thread-safe.
   virtual Spaces& spaces() = 0;
+  // Those that are accepted now. Thread-safe.
+  virtual std::shared_ptr<const Tokens> tokens() = 0;
 };
 
 class Relay;

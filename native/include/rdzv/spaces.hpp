@@ -26,7 +26,8 @@ class Spaces {
   bool serves(std::string_view run) const { return only_.empty() || run == only_; }
 
   // For a session that begins, and for one that has ended.
-  std::shared_ptr<RunSpace> enter(std::string_view run);
+  // `owner`: the name of the token that was proved for it; empty where none is needed. Null: the run belongs to another.
+  std::shared_ptr<RunSpace> enter(std::string_view run, std::string_view owner);
   void leave(const RunSpace& space);
   std::uint64_t next_id() { return last_id_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
@@ -37,6 +38,7 @@ class Spaces {
  private:
   struct Place {
     std::shared_ptr<RunSpace> space;
+    std::string owner;  // the token by which it was opened
     std::size_t sessions = 0;
   };
 
@@ -50,17 +52,22 @@ class Spaces {
 // Belongs to one connection, and to its loop but for the member.
 class Session {
  public:
-  Session(Spaces& spaces, std::string_view run, std::shared_ptr<Subscriber> told, std::int64_t time_to_live_ms,
-          std::int64_t now_ms)
+  // `owner`: see Spaces::enter. It has no space if the run belongs to another.
+  Session(Spaces& spaces, std::string_view run, std::string_view owner, std::shared_ptr<Subscriber> told,
+          std::int64_t time_to_live_ms, std::int64_t now_ms)
       : id(spaces.next_id()),
         lease{time_to_live_ms, now_ms},
         subscriber(std::move(told)),
         member(subscriber),
-        space(spaces.enter(run)),
+        space(spaces.enter(run, owner)),
         spaces_(spaces) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
-  ~Session() { spaces_.leave(*space); }
+  ~Session() {
+    if (space) {
+      spaces_.leave(*space);
+    }
+  }
 
   // Once, before it goes: what it leaves behind is told to the others.
   void end(Pushes& pushes) {

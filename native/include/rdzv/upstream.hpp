@@ -8,11 +8,13 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rdzv/connection.hpp"
 #include "rdzv/counters.hpp"
 #include "rdzv/frame_log.hpp"
 #include "rdzv/framing.hpp"
+#include "rdzv/proof.hpp"
 #include "rdzv/unique_fd.hpp"
 
 namespace rdzv {
@@ -25,6 +27,8 @@ class Upstream : public Source {
     std::string name;
     bool leaf = true;
     std::int64_t grace_ms = 5000;
+    std::vector<std::string> keys{};  // of the tokens to be proved to the root, the first that it knows; empty: none is
+    std::string run{};                // for which they are proved
   };
 
   // `fd`: connected to the root, which has greeted. Throws std::system_error.
@@ -70,8 +74,20 @@ class Upstream : public Source {
 
  private:
   static constexpr std::size_t kFull = 8u << 20;
-  enum class State : std::uint8_t { kConnecting, kGreeting, kAttaching, kAttached, kWaiting, kLost };
+  enum class State : std::uint8_t {
+    kConnecting,
+    kIntroduced,  // the root's challenge is awaited
+    kProving,     // its own proof is
+    kGreeting,
+    kAttaching,
+    kAttached,
+    kWaiting,
+    kLost
+  };
+  bool is_proving() const { return state_ == State::kIntroduced || state_ == State::kProving; }
 
+  void introduce();
+  std::size_t take_proof(std::string_view bytes);  // as take(), while the sides prove what they know
   void attach(bool greet);
   void dial();
   void broken(const std::string& why);
@@ -100,6 +116,8 @@ class Upstream : public Source {
   Output outbox_;
   FrameLog log_;
   std::uint64_t received_ = 0, said_received_ = 0;  // counted frames of the root; as it was last told
+  Introduction introduction_;
+  Digest challenge_{};
   std::uint64_t resent_ = 0;                        // of the next ones, how many are from before a break
   // Frames and bytes sent since the root was asked what it has, and bytes that it has sent since.
   std::uint64_t since_said_ = 0, bytes_since_said_ = 0, bytes_received_ = 0;

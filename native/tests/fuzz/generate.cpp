@@ -103,7 +103,20 @@ std::string Generator::coordination() {
   }
 }
 
+std::string Generator::introduction() {
+  std::string said = random_.one_in(8) ? random_.bytes(9) : wire::introduction_head();
+  said += static_cast<char>(random_.one_in(4) ? random_.next() : 1 + random_.below(4));
+  said += random_.bytes(32);
+  const std::size_t size = random_.one_in(6) ? random_.below(70'000) : random_.below(20);
+  said += wire::raw(static_cast<std::uint16_t>(size)) + random_.bytes(std::min<std::size_t>(size, random_.below(1200)));
+  const std::size_t proofs = random_.below(4);
+  return said + static_cast<char>(random_.one_in(3) ? random_.next() : proofs) + random_.bytes(32 * proofs);
+}
+
 std::string Generator::greeting() {
+  if (random_.one_in(25)) {
+    return introduction();
+  }
   if (random_.one_in(6)) {
     std::string said = wire::framed_greeting();
     for (std::size_t left = random_.below(4); left > 0; --left) {

@@ -25,6 +25,7 @@ class Generator {
   std::string request(std::size_t type);
   std::string frame();
   std::string coordination();  // a frame of it
+  std::string introduction();
   std::string greeting();
   // What a client says until it leaves, in pieces.
   std::vector<Event> speech(std::size_t client, std::size_t requests);

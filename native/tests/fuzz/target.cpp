@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "events.hpp"
+#include "guarded.hpp"
 #include "lockstep.hpp"
 #include "memory.hpp"
 
@@ -51,6 +52,38 @@ Heard alone(const Limits& limits, std::string_view said, std::size_t piece) {
   return heard;
 }
 
+// Who knows no token: nothing of what it says is run, and what it hears is one verdict, or a challenge and one.
+void expect_nothing_without_a_token(const Limits& limits, std::string_view said, std::size_t piece) {
+  test::GuardedRoom guarded(limits);
+  Talk talk(guarded.room, true);
+  std::size_t heard = 0;
+  while (!said.empty() && talk.refusal() == Refusal::kNone) {
+    talk.say(said.substr(0, piece));
+    said.remove_prefix(std::min(piece, said.size()));
+    heard += talk.hear().size();
+  }
+  if (talk.conversation().greeted() || heard > kChallengeSize + kVerdictSize || talk.left().size() > 66'000 + piece) {
+    throw std::runtime_error("a stranger was served");
+  }
+}
+
+Heard with_token(const Limits& limits, const std::string& said) {
+  test::GuardedRoom guarded(limits);
+  Talk talk(guarded.room, true);
+  if (!guarded.prove(talk, Purpose::kStore, "run")) {
+    throw std::runtime_error("a token was not accepted");
+  }
+  Heard heard{};
+  talk.say(said);
+  heard.replies = talk.hear();
+  for (int turns = 0; talk.conversation().stopped_early() && turns < 1'000'000; ++turns) {
+    talk.say("");
+    heard.replies += talk.hear();
+  }
+  heard.refusal = talk.refusal();
+  return heard;
+}
+
 }  // namespace
 
 std::uint64_t run(std::string_view input) {
@@ -86,6 +119,11 @@ std::uint64_t run(std::string_view input) {
   }
   if (!(alone(limits, first, 7) == whole)) {
     throw std::runtime_error("in pieces the replies are others");
+  }
+  expect_nothing_without_a_token(limits, first, first.size());
+  expect_nothing_without_a_token(limits, first, 7);
+  if (first.starts_with('\0') && !(with_token(limits, first) == whole)) {
+    throw std::runtime_error("to who has proved a token the replies are others");
   }
   return lockstep.requests();
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.assemble.local_endpoint import meets_locally, refuse_on_several_machines
 from rdzv_plugins.assemble.recognition import whose
+from rdzv_plugins.elastic.options import ElasticOptions, with_token
 from rdzv_plugins.endpoints import require_name
 from rdzv_plugins.errors import BrokenPlugin, MissingDependency, RdzvError, UsageError, is_signal
 from rdzv_plugins.host.catalog import Entry
@@ -24,6 +25,7 @@ from rdzv_plugins.interfaces import (
     RendezvousHandler,
     Request,
 )
+from rdzv_plugins.job_token import token_of
 from rdzv_plugins.options import WorkerStoreOptions, parse_options
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ def prepare(entry: Entry, request: Request) -> Request:
     with blaming(entry, "in its check"):
         if entry.backend.check is not None:
             entry.backend.check()
+    _require_token_is_used(entry.backend, request)
     if isinstance(request.options, WorkerStoreOptions) and request.options.is_native:
         _require_native_store()
     _warn_undeclared(entry.backend, request)
@@ -70,10 +73,25 @@ def with_options(entry: Entry, request: Request) -> Request:
     options = entry.backend.options or NoOptions
     with blaming(entry, "while checking the request"):
         parsed: Any = parse_options(options, request.conf, f"backend {entry.backend.name!r}")
+        if isinstance(parsed, ElasticOptions):
+            parsed = with_token(request, parsed)
         request = dataclasses.replace(request, options=parsed)
         if entry.backend.validate is not None:
             request = dataclasses.replace(request, target=entry.backend.validate(request))
     return request
+
+
+def _require_token_is_used(backend: Backend, request: Request) -> None:
+    """Refuse to leave a job open that was given a token. Raises ``UsageError``."""
+    if Capability.TOKEN in backend.capabilities or token_of(request) is None:
+        return
+    open_to_all = f"backend {backend.name!r} knows no token: whoever reaches the ports of its jobs can take part"
+    if request.max_nodes > 1:
+        raise UsageError(
+            f"{open_to_all}, and this job was given one",
+            remedy="Take a backend that has it (rdzv backends says which), or unset RDZV_TOKEN and RDZV_TOKEN_FILE.",
+        )
+    logger.warning("%s. This job has one node, and is open to the users of this machine", open_to_all)
 
 
 def _require_native_store() -> None:
@@ -183,10 +201,9 @@ def _dynamic(backend: RendezvousBackend, request: Request) -> RendezvousHandler:
 
 def _elastic(backend: CoordinationBackend, request: Request, host: PluginHost) -> RendezvousHandler:
     from rdzv_plugins.elastic.handler import ElasticHandler
-    from rdzv_plugins.elastic.options import ElasticOptions
 
     given = request.options
-    options = given if isinstance(given, ElasticOptions) else _shared(ElasticOptions(), given)
+    options = given if isinstance(given, ElasticOptions) else with_token(request, _shared(ElasticOptions(), given))
     return ElasticHandler(backend, request, options, lambda nodes: host.assign_ranks(request, nodes))
 
 

@@ -33,6 +33,7 @@ from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.interfaces import Failure, Outcome, Request, TellEvent
+from rdzv_plugins.job_token import token_of
 from rdzv_plugins.round_info import RoundInfo, StoreInfo
 from rdzv_plugins.rounds.ends import parse_failure, to_json
 from rdzv_plugins.rounds.joining_again import must_join_again
@@ -67,7 +68,9 @@ class ElasticHandler:
         self._self = Myself(me, self._link)
         self.questions = ElasticQuestions(self._link, me.node_id)
         self._view.on_asked = self.questions.answering.hear
-        self._store = RoundStore(options, self._cut_off)
+        self._store = RoundStore(
+            options, self._cut_off, token=token_of(request), run_id=request.run_id, several=request.max_nodes > 1
+        )
         self._joining = Joining(request, options, self._view, self._link, self._self, self._store, self._milestones)
         self.holding = RoundHolding(self._link, self._view, self._joining, options.ttl)
         self._store.session_lives = self.holding.session_lives

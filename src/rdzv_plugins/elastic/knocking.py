@@ -15,8 +15,7 @@ from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.kvstore.sockets.reach import try_connect
-from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
+from rdzv_plugins.kvstore.sockets.reach import Greeting, try_connect
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +25,10 @@ _LONGEST_PAUSE_S = 30.0
 
 
 class Knocking:
-    """One thread. ``patience``: seconds after which it is said that the store cannot be reached."""
+    """One thread. ``greet`` speaks to the store; after ``patience`` seconds it is said that it cannot be reached."""
 
-    def __init__(self, request: Request, myself: Myself, patience: float) -> None:
-        self._request, self._self, self._patience = request, myself, patience
+    def __init__(self, request: Request, myself: Myself, patience: float, greet: Greeting) -> None:
+        self._request, self._self, self._patience, self._greet = request, myself, patience, greet
         self._round = 0
         self._give_up_at = self._pause = self._next = 0.0
         self.retry_at = math.inf
@@ -80,7 +79,7 @@ class Knocking:
             return ""  # all its nodes are on one machine: with one from elsewhere the next has another address
         try:
             connection, reason = try_connect(
-                Endpoint(declared.master_addr, declared.master_port), _ATTEMPT_S, greet_store
+                Endpoint(declared.master_addr, declared.master_port), _ATTEMPT_S, self._greet
             )
         except EndpointUnreachable as error:  # something else than a store answers
             return str(error)

@@ -9,8 +9,9 @@ from typing import Any
 from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT
 from rdzv_plugins.elastic.keys import JOB
 from rdzv_plugins.endpoints import parse_endpoint
-from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.errors import AccessRefused, RdzvError
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.job_token import token_of
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.framing import ask_statistics
 from rdzv_plugins.kvstore.native.statistics import is_control_store
@@ -22,7 +23,13 @@ _NAMED = 3
 def recognise(request: Request, timeout: float) -> str:
     """As ``Backend.recognise``: the same for all backends that meet at a native store."""
     endpoint = parse_endpoint(request.endpoint, DEFAULT_PORT)
-    stats = ask_statistics(endpoint, timeout)
+    token = token_of(request)
+    try:
+        stats = ask_statistics(endpoint, timeout, token=token)
+    except AccessRefused:
+        if token is not None:
+            return "a native store of rdzv-plugins, which has another token than this process, or none"
+        return "a native store of rdzv-plugins that lets in only who knows its token"
     runs = [str(run["name"]) for run in stats.get("runs", ())]
     store = f"a native store of rdzv-plugins (pid {stats['server']['pid']})"
     if is_control_store(stats):
@@ -34,7 +41,7 @@ def recognise(request: Request, timeout: float) -> str:
     (run,) = runs
     job: dict[str, Any] = {}
     with contextlib.suppress(RdzvError, TimeoutError, ValueError):
-        service = NativeCoordination(endpoint, run, name="", who="the store")
+        service = NativeCoordination(endpoint, run, name="", who="the store", token=token)
         job = json.loads(job_of(service, _TTL_S, timeout) or b"{}")
     backend, by = job.get("settings", {}).get("backend"), job.get("by")
     if not backend:

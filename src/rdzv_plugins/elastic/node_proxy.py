@@ -15,9 +15,11 @@ from collections.abc import Callable
 from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
-from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.errors import AccessRefused, EndpointUnreachable
+from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 from rdzv_plugins.kvstore.native.proxy import StoreProxy
+from rdzv_plugins.kvstore.native.server import Admit
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
@@ -35,11 +37,22 @@ OnLost = Callable[[int, str], None]
 class NodeProxy:
     """This node's proxy, at most one at a time; none with another store or ``worker_transport=direct``. Thread-safe."""
 
-    def __init__(self, options: ElasticOptions, ports: PortTurns, patience: float, on_lost: OnLost) -> None:
+    def __init__(
+        self,
+        options: ElasticOptions,
+        ports: PortTurns,
+        patience: float,
+        on_lost: OnLost,
+        *,
+        token: JobToken | None = None,
+        run_id: str = "",
+    ) -> None:
         """Other nodes' proxies find it at one of ``ports``, in turn.
 
-        A root that cannot be reached is tried again for ``patience`` seconds.
+        A root that cannot be reached is tried again for ``patience`` seconds. With a ``token`` proxies prove to each
+        other that they know it, for run ``run_id``, and workers are those of this user.
         """
+        self._token, self._run_id = token, run_id
         self._options, self._ports, self._patience, self._on_lost = options, ports, patience, on_lost
         self._lock = threading.Lock()
         self._proxy: StoreProxy | None = None
@@ -80,14 +93,15 @@ class NodeProxy:
         try:
             if self._has_children(place):
                 host = address if is_loopback_address(address) else ""
-                port = proxy.listen(host, self._ports)
+                port = proxy.listen(host, self._ports, admit="token" if self._token is not None else "anyone")
                 agents.set(_trunk(place.rank), str(Endpoint(address, port)))
-            near = Endpoint(_LOOPBACK, proxy.listen(_LOOPBACK, PortRange()))
+            workers: Admit = "user" if self._token is not None else "anyone"
+            near = Endpoint(_LOOPBACK, proxy.listen(_LOOPBACK, PortRange(), admit=workers))
             # the workers of a launcher that a worker starts have another store
             self._environment["RDZV_STORE_PORT"] = str(near.port)
             if self._options.worker_transport == "unix":
                 path = f"@rdzv-store-{uuid.uuid4().hex}"
-                proxy.listen_unix(path)
+                proxy.listen_unix(path, admit=workers)
                 self._environment["RDZV_STORE_SOCKET"] = path
         except BaseException:
             proxy.close()
@@ -128,7 +142,11 @@ class NodeProxy:
                     timeout=_ATTEMPT_S,
                     on_lost=lambda reason: self._on_lost(place.round, reason),
                     interruption=interruption,
+                    token=self._token,
+                    run_id=self._run_id,
                 )
+            except AccessRefused:
+                raise
             except EndpointUnreachable:
                 if interruption.reason or time.monotonic() >= deadline:
                     raise

@@ -8,6 +8,7 @@ from typing import Literal
 
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.job_token import MOST_RUN_ID, token_of
 from rdzv_plugins.options import WorkerStoreOptions, option
 
 _OF_TIERED = ("worker_transport", "trunk_grace", "fanout")
@@ -76,6 +77,10 @@ class ElasticOptions(WorkerStoreOptions):
         "arguments",
         help="What the commands of all nodes must share: script and arguments, the script alone, or nothing.",
     )
+    token_file: str | None = option(
+        None,
+        help="File with the job's token, or with two while one is changed; unset: RDZV_TOKEN_FILE, or RDZV_TOKEN.",
+    )
     allow_same_host: bool = option(False, help="Two agents on one machine are meant to be two nodes: no warning.")
 
     @property
@@ -88,10 +93,44 @@ def validate(request: Request) -> None:
     """Refuse what no elastic backend accepts, before anything starts. Raises ``UsageError``."""
     if isinstance(request.options, ElasticOptions):
         _validate_tiers(request.options)
+        if token_of(request) is not None:
+            _validate_with_token(request, request.options)
     if request.node_rank is not None and not 0 <= request.node_rank < request.max_nodes:
         raise UsageError(
             f"--node-rank={request.node_rank} is out of range for {request.max_nodes} node(s)",
             remedy=f"Node ranks go from 0 to {request.max_nodes - 1}.",
+        )
+
+
+def with_token(request: Request, options: ElasticOptions) -> ElasticOptions:
+    """The options of a job that may have a token: its workers have proxies then, unless another store was asked for.
+
+    Raises ``UsageError`` as ``token_of``.
+    """
+    asked = dataclasses.replace(request, options=options)
+    if "store" in request.conf or options.store == "tiered" or token_of(asked) is None:
+        return options
+    return dataclasses.replace(options, store="tiered")
+
+
+def _validate_with_token(request: Request, options: ElasticOptions) -> None:
+    if options.store != "tiered" and (request.max_nodes > 1 or options.store == "torch"):
+        raise UsageError(
+            f"--rdzv-conf: store={options.store} contradicts the job's token: the store itself would have to "
+            "be open to everybody, as torch's client in the workers has no word for a token",
+            remedy="Leave store out, or write store=tiered: then each node's proxy has the token, and lets in this "
+            "user's workers alone.",
+        )
+    if len(request.run_id.encode()) > MOST_RUN_ID:
+        raise UsageError(
+            f"--rdzv-id has {len(request.run_id.encode())} bytes, and may have {MOST_RUN_ID} in a job with a token",
+            remedy="Choose a shorter one.",
+        )
+    if options.worker_transport == "direct":
+        raise UsageError(
+            "--rdzv-conf: worker_transport=direct contradicts the job's token: there are no proxies then, which would "
+            "prove it for the workers",
+            remedy="Leave it out.",
         )
 
 

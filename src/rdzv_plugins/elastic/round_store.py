@@ -18,9 +18,11 @@ from rdzv_plugins.elastic.node_proxy import NodeProxy, OnLost
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address
 from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.job_token import JobToken
+from rdzv_plugins.kvstore.native.proving import greet_guarded
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
-from rdzv_plugins.kvstore.sockets.reach import try_connect
+from rdzv_plugins.kvstore.sockets.reach import Greeting, try_connect
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.rounds.worker_stores import WorkerStores
@@ -40,15 +42,36 @@ _ANSWER_S = 10.0
 class RoundStore:
     """The workers' store of a round, at most one at a time. Thread-safe."""
 
-    def __init__(self, options: ElasticOptions, on_lost: OnLost) -> None:
-        """``on_lost`` is called when this node's proxy has lost the store."""
+    def __init__(
+        self,
+        options: ElasticOptions,
+        on_lost: OnLost,
+        *,
+        token: JobToken | None = None,
+        run_id: str = "",
+        several: bool = False,
+    ) -> None:
+        """``on_lost`` is called when this node's proxy has lost the store; ``token`` is that of the job ``run_id``.
+
+        ``several``: it has more nodes than this.
+        """
+        guarded = token if options.store == "tiered" else None  # else there is one node: see ``options.validate``
+        self.greet: Greeting = functools.partial(greet_guarded, token=guarded, run_id=run_id)
+        """Speaks to the store of a round, as an agent does."""
         self._options = options
         ports = PortTurns(options.worker_ports)
-        self._stores = WorkerStores(options, timeout=options.read_timeout, ports=ports)
+        self._stores = WorkerStores(
+            options,
+            timeout=options.read_timeout,
+            ports=ports,
+            several=several,
+            tokens=guarded.accepted(run_id) if guarded is not None else (),
+            admit="anyone" if token is None else "user",
+        )
         self._lock = threading.Lock()
         self.patience = max(options.reach_timeout, options.ttl + 1)
         """Seconds for which a store that does not answer is dialled again: a lost node is known as lost by then."""
-        self._proxy = NodeProxy(options, ports, self.patience, on_lost)
+        self._proxy = NodeProxy(options, ports, self.patience, on_lost, token=guarded, run_id=run_id)
         self._waits = (0, Interruption())  # of the round that was reached last
         self._reaching, self._give_up_at, self._retry_at = 0, 0.0, math.inf
         self._served = 0  # the round whose store is served here
@@ -67,7 +90,7 @@ class RoundStore:
                 store.pause_after(self._options.ttl * _STILL, functools.partial(self._on_pause, store))
         near = Endpoint(address if is_loopback_address(address) else "127.0.0.1", store.port)
         mine = Interruption()  # of nobody: it is a store of this process
-        connection, reason = try_connect(near, _ANSWER_S, greet_store, interruption=mine)
+        connection, reason = try_connect(near, _ANSWER_S, self.greet, interruption=mine)
         if connection is None:
             raise EndpointUnreachable(f"the workers' store that this node serves at {near} does not answer: {reason}")
         client = self._client(connection, mine)
@@ -102,7 +125,7 @@ class RoundStore:
         self._retry_at = math.inf
         endpoint = Endpoint(place.master_addr, place.master_port)
         try:
-            connection, reason = try_connect(endpoint, _ATTEMPT_S, greet_store, interruption=self._interruption)
+            connection, reason = try_connect(endpoint, _ATTEMPT_S, self.greet, interruption=self._interruption)
         except EndpointUnreachable as error:  # something else than a store answers
             return str(error)
         if connection is None:

@@ -9,6 +9,7 @@ from rdzv_plugins.elastic.endpoint_options import places_of
 from rdzv_plugins.elastic.keys import PROTOCOL
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.job_token import token_of
 from rdzv_plugins.rounds.settings_check import COMMAND, WAY, digest, outline, signed, wanted
 
 
@@ -31,6 +32,8 @@ def settings_of(request: Request, backend: str, options: ElasticOptions, host: s
         settings["nproc"] = request.nproc_per_node
     if fanout:
         settings["fanout"] = fanout  # who is whose parent is known from the rank alone
+    if token_of(request) is not None:  # where nodes meet at a service of its own, one without would come as far as this
+        settings["token"] = "given"
     if places := places_of(request):
         settings["endpoints"] = ",".join(map(str, places))
     return signed(settings, host) | {COMMAND: outline(request.entrypoint)}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
-from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.endpoints import Endpoint, is_loopback_address
+from rdzv_plugins.job_token import OPEN, AcceptedToken
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
@@ -18,13 +20,25 @@ class WorkerStores:
     """Serves at most one at a time. One thread at a time."""
 
     def __init__(
-        self, options: WorkerStoreOptions, *, timeout: float, ports: PortTurns | None = None, alone: bool = False
+        self,
+        options: WorkerStoreOptions,
+        *,
+        timeout: float,
+        ports: PortTurns | None = None,
+        alone: bool = False,
+        several: bool = False,
+        tokens: Sequence[AcceptedToken] = (),
+        admit: Literal["anyone", "user"] = "anyone",
     ) -> None:
         """``timeout`` (seconds) is that of the object which ``store=torch`` needs for its server.
 
         ``ports`` are those of ``options`` where others take their turns at them, too. ``alone``: there is one node, and
-        where its store is concerns nobody.
+        where its store is concerns nobody. ``several``: there are more nodes, and it is said once if everybody can
+        take part. The native store lets in who proves one of the ``tokens``; without them ``admit``: anyone, or only
+        processes of this user on this machine.
         """
+        self._tokens, self._admit = tokens, admit
+        self._says_open = several and not tokens and admit == "anyone"
         self._options = options
         self._ports = ports or PortTurns(options.worker_ports)
         self._timeout = timeout
@@ -42,6 +56,9 @@ class WorkerStores:
         """
         self.close()
         self._served += 1
+        if self._says_open and not is_loopback_address(host):
+            self._says_open = False
+            logger.warning("whoever reaches a port of this job can read and change what is there (%s)", OPEN)
         self._current = self._native(host, what) if self._options.is_native else self._torch(host, what)
         return self._current
 
@@ -73,9 +90,14 @@ class WorkerStores:
             raise_file_limit()
             threads = self._options.store_threads
             limits = StoreLimits(stored_bytes=self._options.stored_bytes)
-            listen_fd = listener.detach()
             self._server = StoreServer(
-                threads=threads, limits=limits, listen_fd=listen_fd, name=name, purpose="workers"
+                threads=threads,
+                limits=limits,
+                listen_fd=listener.detach(),
+                name=name,
+                tokens=self._tokens,
+                admit=self._admit,
+                purpose="workers",
             )
             keyspace = self._server.first
         else:

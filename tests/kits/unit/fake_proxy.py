@@ -13,6 +13,7 @@ import pytest
 from rdzv_plugins.elastic import node_proxy
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.options import PortRange
 
@@ -34,6 +35,8 @@ class FakeProxy:
         timeout: float,
         on_lost: Callable[[str], None],
         interruption: Interruption,
+        token: JobToken | None,
+        run_id: str,
     ) -> None:
         if self.refusals:
             raise EndpointUnreachable(self.refusals.pop())
@@ -42,14 +45,14 @@ class FakeProxy:
         self._sockets: list[socket.socket] = []
         self.made.append(self)
 
-    def listen(self, host: str, ports: PortRange) -> int:
+    def listen(self, host: str, ports: PortRange, *, admit: str) -> int:
         listener = socket.create_server((host, ports.first))
         self._sockets.append(listener)
         self.ports.append(listener.getsockname()[1])
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         return int(self.ports[-1])
 
-    def listen_unix(self, path: str) -> None:
+    def listen_unix(self, path: str, *, admit: str) -> None:
         self.paths.append(path)
 
     def stats(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
+from rdzv_plugins.job_token import token_of
 from rdzv_plugins.options import parse_conf
 
 _NAMED = 8
@@ -68,10 +69,11 @@ def run_of(request: Request, where: object, runs: Sequence[str]) -> str:
 
 
 class Whose:
-    """Asks all backends what an endpoint is, for ``statistics_of``; ``found`` is who knew it."""
+    """Asks all backends what an endpoint is, for ``statistics_of``; ``found`` is who knew it, ``token`` the job's."""
 
     def __init__(self, host: PluginHost, request: Request) -> None:
         self._host, self._request = host, request
+        self.token = token_of(request)
         self.found: Found | None = None
 
     def __call__(self) -> EndpointUnreachable | None:
@@ -90,7 +92,7 @@ def statistics_of(endpoint: Endpoint, timeout: float, whose: Whose) -> dict[str,
     from rdzv_plugins.kvstore.native.framing import ask_statistics
     from rdzv_plugins.kvstore.native.statistics import is_control_store
 
-    statistics = ask_statistics(endpoint, timeout, stranger=whose)
+    statistics = ask_statistics(endpoint, timeout, stranger=whose, token=whose.token)
     if is_control_store(statistics) and (known := whose()) is not None:
         raise known
     return statistics

@@ -9,10 +9,11 @@ from rdzv_launcher.tools.serving import serving_place
 from rdzv_plugins.assemble.looking import coordination_of
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
-from rdzv_plugins.errors import EndpointUnreachable, RdzvError, UsageError
+from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RdzvError, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.job_token import token_of
 
 
 class Meeting:
@@ -54,6 +55,8 @@ class Meeting:
         try:
             statistics_of(endpoint, self._timeout, whose)
             return endpoint
+        except AccessRefused:
+            raise
         except EndpointUnreachable as error:
             found = entry or (whose.found.entry if whose.found is not None else None)
             if found is None:
@@ -74,7 +77,7 @@ class Meeting:
         """The service of one of the jobs at a native store."""
         from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 
-        return NativeCoordination(endpoint, run, name=self._who, who="the store"), run
+        return NativeCoordination(endpoint, run, name=self._who, who="the store", token=token_of(self._request)), run
 
     def _cannot(self, entry: Entry, what: str) -> UsageError:
         return UsageError(f"{what}: nodes that meet by {entry.backend.name} cannot be asked", remedy=self._otherwise)

@@ -11,8 +11,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rdzv_launcher.tools.serve_tokens import Accepted
 from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
 from rdzv_plugins.errors import UsageError
+from rdzv_plugins.job_token import OPEN, OPTION
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.sockets.listening import bind_exactly
 from rdzv_plugins.options import PortRange, parse_conf, parse_options
@@ -56,7 +58,7 @@ def configure(commands: Any) -> None:
         "--rdzv_conf",
         default="",
         metavar="K=V,...",
-        help="limits: " + ", ".join(StoreLimits.__dataclass_fields__),
+        help="limits: " + ", ".join(StoreLimits.__dataclass_fields__) + "; token_file, of the tokens that are accepted",
     )
 
 
@@ -68,7 +70,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--threads={args.threads} is not from 0 to {MOST_THREADS}")
     if not 0 <= args.metrics_port <= 65535:
         raise UsageError(f"--metrics-port={args.metrics_port} is no port", remedy="1 to 65535, or 0 for none.")
-    limits = parse_options(StoreLimits, parse_conf(args.rdzv_conf), "rdzv serve")
+    conf = parse_conf(args.rdzv_conf)
+    accepted = Accepted(conf.pop(OPTION, None))
+    limits = parse_options(StoreLimits, conf, "rdzv serve")
     endpoint = _endpoint(args.rdzv_endpoint)
     # Blocked before the server's threads start, and taken by the wait below: none is lost in between. One that was
     # ignored at the start (nohup) stays ignored.
@@ -76,14 +80,23 @@ def run(args: argparse.Namespace) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, endings)
     raise_file_limit()
     metrics = _listen_for_scrapes(endpoint.host, args.metrics_port)
-    with StoreServer(endpoint.host, endpoint.port, threads=args.threads, limits=limits) as server, metrics(server):
+    with (
+        StoreServer(
+            endpoint.host, endpoint.port, threads=args.threads, limits=limits, tokens=accepted.tokens
+        ) as server,
+        metrics(server),
+    ):
         shown = Endpoint(endpoint.host or "*", server.port)
         note = " (loopback: only this machine can reach it)" if endpoint.is_loopback else ""
+        if accepted.tokens:
+            note += f", for who knows one of {len(accepted.tokens)} token(s)"
+        elif not endpoint.is_loopback:
+            logger.warning("%s: whoever reaches it can read and change what is there (%s)", shown, OPEN)
         try:
             print(f"serving a store at {shown}{note}: pid {os.getpid()}, {server.threads} thread(s)", flush=True)
         except OSError as error:  # whoever read it is gone, but not the clients
             logger.warning("cannot say where the store is (%s): it is at %s", error.strerror, shown)
-        ended_by = signal.Signals(signal.sigwait(endings)).name
+        ended_by = accepted.keep_fresh(server, endings).name
         stats = server.stats()
     requests = sum(count for name, count in stats["requests"].items() if name not in _COUNTED_ELSEWHERE)
     accepted = stats["connections"]["accepted"]

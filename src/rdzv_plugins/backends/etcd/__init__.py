@@ -114,7 +114,9 @@ def rdzv_register_backends() -> Backend:
         name="etcd",
         summary="elastic rendezvous (min:max nodes) on an etcd v3 cluster: no node of the job is special",
         create=create,
-        capabilities=frozenset({Capability.ELASTIC, Capability.NODE_RANK, Capability.NODE_REPLACEMENT}),
+        capabilities=frozenset(
+            {Capability.ELASTIC, Capability.NODE_RANK, Capability.NODE_REPLACEMENT, Capability.TOKEN}
+        ),
         options=EtcdOptions,
         validate=validate,
         preflight=preflight,

@@ -66,6 +66,7 @@ def rdzv_register_backends() -> Backend:
                 Capability.NODE_RANK,
                 Capability.NODE_REPLACEMENT,
                 Capability.SEVERAL_ENDPOINTS,
+                Capability.TOKEN,
             }
         ),
         options=ParallelOptions,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,9 +15,9 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import BEGUN, BORN, Round, decode
 from rdzv_plugins.elastic.places.sight import Sight
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError
+from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable, RdzvError
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
-from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion, hello
+from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion
 from rdzv_plugins.kvstore.sockets.reach import REFUSED, try_connect
 from rdzv_plugins.plain_text import printable
 
@@ -117,6 +116,9 @@ class Outlook:
                 if time.monotonic() >= opened + _LASTS_S:
                     pause = _FIRST_PAUSE_S
                     continue
+            except AccessRefused as error:  # it has another token, or one of both has none
+                self.error = error
+                self._missed(refused=False, reason=str(error))
             except (EndpointUnreachable, TimeoutError) as error:
                 self._missed(refused=isinstance(error, _Refused), reason=str(error))
             except RdzvError as error:  # it serves another run, or all of them, and this one has no name
@@ -128,7 +130,7 @@ class Outlook:
 
     def _open(self) -> None:
         try:
-            connection, reason = try_connect(self.endpoint, _DIAL_S, _greet)
+            connection, reason = try_connect(self.endpoint, _DIAL_S, self._service.greet_again)
         except (NotNative, OtherVersion):
             pass  # the session's own greeting says what it is
         else:
@@ -225,11 +227,6 @@ def read_born(text: bytes, places: Sequence[str]) -> tuple[int, str]:
         return -1, printable(str(said["of"]), _LONGEST_LIST)
     except (ValueError, TypeError, KeyError, RecursionError):
         return -1, printable(text.decode(errors="replace"), _LONGEST_LIST)
-
-
-def _greet(connection: socket.socket) -> str:
-    hello(connection)
-    return ""
 
 
 class _Refused(EndpointUnreachable):

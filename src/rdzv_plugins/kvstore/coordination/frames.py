@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from rdzv_plugins.coordination import Event, KeyValue
 
 OPEN, PUT, LIST, WATCH, UNWATCH, DELETE, KEEP_ALIVE = range(3, 10)
-PUSH, OTHER_RUN, COMPACTED = 2, 3, 4
+PUSH, OTHER_RUN, COMPACTED, FOREIGN_RUN = 2, 3, 4, 11
 """Statuses beside done and refused. A push has number 0: it answers nothing."""
 
 MOST_PAYLOAD = 16 * 2**20 - 5

@@ -7,7 +7,8 @@ import socket
 
 from rdzv_plugins.clock import now
 from rdzv_plugins.endpoints import Endpoint, require_name
-from rdzv_plugins.errors import EndpointUnreachable, RunIdMismatch
+from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RunIdMismatch
+from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination import frames
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children
 from rdzv_plugins.kvstore.native.framing import DONE, VERSION, NotNative, OtherVersion, frame, hello, receive_reply
@@ -23,7 +24,7 @@ class Opening:
     """A session of ``ttl`` seconds for run ``run_id``; the attributes are there when ``greet`` has returned "".
 
     ``named``: the run id is not a default one. ``stranger`` is asked when something listens that does not answer as a
-    native store. Raises ``ValueError`` for an impossible ``ttl``.
+    native store. ``token`` is the job's, if it has one. Raises ``ValueError`` for an impossible ``ttl``.
     """
 
     opened: frames.Opened
@@ -32,15 +33,23 @@ class Opening:
     asked_at: float
 
     def __init__(
-        self, endpoint: Endpoint, run_id: str, ttl: float, *, named: bool = True, stranger: Stranger = unknown
+        self,
+        endpoint: Endpoint,
+        run_id: str,
+        ttl: float,
+        *,
+        named: bool = True,
+        stranger: Stranger = unknown,
+        token: JobToken | None = None,
     ) -> None:
         if not _LEAST_TTL <= ttl <= _MOST_TTL:
             raise ValueError(f"ttl={ttl} is not from {_LEAST_TTL} to {_MOST_TTL:g} seconds")
         self._endpoint, self._run_id, self._named, self._stranger = endpoint, run_id, named, stranger
+        self._token = token
         self._request = frame(_OUR_NUMBER, frames.OPEN, frames.open_(round(ttl * 1000), run_id))
 
     def greet(self, connection: socket.socket) -> str:
-        """A ``Greeting``. Raises ``EndpointUnreachable``, ``RunIdMismatch`` or ``RunIdMissing``."""
+        """A ``Greeting``. Raises ``EndpointUnreachable``, ``AccessRefused``, ``RunIdMismatch`` or ``RunIdMissing``."""
         close_in_children(connection)
         silent = functools.partial(self._silent, connection)
         # here, where an error of a connection that has just ended leads to another attempt
@@ -48,7 +57,13 @@ class Opening:
         self.remote_addr = _without_mapping(connection.getpeername()[0])
         self.asked_at = now()
         try:
-            hello(connection, ahead=self._request, on_sent=lambda: look_if_silent(connection, silent))
+            hello(
+                connection,
+                ahead=self._request,
+                on_sent=lambda: look_if_silent(connection, silent),
+                token=self._token,
+                run_id=self._run_id,
+            )
             status, payload = receive_reply(connection)
         except NotNative as error:
             raise self._stranger() or self._not_native(f"it answers {error.args[0]!r}") from None
@@ -82,6 +97,11 @@ class Opening:
             raise RunIdMismatch(
                 f"{self._endpoint} serves run {served!r}, and this node belongs to run {self._run_id!r}",
                 remedy="Give all nodes of a job the same --rdzv-id, and two jobs two endpoints.",
+            )
+        if status == frames.FOREIGN_RUN:
+            raise AccessRefused(
+                f"run {self._run_id!r} at {self._endpoint} was opened with another token, and belongs to that",
+                remedy="Choose another --rdzv-id, or give this node the token of that run.",
             )
         if status != DONE:
             raise EndpointUnreachable(

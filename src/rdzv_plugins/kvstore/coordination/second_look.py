@@ -8,15 +8,15 @@ TCP would find that out only when it sends again, and it doubles its pauses.
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable
 
 from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import AccessRefused
 from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
-from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion, hello
-from rdzv_plugins.kvstore.sockets.reach import try_connect
+from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion
+from rdzv_plugins.kvstore.sockets.reach import Greeting, try_connect
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,14 @@ class SecondLook:
     """
 
     def __init__(
-        self, endpoint: Endpoint, first: FramedConnection, silent_for: float, on_answer: Callable[[], None]
+        self,
+        endpoint: Endpoint,
+        first: FramedConnection,
+        silent_for: float,
+        on_answer: Callable[[], None],
+        greet: Greeting,
     ) -> None:
+        self._greet = greet
         self._endpoint, self._first, self._on_answer = endpoint, first, on_answer
         self._since = time.monotonic() - silent_for
         self._pause = threading.Event()  # never set: it waits
@@ -54,8 +60,8 @@ class SecondLook:
 
     def _answers(self) -> bool:
         try:
-            connection, reason = try_connect(self._endpoint, _ATTEMPT_S, _greet)
-        except (NotNative, OtherVersion) as error:  # another program has its port now
+            connection, reason = try_connect(self._endpoint, _ATTEMPT_S, self._greet)
+        except (NotNative, OtherVersion, AccessRefused) as error:  # another program, or job, has its port now
             logger.debug("at %s: %r", self._endpoint, error)
             return False
         if connection is None:
@@ -63,8 +69,3 @@ class SecondLook:
             return False
         connection.close()
         return True
-
-
-def _greet(connection: socket.socket) -> str:
-    hello(connection)
-    return ""

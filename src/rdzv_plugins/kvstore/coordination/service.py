@@ -8,6 +8,7 @@ import socket
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.job_token import token_of
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 from rdzv_plugins.kvstore.native.server import StoreServer
@@ -38,8 +39,13 @@ def serve_if_here(request: Request, endpoint: Endpoint) -> StoreServer | None:
     if listener is None:
         return None
     raise_file_limit()
+    token = token_of(request)
     server = StoreServer(
-        threads=request.options.store_threads, listen_fd=listener.detach(), name="rendezvous", run=request.run_id
+        threads=request.options.store_threads,
+        listen_fd=listener.detach(),
+        name="rendezvous",
+        run=request.run_id,
+        tokens=token.accepted(request.run_id) if token is not None else (),
     )
     logger.debug("serving the rendezvous of run %s at %s", request.run_id, Endpoint(endpoint.host, server.port))
     return server
@@ -62,4 +68,5 @@ def client_of(endpoint: Endpoint, request: Request, name: str, server: StoreServ
         outage_timeout=request.options.outage_timeout,
         named=request.is_named,
         stranger=functools.partial(stranger_at, request, endpoint),
+        token=token_of(request),
     )

@@ -6,6 +6,7 @@ One connection per session, in our own framing; one thread per process for all o
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import socket
 import threading
@@ -15,15 +16,16 @@ from typing import TypeVar
 from rdzv_plugins.coordination import Event, KeyValue, OnEvents
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
+from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination import frames
 from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
 from rdzv_plugins.kvstore.coordination.naming import named
 from rdzv_plugins.kvstore.coordination.opening import Opening
 from rdzv_plugins.kvstore.coordination.second_look import SecondLook
 from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
-from rdzv_plugins.kvstore.native.framing import DONE
+from rdzv_plugins.kvstore.native.framing import DONE, hello
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.sockets.reach import reach
+from rdzv_plugins.kvstore.sockets.reach import Greeting, reach
 from rdzv_plugins.kvstore.tcpstore.whose import Stranger, unknown
 
 __all__ = ["NativeCoordination", "NativeSession"]
@@ -54,8 +56,10 @@ class NativeSession:
         on_lost: Callable[[ConnectionLost], None],
         on_over: Callable[[NativeSession], object],
         outage: float,
+        greet_again: Greeting,
     ) -> None:
         self._endpoint, self._ttl, self._on_over = endpoint, ttl, on_over
+        self._greet_again = greet_again
         self._local_addr = opening.local_addr
         self._remote_addr = opening.remote_addr
         self._opened_at = opening.asked_at
@@ -189,7 +193,9 @@ class NativeSession:
 
     def _fell_silent(self) -> None:
         why = f"{self._endpoint} answers others, but said nothing in this session for {self._ttl:g} s"
-        SecondLook(self._endpoint, self._connection, self._ttl, lambda: self._connection.give_up(why))
+        SecondLook(
+            self._endpoint, self._connection, self._ttl, lambda: self._connection.give_up(why), self._greet_again
+        )
 
     def _ended(self, error: ConnectionLost) -> None:
         self._on_over(self)
@@ -204,7 +210,7 @@ class NativeCoordination:
     ``who`` says in messages who should be listening there, for example "the agent of rank 0". A session goes on for
     ``outage_timeout`` seconds while the server does not answer, and at least for its time to live: a server that has
     only stood still knows its sessions. Not ``named``: the run id is the default, with which a server of many runs is
-    not used. ``stranger``: see ``Opening``.
+    not used. ``stranger`` and ``token``: see ``Opening``.
     """
 
     def __init__(
@@ -218,8 +224,12 @@ class NativeCoordination:
         outage_timeout: float = 0.0,
         named: bool = True,
         stranger: Stranger = unknown,
+        token: JobToken | None = None,
     ) -> None:
         self._endpoint, self._run_id, self._name, self._server, self._who = endpoint, run_id, name, server, who
+        self.greet_again = functools.partial(_greet_again, token, run_id)
+        """A ``Greeting`` that shows whether the server answers, and opens no session."""
+        self._token = token
         self._outage, self._named, self._stranger = outage_timeout, named, stranger
         self._sessions: set[NativeSession] = set()
 
@@ -236,12 +246,21 @@ class NativeCoordination:
 
         A session that is lost at once may call ``on_lost`` before this returns.
         """
-        opening = Opening(self._endpoint, self._run_id, ttl, named=self._named, stranger=self._stranger)
+        opening = Opening(
+            self._endpoint, self._run_id, ttl, named=self._named, stranger=self._stranger, token=self._token
+        )
         connection = reach(self._endpoint, timeout, self._who, opening.greet)
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)
             session = NativeSession(
-                connection, self._endpoint, opening, ttl, on_lost, self._sessions.discard, self._outage
+                connection,
+                self._endpoint,
+                opening,
+                ttl,
+                on_lost,
+                self._sessions.discard,
+                self._outage,
+                self.greet_again,
             )
             undo.callback(self._sessions.discard, session)
             self._sessions.add(session)
@@ -255,6 +274,11 @@ class NativeCoordination:
             session.close()
         if self._server is not None:
             self._server.close()
+
+
+def _greet_again(token: JobToken | None, run_id: str, connection: socket.socket) -> str:
+    hello(connection, token=token, run_id=run_id)
+    return ""
 
 
 def _condition(guard: KeyValue | None) -> tuple[str, int] | None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
+from rdzv_plugins.job_token import JobToken
+from rdzv_plugins.kvstore.native.proving import NotProving, Purpose, prove, refuse_if_told
 from rdzv_plugins.kvstore.native.statistics import parse_statistics
 from rdzv_plugins.kvstore.sockets.reach import dial
 from rdzv_plugins.kvstore.tcpstore.whose import Stranger, is_torch_store, look_if_silent, unknown
@@ -35,14 +37,31 @@ class OtherVersion(ConnectionError):
     """What answers speaks another version of our framing: ``args[0]``."""
 
 
-def hello(connection: socket.socket, ahead: bytes = b"", on_sent: Callable[[], None] = lambda: None) -> None:
+def hello(
+    connection: socket.socket,
+    ahead: bytes = b"",
+    on_sent: Callable[[], None] = lambda: None,
+    *,
+    token: JobToken | None = None,
+    purpose: Purpose = Purpose.SESSION,
+    run_id: str = "",
+) -> None:
     """Greet, and send ``ahead`` with it: frames that need not wait for the answer, before which ``on_sent`` is called.
 
-    Raises ``NotNative``, ``OtherVersion``, ``ConnectionError`` or ``TimeoutError`` (of the socket).
+    With a ``token`` both sides prove before that they know it: for this ``purpose``, of this run.
+    Raises ``NotNative``, ``OtherVersion``, ``AccessRefused``, ``ConnectionError`` or ``TimeoutError`` (of the socket).
     """
-    connection.sendall(b"\xf7" + _MAGIC + LENGTH.pack(VERSION) + ahead)
-    on_sent()
+    greeting = b"\xf7" + _MAGIC + LENGTH.pack(VERSION) + ahead
+    if token is None:
+        connection.sendall(greeting)
+        on_sent()
+    else:
+        try:
+            prove(connection, token, purpose, run_id, on_sent=on_sent, ahead=greeting)
+        except NotProving as error:
+            raise NotNative(error.args[0]) from None
     answer = receive(connection, len(_MAGIC) + LENGTH.size)
+    refuse_if_told(connection, answer)
     if not answer.startswith(_MAGIC):
         raise NotNative(answer)
     (version,) = LENGTH.unpack_from(answer, len(_MAGIC))
@@ -64,11 +83,13 @@ def receive_reply(connection: socket.socket) -> tuple[int, bytes]:
     return status, receive(connection, size - HEAD.size)
 
 
-def ask_statistics(endpoint: Endpoint, timeout: float, *, stranger: Stranger = unknown) -> dict[str, Any]:
+def ask_statistics(
+    endpoint: Endpoint, timeout: float, *, stranger: Stranger = unknown, token: JobToken | None = None
+) -> dict[str, Any]:
     """Ask for what ``StoreServer.stats()`` says at ``endpoint``. ``timeout`` (seconds) holds for each step.
 
-    ``stranger`` is asked when something listens that does not answer as a native store.
-    Raises ``EndpointUnreachable``, also when something else than a native store answers.
+    ``stranger`` is asked when something listens that does not answer as a native store; ``token`` is the job's.
+    Raises ``EndpointUnreachable``, ``AccessRefused`` among them, also when something else than a native store answers.
     """
     try:
         connection = dial(endpoint.host, endpoint.port, timeout)
@@ -84,7 +105,12 @@ def ask_statistics(endpoint: Endpoint, timeout: float, *, stranger: Stranger = u
     with connection:
         try:
             silent = functools.partial(_silent, endpoint, connection, stranger)
-            hello(connection, on_sent=lambda: look_if_silent(connection, silent))
+            hello(
+                connection,
+                on_sent=lambda: look_if_silent(connection, silent),
+                token=token,
+                purpose=Purpose.STATUS,
+            )
             return _request(connection, _STATISTICS)
         except ValueError as error:  # not JSON
             raise not_statistics(endpoint, str(error)) from None

@@ -7,6 +7,7 @@ docs/explanation/tiered.md; the wire of the trunk in native/PROTOCOL.md.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -19,9 +20,11 @@ from typing import Any
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse
+from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion, hello
 from rdzv_plugins.kvstore.native.limits import StoreLimits
-from rdzv_plugins.kvstore.native.server import native_part, version
+from rdzv_plugins.kvstore.native.proving import Purpose
+from rdzv_plugins.kvstore.native.server import Admit, native_part, version
 from rdzv_plugins.kvstore.native.statistics import parse_statistics
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.listening import Ports, bind_exactly
@@ -44,10 +47,12 @@ class StoreProxy:
     done twice. After that, and at once where the root refuses, the root is lost: all connections of workers are
     closed, and ``on_lost`` is called once, with a sentence why, by a thread of this object's own. ``timeout``
     (seconds) is for the first connection; it ends at once when ``interruption`` comes. ``leaf=False``: other proxies
-    may connect to it as to a root.
+    may connect to it as to a root. ``token`` is what root and proxy prove to each other that they know, for run
+    ``run_id``; ``listen(admit="token")`` then asks the same of proxies, and workers are let in by ``"user"``.
 
     Thread-safe; blocking calls release the GIL, and the proxy's thread never runs Python. Raises
-    ``EndpointUnreachable`` where the root cannot be reached, ``MissingDependency`` where the native part is not built.
+    ``EndpointUnreachable`` where the root cannot be reached, ``AccessRefused`` where
+    it does not take the token, ``MissingDependency`` where the native part is not built.
     """
 
     def __init__(
@@ -61,9 +66,12 @@ class StoreProxy:
         timeout: float = 15.0,
         on_lost: Callable[[str], None] | None = None,
         interruption: Interruption | None = None,
+        token: JobToken | None = None,
+        run_id: str = "",
     ) -> None:
-        native = native_part()
-        connection = reach(root, timeout, "the store's root", _greet, interruption=interruption)
+        native = native_part(proves=token is not None)
+        greet = functools.partial(_greet, token, run_id)
+        connection = reach(root, timeout, "the store's root", greet, interruption=interruption)
         connection.settimeout(None)
         reading, writing = os.pipe()
         try:
@@ -75,6 +83,9 @@ class StoreProxy:
                 name=name or socket.gethostname(),
                 leaf=leaf,
                 grace_ms=int(grace * 1000),
+                tokens=token.accepted(run_id) if token is not None else (),
+                keys=token.keys if token is not None else (),
+                run=run_id,
             )
         except BaseException:
             os.close(reading)
@@ -92,12 +103,15 @@ class StoreProxy:
         """Why the root is lost; empty while it is not."""
         return self._lost
 
-    def listen(self, host: str = "127.0.0.1", ports: Ports = PortRange(0, 0)) -> int:
-        """Listen on ``host``, on the first free of ``ports``; returns that port. Raises ``AddressInUse``."""
-        return int(self._native.listen(bind_exactly(host, ports, "the store proxy").detach()))
+    def listen(self, host: str = "127.0.0.1", ports: Ports = PortRange(0, 0), *, admit: Admit = "anyone") -> int:
+        """Listen on ``host``, on the first free of ``ports``; returns that port. ``admit``: for whom.
 
-    def listen_unix(self, path: str) -> None:
-        """Listen on a Unix socket, for processes of this user (and root) alone.
+        Raises ``AddressInUse``.
+        """
+        return int(self._native.listen(bind_exactly(host, ports, "the store proxy").detach(), admit))
+
+    def listen_unix(self, path: str, *, admit: Admit = "anyone") -> None:
+        """Listen on a Unix socket, for processes of this user (and root, but with ``admit="user"``) alone.
 
         ``@name`` is an abstract one; else a file is made, with mode 0600, and removed by ``close()``.
         Raises ``AddressInUse``.
@@ -116,7 +130,7 @@ class StoreProxy:
                 f"the store proxy cannot listen on {path}: {(error.strerror or str(error)).lower()}",
                 remedy="Choose another path (at most 107 bytes), in a directory that this user may write to.",
             ) from None
-        self._native.listen(listener.detach())
+        self._native.listen(listener.detach(), admit)
 
     def stats(self) -> dict[str, Any]:
         """What the proxy does and has done; docs/reference/store-statistics.md names every figure."""
@@ -140,9 +154,9 @@ class StoreProxy:
         self._lost = reason
 
 
-def _greet(connection: socket.socket) -> str:
+def _greet(token: JobToken | None, run_id: str, connection: socket.socket) -> str:
     try:
-        hello(connection)
+        hello(connection, token=token, purpose=Purpose.TRUNK, run_id=run_id)
     except NotNative:
         return "what accepts connections there is not a native store (torch's own cannot serve proxies)"
     except TimeoutError:

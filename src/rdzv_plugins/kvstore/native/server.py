@@ -12,12 +12,13 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from rdzv_plugins.errors import MissingDependency, RdzvError
 from rdzv_plugins.installed import version_of
+from rdzv_plugins.job_token import AcceptedToken
 from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.kvstore.native.statistics import parse_statistics
 from rdzv_plugins.kvstore.sockets.listening import bind_exactly
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 MOST_THREADS = 64
 LEAST_PAUSE = 0.1  # seconds
+
+Admit = Literal["anyone", "user", "token"]
+"""Who may connect: ``user``, processes of this very user on this machine; ``token``, who proves that he knows one."""
 
 _servers: list[weakref.ref[StoreServer]] = []
 _servers_lock = threading.Lock()
@@ -115,7 +119,8 @@ class StoreServer:
     socket's descriptor, both are ignored and the descriptor is owned from here on. ``threads`` event loops;
     0: half of the processors, at most 8; more than 64 are refused. ``name`` is that of the first keyspace.
     ``run`` is the only run that sessions may be opened for, by its id; ``""``: any, kept apart. ``purpose`` is what
-    metrics call it.
+    metrics call it. With ``tokens`` nothing is served on a connection before one of them was proved;
+    ``admit="user"`` is for stores of one machine.
 
     Thread-safe; blocking calls release the GIL, and no loop thread runs Python. Clients that were closed for
     going beyond ``limits`` are logged as warnings, at most ten a second. A forked child has no server: the
@@ -135,15 +140,23 @@ class StoreServer:
         name: str = "default",
         run: str = "",
         purpose: str = "",
+        tokens: Sequence[AcceptedToken] = (),
+        admit: Admit = "anyone",
     ) -> None:
+        self._admit: Admit = "token" if tokens else admit
         if not 0 <= threads <= MOST_THREADS:
             raise ValueError(f"StoreServer: threads={threads} is not from 0 to {MOST_THREADS}")
-        native = native_part()
+        native = native_part(proves=bool(tokens))
         listener = _listen(host, port, listen_fd, name)
         reading, writing = os.pipe()
         try:
             self._native = native.Server(
-                threads=threads, version=version(), log_fd=writing, limits=limits or StoreLimits(), run=run
+                threads=threads,
+                version=version(),
+                log_fd=writing,
+                limits=limits or StoreLimits(),
+                run=run,
+                tokens=tokens,
             )
         except BaseException:
             os.close(reading)
@@ -182,6 +195,10 @@ class StoreServer:
         """
         return self._open(name, _listen(self._host if host is None else host, port, listen_fd, name))
 
+    def accept_tokens(self, tokens: Sequence[AcceptedToken]) -> None:
+        """Let in who proves one of these, from now on; whoever is connected stays. For a server that was given some."""
+        self._native.accept_tokens(tokens)
+
     def stats(self) -> dict[str, Any]:
         """What the server does and has done; docs/reference/store-statistics.md names every figure.
 
@@ -205,7 +222,7 @@ class StoreServer:
         self.close()
 
     def _open(self, name: str, listener: socket.socket) -> Keyspace:
-        id_, port = self._native.open_keyspace(name, listener.detach())
+        id_, port = self._native.open_keyspace(name, listener.detach(), self._admit)
         return Keyspace(self._native, name, id_, port)
 
 
@@ -239,8 +256,11 @@ def _tell(keyspace: Keyspace, number: int, on_pause: Callable[[int], None]) -> N
         logger.exception("keyspace %r stays paused: what was to be done about it has failed", keyspace.name)
 
 
-def native_part() -> Any:
-    """The extension module. Raises ``MissingDependency`` with the reason why it is not there."""
+def native_part(*, proves: bool = False) -> Any:
+    """The extension module; ``proves``: with what handshakes by a token need.
+
+    Raises ``MissingDependency`` with the reason why it is not there.
+    """
     try:
         from rdzv_plugins.kvstore import _native
     except ImportError as error:
@@ -250,7 +270,24 @@ def native_part() -> Any:
             "like), then RDZV_REQUIRE_NATIVE=1 pip install --force-reinstall --no-deps --no-cache-dir "
             "--no-binary rdzv-plugins rdzv-plugins. What can be used without it: rdzv backends.",
         ) from error
+    if proves:
+        try:
+            _native.load_crypto(_linked_with_crypto())
+        except RuntimeError as error:
+            raise MissingDependency(
+                f"a token cannot be used: {error}",
+                remedy="Install OpenSSL 3 (apt-get install libssl3, or the like): Python's hashlib uses it, too.",
+            ) from None
     return _native
+
+
+def _linked_with_crypto() -> str:
+    """The file of the module by which this Python reaches OpenSSL; empty where that is a part of Python itself."""
+    try:
+        import _hashlib
+    except ImportError:
+        return ""
+    return getattr(_hashlib, "__file__", "")
 
 
 def _listen(host: str, port: int, listen_fd: int | None, name: str) -> socket.socket:

@@ -11,6 +11,7 @@ from rdzv_plugins.assemble.looking import look
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.job_token import token_of
 
 
 def run_data(entry: Entry, request: Request, timeout: float) -> dict[str, Any]:
@@ -19,7 +20,7 @@ def run_data(entry: Entry, request: Request, timeout: float) -> dict[str, Any]:
         "run": request.run_id if request.is_named else "",
         "backend": entry.backend.name,
         "endpoint": request.endpoint,
-        "round": round_data(look(entry, request, timeout), timeout),
+        "round": round_data(look(entry, request, timeout), timeout, token_of(request)),
     }
 
 

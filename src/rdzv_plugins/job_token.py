@@ -1,0 +1,195 @@
+"""The token of a job: who knows it may take part, nobody else. From a file or the environment, before anything starts.
+
+The text of a token is used for nothing but a key that is derived from it, and no object here shows either of them.
+Decision 0054 has the handshake by which nodes prove to each other that they know it. Any thread may call what is here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.interfaces import Request
+
+VARIABLE = "RDZV_TOKEN"
+FILE_VARIABLE = "RDZV_TOKEN_FILE"
+OPTION = "token_file"
+
+OPEN = "a token closes it: RDZV_TOKEN, see docs/explanation/security.md"
+"""What is said where anybody is let in."""
+
+MOST_RUN_ID = 1024
+"""Bytes of a run id for which a token can be proved."""
+
+_LABEL = b"rdzv-plugins token"
+_LEAST, _MOST = 16, 1024
+_MOST_FILE = 1 << 20
+_MOST_OF_A_JOB = 2
+_KEY = "hmac:"
+_MAKE_ONE = "Make one with: (umask 077; openssl rand -hex 32 > FILE), and give every node of the job the same."
+
+
+@dataclass(frozen=True)
+class AcceptedToken:
+    """What a server knows of a token that it accepts."""
+
+    name: str
+    """Several of one name are one token that is being changed: a run belongs to all of them."""
+    key: bytes = field(repr=False)
+    runs: str
+    """A pattern of the run ids that it opens, as a shell's."""
+    whole: bool
+    """It also opens the keys of the server's ports, and its statistics, which are of all runs."""
+
+
+@dataclass(frozen=True)
+class JobToken:
+    """What a node knows: one token, or two while one is changed, the new one first."""
+
+    keys: tuple[bytes, ...] = field(repr=False)
+
+    def accepted(self, run_id: str) -> tuple[AcceptedToken, ...]:
+        """For a server of this run alone."""
+        pattern = re.sub(r"([*?\[\]\\])", r"\\\1", run_id)
+        return tuple(AcceptedToken("", key, pattern, True) for key in self.keys)
+
+
+def token_of(request: Request) -> JobToken | None:
+    """The token that the nodes of ``request`` share; None if there is none. A file is read anew.
+
+    Raises ``UsageError`` for a file that cannot be read, or that others may read, and for what is no token.
+    """
+    source = _source(_option(request))
+    if source is None:
+        return None
+    where, lines = source
+    if len(lines) > _MOST_OF_A_JOB or any(len(line.split()) != 1 for line in lines):
+        raise UsageError(
+            f"{where} does not hold one token, or two while one is changed, each on a line of its own",
+            remedy="A token has no blanks. A file with names and patterns is for rdzv serve.",
+        )
+    return JobToken(tuple(_key(line, where) for line in lines))
+
+
+def accepted_tokens(path: str | None) -> tuple[AcceptedToken, ...] | None:
+    """The tokens of ``rdzv serve``: each opens all runs, or those that its line names. None if there is none.
+
+    A line is a token, or a name, a token or its key (``hmac:`` and 64 hexadecimal digits), and a pattern of run ids.
+    Raises ``UsageError`` as ``token_of``.
+    """
+    source = _source(path)
+    if source is None:
+        return None
+    where, lines = source
+    return tuple(_accepted(line, where) for line in lines)
+
+
+def _accepted(line: str, where: str) -> AcceptedToken:
+    words = line.split()
+    if len(words) == 1:
+        return AcceptedToken("", _key(words[0], where), "*", True)
+    if len(words) != 3:
+        raise UsageError(
+            f"{where} has a line of {len(words)} words",
+            remedy="A line is a token, or a name, a token and a pattern of run ids, with blanks between them.",
+        )
+    name, secret, pattern = words
+    return AcceptedToken(name, _key(secret, where, f"the token named {name}"), pattern, pattern == "*")
+
+
+def _key(text: str, where: str, which: str = "the token") -> bytes:
+    import hmac  # slow, and only where there is a token
+
+    if text.startswith(_KEY):
+        with contextlib.suppress(ValueError):
+            if len(key := bytes.fromhex(text.removeprefix(_KEY))) == 32:
+                return key
+        raise UsageError(f"{where}: {which} is no key", remedy=f"Write {_KEY} and 64 hexadecimal digits after it.")
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise UsageError(
+            f"{where}: {which} has a line break, a blank or another character that is no part of a token",
+            remedy="A token is letters, digits and signs of ASCII. " + _MAKE_ONE,
+        )
+    if not _LEAST <= len(text) <= _MOST:
+        raise UsageError(
+            f"{where}: {which} has {len(text)} characters, and has to have {_LEAST} to {_MOST}", remedy=_MAKE_ONE
+        )
+    return hmac.digest(_LABEL, text.encode(), "sha256")
+
+
+def _option(request: Request) -> str | None:
+    if request.options is not None:
+        return getattr(request.options, OPTION, None)
+    return request.conf.get(OPTION)
+
+
+def _source(path: str | None) -> tuple[str, Sequence[str]] | None:
+    """Where the tokens come from, in words, and their lines."""
+    given = _environment.token()
+    by_variable = os.environ.get(FILE_VARIABLE)
+    if path is not None:
+        return f"--rdzv-conf {OPTION}={path}", _read(path, f"--rdzv-conf {OPTION}={path}")
+    if given is not None and by_variable is not None:
+        raise UsageError(f"{VARIABLE} and {FILE_VARIABLE} are both set", remedy="Keep one of them.")
+    if by_variable is not None:
+        return f"{FILE_VARIABLE}={by_variable}", _read(by_variable, f"{FILE_VARIABLE}={by_variable}")
+    if given is None:
+        return None
+    if not given:
+        raise UsageError(f"{VARIABLE} is set, and empty", remedy="Unset it, or give it the job's token.")
+    return VARIABLE, [given]
+
+
+def _read(path: str, where: str) -> list[str]:
+    try:
+        # a pipe that nobody writes to is not to be waited for
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            _check_mode(found.st_mode, path, where)
+            text = file.read(_MOST_FILE).decode(errors="replace")
+    except OSError as error:
+        why = "there is no path" if not path else (error.strerror or str(error)).lower()
+        raise UsageError(
+            f"{where} cannot be read: {why}",
+            remedy="Give the path of a file that exists on this node and that this user may read."
+            if error.errno != errno.EISDIR
+            else "Give the path of a file.",
+        ) from None
+    lines = [line for line in (each.strip() for each in text.split("\n")) if line and not line.startswith("#")]
+    if not lines:
+        raise UsageError(f"{where} holds no token", remedy=_MAKE_ONE)
+    return lines
+
+
+def _check_mode(mode: int, path: str, where: str) -> None:
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"{where} is no file", remedy="Give the path of a file that holds the token.")
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise UsageError(
+            f"{where} can be read or written by every user of this machine (mode {stat.S_IMODE(mode):04o})",
+            remedy=f"chmod 600 {path}; of a secret that Kubernetes mounts, defaultMode: 0440 with the pod's fsGroup.",
+        )
+
+
+class _Environment:
+    """Takes the token out of the environment when it is first asked for: workers inherit that, and print it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._token: str | None = None
+
+    def token(self) -> str | None:
+        with self._lock:
+            self._token = os.environ.pop(VARIABLE, self._token)
+            return self._token
+
+
+_environment = _Environment()

@@ -1,0 +1,201 @@
+"""The token of a job before anything starts: where it comes from, what is none, and what it asks of the options."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rdzv_plugins import job_token
+from rdzv_plugins.assemble.create import prepare, with_options
+from rdzv_plugins.elastic.settings import settings_of
+from rdzv_plugins.errors import SettingsDiffer, UsageError
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.job_token import accepted_tokens, token_of
+from rdzv_plugins.rounds.settings_check import compare
+
+ONE, TWO = "0123456789abcdef-one", "0123456789abcdef-two"
+REQUEST = Request(
+    backend="parallel",
+    run_id="run",
+    endpoint="127.0.0.1:1",
+    min_nodes=2,
+    max_nodes=2,
+    nproc_per_node=1,
+    given=frozenset(),
+)
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of each test alone: what was taken out of it is forgotten."""
+    monkeypatch.setattr(job_token, "_environment", job_token._Environment())
+    for name in (job_token.VARIABLE, job_token.FILE_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    os.environ.pop(job_token.VARIABLE, None)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(f"{ONE}\n")
+    path.chmod(0o600)
+    return path
+
+
+def asking(**conf: object) -> Request:
+    return dataclasses.replace(REQUEST, conf={name: str(value) for name, value in conf.items()})
+
+
+def of_file(path: Path, text: str, mode: int = 0o600) -> Request:
+    path.write_text(text)
+    path.chmod(mode)
+    return asking(token_file=path)
+
+
+def test_where_it_comes_from(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert token_of(asking()) is None
+    by_file = token_of(asking(token_file=file))
+    assert by_file is not None
+    monkeypatch.setenv("RDZV_TOKEN_FILE", str(file))
+    assert token_of(asking()) == by_file
+    monkeypatch.setenv("RDZV_TOKEN", ONE)
+    assert token_of(asking(token_file=file)) == by_file, "what is written on the command line wins"
+    with pytest.raises(UsageError, match="RDZV_TOKEN and RDZV_TOKEN_FILE are both set"):
+        token_of(asking())
+    monkeypatch.delenv("RDZV_TOKEN_FILE")
+    assert token_of(asking()) == by_file
+    assert "RDZV_TOKEN" not in os.environ, "workers inherit it"
+    assert token_of(asking()) == by_file, "it is known from then on"
+    two = token_of(of_file(file, f"# the new one first\n\n{TWO}\n{ONE}\n"))
+    assert two is not None
+    assert two.keys[1:] == by_file.keys
+    assert two.keys[0] not in by_file.keys
+
+
+def test_no_text_shows_it(file: Path) -> None:
+    token = token_of(asking(token_file=file))
+    assert token is not None
+    shown = repr(token) + repr(token.accepted("run")) + str(token)
+    assert ONE not in shown
+    assert token.keys[0].hex() not in shown
+    assert repr(token.keys[0]) not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no token"),
+        ("# only a comment\n", "holds no token"),
+        ("short\n", "has 5 characters, and has to have 16 to 1024"),
+        ("x" * 1025, "has 1025 characters"),
+        (f"{ONE} {TWO}\n", "does not hold one token, or two"),
+        (f"{ONE}\n{TWO}\n{ONE}\n", "does not hold one token, or two"),
+        ("t\u00f6ken-t\u00f6ken-t\u00f6ken", "another character that is no part of a token"),
+        (f"{ONE}\r{TWO}", "does not hold one token"),
+        ("hmac:0123456789abcdef", "is no key"),
+    ],
+)
+def test_what_is_no_token(file: Path, text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as refused:
+        token_of(of_file(file, text))
+    assert refused.value.remedy
+    assert ONE not in str(refused.value) + refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("", "is set, and empty"), (f"{ONE}\n", "line break"), ("a b" * 9, "does not hold one token")]
+)
+def test_what_is_no_token_in_the_environment(text: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDZV_TOKEN", text)
+    with pytest.raises(UsageError, match=words) as refused:
+        token_of(asking())
+    assert ONE not in str(refused.value) + refused.value.remedy
+
+
+def test_files_that_cannot_be_read(file: Path, tmp_path: Path) -> None:
+    for mode in (0o604, 0o602, 0o644):
+        with pytest.raises(UsageError, match=f"every user of this machine .mode {mode:04o}") as refused:
+            token_of(of_file(file, f"{ONE}\n", mode))
+        assert "chmod 600" in refused.value.remedy
+    assert token_of(of_file(file, f"{ONE}\n", 0o640)) is not None, "its group is how a user is given one"
+    for path, words in ((tmp_path / "none", "no such file"), (tmp_path, "is no file|is a directory")):
+        with pytest.raises(UsageError, match=words):
+            token_of(asking(token_file=path))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="is no file"):
+        token_of(asking(token_file=tmp_path / "pipe"))
+
+
+def test_tokens_of_a_service(file: Path) -> None:
+    key = accepted_tokens(str(file))
+    assert key is not None
+    lines = f"one {ONE} team-*\nall hmac:{key[0].key.hex()} *\n{TWO}\n"
+    of_file(file, lines)
+    found = accepted_tokens(str(file))
+    assert found is not None
+    assert [(each.name, each.runs, each.whole) for each in found] == [
+        ("one", "team-*", False),
+        ("all", "*", True),
+        ("", "*", True),
+    ]
+    assert found[0].key == found[1].key == key[0].key
+    assert found[2].key != key[0].key
+    of_file(file, f"name {ONE}\n")
+    with pytest.raises(UsageError, match="a line of 2 words") as refused:
+        accepted_tokens(str(file))
+    assert ONE not in str(refused.value)
+
+
+def test_a_run_id_is_no_pattern(file: Path) -> None:
+    token = token_of(asking(token_file=file))
+    assert token is not None
+    assert [each.runs for each in token.accepted("a*[b]?\\c")] == [r"a\*\[b\]\?\\c"]
+
+
+def prepared(backend: str, **conf: object) -> Request:
+    host = PluginHost.load()
+    entry = host.catalog.find(backend)
+    request = dataclasses.replace(asking(**conf), backend=backend, node_rank=0)
+    return with_options(entry, request) if backend == "etcd" else prepare(entry, request)
+
+
+def test_workers_have_proxies_then(file: Path) -> None:
+    assert prepared("parallel").options.store == "parallel"
+    for backend in ("parallel", "tiered", "etcd"):
+        assert prepared(backend, token_file=file).options.store == "tiered"
+    for store in ("parallel", "torch"):
+        with pytest.raises(UsageError, match=f"store={store} contradicts the job's token"):
+            prepared("parallel", token_file=file, store=store)
+    with pytest.raises(UsageError, match="worker_transport=direct contradicts the job's token"):
+        prepared("tiered", token_file=file, worker_transport="direct")
+
+
+def test_nodes_with_and_without_one_are_no_job(file: Path) -> None:
+    """At an etcd both come as far as to read what the first node has written."""
+    requests = prepared("tiered", token_file=file), prepared("tiered")
+    with_one, without = (settings_of(each, "tiered", each.options, "host") for each in requests)
+    for mine, theirs, words in (
+        (with_one, without, "given, there not set"),
+        (without, with_one, "not set, there given"),
+    ):
+        with pytest.raises(SettingsDiffer, match=f"RDZV_TOKEN or token_file: here {words}"):
+            compare(mine, json.dumps(theirs).encode(), "there")
+
+
+def test_a_backend_without_tokens_is_refused_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RDZV_TOKEN", ONE)
+    with pytest.raises(UsageError, match="backend 'static' knows no token") as refused:
+        prepared("static")
+    assert "rdzv backends" in refused.value.remedy
+    entry = PluginHost.load().catalog.find("static")
+    prepare(entry, dataclasses.replace(REQUEST, backend="static", min_nodes=1, max_nodes=1))
+    assert "knows no token" in caplog.text

@@ -1,0 +1,317 @@
+"""A store that needs a token, over real sockets: who knows none is served nothing, and harms nobody who does."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kits.wire import proof_kit as proofs
+from kits.wire import wire_client as wire
+from kits.wire.attack_kit import wait_until
+from kits.wire.other_user import NOBODY, asked
+from kits.wire.proof_kit import KEY, MINE, OTHER, RUN, Client
+from kits.wire.proxy_kit import Node, Workers
+from kits.wire.relay import Relay
+from kits.wire.session_peers import answering
+
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import AccessRefused, RunIdMismatch
+from rdzv_plugins.job_token import AcceptedToken, JobToken
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+from rdzv_plugins.kvstore.native.framing import ask_statistics, frame
+from rdzv_plugins.kvstore.native.proving import greet_guarded
+from rdzv_plugins.kvstore.native.proxy import StoreProxy
+from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
+from rdzv_plugins.kvstore.sockets.reach import try_connect
+
+FRAMED = b"\xf7RDZV" + struct.pack("<I", 1)
+LONG_S = 60.0
+
+
+@pytest.fixture
+def guarded() -> Iterator[StoreServer]:
+    with StoreServer("127.0.0.1", threads=2, tokens=MINE.accepted(RUN)) as server:
+        yield server
+
+
+def at(server: StoreServer) -> Endpoint:
+    return Endpoint("127.0.0.1", server.port)
+
+
+def service(server: StoreServer, token: JobToken | None, run: str = RUN) -> NativeCoordination:
+    return NativeCoordination(at(server), run, name="parallel", who="the store", token=token)
+
+
+def opened(server: StoreServer, token: JobToken | None, run: str = RUN) -> None:
+    with closing(service(server, token, run)) as there:
+        session = there.open_session(LONG_S, on_lost=lambda _: None, timeout=LONG_S)
+        session.create("key", b"value", timeout=LONG_S)
+
+
+def test_whoever_has_not_proved_a_token_is_served_no_operation(guarded: StoreServer) -> None:
+    """Every request of both protocols, while a job works that must not notice."""
+    said = [wire.validate() + wire.op(number) for number in range(25)] + [wire.op(number) for number in range(25)]
+    said += [
+        FRAMED + frame(1, number, payload) for number in range(1, 25) for payload in (b"", b"default", RUN.encode())
+    ]
+    with Node(guarded.port, token=MINE, run_id=RUN) as node, Workers(node.port) as workers:
+        workers.advance(1)
+        before = guarded.stats()
+        for each in said:
+            with closing(wire.Raw(guarded.port, validated=False)) as stranger:
+                stranger.send(each)
+                told = stranger.until_close()
+                assert told in ((proofs.NEEDED, b"") if each[:1] == FRAMED[:1] else (b"",))
+        workers.advance(1)
+        after = guarded.stats()
+        assert node.proxy.lost == ""
+    assert sum(after["refused"].values()) == len(said)
+    assert set(after["refused"]) <= {"no token", "not a store client"}
+    for name in ("validate", "open_session", "set", "add", "list_keys"):
+        assert after["requests"][name] == before["requests"][name]
+    assert after["runs"] == []
+
+
+ATTEMPTS: dict[str, Callable[[Client, bytes], bytes]] = {
+    "nothing": lambda client, theirs: b"\1" + bytes(32),
+    "another token": lambda client, theirs: b"\1" + client.proof(theirs, key=b"x" * 32),
+    "two others": lambda client, theirs: (
+        b"\2" + client.proof(theirs, key=b"x" * 32) + client.proof(theirs, key=b"y" * 32)
+    ),
+    "the challenge sent back": lambda client, theirs: b"\1" + theirs,
+    "the server's own proof": lambda client, theirs: b"\1" + client.proof(theirs, proofs.SERVER),
+    "of another purpose": lambda client, theirs: b"\1" + Client(proofs.TRUNK, RUN, client.nonce).proof(theirs),
+    "of another run": lambda client, theirs: b"\1" + Client(proofs.STORE, "other", client.nonce).proof(theirs),
+    "of another nonce": lambda client, theirs: b"\1" + Client().proof(theirs),
+    "of another challenge": lambda client, theirs: b"\1" + client.proof(bytes(32)),
+    "none at all": lambda client, theirs: b"\0",
+    "too many": lambda client, theirs: b"\3" + 3 * client.proof(theirs),
+}
+
+
+def test_wrong_proofs(guarded: StoreServer) -> None:
+    write = wire.validate() + wire.set_(b"key", b"value")
+    for name, answer in ATTEMPTS.items():
+        said = lambda client, theirs, answer=answer: answer(client, theirs) + write  # noqa: E731
+        with closing(Client().admitted(guarded.port, said)) as raw:
+            assert raw.until_close() in (proofs.REFUSED, b""), name
+    client, recorded = Client(), []
+    with closing(client.admitted(guarded.port, lambda client, theirs: recorded.append(theirs) or b"\0")) as first:  # type: ignore[func-returns-value]
+        first.until_close()
+    replayed = client.proof(recorded[0])
+    with closing(client.admitted(guarded.port, lambda *_: b"\1" + replayed + write)) as raw:
+        assert raw.until_close() in (proofs.REFUSED, b"")
+    assert guarded.stats()["refused"] == {"wrong token": len(ATTEMPTS) + 2}
+    assert guarded.stats()["keyspaces"][0]["keys"] == 0
+
+
+def test_a_handshake_byte_by_byte_and_one_that_is_cut_short(guarded: StoreServer) -> None:
+    client = Client()
+    with closing(wire.Raw(guarded.port, validated=False)) as raw:
+
+        def dribble(said: bytes) -> None:
+            for at_ in range(len(said)):
+                raw.send(said[at_ : at_ + 1])
+
+        dribble(client.introduction)
+        theirs = raw.receive(40)[8:]
+        dribble(b"\1" + client.proof(theirs))
+        assert raw.receive(41)[9:] == client.proof(theirs, proofs.SERVER)
+        dribble(wire.validate() + wire.add(b"n", 3))
+        assert raw.receive_i64() == 3
+        for cut in range(0, len(client.introduction), 7):
+            with closing(wire.Raw(guarded.port, validated=False)) as short:
+                short.send(client.introduction[:cut])
+        for cut in (0, 1, 20, 32):
+            said = lambda client, theirs, cut=cut: (b"\1" + client.proof(theirs))[:cut]  # noqa: E731
+            client.admitted(guarded.port, said).close()
+        wait_until(lambda: guarded.stats()["connections"]["open"] == 1, guarded.stats)
+        raw.send(wire.add(b"n", 1))
+        assert raw.receive_i64() == 4
+
+
+def test_who_does_not_go_on_is_closed_and_holds_up_nobody() -> None:
+    limits = StoreLimits(handshake_seconds=0.2)
+    with StoreServer("127.0.0.1", threads=1, limits=limits, tokens=MINE.accepted(RUN)) as server:
+        with (
+            closing(wire.Raw(server.port, validated=False)) as silent,
+            closing(Client().admitted(server.port)) as proved,
+        ):
+            silent.send(Client().introduction)
+            assert silent.until_close()[:8] == proofs.GO_ON
+            assert proved.until_close() == b""  # it has proved a token, and not greeted: one limit is for both
+        opened(server, MINE)
+        assert server.stats()["refused"]["no handshake"] == 2
+
+
+def test_a_connection_is_for_what_the_token_was_proved_for(guarded: StoreServer) -> None:
+    with closing(Client(proofs.SESSION).admitted(guarded.port)) as raw:
+        raw.send(wire.validate() + wire.set_(b"k", b"v"))
+        assert raw.until_close() == b""
+    with closing(Client(proofs.STATUS, "").admitted(guarded.port)) as raw:
+        raw.send(FRAMED + frame(1, 3, struct.pack("<II", 1000, len(RUN)) + RUN.encode()))
+        assert b"proved for something else" in raw.receive(8 + 9 + 20) + raw.receive(30)
+    assert guarded.stats()["runs"] == []
+
+
+def test_each_side_says_what_is_wrong(guarded: StoreServer, caplog: pytest.LogCaptureFixture) -> None:
+    opened(guarded, MINE)
+    opened(guarded, JobToken((b"new" + KEY[3:], KEY)))  # which is being changed
+    for token, words in ((None, "was given none"), (OTHER, "does not accept this node's token")):
+        with pytest.raises(AccessRefused, match=words) as refused:
+            opened(guarded, token)
+        assert "RDZV_TOKEN" in refused.value.remedy
+        with pytest.raises(AccessRefused, match=words):
+            ask_statistics(at(guarded), LONG_S, token=token)
+        with pytest.raises(AccessRefused, match=words):
+            StoreProxy(at(guarded), token=token, run_id=RUN)
+    with pytest.raises(AccessRefused, match="does not accept"):
+        try_connect(at(guarded), LONG_S, functools.partial(greet_guarded, token=OTHER, run_id=RUN))
+    with pytest.raises(RunIdMismatch, match="does not open run 'another'"):
+        opened(guarded, MINE, "another")
+    with StoreServer("127.0.0.1", threads=1) as everybodys, pytest.raises(AccessRefused, match="knows no token"):
+        opened(everybodys, MINE)
+    for line in ("no token, which is needed here", "its token or its run id is another", "none is known here"):
+        wait_until(lambda line=line: line in caplog.text or guarded.stats()["refused"], lambda: caplog.text)
+    assert KEY.decode() not in caplog.text
+    assert KEY.decode() not in repr(MINE) + repr(MINE.accepted(RUN)) + str(guarded.stats())
+
+
+def test_strangers_do_not_fill_the_log(guarded: StoreServer, caplog: pytest.LogCaptureFixture) -> None:
+    begun = time.monotonic()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(100):
+            with closing(wire.Raw(guarded.port, validated=False)) as stranger:
+                stranger.send(wire.validate())
+                stranger.until_close()
+        wait_until(lambda: "no token" in caplog.text, lambda: caplog.text)
+        seconds = time.monotonic() - begun
+    assert guarded.stats()["refused"] == {"no token": 100}
+    assert len([line for line in caplog.messages if "no token" in line]) <= seconds + 2  # of the clock's seconds
+
+
+def test_whoever_does_not_know_the_token_is_told_no_more_than_a_greeting() -> None:
+    heard: list[bytes] = []
+
+    def pretend(connection: socket.socket) -> None:
+        assert connection.recv(1000)
+        connection.sendall(proofs.GO_ON + os.urandom(32))
+        assert len(connection.recv(33, socket.MSG_WAITALL)) == 33
+        connection.sendall(proofs.GO_ON + b"\0" + os.urandom(32))
+        more = b""
+        while part := connection.recv(1000):
+            more += part
+        heard.append(more)
+
+    with answering(*[pretend] * 4) as port:
+        where = Endpoint("127.0.0.1", port)
+        attempts: list[Callable[[], object]] = [
+            lambda: NativeCoordination(where, RUN, name="x", who="it", token=MINE).open_session(
+                LONG_S, on_lost=lambda _: None, timeout=LONG_S
+            ),
+            lambda: ask_statistics(where, LONG_S, token=MINE),
+            lambda: StoreProxy(where, token=MINE, run_id=RUN),
+            lambda: try_connect(where, LONG_S, functools.partial(greet_guarded, token=MINE, run_id=RUN)),
+        ]
+        for attempt in attempts:
+            with pytest.raises(AccessRefused, match="has not proved"):
+                attempt()
+        wait_until(lambda: len(heard) == 4, lambda: heard)
+    run = frame(1, 3, struct.pack("<II", round(LONG_S * 1000), len(RUN)) + RUN.encode())
+    assert heard == [FRAMED + run, FRAMED, FRAMED, b""]
+
+
+@pytest.mark.parametrize("tiers", [1, 2])
+def test_a_trunk_that_breaks_is_proved_again(guarded: StoreServer, tiers: int) -> None:
+    with Relay(guarded.port) as relay, Node(relay.port, token=MINE, run_id=RUN, leaf=tiers == 1) as node:
+        below = Node(node.proxy.listen(admit="token"), token=MINE, run_id=RUN) if tiers == 2 else node
+        with below, Workers(below.port) as workers:
+            for _ in range(3):
+                workers.advance(2)
+                relay.break_()
+                relay.mend()
+            workers.advance(2)
+        assert node.proxy.lost == ""
+        assert node.proxy.stats()["proxy"]["reconnects"] >= 3
+
+
+def test_a_trunk_ends_where_the_root_accepts_its_token_no_more(guarded: StoreServer) -> None:
+    with Relay(guarded.port) as relay, Node(relay.port, token=MINE, run_id=RUN) as node, Workers(node.port) as workers:
+        workers.advance(1)
+        guarded.accept_tokens(OTHER.accepted(RUN))
+        workers.advance(1)  # it is connected
+        relay.break_()
+        relay.mend()
+        node.expect_lost("does not accept this job's token any more")
+
+
+def test_a_trunk_ends_where_the_root_does_not_prove_that_it_knows_the_token(guarded: StoreServer) -> None:
+    def spoil(data: bytes) -> bytes:
+        is_proof = len(data) == 41 and data[:8] == proofs.GO_ON
+        return data[:-1] + bytes([data[-1] ^ 1]) if is_proof else data
+
+    with Relay(guarded.port) as relay, Node(relay.port, token=MINE, run_id=RUN) as node:
+        relay.spoil(spoil)
+        relay.break_()
+        relay.mend()
+        node.expect_lost("has not proved that it knows this job's token")
+
+
+def accepted(*lines: tuple[str, bytes, str]) -> tuple[AcceptedToken, ...]:
+    return tuple(AcceptedToken(name, key, runs, runs == "*") for name, key, runs in lines)
+
+
+def test_several_tokens_each_with_runs_of_its_own() -> None:
+    a, b, fresh, root = (JobToken((letter * 32,)) for letter in (b"a", b"b", b"f", b"r"))
+    tokens = accepted(("a", a.keys[0], "team-*"), ("b", b.keys[0], "*-b"), ("all", root.keys[0], "*"))
+    with StoreServer("127.0.0.1", threads=1, tokens=tokens) as server:
+        with closing(service(server, a, "team-b")) as mine:
+            session = mine.open_session(LONG_S, on_lost=lambda _: None, timeout=LONG_S)
+            session.create("key", b"value", timeout=LONG_S)
+            with pytest.raises(AccessRefused, match=r"'team-b'.* was opened with another token"):
+                opened(server, b, "team-b")
+            with pytest.raises(RunIdMismatch, match="does not open run 'else'"):
+                opened(server, a, "else")
+            with pytest.raises(AccessRefused, match="statistics"):
+                ask_statistics(at(server), LONG_S, token=a)
+            with pytest.raises(RunIdMismatch):  # the keys of the port are of all runs
+                StoreProxy(at(server), token=a, run_id="team-b")
+            assert [run["name"] for run in ask_statistics(at(server), LONG_S, token=root)["runs"]] == ["team-b"]
+            server.accept_tokens(tokens + accepted(("a", fresh.keys[0], "team-*")))
+            opened(server, fresh, "team-b")
+            opened(server, a, "team-b")
+            server.accept_tokens(accepted(("a", fresh.keys[0], "team-*")))
+            opened(server, fresh, "team-b")
+            with pytest.raises(AccessRefused, match="does not accept"):
+                opened(server, a, "team-b")
+            held, _ = session.list("key", timeout=LONG_S)  # who is there stays
+            assert [kv.value for kv in held] == [b"value"]
+        opened(server, fresh, "team-b")
+
+
+REFUSED = (b"", "ConnectionResetError", "BrokenPipeError")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="to be another user")
+def test_workers_are_processes_of_this_very_user(guarded: StoreServer, tmp_path: Path) -> None:
+    with Node(guarded.port, token=MINE, run_id=RUN) as node:
+        port = ("127.0.0.1", node.proxy.listen(admit="user"))
+        paths = (str(tmp_path / "store"), f"@rdzv-test-{os.getpid()}-{tmp_path.name}")
+        for path in paths:
+            node.proxy.listen_unix(path, admit="user")
+        os.chmod(paths[0], 0o777)
+        for above in list(tmp_path.parents)[:3]:
+            above.chmod(above.stat().st_mode | 0o755)
+        tmp_path.chmod(0o755)
+        for where in (port, *paths):
+            assert asked(where) == wire.pong(7)
+            assert asked(where, NOBODY) in REFUSED
+        assert node.proxy.stats()["refused"] == {"foreign user": 3}
