@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from kits.unit.membership_steps import Leader, node
+from msgspec import structs
 
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.keys import BEGUN, Assignment, Member, Round, Seat, decode, encode
@@ -84,6 +85,20 @@ def test_nodes_from_elsewhere_wait_for_each_other_keep_their_ranks_and_count_on(
     leader.wait(BACK_S)
     leader.complete()
     assert leader.state == (6, "complete")
+
+
+@pytest.mark.parametrize("first", ["b", "c"])
+def test_nodes_keep_their_ranks_whoever_is_first_to_say_that_their_round_is_over(first: str):
+    leader = Leader(1, 5, last_call=0, back=BACK_S, majority=True)
+    ranks = {"b": 1, "c": 2}
+    for name in (first, *ranks.keys() - {first}):
+        place = Assignment(5, ranks[name], 3, name, host=f"host-{name}", machine=name, pid=7)
+        kept = from_elsewhere(name, ranks[name], 3, gone=0, keeps=place, serves=name == "b")
+        leader.hear(structs.replace(kept, after=4, reached=5))
+        assert leader.state == (5, "over"), "the node that served it, of rank 0, is gone"
+    leader.join("b", "c")
+    leader.complete()
+    assert (leader.state, leader.ranks()) == ((6, "complete"), {"b": 1, "c": 0})
 
 
 def test_round_that_may_have_been_complete_binds():

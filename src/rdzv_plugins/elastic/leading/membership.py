@@ -413,8 +413,10 @@ class Membership:
 
     def _begin(self, now: float) -> None:
         quorum, newest = self._quorum, 0
-        if quorum is not None and (not self._places or quorum.last(self.members) > self._declared.number):
-            self._former = Former(quorum.former(self.members))
+        if quorum is not None and (last := quorum.last(self.members)) >= self._declared.number:
+            # of one that was kept not all may have been here when it was over: they say their places themselves
+            known = self._former if last == self._declared.number else None
+            self._former = Former(quorum.former(self.members), known)
         # who could not dial the last store will hardly reach the next one: not if there are enough others
         chosen = self._choose(self._roster.cannot if self._enough(len(self._roster.cannot)) else ())
         if quorum is not None:

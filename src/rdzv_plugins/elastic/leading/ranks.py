@@ -21,11 +21,17 @@ def place_of(node: Member | Assignment) -> Place:
 class Former:
     """The ranks of the round before, to be given back to the nodes that return."""
 
-    def __init__(self, assignments: Mapping[str, Assignment]) -> None:
-        self._by_id = {node_id: each.rank for node_id, each in assignments.items()}
-        self._by_place: dict[Place, list[int]] = {}
-        for each in sorted(assignments.values(), key=lambda a: a.rank):
-            self._by_place.setdefault(place_of(each), []).append(each.rank)
+    def __init__(self, assignments: Mapping[str, Assignment], known: Former | None = None) -> None:
+        """``known`` of that round already, which counts."""
+        self._by_id: dict[str, int] = dict(known._by_id) if known is not None else {}
+        by_place = known._by_place if known is not None else {}
+        self._by_place: dict[Place, list[int]] = {place: list(ranks) for place, ranks in by_place.items()}
+        for node_id, each in assignments.items():
+            if node_id not in self._by_id:
+                self._by_id[node_id] = each.rank
+                self._by_place.setdefault(place_of(each), []).append(each.rank)
+        for ranks in self._by_place.values():
+            ranks.sort()
 
     def own(self, member: Member) -> int | None:
         """The rank that this very process had."""
