@@ -46,7 +46,7 @@ End end_of(const sockaddr_storage& from) {
   return end;
 }
 
-enum class Answer { kFound, kNone, kUnknown };
+enum class Answer { kFound, kClosed, kNone, kUnknown };
 
 Answer ask_kernel(const End& theirs, const End& ours, uid_t& owner) {
   const UniqueFd netlink(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
@@ -75,7 +75,7 @@ Answer ask_kernel(const End& theirs, const End& ours, uid_t& owner) {
     const auto& found = *reinterpret_cast<const inet_diag_msg*>(answer + NLMSG_HDRLEN);
     owner = found.idiag_uid;
     // what its process has closed is nobody's any more: older kernels show it as root's
-    return found.idiag_state == TCP_ESTABLISHED && found.idiag_inode != 0 ? Answer::kFound : Answer::kNone;
+    return found.idiag_state == TCP_ESTABLISHED && found.idiag_inode != 0 ? Answer::kFound : Answer::kClosed;
   }
   if (size >= static_cast<ssize_t>(NLMSG_LENGTH(sizeof(nlmsgerr))) && header.nlmsg_type == NLMSG_ERROR &&
       reinterpret_cast<const nlmsgerr*>(answer + NLMSG_HDRLEN)->error == -ENOENT) {
@@ -125,9 +125,14 @@ std::optional<uid_t> peer_owner(int fd) {
     return std::nullopt;
   }
   const End theirs = end_of(there), ours = end_of(here);
-  uid_t owner = 0;
-  switch (ask_kernel(theirs, ours, owner)) {
+  uid_t owner = 0, own = 0;
+  Answer answer = ask_kernel(theirs, ours, owner);
+  if (answer == Answer::kNone && ask_kernel(ours, theirs, own) == Answer::kNone) {
+    answer = Answer::kUnknown;  // it does not find this end either: it has not got the module that answers
+  }
+  switch (answer) {
     case Answer::kFound: return owner;
+    case Answer::kClosed:
     case Answer::kNone: return std::nullopt;
     case Answer::kUnknown: break;
   }
