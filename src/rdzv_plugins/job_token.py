@@ -88,20 +88,21 @@ def accepted_tokens(path: str | None) -> tuple[AcceptedToken, ...] | None:
     if source is None:
         return None
     where, lines = source
-    return tuple(_accepted(line, where) for line in lines)
+    return tuple(_accepted(line, where, number) for number, line in enumerate(lines, 1))
 
 
-def _accepted(line: str, where: str) -> AcceptedToken:
+def _accepted(line: str, where: str, number: int) -> AcceptedToken:
+    # which word of a wrong line is the token is not known: none is shown
     words = line.split()
     if len(words) == 1:
-        return AcceptedToken("", _key(words[0], where), "*", True)
+        return AcceptedToken("", _key(words[0], where, f"token {number}"), "*", True)
     if len(words) != 3:
         raise UsageError(
-            f"{where} has a line of {len(words)} words",
+            f"{where}: token {number} is on a line of {len(words)} words",
             remedy="A line is a token, or a name, a token and a pattern of run ids, with blanks between them.",
         )
     name, secret, pattern = words
-    return AcceptedToken(name, _key(secret, where, f"the token named {name}"), pattern, pattern == "*")
+    return AcceptedToken(name, _key(secret, where, f"token {number}"), pattern, pattern == "*")
 
 
 def _key(text: str, where: str, which: str = "the token") -> bytes:
@@ -154,6 +155,8 @@ def _read(path: str, where: str) -> list[str]:
         with open(descriptor, "rb") as file:
             found = os.fstat(descriptor)
             _check_mode(found.st_mode, path, where)
+            if found.st_size > _MOST_FILE:
+                raise UsageError(f"{where} is larger than {_MOST_FILE} bytes", remedy=_MAKE_ONE)
             text = file.read(_MOST_FILE).decode(errors="replace")
     except OSError as error:
         why = "there is no path" if not path else (error.strerror or str(error)).lower()

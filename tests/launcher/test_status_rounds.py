@@ -8,6 +8,7 @@ import re
 import socket
 from argparse import Namespace
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from rdzv_plugins.elastic.keys import Assignment, Member, Round, encode
 from rdzv_plugins.elastic.observing import observe
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, UsageError
+from rdzv_plugins.job_token import JobToken, token_of
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.server import StoreServer
 
@@ -39,8 +41,10 @@ def meeting() -> Iterator[StoreServer]:
 class Run:
     """The nodes of a run, as far as their keys go."""
 
-    def __init__(self, meeting: StoreServer, name: str) -> None:
-        self._service = NativeCoordination(Endpoint("127.0.0.1", meeting.port), name, name="test", who="the test")
+    def __init__(self, meeting: StoreServer, name: str, token: JobToken | None = None) -> None:
+        self._service = NativeCoordination(
+            Endpoint("127.0.0.1", meeting.port), name, name="test", who="the test", token=token
+        )
         self.session = self.open()
 
     def open(self) -> NativeSession:
@@ -154,6 +158,24 @@ def refusing() -> Iterator[list[str]]:
 def asked(endpoint: str, run_id: str = "") -> Namespace:
     where = {"rdzv_endpoint": endpoint, "rdzv_backend": "", "rdzv_id": run_id, "rdzv_conf": ""}
     return Namespace(**where, json=False, timeout=60.0)
+
+
+def test_of_several_endpoints_with_a_token(capsys, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.touch(0o600)
+    file.write_text("0123456789abcdef\n")
+    args = asked("", "train")
+    args.rdzv_conf = f"token_file={file}"
+    token = token_of(request_of(args))
+    assert token is not None
+    with contextlib.ExitStack() as stack:
+        places = [stack.enter_context(StoreServer("127.0.0.1", tokens=token.accepted("train"))) for _ in range(2)]
+        runs = [stack.enter_context(contextlib.closing(Run(place, "train", token))) for place in places]
+        runs[1].join("a")
+        runs[1].complete(1, 1, "a", store="torch")
+        args.rdzv_endpoint = ",".join(f"127.0.0.1:{place.port}" for place in places)
+        assert status.run(args) == 0
+        assert f"run 'train' is served at 127.0.0.1:{places[1].port}" in capsys.readouterr().err
 
 
 def test_of_several_endpoints_the_one_that_serves_the_job_is_found(

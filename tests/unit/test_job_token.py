@@ -95,6 +95,7 @@ def test_no_text_shows_it(file: Path) -> None:
         ("# only a comment\n", "holds no token"),
         ("short\n", "has 5 characters, and has to have 16 to 1024"),
         ("x" * 1025, "has 1025 characters"),
+        (f"{ONE}\n" * 60000, "is larger than 1048576 bytes"),
         (f"{ONE} {TWO}\n", "does not hold one token, or two"),
         (f"{ONE}\n{TWO}\n{ONE}\n", "does not hold one token, or two"),
         ("t\u00f6ken-t\u00f6ken-t\u00f6ken", "another character that is no part of a token"),
@@ -147,10 +148,11 @@ def test_tokens_of_a_service(file: Path) -> None:
     ]
     assert found[0].key == found[1].key == key[0].key
     assert found[2].key != key[0].key
-    of_file(file, f"name {ONE}\n")
-    with pytest.raises(UsageError, match="a line of 2 words") as refused:
-        accepted_tokens(str(file))
-    assert ONE not in str(refused.value)
+    for wrong, words in ((f"name {ONE}\n", "a line of 2 words"), (f"{TWO}\n{ONE} name team-*\n", "token 2 has 4 char")):
+        of_file(file, wrong)
+        with pytest.raises(UsageError, match=words) as refused:
+            accepted_tokens(str(file))
+        assert ONE not in str(refused.value), "whichever of the words it is"
 
 
 def test_a_run_id_is_no_pattern(file: Path) -> None:

@@ -83,7 +83,7 @@ def with_options(entry: Entry, request: Request) -> Request:
 
 def _require_token_is_used(backend: Backend, request: Request) -> None:
     """Refuse to leave a job open that was given a token. Raises ``UsageError``."""
-    if Capability.TOKEN in backend.capabilities or token_of(request) is None:
+    if token_of(request) is None or Capability.TOKEN in backend.capabilities:  # it is asked for, and taken, first
         return
     open_to_all = f"backend {backend.name!r} knows no token: whoever reaches the ports of its jobs can take part"
     if request.max_nodes > 1:

@@ -264,7 +264,7 @@ class ElasticHandler:
             self._end_vain_waits()  # it may have been over before this node was no longer joining
             try:
                 where = self._store.open(place, self._request.local_addr)
-            except (errors.StoreError, errors.EndpointUnreachable) as error:
+            except (errors.StoreError, errors.EndpointUnreachable, errors.RunIdMismatch) as error:
                 if not must_join_again(self):
                     raise self._no_way(error) from error
                 logger.info("round %d was over before this node's proxy was connected (%s)", place.round, error)

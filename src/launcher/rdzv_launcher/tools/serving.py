@@ -12,6 +12,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.job_token import JobToken, token_of
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.run_status import RunStatus
 
@@ -46,18 +47,21 @@ def serving_place(host: PluginHost, request: Request, timeout: float) -> tuple[E
             print(f"{place} cannot be asked: {printable(str(error))}", file=sys.stderr, flush=True)
         run = run_of(request, request.endpoint, sorted({each for names in runs.values() for each in names}))
         there = [place for place in places if run in runs.get(place, ())]
-        seen = list(pool.map(lambda place: _look(place, run, timeout), there))
+        token = token_of(request)
+        seen = list(pool.map(lambda place: _look(place, run, timeout, token), there))
     serving = _newest(there, seen)
     print(f"run {run!r} is served at {serving}", file=sys.stderr, flush=True)
     return serving, run
 
 
-def _look(place: Endpoint, run: str, timeout: float) -> RunStatus | RdzvError | TimeoutError | ValueError:
+def _look(
+    place: Endpoint, run: str, timeout: float, token: JobToken | None
+) -> RunStatus | RdzvError | TimeoutError | ValueError:
     from rdzv_plugins.elastic.observing import observe
     from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 
     try:
-        return observe(NativeCoordination(place, run, name="rdzv", who="the store"), timeout)
+        return observe(NativeCoordination(place, run, name="rdzv", who="the store", token=token), timeout)
     except (RdzvError, TimeoutError, ValueError) as error:
         return error
 

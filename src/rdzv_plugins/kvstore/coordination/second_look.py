@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import AccessRefused
+from rdzv_plugins.errors import AccessRefused, RunIdMismatch
 from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion
 from rdzv_plugins.kvstore.sockets.reach import Greeting, try_connect
@@ -61,7 +61,8 @@ class SecondLook:
     def _answers(self) -> bool:
         try:
             connection, reason = try_connect(self._endpoint, _ATTEMPT_S, self._greet)
-        except (NotNative, OtherVersion, AccessRefused) as error:  # another program, or job, has its port now
+        # another program, or job, has its port now
+        except (NotNative, OtherVersion, AccessRefused, RunIdMismatch) as error:
             logger.debug("at %s: %r", self._endpoint, error)
             return False
         if connection is None:

@@ -65,14 +65,14 @@ def prove(
     mine = os.urandom(_NONCE)
     connection.sendall(_FIRST + struct.pack("<IB", _VERSION, purpose) + mine + struct.pack("<H", len(run)) + run)
     on_sent()
-    theirs = _go_on(connection, run_id, _NONCE)
+    theirs = _go_on(connection, purpose, run_id, _NONCE)
 
     def proof(key: bytes, side: int) -> bytes:
         bound = struct.pack("<IBB", _VERSION, side, purpose) + mine + theirs + struct.pack("<I", len(run)) + run
         return hmac.digest(key, _WHAT + bound, "sha256")
 
     connection.sendall(bytes([len(token.keys)]) + b"".join(proof(key, _CLIENT) for key in token.keys) + ahead)
-    answer = _go_on(connection, run_id, 1 + _PROOF)
+    answer = _go_on(connection, purpose, run_id, 1 + _PROOF)
     which, told = answer[0], answer[1:]
     if which >= len(token.keys) or not hmac.compare_digest(told, proof(token.keys[which], _SERVER)):
         raise AccessRefused(
@@ -97,12 +97,14 @@ def greet_guarded(connection: socket.socket, token: JobToken | None, run_id: str
             prove(connection, token, Purpose.STORE, run_id)
         except TimeoutError:
             return "something accepts connections there, but does not answer as a store with this job's token"
+        except RunIdMismatch:  # it has the port of a round that is over
+            return "the store that accepts connections there is of another run"
         except ConnectionError:
             return "something accepts connections there and hangs up"
     return greet_store(connection)
 
 
-def _go_on(connection: socket.socket, run_id: str, size: int) -> bytes:
+def _go_on(connection: socket.socket, purpose: Purpose, run_id: str, size: int) -> bytes:
     """What the server says with its verdict, if that is to go on: ``size`` bytes."""
     answer = receive(connection, _VERDICT.size)
     magic, verdict = _VERDICT.unpack(answer)
@@ -126,6 +128,11 @@ def _go_on(connection: socket.socket, run_id: str, size: int) -> bytes:
         raise AccessRefused(
             f"the token of this process does not open the statistics of the store at {where}, which are of all runs",
             remedy="Ask with a token that opens all runs, or with --rdzv-backend and --rdzv-id of one.",
+        )
+    if verdict == _NONE_HERE and purpose is Purpose.STATUS:
+        raise AccessRefused(
+            f"the store at {where} asks for no token, and this process was given one",
+            remedy="If it is the one that is meant, ask it without: a node's proxy asks only whose the process is.",
         )
     if verdict == _NONE_HERE:
         raise AccessRefused(
