@@ -21,13 +21,16 @@ class Fenced:
     """fenced.py: an agent with one worker."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.heard, heard = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, WORKERS / "fenced.py"],
+            [sys.executable, WORKERS / "fenced.py", str(heard)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            pass_fds=[heard],
         )
+        os.close(heard)
         assert self.process.stdout is not None
         first = json.loads(self.process.stdout.readline())
         self.worker = first.pop("worker")
@@ -35,9 +38,11 @@ class Fenced:
             monkeypatch.setenv(name, value)
 
     def session(self, what: str) -> None:
+        """The session does ``what`` now: the process may be stopped, and has heard it."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{what}\n")
         self.process.stdin.flush()
+        assert os.read(self.heard, 1) == b"."
 
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
@@ -76,6 +81,7 @@ def fenced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fenced]:
         with suppress(ProcessLookupError):
             os.kill(fenced.worker, signal.SIGKILL)
         fenced.process.communicate()
+        os.close(fenced.heard)
         wait_until(lambda: state_of(fenced.worker) in "XZ", 30, lambda: "the worker is left")
 
 

@@ -1,9 +1,11 @@
 """A fence, a worker that sleeps, and a session that lives, falls silent or ends as it is told on standard input.
 
-Prints the worker's pid and where it looks for how long its round holds.
+Prints the worker's pid and where it looks for how long its round holds; writes a byte to the descriptor of its
+argument for each line that it has done.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -49,4 +51,5 @@ for line in sys.stdin:
     session.said = line.strip()
     if session.said == "again":
         fence.starting()
+    os.write(int(sys.argv[1]), b".")
 print(f"left: {fence.close()}", flush=True)

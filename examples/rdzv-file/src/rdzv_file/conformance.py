@@ -14,7 +14,15 @@ class FileHarness(Harness):
     backend = "file"
     kind = "state"
     dialled = False
-    conf = MappingProxyType({"last_call_timeout": "2", "keep_alive_interval": "1", "linger": "2", "join_timeout": "60"})
+    conf = MappingProxyType(
+        {
+            "keep_alive_interval": "1",
+            "keep_alive_max_attempt": "10",  # a node on a busy machine is late, not lost
+            "join_timeout": "60",
+            "last_call_timeout": "2",
+            "linger": "2",
+        }
+    )
     wrong_endpoints = ("no/such/directory", "node-0:29400")
 
     def endpoint(self, directory: Path) -> str:
