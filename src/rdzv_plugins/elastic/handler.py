@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rdzv_plugins import errors
-from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
+from rdzv_plugins.coordination import CoordinationBackend, KeyValue
 from rdzv_plugins.elastic import farewell, keys
+from rdzv_plugins.elastic.background import Background
+from rdzv_plugins.elastic.cut_off import CutOff
 from rdzv_plugins.elastic.ended import raise_if_ended
 from rdzv_plugins.elastic.holding import RoundHolding
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.joining import Joining
 from rdzv_plugins.elastic.keeping import Keeping
-from rdzv_plugins.elastic.keys import Finishing, Member, encode
 from rdzv_plugins.elastic.leading.ranks import Order
+from rdzv_plugins.elastic.leaving import Leaving
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.liveness.leader_watch import WATCHERS, LeaderWatch
+from rdzv_plugins.elastic.losses import Losses
 from rdzv_plugins.elastic.milestones import Milestones
 from rdzv_plugins.elastic.myself import Myself, new_member
 from rdzv_plugins.elastic.options import ElasticOptions
@@ -39,11 +40,6 @@ from rdzv_plugins.rounds.ends import parse_failure, to_json
 from rdzv_plugins.rounds.joining_again import must_join_again
 
 logger = logging.getLogger(__name__)
-
-_BEFORE_WORKERS_S = 2.0
-"""The most seconds that telling the others may take of those in which workers have to end."""
-_NEWS_S = 2.0
-"""The most seconds until the end of a round is heard of, while the service answers."""
 
 
 class ElasticHandler:
@@ -69,7 +65,11 @@ class ElasticHandler:
         self.questions = ElasticQuestions(self._link, me.node_id)
         self._view.on_asked = self.questions.answering.hear
         self._store = RoundStore(
-            options, self._cut_off, token=token_of(request), run_id=request.run_id, several=request.max_nodes > 1
+            options,
+            lambda *lost: self._cut_off.tell(*lost),
+            token=token_of(request),
+            run_id=request.run_id,
+            several=request.max_nodes > 1,
         )
         self._joining = Joining(request, options, self._view, self._link, self._self, self._store, self._milestones)
         self.holding = RoundHolding(self._link, self._view, self._joining, options.ttl)
@@ -78,6 +78,10 @@ class ElasticHandler:
             from rdzv_plugins.elastic.places.carrying import Carrying
 
             self._joining.carry(Carrying(self._link.places, self._self), self._forget_leader)
+        self._in_background = Background(request.run_id)
+        self._cut_off = CutOff(self._view, self._joining, self._self, self._store, self._in_background)
+        self._losses = Losses(request, options.ttl, self._view, self._link, self._self, self._joining, self._cut_off)
+        self._leaving = Leaving(request, options.linger, self._view, self._link, self._self, self._joining, self._store)
         self._keeping = self._link.keeping = Keeping(self._view, self._joining, self._self)
         self._leader_watch = LeaderWatch(self._leader_gone, until_proved=self._link.places is not None)
         self._restarts: dict[int, str] = {}
@@ -100,7 +104,7 @@ class ElasticHandler:
         return self._view.ended is not None
 
     def set_closed(self) -> None:
-        self._end(Outcome("done", "it was closed by a node"))
+        self._leaving.end(Outcome("done", "it was closed by a node"))
 
     def num_nodes_waiting(self) -> int:
         self._working = True
@@ -108,8 +112,7 @@ class ElasticHandler:
         return int(self.must_rejoin())
 
     def must_rejoin(self) -> bool:
-        cut_off = self._self.me.cut_off == self._joining.round > 0
-        return self._joining.is_over or cut_off or self._link.opened != self._joining.opened
+        return self._joining.must_rejoin()
 
     def raise_if_ended(self) -> None:
         raise_if_ended(self._view, self._link.problem, self._request)
@@ -156,52 +159,11 @@ class ElasticHandler:
 
     def note_leaving(self, reason: str) -> None:
         """This node is about to stop its workers and go: theirs will fail, and that is not their fault."""
-        self._self.say_once(_BEFORE_WORKERS_S, leaving="lost", reason=reason)
+        self._leaving.note(reason)
 
     def peer_lost(self) -> bool:
-        """A worker has failed here: is it because a node was lost? Waits at most twice the time to live.
-
-        Every node of the round is asked for a sign of life; who does not give one is lost when its session ends.
-        That is within its time to live; twice, for a service that elects a new leader of its own in between.
-        While the service does not answer nobody can say: then it is asked again, until the outage has lasted too long.
-        """
-        if self._joining.place is None or self._joining.place.world == 1:
-            return False
-        while (lost := self._ask_all()) is None:
-            logger.info("a worker has failed, and the rendezvous does not answer: waiting to hear why")
-        return lost
-
-    def _ask_all(self) -> bool | None:
-        """Has a node been lost? None: the service has not answered, or does not know what it was asked any more."""
-        self._wait_confirmed()
-        session = self._link.session
-        deadline = time.monotonic() + 2 * (session.ttl if session is not None else self._options.ttl) + 1
-        asked = self._view.probe.number + 1
-        if not self.must_rejoin():  # else this is an answer, and another session's nodes are not to be asked
-            self._self.say_once(deadline - time.monotonic(), probe=asked)
-        while True:
-            seen = self._view.version
-            self.raise_if_ended()
-            if self.must_rejoin():
-                return self._view.round.cause != "asked" or self._link.opened != self._joining.opened
-            if self._joining.is_unconfirmed or self._link.session not in (session, None):
-                return None
-            probe = self._view.probe
-            answered = probe.answered and probe.number >= asked
-            if answered or time.monotonic() >= deadline:
-                if not answered and self._link.is_out:
-                    return None
-                return self._needs_store() and self._store.is_cut_off()  # which its proxy is about to say
-            self._view.wait(seen, deadline - time.monotonic())
-
-    def _wait_confirmed(self) -> None:
-        """A service without memory knows nobody of the round before all have come back to it."""
-        while True:
-            seen = self._view.version
-            self.raise_if_ended()
-            if not self._joining.is_unconfirmed or self.must_rejoin():
-                return
-            self._view.wait(seen, _NEWS_S)
+        """See ``PeerAware``."""
+        return self._losses.peer_lost()
 
     def working_peers(self) -> Sequence[str]:
         session = self._link.session
@@ -214,35 +176,12 @@ class ElasticHandler:
         return ()  # a round that has lost a node is over: see peer_lost
 
     def stay(self) -> None:
-        """See ``PeerAware``. Those who serve nothing return at once."""
-        if not (self._link.hosts_service or self._serves_others()):
-            return
-        try:
-            while (session := self._link.wait_session()) is not None:
-                self._say_leaving(session, Outcome("done"))
-                farewell.stay(session, self._self.me.node_id, self._needed_by, lambda: self._goes_on(session))
-                if session is self._link.session:
-                    return
-        except (errors.ConnectionLost, TimeoutError) as error:
-            logger.debug("could not wait for the other nodes: %s", error)
+        """See ``PeerAware``."""
+        self._leaving.stay()
 
     def leave(self, outcome: Outcome) -> None:
-        """Tell the others. Who serves something stays until they have left, at most ``linger`` seconds."""
-        session = self._link.session
-        if session is None:
-            return
-        try:
-            ends_all = self._link.hosts_service and self._link.places is None  # else another place serves from now on
-            if outcome.end == "failed" or (outcome.end == "lost" and ends_all):
-                self._end(outcome)
-            self._say_leaving(session, outcome)
-            if outcome.end == "lost":
-                self._wait_declared()
-            done = outcome.end == "done"
-            if (self._link.hosts_service and (done or ends_all)) or (done and self._serves_others()):
-                farewell.wait_until_alone(session, self._self.me, self._options.linger)
-        except (errors.ConnectionLost, TimeoutError) as error:
-            logger.debug("could not tell the other nodes how this one ended: %s", error)
+        """See ``JobAware``. Who serves something stays until the others have left, at most ``linger`` seconds."""
+        self._leaving.leave(outcome)
 
     def shutdown(self) -> bool:
         self._leader_watch.close()
@@ -350,85 +289,3 @@ class ElasticHandler:
                 return
             self._said_over = over.number
         logger.info("round %d is over: %s", over.number, over.reason)
-
-    def _cut_off(self, round_: int, why: str) -> None:
-        """Tell the others that the proxy, on whose thread this is, has lost the store of ``round_`` and its workers."""
-        if round_ != self._joining.round or self.must_rejoin():
-            return  # as it is to be
-        reason = f"is cut off from the workers' store: {why}"
-        if not self._needs_store():
-            logger.debug("this node, or another one, is done, and %s", reason)
-        elif self._self.say_cut_off(round_, reason):
-            self._in_background(lambda: self._report_cut_off(round_, why))
-
-    def _needs_store(self) -> bool:
-        """Whether its workers still need the store: no node of the round is done, and the job has not ended."""
-        me, view, round_ = self._self.me, self._view, self._joining.round
-        return not me.leaving and round_ not in (me.done, view.finishing.round) and view.ended is None
-
-    def _report_cut_off(self, round_: int, why: str) -> None:
-        """Unless the round was over before that, which this node had not heard yet."""
-        deadline = time.monotonic() + _NEWS_S
-        while time.monotonic() < deadline:
-            seen, declared = self._view.version, self._view.round
-            if declared.number > round_ or declared.state == "over":
-                if why not in declared.reason:
-                    return
-                break
-            self._view.wait(seen, deadline - time.monotonic())
-        logger.warning(
-            "this node is cut off from the workers' store of round %d: %s; its workers are stopped and join a new one",
-            round_,
-            why,
-        )
-
-    def _in_background(self, task: Any) -> None:
-        def run() -> None:
-            try:
-                task()
-            except (errors.ConnectionLost, TimeoutError) as error:
-                logger.debug("in the background: %s", error)
-            except errors.RdzvError as error:
-                logger.warning("run %s: %s", self._request.run_id, error)
-
-        threading.Thread(target=run, name="rdzv-elastic", daemon=True).start()
-
-    def _end(self, outcome: Outcome) -> None:
-        session = self._link.session
-        if session is not None:
-            session.create(keys.END, to_json(outcome).encode(), timeout=patience(session))
-
-    def _say_leaving(self, session: Session, outcome: Outcome) -> None:
-        if self._self.me.leaving == outcome.end:
-            return  # said already
-        if outcome.end == "done" and self._joining.round:
-            finishing = Finishing(self._joining.round, self._self.me.name)
-            session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
-        quick = outcome.end == "lost"  # nobody waits for a word of that
-        self._self.say_once(
-            _BEFORE_WORKERS_S if quick else patience(session), leaving=outcome.end, reason=outcome.reason
-        )
-
-    def _wait_declared(self) -> None:
-        """Who leads declares the round over before it goes: its successor would see only that it has gone, not why."""
-        deadline = time.monotonic() + _BEFORE_WORKERS_S
-        while self._link.leads and time.monotonic() < deadline:
-            seen, declared = self._view.version, self._view.round
-            if declared.number != self._joining.round or declared.state == "over":
-                return
-            self._view.wait(seen, deadline - time.monotonic())
-
-    def _needed_by(self, other: Member) -> bool:
-        """Who serves the endpoint is needed by all, who serves a round by its nodes."""
-        return farewell.works(other) and (self._link.hosts_service or other.reached == self._joining.round)
-
-    def _goes_on(self, session: Session | None) -> bool:
-        """While this node stays: it is of use as long as its session lives. Raises the reason if the job has failed."""
-        raise_if_ended(self._view, None, self._request)
-        over = self._view.round.number > self._joining.round  # then only the endpoint is needed
-        return session is not None and session is self._link.session and (self._link.hosts_service or not over)
-
-    def _serves_others(self) -> bool:
-        """The workers' store, or the proxies of other nodes."""
-        place = self._joining.place
-        return place is not None and place.world > 1 and (place.rank == 0 or self._store.is_parent)

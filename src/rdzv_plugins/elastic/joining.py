@@ -79,6 +79,11 @@ class Joining:
         """The service has lost its memory, and nobody has said yet whether its round goes on."""
         return self._view.round.number == 0 < self.round
 
+    def must_rejoin(self) -> bool:
+        """Whether this node has to leave its round: it is over, or cut off from it, or in a session that is newer."""
+        cut_off = self._self.me.cut_off == self.round > 0
+        return self.is_over or cut_off or self._link.opened != self.opened
+
     def next_place(self) -> Assignment:
         """Leave the last round and block until another is complete. Raises ``RendezvousFailed``: who is missing."""
         facts = functools.partial(what_is_waited_for, self._view, self._request, self.round)

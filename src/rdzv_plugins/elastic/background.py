@@ -1,0 +1,29 @@
+"""Work for which the thread that finds it cannot wait: the watch's, or a proxy's."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from rdzv_plugins import errors
+
+logger = logging.getLogger(__name__)
+
+
+class Background:
+    """Call it with a task: each runs on a thread of its own. An outage ends a task; errors are logged. Thread-safe."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+
+    def __call__(self, task: Callable[[], object]) -> None:
+        threading.Thread(target=self._run, args=(task,), name="rdzv-elastic", daemon=True).start()
+
+    def _run(self, task: Callable[[], object]) -> None:
+        try:
+            task()
+        except (errors.ConnectionLost, TimeoutError) as error:
+            logger.debug("in the background: %s", error)
+        except errors.RdzvError as error:
+            logger.warning("run %s: %s", self._run_id, error)

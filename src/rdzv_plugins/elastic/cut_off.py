@@ -1,0 +1,63 @@
+"""A node's proxy has lost the way to the workers' store of its round: the others hear of it, and form a new one."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from rdzv_plugins.elastic.background import Background
+from rdzv_plugins.elastic.joining import Joining
+from rdzv_plugins.elastic.myself import Myself
+from rdzv_plugins.elastic.round_store import RoundStore
+from rdzv_plugins.elastic.view import View
+
+logger = logging.getLogger(__name__)
+
+_NEWS_S = 2.0
+"""The most seconds until the end of a round is heard of, while the service answers."""
+
+
+class CutOff:
+    """What this node makes of that. Any thread."""
+
+    def __init__(
+        self, view: View, joining: Joining, myself: Myself, store: RoundStore, in_background: Background
+    ) -> None:
+        self._view, self._joining, self._self, self._store = view, joining, myself, store
+        self._in_background = in_background
+
+    @property
+    def holds(self) -> bool:
+        """Whether this node's workers have lost a store that they need, which its proxy is about to say."""
+        return self._needs_store() and self._store.is_cut_off()
+
+    def tell(self, round_: int, why: str) -> None:
+        """Tell the others that the proxy, on whose thread this is, has lost the store of ``round_`` and its workers."""
+        if round_ != self._joining.round or self._joining.must_rejoin():
+            return  # as it is to be
+        reason = f"is cut off from the workers' store: {why}"
+        if not self._needs_store():
+            logger.debug("this node, or another one, is done, and %s", reason)
+        elif self._self.say_cut_off(round_, reason):
+            self._in_background(lambda: self._report(round_, why))
+
+    def _needs_store(self) -> bool:
+        """Whether its workers still need the store: no node of the round is done, and the job has not ended."""
+        me, view, round_ = self._self.me, self._view, self._joining.round
+        return not me.leaving and round_ not in (me.done, view.finishing.round) and view.ended is None
+
+    def _report(self, round_: int, why: str) -> None:
+        """Unless the round was over before that, which this node had not heard yet."""
+        deadline = time.monotonic() + _NEWS_S
+        while time.monotonic() < deadline:
+            seen, declared = self._view.version, self._view.round
+            if declared.number > round_ or declared.state == "over":
+                if why not in declared.reason:
+                    return
+                break
+            self._view.wait(seen, deadline - time.monotonic())
+        logger.warning(
+            "this node is cut off from the workers' store of round %d: %s; its workers are stopped and join a new one",
+            round_,
+            why,
+        )

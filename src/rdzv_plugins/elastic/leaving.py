@@ -1,0 +1,118 @@
+"""How a node leaves the job: what it tells the others, and for whom it stays."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from rdzv_plugins import errors
+from rdzv_plugins.coordination import Session
+from rdzv_plugins.elastic import farewell, keys
+from rdzv_plugins.elastic.ended import raise_if_ended
+from rdzv_plugins.elastic.insisting import patience
+from rdzv_plugins.elastic.joining import Joining
+from rdzv_plugins.elastic.keys import Finishing, Member, encode
+from rdzv_plugins.elastic.link import Link
+from rdzv_plugins.elastic.myself import Myself
+from rdzv_plugins.elastic.round_store import RoundStore
+from rdzv_plugins.elastic.view import View
+from rdzv_plugins.interfaces import Outcome, Request
+from rdzv_plugins.rounds.ends import to_json
+
+logger = logging.getLogger(__name__)
+
+_BEFORE_WORKERS_S = 2.0
+"""The most seconds that telling the others may take of those in which workers have to end."""
+
+
+class Leaving:
+    """One thread calls it; ``end`` any."""
+
+    def __init__(
+        self,
+        request: Request,
+        linger: float,
+        view: View,
+        link: Link,
+        myself: Myself,
+        joining: Joining,
+        store: RoundStore,
+    ) -> None:
+        self._request, self._linger, self._view, self._link = request, linger, view, link
+        self._self, self._joining, self._store = myself, joining, store
+
+    def end(self, outcome: Outcome) -> None:
+        """End the job for all nodes, unless it has ended already."""
+        session = self._link.session
+        if session is not None:
+            session.create(keys.END, to_json(outcome).encode(), timeout=patience(session))
+
+    def note(self, reason: str) -> None:
+        """This node is about to stop its workers and go: theirs will fail, and that is not their fault."""
+        self._self.say_once(_BEFORE_WORKERS_S, leaving="lost", reason=reason)
+
+    def stay(self) -> None:
+        """See ``PeerAware``. Those who serve nothing return at once."""
+        if not (self._link.hosts_service or self._serves_others()):
+            return
+        try:
+            while (session := self._link.wait_session()) is not None:
+                self._say(session, Outcome("done"))
+                farewell.stay(session, self._self.me.node_id, self._needed_by, lambda: self._goes_on(session))
+                if session is self._link.session:
+                    return
+        except (errors.ConnectionLost, TimeoutError) as error:
+            logger.debug("could not wait for the other nodes: %s", error)
+
+    def leave(self, outcome: Outcome) -> None:
+        """Tell the others. Who serves something stays until they have left, at most ``linger`` seconds."""
+        session = self._link.session
+        if session is None:
+            return
+        try:
+            ends_all = self._link.hosts_service and self._link.places is None  # else another place serves from now on
+            if outcome.end == "failed" or (outcome.end == "lost" and ends_all):
+                self.end(outcome)
+            self._say(session, outcome)
+            if outcome.end == "lost":
+                self._wait_declared()
+            done = outcome.end == "done"
+            if (self._link.hosts_service and (done or ends_all)) or (done and self._serves_others()):
+                farewell.wait_until_alone(session, self._self.me, self._linger)
+        except (errors.ConnectionLost, TimeoutError) as error:
+            logger.debug("could not tell the other nodes how this one ended: %s", error)
+
+    def _say(self, session: Session, outcome: Outcome) -> None:
+        if self._self.me.leaving == outcome.end:
+            return  # said already
+        if outcome.end == "done" and self._joining.round:
+            finishing = Finishing(self._joining.round, self._self.me.name)
+            session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
+        quick = outcome.end == "lost"  # nobody waits for a word of that
+        self._self.say_once(
+            _BEFORE_WORKERS_S if quick else patience(session), leaving=outcome.end, reason=outcome.reason
+        )
+
+    def _wait_declared(self) -> None:
+        """Who leads declares the round over before it goes: its successor would see only that it has gone, not why."""
+        deadline = time.monotonic() + _BEFORE_WORKERS_S
+        while self._link.leads and time.monotonic() < deadline:
+            seen, declared = self._view.version, self._view.round
+            if declared.number != self._joining.round or declared.state == "over":
+                return
+            self._view.wait(seen, deadline - time.monotonic())
+
+    def _needed_by(self, other: Member) -> bool:
+        """Who serves the endpoint is needed by all, who serves a round by its nodes."""
+        return farewell.works(other) and (self._link.hosts_service or other.reached == self._joining.round)
+
+    def _goes_on(self, session: Session | None) -> bool:
+        """While this node stays: it is of use as long as its session lives. Raises the reason if the job has failed."""
+        raise_if_ended(self._view, None, self._request)
+        over = self._view.round.number > self._joining.round  # then only the endpoint is needed
+        return session is not None and session is self._link.session and (self._link.hosts_service or not over)
+
+    def _serves_others(self) -> bool:
+        """The workers' store, or the proxies of other nodes."""
+        place = self._joining.place
+        return place is not None and place.world > 1 and (place.rank == 0 or self._store.is_parent)

@@ -1,0 +1,77 @@
+"""A worker has failed here: is it because a node was lost?"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from rdzv_plugins.elastic.cut_off import CutOff
+from rdzv_plugins.elastic.ended import raise_if_ended
+from rdzv_plugins.elastic.joining import Joining
+from rdzv_plugins.elastic.link import Link
+from rdzv_plugins.elastic.myself import Myself
+from rdzv_plugins.elastic.view import View
+from rdzv_plugins.interfaces import Request
+
+logger = logging.getLogger(__name__)
+
+_NEWS_S = 2.0
+"""The most seconds until the end of a round is heard of, while the service answers."""
+
+
+class Losses:
+    """Asks every node of this node's round for a sign of life. One thread calls it."""
+
+    def __init__(
+        self, request: Request, ttl: float, view: View, link: Link, myself: Myself, joining: Joining, cut_off: CutOff
+    ) -> None:
+        self._request, self._ttl, self._view, self._link = request, ttl, view, link
+        self._self, self._joining, self._cut_off = myself, joining, cut_off
+
+    def peer_lost(self) -> bool:
+        """Wait for the answer, at most twice the time to live.
+
+        Who does not give a sign of life is lost when its session ends. That is within its time to live; twice, for a
+        service that elects a new leader of its own in between. While the service does not answer nobody can say: then
+        it is asked again, until the outage has lasted too long.
+        """
+        if self._joining.place is None or self._joining.place.world == 1:
+            return False
+        while (lost := self._ask_all()) is None:
+            logger.info("a worker has failed, and the rendezvous does not answer: waiting to hear why")
+        return lost
+
+    def _ask_all(self) -> bool | None:
+        """Has a node been lost? None: the service has not answered, or does not know what it was asked any more."""
+        self._wait_confirmed()
+        session = self._link.session
+        deadline = time.monotonic() + 2 * (session.ttl if session is not None else self._ttl) + 1
+        asked = self._view.probe.number + 1
+        if not self._joining.must_rejoin():  # else this is an answer, and another session's nodes are not to be asked
+            self._self.say_once(deadline - time.monotonic(), probe=asked)
+        while True:
+            seen = self._view.version
+            self._raise_if_ended()
+            if self._joining.must_rejoin():
+                return self._view.round.cause != "asked" or self._link.opened != self._joining.opened
+            if self._joining.is_unconfirmed or self._link.session not in (session, None):
+                return None
+            probe = self._view.probe
+            answered = probe.answered and probe.number >= asked
+            if answered or time.monotonic() >= deadline:
+                if not answered and self._link.is_out:
+                    return None
+                return self._cut_off.holds
+            self._view.wait(seen, deadline - time.monotonic())
+
+    def _wait_confirmed(self) -> None:
+        """A service without memory knows nobody of the round before all have come back to it."""
+        while True:
+            seen = self._view.version
+            self._raise_if_ended()
+            if not self._joining.is_unconfirmed or self._joining.must_rejoin():
+                return
+            self._view.wait(seen, _NEWS_S)
+
+    def _raise_if_ended(self) -> None:
+        raise_if_ended(self._view, self._link.problem, self._request)
