@@ -70,6 +70,8 @@ class Checker:
         self._cuts: dict[str, list[tuple[float, float]]] = {}
         self.excused: set[str] = set()
         """Worlds of which such a step came to its end."""
+        self.agents: set[str] = set()
+        """Tokens of those that have had a worker."""
         self.violations: list[Violation] = []
         self.worlds: dict[str, World] = {}
         self.worked = 0
@@ -123,6 +125,7 @@ class Checker:
     def _joined(self, record: Record) -> None:
         world = self.worlds.setdefault(record["id"], World(record["id"]))
         rank, size = record["rank"], record["size"]
+        self.agents.add(record["agent"])
         world.sizes.add(size)
         if "rdzv_round" in record:
             world.rounds.add(str(record["rdzv_round"]))

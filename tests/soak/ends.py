@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from soak.diary import Diary
 from soak.expectations import Promises, codes_of, documented_end
@@ -49,6 +49,14 @@ class Ends:
             self.over_since = self.over_since or time.monotonic()
         else:
             self.to_replace.add(node.name)
+
+    def waits_for(self, agents: Iterable[AgentProcess], workers: Collection[str]) -> bool:
+        """One of ``agents`` belongs to the job that ends as documented, and so has to end, too.
+
+        ``workers`` are the tokens of agents that have had a worker. One that was started just before the job ended may
+        have had none: it has met nobody of that job, waits for who serves next, and is no part of its end.
+        """
+        return any(agent.started < self.over_since and agent.token in workers for agent in agents)
 
     def accuse_nodes(self) -> None:
         """The job goes on without those that must not have ended."""

@@ -345,7 +345,7 @@ class Soak:
         if self._ends.over_since:
             late = time.monotonic() > self._ends.over_since + self._others_limit()
             agents = [node.agent for node in self.job.nodes.values() if node.up and node.agent]
-            if not late and any(agent.started < self._ends.over_since for agent in agents):
+            if not late and self._ends.waits_for(agents, self.checker.agents):
                 return
             self.tally.jobs["ended as documented"] += 1
             self.note("the job has ended, as documented")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -12,11 +13,14 @@ from kits.hosts.hosts import Host, Lan
 
 from rdzv_plugins.testing.agents.processes import marked
 from soak import soak as module
+from soak.diary import Diary
+from soak.ends import Ends
 from soak.expectations import Promises
-from soak.job import Job, Node, temporary_files
+from soak.job import AgentProcess, Job, Node, temporary_files
 from soak.schedule import Burst, Fault
 from soak.service import Service
 from soak.soak import Soak
+from soak.tally import Tally
 from soak.transcripts import Transcripts
 
 KILL = Fault("kill_agent", "here")
@@ -77,6 +81,20 @@ def test_job_that_ends(tmp_path: Path) -> None:
     soak = watched(tmp_path, "ends", KILL, pause=60)
     assert set(found(soak)) == {"job_ended"}
     assert "68" in soak.tally.violations[0].text
+
+
+def test_newcomer_to_a_job_that_ends_as_documented_is_not_waited_for() -> None:
+    """It has met nobody of that job: with whoever serves the endpoint next it would count rounds from 1 again."""
+    promises = Promises(ttl=1, reach_timeout=1, outage=60, slack=1, torch=False, serving="node0")
+    ends = Ends(promises, cast(Diary, SimpleNamespace(note=print, event=lambda *_, **__: None)), Tally([]))
+    (gone, member, newcomer) = (
+        cast(AgentProcess, SimpleNamespace(node=name, token=name, started=0.0, code=76, sent=[], pid=1))
+        for name in ("node1", "node2", "node3")
+    )
+    ends.judge(cast(Node, SimpleNamespace(name="node1")), gone, [Fault("term_agent", "node0")])
+    workers = {"node0", "node1", "node2"}
+    assert ends.waits_for([member, newcomer], workers)
+    assert not ends.waits_for([newcomer], workers)
 
 
 def test_job_that_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
