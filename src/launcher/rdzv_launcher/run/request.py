@@ -243,8 +243,8 @@ def _with_master_port(request: Request, args: argparse.Namespace) -> Request:
     """--master-port alone, where a plug-in knows the machine: its own choice of a port has not been asked for."""
     if args.master_port is None or args.master_addr or args.rdzv_endpoint or "endpoint" not in request.given:
         return request
-    host = parse_endpoint(request.endpoint, args.master_port).host
-    return dataclasses.replace(request, endpoint=str(Endpoint(host, args.master_port)))
+    hosts = [parse_endpoint(each, args.master_port).host for each in request.endpoint.split(",")]
+    return dataclasses.replace(request, endpoint=",".join(str(Endpoint(host, args.master_port)) for host in hosts))
 
 
 def _bracketed(address: str) -> str:
