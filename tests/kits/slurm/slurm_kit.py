@@ -47,7 +47,8 @@ SchedulerParameters=sched_interval=1,sched_min_interval=0,bf_interval=1,batch_sc
 SlurmdParameters=config_overrides
 GresTypes=gpu
 ReturnToService=2
-SlurmdTimeout=10
+# a busy machine takes no node down: tests say so, as an administrator does
+SlurmdTimeout=300
 KillWait=5
 MailProg=/bin/true
 NodeName={",".join(NODES)} CPUs=16 Gres=gpu:{len(GPUS)} State=UNKNOWN
@@ -102,6 +103,10 @@ class Slurm:
         daemon = self._daemons.pop(node)
         daemon.kill()
         daemon.wait(PATIENCE_S)
+
+    def set_down(self, node: str) -> None:
+        """As an administrator, or a check of the node's health, does it; a node that is lost is noticed by that, too."""
+        self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
 
     def recover(self) -> None:
         """No job is left, and all nodes are there again."""
