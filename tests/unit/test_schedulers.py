@@ -105,7 +105,7 @@ RESOLVED = {
     "mpirun of Open MPI 4": (
         of.MPIRUN_4,
         [],
-        {"max_nodes": 2, "node_rank": 1, "run_id": "mpirun-1531576320-10.96.0.1"},
+        {"max_nodes": 2, "node_rank": 1, "run_id": "mpirun-613089280-10.96.0.1"},
     ),
     "prterun": (of.PRTERUN, ["--nnodes=2"], {"node_rank": 1, "run_id": "mpirun-head-node-12345"}),
     "prterun does not say how many": (of.PRTERUN, [], LOCAL),

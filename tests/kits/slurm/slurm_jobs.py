@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kits.launcher.harness import Agent, Cluster, wait_until
-from kits.slurm.slurm_kit import PATIENCE_S, Slurm
+from kits.slurm.slurm_kit import LOGIN, PATIENCE_S, Slurm
 
 _OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
@@ -68,10 +68,12 @@ class User:
 
     def srun(self, *command: object, **env: str) -> Agent:
         """``srun`` with these options and that command, in the foreground."""
-        directory = self.cluster.directory
-        return self.cluster.start(
-            [str(shutil.which("srun")), *command], before=self.slurm.login(directory), **self.slurm.env | env
-        )
+        return self.start(LOGIN, "srun", *command, **env)
+
+    def start(self, host: str, program: str, *arguments: object, **env: str) -> Agent:
+        """A program on a host of the cluster, in the foreground."""
+        before = self.slurm.enter(host, self.cluster.directory)
+        return self.cluster.start([str(shutil.which(program)), *arguments], before=before, **self.slurm.env | env)
 
     def sbatch(self, script: Path | str, *arguments: object, options: Sequence[str] = (), **env: str) -> BatchJob:
         """A script, or the text of one, and its arguments."""

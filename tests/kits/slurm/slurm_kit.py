@@ -105,7 +105,7 @@ class Slurm:
         daemon.wait(PATIENCE_S)
 
     def set_down(self, node: str) -> None:
-        """As an administrator, or a check of the node's health, does it; a node that is lost is noticed by that, too."""
+        """As an administrator does it, or a check of the node's health; of a node that is lost, Slurm then knows."""
         self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
 
     def recover(self) -> None:
@@ -134,14 +134,14 @@ class Slurm:
         found = self.run("sinfo", "--noheader", "--Node", "--format=%N %T", check=False)
         return dict(line.split() for line in found.splitlines())
 
-    def login(self, directory: Path) -> list[str]:
-        """What to put in front of a command that is to run in that directory."""
-        return self._hosts[LOGIN].enter(directory)
+    def enter(self, host: str, directory: Path) -> list[str]:
+        """What to put in front of a command that is to run there, in that directory."""
+        return self._hosts[host].enter(directory)
 
     def run(self, *command: object, check: bool = True, directory: Path | None = None, **env: str) -> str:
         """What a command prints."""
         done = subprocess.run(
-            [*self.login(directory or self.folder), *map(str, command)],
+            [*self.enter(LOGIN, directory or self.folder), *map(str, command)],
             capture_output=True,
             text=True,
             env=clean_environment() | self.env | env,
