@@ -50,7 +50,7 @@ for each; do
       "the tests of examples/rdzv-redis cannot run" ;;
     slurm) install Slurm "slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge" \
       "slurmctld:slurmctld.service slurmd:slurmd.service munge:munge.service" "its tests are skipped" ;;
-    openmpi) install "Open MPI" "mpirun:openmpi-bin" "" "its tests are skipped" ;;
+    openmpi) install "Open MPI 4" "orted:openmpi-bin" "" "its tests are skipped" ;;
     *) echo "usage: $0 etcd|redis|slurm|openmpi ..." >&2; exit 2 ;;
   esac
 done

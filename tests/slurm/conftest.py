@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kits.hosts.hosts import Lan, why_not
+from kits.hosts.hosts import Lan, require
 from kits.launcher.harness import new_cluster
 from kits.slurm.slurm_jobs import User
 from kits.slurm.slurm_kit import PROGRAMS, Slurm
@@ -16,14 +16,12 @@ from kits.slurm.slurm_kit import PROGRAMS, Slurm
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """One cluster for all tests."""
+    require(tmp_path_factory.mktemp("namespaces"))
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
-    reason = why_not(tmp_path_factory.mktemp("namespaces"))
+    if missing and os.environ.get("CI") == "true":
+        pytest.fail(f"CI has to run the tests with Slurm, and has no {' '.join(missing)}")
     if missing:
-        reason = f"no {' '.join(missing)}: apt-get install slurmctld slurmd slurm-client munge util-linux"
-    if reason and os.environ.get("CI") == "true":
-        pytest.fail(f"CI has to run the tests with Slurm: {reason}")
-    if reason:
-        pytest.skip(reason)
+        pytest.skip(f"no {' '.join(missing)}: apt-get install slurmctld slurmd slurm-client munge util-linux")
     folder = Path(tempfile.mkdtemp(prefix="rdzv-slurm-"))  # the path of a socket has to be short
     (folder / "etc").mkdir()
     cluster = Slurm(folder, Lan(folder / "etc"))

@@ -130,7 +130,7 @@ RESOLVED = {
     "Kubeflow Trainer": (
         of.TRAINER,
         [],
-        {"max_nodes": 2, "node_rank": 1, "endpoint": "bert-node-0-0.bert:29400", "run_id": "none", "nproc_per_node": 4},
+        {"max_nodes": 2, "node_rank": 1, "endpoint": "bert-node-0-0.bert:29500", "run_id": "none", "nproc_per_node": 4},
     ),
     "a JobSet": (of.JOBSET, ["--nnodes=4"], {"node_rank": 3, "run_id": "pytorch-workers-0", "max_nodes": 4}),
     "Indexed Jobs are not one training": (of.JOBSET, [], LOCAL),

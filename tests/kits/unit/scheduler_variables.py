@@ -105,7 +105,8 @@ PYTORCHJOB = {
     "WORLD_SIZE": "3",
     "RANK": "1",
 }
-# https://www.kubeflow.org/docs/components/trainer: torchrun's own variables
+# https://www.kubeflow.org/docs/components/trainer: torchrun's own variables; their values: github.com/kubeflow/trainer,
+# pkg/runtime/framework/plugins/torch/torch.go and pkg/constants/constants.go
 TRAINER = {
     "KUBERNETES_SERVICE_HOST": "10.0.0.1",
     "HOSTNAME": "bert-node-0-1",
@@ -114,7 +115,7 @@ TRAINER = {
     "PET_NPROC_PER_NODE": "4",
     "PET_NODE_RANK": "1",
     "PET_MASTER_ADDR": "bert-node-0-0.bert",
-    "PET_MASTER_PORT": "29400",
+    "PET_MASTER_PORT": "29500",
 }
 
 # https://kubernetes.io/docs/concepts/workloads/controllers/job, Completion mode; https://jobset.sigs.k8s.io/docs/concepts

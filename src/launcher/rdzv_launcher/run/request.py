@@ -228,7 +228,14 @@ def _endpoint(args: argparse.Namespace, meets_at: str) -> str:
 
 
 def _refuse_master(args: argparse.Namespace) -> None:
-    """--master-addr and --master-port name one machine, which several endpoints contradict."""
+    """--master-addr and --master-port name one machine, which several endpoints contradict, unless it is the first.
+
+    Kubeflow Trainer sets the variables of both for all nodes, and lets nobody leave them out.
+    """
+    if args.master_addr and args.master_port is not None:
+        first = parse_endpoint(args.rdzv_endpoint.partition(",")[0], args.master_port)
+        if first == parse_endpoint(_bracketed(args.master_addr), args.master_port, what="--master-addr"):
+            return
     given = {"--master-addr": args.master_addr, "--master-port": args.master_port}
     flags = " and ".join(f"{flag}={value}" for flag, value in given.items() if value not in (None, ""))
     if flags:
