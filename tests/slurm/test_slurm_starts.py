@@ -62,6 +62,13 @@ def test_a_contradiction_is_refused_by_name(user: User) -> None:
     assert "error: --node-rank=5 contradicts SLURM_STEP_NUM_NODES=2: node ranks go from 0 to 1" in step.text
 
 
+def test_a_grace_that_slurm_does_not_give_gets_a_warning(user: User) -> None:
+    """KillWait is 5 s here."""
+    step = user.srun("--nodes=1", "rdzv-run", "--preempt-grace=60", user.script("asked.py"))
+    assert step.wait() == 0, step.text
+    assert re.search(r"--preempt-grace=60 is longer than what the scheduler gives \(KillWait in \S+=5\)", step.text)
+
+
 def test_in_the_script_of_a_job_a_launch_stays_on_its_machine(user: User) -> None:
     job = user.sbatch(f"rdzv-run {user.script('asked.py')} SLURM_JOB_NUM_NODES", options=["--nodes=3"])
     assert job.wait() == ("COMPLETED", 0), job.text
@@ -111,3 +118,14 @@ def test_components_of_a_heterogeneous_job_are_one_training(user: User) -> None:
 def test_variables_of_the_fixtures_are_those_of_slurm(user: User, options: list[str], shown: dict[str, str]) -> None:
     found = user.slurm.run("srun", *options, "env")
     assert not {name for name in shown if not re.search(f"^{name}=.", found, re.MULTILINE)}
+
+
+def test_variables_of_the_fixtures_are_those_of_slurm_in_its_jobs(user: User) -> None:
+    """Of an array, and of a step over the components of a heterogeneous job."""
+    array = user.element(user.sbatch("srun env", options=["--array=2"]), 2)
+    het = user.sbatch("srun --het-group=0,1 env", options=["--nodes=1", "--gpus-per-node=1", ":", "--nodes=2"])
+    for job, shown in ((array, of.SBATCH_ARRAY), (het, of.SRUN_HET)):
+        assert job.wait() == ("COMPLETED", 0), job.text
+        only_of_gpus, only_after_a_requeue = "SLURM_GPUS_ON_NODE", "SLURM_RESTART_COUNT"
+        names = shown.keys() - ({only_of_gpus, only_after_a_requeue} if job is array else set())
+        assert not {name for name in names if not re.search(f"^{name}=.", job.text, re.MULTILINE)}
