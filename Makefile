@@ -1,6 +1,7 @@
 # The only commands a newcomer needs. Each sets up what it needs; a second run is quick.
 #   make demo    train a real network on two nodes, kill a worker, then a node, see it resume
 #   make test    all tests (make test ARGS="-k static" for some)
+#   make test-slurm  those with a real Slurm and real mpiruns, which it installs on Debian and Ubuntu
 #   make lint    formatting, types, layers
 #   make docs    the site, from docs/ and the docstrings: build/site/index.html
 #   make bench   every benchmark, each beside torch's own in the same run; the page is build/bench/report.html
@@ -18,7 +19,7 @@ STAMP := $(VENV)/.installed
 NATIVE := build/native/.built
 NATIVE_SOURCES := CMakeLists.txt $(wildcard native/*.txt native/src/* native/include/rdzv/* native/bindings/* native/bench/*)
 
-.PHONY: demo test lint docs wheels release bench soak native sanitize sanitize-address sanitize-thread fuzz clean setup
+.PHONY: demo test test-slurm lint docs wheels release bench soak native sanitize sanitize-address sanitize-thread fuzz clean setup
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -52,11 +53,16 @@ TESTERS ?= 6
 # kept bytecode: else each of some thousand processes compiles our modules again
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(NATIVE)
-	@tests/install.sh etcd redis
+	@tests/install.sh etcd redis slurm openmpi
 	@echo "running the tests, $(TESTERS) at a time: up to half an hour with two processors ..."
 	@# what takes minutes first (tests/conftest.py), then the folders in their order: many of the last ones are quick, so
 	@# that all processes end at about the same time
 	@$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder --ignore=tests/native $(ARGS)
+
+# a real Slurm and real mpiruns, alone; `test` has them, too
+test-slurm: $(NATIVE)
+	@tests/install.sh slurm openmpi
+	@$(BIN)/python -m pytest -n 3 --dist loadfile tests/slurm $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff format --check .

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# install.sh etcd|redis ...: the tests start real services. This installs them where that is possible without asking
-# anybody: as root, with apt-get. Else it says what to install and ends well: `make test` goes on without these tests.
+# install.sh etcd|redis|slurm|openmpi ...: the tests start real services. This installs them where that is possible
+# without asking anybody: as root, with apt-get. Else it says what to install and ends well: `make test` goes on without
+# these tests.
 set -euo pipefail
 
 wanted() { # Debian's packages of those programs of $1 that are not there
@@ -10,8 +11,8 @@ wanted() { # Debian's packages of those programs of $1 that are not there
   done
 }
 
-install() { # NAME, "PROGRAM:PACKAGE ...", the unit of its service, what happens without it
-  local name=$1 programs=$2 unit=$3 without=$4 packages advice policy output
+install() { # NAME, "PROGRAM:PACKAGE ...", its services as "PACKAGE:UNIT ...", what happens without it
+  local name=$1 programs=$2 units=$3 without=$4 packages advice policy output unit
   mapfile -t packages < <(wanted "$programs")
   ((${#packages[@]})) || return 0
   advice="Debian and Ubuntu: apt-get install ${packages[*]}; elsewhere: put ${programs//:+([^ ])/} on PATH"
@@ -34,17 +35,22 @@ install() { # NAME, "PROGRAM:PACKAGE ...", the unit of its service, what happens
     apt-get -qq install --yes --no-install-recommends "${packages[@]}" 2>&1)" || [[ -n "$(wanted "$programs")" ]]; then
     echo "${output##*$'\n'}" >&2
     echo "tests: $name could not be installed, so $without. To run them: $advice" >&2
-  elif [[ -d /run/systemd/system && " ${packages[*]} " == *-server* ]]; then
-    systemctl disable --quiet "$unit" || true # or the machine would start it with itself
+  elif [[ -d /run/systemd/system ]]; then
+    for unit in $units; do # of what was not there before; or the machine would start it with itself
+      [[ " ${packages[*]} " != *" ${unit%%:*} "* ]] || systemctl disable --quiet "${unit#*:}" || true
+    done
   fi
 }
 
 shopt -s extglob
 for each; do
   case $each in
-    etcd) install etcd "etcd:etcd-server etcdctl:etcd-client" etcd.service "its tests are skipped" ;;
-    redis) install Redis "redis-server:redis-server redis-cli:redis-tools" redis-server.service \
+    etcd) install etcd "etcd:etcd-server etcdctl:etcd-client" etcd-server:etcd.service "its tests are skipped" ;;
+    redis) install Redis "redis-server:redis-server redis-cli:redis-tools" redis-server:redis-server.service \
       "the tests of examples/rdzv-redis cannot run" ;;
-    *) echo "usage: $0 etcd|redis ..." >&2; exit 2 ;;
+    slurm) install Slurm "slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge" \
+      "slurmctld:slurmctld.service slurmd:slurmd.service munge:munge.service" "its tests are skipped" ;;
+    openmpi) install "Open MPI 4" "orted:openmpi-bin" "" "its tests are skipped" ;;
+    *) echo "usage: $0 etcd|redis|slurm|openmpi ..." >&2; exit 2 ;;
   esac
 done

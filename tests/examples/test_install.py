@@ -16,13 +16,20 @@ NEEDED = ("bash", "env", "rm", "chmod", "sh")
 
 class Service(NamedTuple):
     name: str
-    server: str
-    client: str
-    packages: tuple[str, str]
+    programs: tuple[str, ...]
+    packages: tuple[str, ...]
+    """Of each program."""
 
 
-ETCD = Service("etcd", "etcd", "etcdctl", ("etcd-server", "etcd-client"))
-REDIS = Service("redis", "redis-server", "redis-cli", ("redis-server", "redis-tools"))
+ETCD = Service("etcd", ("etcd", "etcdctl"), ("etcd-server", "etcd-client"))
+REDIS = Service("redis", ("redis-server", "redis-cli"), ("redis-server", "redis-tools"))
+SLURM = Service(
+    "slurm",
+    ("slurmctld", "slurmd", "srun", "munged"),
+    ("slurmctld", "slurmd", "slurm-client", "munge"),
+)
+OPENMPI = Service("openmpi", ("orted",), ("openmpi-bin",))
+SERVICES = [ETCD, REDIS, SLURM, OPENMPI]
 
 
 class Machine:
@@ -57,19 +64,19 @@ class Machine:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
-@pytest.fixture(params=[ETCD, REDIS], ids=lambda service: service.name)
+@pytest.fixture(params=SERVICES, ids=lambda service: service.name)
 def service(request: pytest.FixtureRequest) -> Service:
     return request.param
 
 
 def test_nothing_where_it_is(tmp_path: Path, service: Service) -> None:
-    machine = Machine(tmp_path, service, service.server, service.client).with_apt()
+    machine = Machine(tmp_path, service, *service.programs).with_apt()
     done = machine.run()
     assert (done.returncode, done.stdout, done.stderr, machine.calls()) == (0, "", "", [])
 
 
 def test_as_root_it_is_installed_and_no_service_starts(tmp_path: Path, service: Service) -> None:
-    machine = Machine(tmp_path, service).with_apt(service.server, service.client)
+    machine = Machine(tmp_path, service).with_apt(*service.programs)
     done = machine.run()
     assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
     assert machine.calls() == [
@@ -79,10 +86,15 @@ def test_as_root_it_is_installed_and_no_service_starts(tmp_path: Path, service: 
     assert not machine.policy.exists()
 
 
-@pytest.mark.parametrize("missing", [0, 1])
+@pytest.mark.parametrize(
+    ("service", "missing"),
+    [(each, number) for each in SERVICES for number in range(len(each.programs))],
+    ids=lambda each: getattr(each, "name", str(each)),
+)
 def test_only_what_is_missing_and_a_policy_of_the_machine_stays(tmp_path: Path, service: Service, missing: int) -> None:
-    programs = [service.server, service.client]
-    machine = Machine(tmp_path, service, programs[1 - missing]).with_apt(programs[missing])
+    absent = service.programs[missing]
+    there = [each for each in service.programs if each != absent]
+    machine = Machine(tmp_path, service, *there).with_apt(absent)
     machine.policy.write_text("#!/bin/sh\nexit 7\n")
     machine.policy.chmod(0o755)
     assert machine.run().returncode == 0
@@ -95,11 +107,11 @@ def test_only_what_is_missing_and_a_policy_of_the_machine_stays(tmp_path: Path, 
 def test_where_it_may_not_it_says_what_to_install(tmp_path: Path, service: Service, apt: bool) -> None:
     machine = Machine(tmp_path, service, uid=1000 if apt else 0)
     if apt:
-        machine.with_apt(service.server, service.client)
+        machine.with_apt(*service.programs)
     done = machine.run()
     assert (done.returncode, done.stderr.count("\n"), machine.calls()) == (0, 1, [])
     assert f"apt-get install {' '.join(service.packages)};" in done.stderr
-    assert done.stderr.endswith(f"put {service.server} {service.client} on PATH\n")
+    assert done.stderr.endswith(f"put {' '.join(service.programs)} on PATH\n")
 
 
 @pytest.mark.parametrize("code", [0, 100])

@@ -8,8 +8,20 @@ import re
 
 import pytest
 import yaml
+from kits.examples import schemas
 from kits.examples.guides import HOW_TO
-from kits.examples.manifests import ETCD, FOLDER, Manifest, container_of, documents, everything, one, pod_of
+from kits.examples.manifests import (
+    ETCD,
+    FOLDER,
+    Manifest,
+    container_of,
+    documents,
+    everything,
+    job_of,
+    of_trainer,
+    one,
+    pod_of,
+)
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
 from rdzv_launcher.run.command_line.parser import build_parser
@@ -17,8 +29,10 @@ from rdzv_launcher.run.command_line.parsing import parse_arguments
 from rdzv_plugins import errors
 from rdzv_plugins.schedulers.grace import GRACE
 
-JOBS = [manifest for _, manifest in everything() if manifest["kind"] == "Job"]
-WITH_PODS = [manifest for _, manifest in everything() if manifest["kind"] in ("Job", "StatefulSet")]
+AT_ETCD = [manifest for _, manifest in everything() if manifest["kind"] == "Job"]
+AT_PODS = [one("jobset.yaml", "JobSet"), of_trainer()]
+JOBS = AT_ETCD + AT_PODS
+WITH_PODS = [*JOBS, one("etcd.yaml", "StatefulSet")]
 
 
 def name_of(manifest: Manifest) -> str:
@@ -40,6 +54,8 @@ def test_files_are_manifests() -> None:
         "etcd.yaml": ["Service", "StatefulSet", "PodDisruptionBudget"],
         "job.yaml": ["PersistentVolumeClaim", "Job"],
         "job-pet.yaml": ["Job"],
+        "jobset.yaml": ["JobSet"],
+        "trainjob.yaml": ["TrainingRuntime", "TrainJob"],
     }
     versions = {manifest["kind"]: manifest["apiVersion"] for _, manifest in everything()}
     assert versions == {
@@ -48,7 +64,33 @@ def test_files_are_manifests() -> None:
         "StatefulSet": "apps/v1",
         "PodDisruptionBudget": "policy/v1",
         "Job": "batch/v1",
+        "JobSet": "jobset.x-k8s.io/v1alpha2",
+        "TrainingRuntime": "trainer.kubeflow.org/v1alpha1",
+        "TrainJob": "trainer.kubeflow.org/v1alpha1",
     }
+
+
+@pytest.mark.parametrize(
+    "manifest", [each for _, each in everything()], ids=lambda each: f"{each['kind']}-{name_of(each)}"
+)
+def test_manifests_are_as_their_schemas_have_them(manifest: Manifest) -> None:
+    schemas.check(manifest)
+
+
+def test_what_a_schema_does_not_have_is_found() -> None:
+    """In the deepest place: the pods of a JobSet in a runtime."""
+    wrong = of_trainer()
+    container_of(wrong)["livenessProbes"] = container_of(wrong).pop("livenessProbe")
+    with pytest.raises(ValueError, match=r"not in the schema: .*containers\[0\]\.livenessProbes"):
+        schemas.check(wrong)
+    wrong = of_trainer()
+    pod_of(wrong)["terminationGracePeriodSeconds"] = "60"
+    with pytest.raises(ValueError, match="terminationGracePeriodSeconds"):
+        schemas.check(wrong)
+    wrong = one("trainjob.yaml", "TrainJob")
+    del wrong["spec"]["runtimeRef"]["name"]
+    with pytest.raises(ValueError, match="name"):
+        schemas.check(wrong)
 
 
 def test_names_and_labels_of_etcd_meet() -> None:
@@ -103,7 +145,7 @@ def test_what_is_mounted_is_there(manifest: Manifest) -> None:
 @pytest.mark.parametrize("job", JOBS, ids=name_of)
 def test_a_job_has_a_pod_for_each_node(job: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     low, _, high = arguments_of(job, monkeypatch).nnodes.partition(":")
-    spec = job["spec"]
+    spec = job_of(job)["spec"]
     assert spec["completionMode"] == "Indexed"
     assert spec["completions"] == spec["parallelism"] == int(high or low)
     for rule in spec.get("successPolicy", {}).get("rules", ()):
@@ -111,7 +153,7 @@ def test_a_job_has_a_pod_for_each_node(job: Manifest, monkeypatch: pytest.Monkey
     assert not high or "successPolicy" in spec
 
 
-@pytest.mark.parametrize("job", JOBS, ids=name_of)
+@pytest.mark.parametrize("job", AT_ETCD, ids=name_of)
 def test_a_job_meets_at_etcd(job: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = arguments_of(job, monkeypatch)
     assert (arguments.rdzv_backend, arguments.rdzv_endpoint) == ("etcd", ETCD)
@@ -121,7 +163,7 @@ def test_a_job_meets_at_etcd(job: Manifest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("job", JOBS, ids=name_of)
 def test_a_job_knows_what_is_worth_another_try(job: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pod_of(job)["restartPolicy"] == "Never"  # the policies below want it
-    disrupted, preempted, hopeless = job["spec"]["podFailurePolicy"]["rules"]
+    disrupted, preempted, hopeless = job_of(job)["spec"]["podFailurePolicy"]["rules"]
     again = {"operator": "In", "values": [errors.Preempted.exit_code]}
     assert preempted == {"action": "Ignore", "onExitCodes": again}
     assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
@@ -138,6 +180,36 @@ def test_a_job_knows_what_is_worth_another_try(job: Manifest, monkeypatch: pytes
     variables = {each["name"]: each.get("value") for each in container_of(job)["env"]}
     assert variables[GRACE] == str(given), "a pod is told what it has"
     assert given - 10 <= arguments_of(job, monkeypatch).preempt_grace < given
+
+
+@pytest.mark.parametrize("job", JOBS, ids=name_of)
+def test_probes_ask_the_agent_at_its_port(job: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = arguments_of(job, monkeypatch).health_port
+    assert port
+    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        assert container_of(job)[probe]["httpGet"] == {"path": path, "port": port}
+
+
+@pytest.mark.parametrize("job", AT_PODS, ids=name_of)
+def test_a_set_that_would_fail_again_is_not_started_again(job: Manifest) -> None:
+    spec = job["spec"]["template"]["spec"] if job["kind"] == "TrainingRuntime" else job["spec"]
+    assert spec["network"]["publishNotReadyAddresses"] is True  # nodes meet before they are ready
+    assert spec["failurePolicy"]["rules"] == [{"action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}]
+
+
+def test_the_trainjob_leaves_to_trainer_what_is_its() -> None:
+    """It refuses a TrainJob with these variables; the places begin with the master that it names."""
+    reserved = {"PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"}
+    job, runtime = one("trainjob.yaml", "TrainJob"), one("trainjob.yaml", "TrainingRuntime")
+    trainer = job["spec"]["trainer"]
+    assert not reserved & {each["name"] for each in (*trainer.get("env", ()), *container_of(runtime)["env"])}
+    assert job["spec"]["runtimeRef"] == {"apiGroup": "trainer.kubeflow.org", "kind": runtime["kind"], "name": "rdzv"}
+    assert name_of(runtime) == "rdzv"
+    assert runtime["spec"]["mlPolicy"]["numNodes"] == trainer["numNodes"]
+    assert job_of(runtime)["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    name = name_of(job)
+    places = ",".join(f"{name}-node-0-{index}.{name}:29500" for index in range(3))
+    assert f"--rdzv-endpoint={places}" in trainer["command"]
 
 
 @pytest.mark.parametrize("job", JOBS, ids=name_of)
@@ -180,7 +252,6 @@ def test_the_secret_is_the_one_that_the_command_makes() -> None:
 
 def test_the_image_copies_what_is_there() -> None:
     text = (FOLDER / "Dockerfile").read_text()
-    copied = [line.split()[1:-1] for line in text.splitlines() if line.startswith("COPY ") and "--from" not in line]
-    root = FOLDER.parents[1]
-    assert all((root / name).exists() for names in copied for name in names)
-    assert [name for names in copied for name in names if name.endswith(".py")] == ["examples/train_digits.py"]
+    copied = [name for line in text.splitlines() if line.startswith("COPY ") for name in line.split()[1:-1]]
+    assert copied == ["dist/*.whl", "examples/train_digits.py"]
+    assert (FOLDER.parents[1] / copied[1]).exists()

@@ -484,6 +484,21 @@ def test_what_a_scheduler_tells() -> None:
     assert left.value == 100
 
 
+@pytest.mark.parametrize(
+    ("conf", "told"),
+    [("ClusterName=a\n killwait = 45 # s\n", 45), ("#KillWait=45\n", 30), ("KillWait=x", 30), (None, None)],
+)
+def test_slurm_tells_how_long_it_waits_after_sigterm(tmp_path: Path, conf: str | None, told: int | None) -> None:
+    file = tmp_path / "slurm.conf"
+    if conf is not None:
+        file.write_text(conf)
+    found = told_grace({"SLURM_STEP_ID": "0", "SLURM_CONF": str(file)})
+    assert (found.value if found else None) == told
+    assert found is None or found.source == f"KillWait in {file}"
+    assert told_grace({"SLURM_STEP_ID": "0", "SLURM_CONF": str(file)}, by_sigterm=False) is None
+    assert told_grace({"SLURM_CONF": str(file)}) is None, "not in a step"
+
+
 def test_who_calls_a_launch_gets_no_alarm_afterwards_and_all_signals_back() -> None:
     before = signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGALRM)
     with given_back():

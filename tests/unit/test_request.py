@@ -53,8 +53,8 @@ REFUSED = {
     "two ports": ([*MEET, "--master-addr=10.0.0.1", "--master-port=1"], "contradicts .* --master-port=1"),
     "endpoint and another port": ([*MEET, "--master-port=1", "--node-rank=0"], "contradicts --master-port=1"),
     "several endpoints and one address": (
-        ["--nnodes=3", "--rdzv-endpoint=a:1,b:1", "--master-addr=a", "--master-port=1"],
-        "--rdzv-endpoint=a:1,b:1 names several endpoints, which --master-addr=a and --master-port=1 contradicts",
+        ["--nnodes=3", "--rdzv-endpoint=a:1,b:1", "--master-addr=c", "--master-port=1"],
+        "--rdzv-endpoint=a:1,b:1 names several endpoints, which --master-addr=c and --master-port=1 contradicts",
     ),
     "min above max": (["--nnodes=3:2"], "minimum 3 is above the maximum 2"),
     "no nodes": (["--nnodes=0"], "at least one node"),

@@ -52,7 +52,7 @@ def launch(host: PluginHost, monkeypatch: pytest.MonkeyPatch) -> Launch:
     """On no terminal, and as the command of its container."""
     monkeypatch.setattr(slurm, "has_terminal", lambda: False)
     monkeypatch.setattr(kubeflow, "is_of_the_container", lambda: True)
-    monkeypatch.setattr(flux, "_FIRST_HOST", ("echo", "fluke0"))
+    monkeypatch.setattr(flux, "_HOSTS", ("printf", "fluke%s\\n", "0", "1", "2"))
     return Launch(host, monkeypatch)
 
 
@@ -105,7 +105,7 @@ RESOLVED = {
     "mpirun of Open MPI 4": (
         of.MPIRUN_4,
         [],
-        {"max_nodes": 2, "node_rank": 1, "run_id": "mpirun-1531576320-10.96.0.1"},
+        {"max_nodes": 2, "node_rank": 1, "run_id": "mpirun-613089280-10.96.0.1"},
     ),
     "prterun": (of.PRTERUN, ["--nnodes=2"], {"node_rank": 1, "run_id": "mpirun-head-node-12345"}),
     "prterun does not say how many": (of.PRTERUN, [], LOCAL),
@@ -130,7 +130,7 @@ RESOLVED = {
     "Kubeflow Trainer": (
         of.TRAINER,
         [],
-        {"max_nodes": 2, "node_rank": 1, "endpoint": "bert-node-0-0.bert:29400", "run_id": "none", "nproc_per_node": 4},
+        {"max_nodes": 2, "node_rank": 1, "endpoint": "bert-node-0-0.bert:29500", "run_id": "none", "nproc_per_node": 4},
     ),
     "a JobSet": (of.JOBSET, ["--nnodes=4"], {"node_rank": 3, "run_id": "pytorch-workers-0", "max_nodes": 4}),
     "Indexed Jobs are not one training": (of.JOBSET, [], LOCAL),
@@ -188,6 +188,55 @@ def test_nodes_meet_at_the_first_host_with_a_port_of_the_job(launch: Launch, cas
     endpoint = parse_endpoint(launch(variables, *["--nnodes=4"] * case.startswith(asks)).endpoint, None)
     assert endpoint.host == wanted
     assert facts.FIRST_PORT <= endpoint.port < facts.FIRST_PORT + facts.PORTS
+
+
+SLURM_THREE = of.SRUN | {
+    "SLURM_STEP_NUM_NODES": "4",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NODELIST": "node[002-005]",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x4)",
+}
+FOUR_POD_DOMAIN = "pytorch.default.svc.cluster.local"
+PLACES = {
+    "elastic": (SLURM_THREE, ["--nnodes=2:4"], "node002:24711,node003:24711,node004:24711"),
+    "spares": (SLURM_THREE, ["--nnodes=3"], "node002:24711,node003:24711,node004:24711"),
+    "tiered": (SLURM_THREE, ["--nnodes=2:4", "--rdzv-backend=tiered"], "node002:24711,node003:24711,node004:24711"),
+    "a flag wins": (SLURM_THREE, ["--nnodes=2:4", "--rdzv-endpoint=h:1"], "h:1"),
+    "a flag wins: port": (SLURM_THREE, ["--nnodes=2:4", "--master-port=9"], "node002:9,node003:9,node004:9"),
+    "no node to spare": (SLURM_THREE, [], "node002:24711"),
+    "more nodes than were started": (SLURM_THREE, ["--nnodes=4:8"], "node002:24711"),
+    "two are no majority": (of.SRUN, ["--nnodes=1:2"], "node002:24711"),
+    "two with spares": (SLURM_THREE, ["--nnodes=2"], "node002:24711"),
+    "another backend": (SLURM_THREE, ["--nnodes=2:4", "--rdzv-backend=c10d"], "node002:24711"),
+    "nodes share hosts": (
+        SLURM_THREE | {"SLURM_STEP_NODELIST": "a,a,b,c"},
+        ["--nnodes=2:4"],
+        "a:24711",
+    ),
+    "flux": (of.FLUX | {"FLUX_JOB_SIZE": "3", "FLUX_JOB_NNODES": "3"}, ["--nnodes=2:3"], "fluke0,fluke1,fluke2"),
+    "sagemaker": (of.SAGEMAKER | {"SM_HOSTS": '["a", "b", "algo-2"]'}, ["--nnodes=2:3"], "a,b,algo-2"),
+    "a pod comes again": (
+        of.JOBSET,
+        ["--nnodes=4"],
+        ",".join(f"pytorch-workers-0-{index}.{FOUR_POD_DOMAIN}" for index in range(3)),
+    ),
+    "mpirun names one": (
+        SLURM_THREE | of.MPIRUN | {"OMPI_COMM_WORLD_SIZE": "4"},
+        ["--nnodes=2:4"],
+        "node001",
+    ),
+    "an operator names one": (of.PYTORCHJOB, ["--nnodes=2:3"], "bert-master-0:23456"),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_a_job_that_can_lose_the_first_node_has_further_places_to_meet(launch: Launch, case: str) -> None:
+    """Wanted without a port: any, the same for all."""
+    variables, flags, wanted = PLACES[case]
+    found = launch(variables, "--rdzv-backend=parallel", *flags).endpoint.split(",")
+    assert len({place.rpartition(":")[2] for place in found}) == 1, found
+    hosts = [place if ":" in wanted else place.rpartition(":")[0] for place in found]
+    assert ",".join(hosts) == wanted
 
 
 def test_a_launch_that_describes_itself_is_left_alone(launch: Launch) -> None:
@@ -347,8 +396,8 @@ def test_an_inner_launcher_that_is_switched_off_gives_way_to_none(monkeypatch: p
 
 
 def test_a_first_host_of_flux_that_cannot_be_had_is_refused(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flux, "_FIRST_HOST", ("/no/such/flux", "hostlist"))
-    with pytest.raises(UsageError, match="`/no/such/flux hostlist` does not tell the first host of this job"):
+    monkeypatch.setattr(flux, "_HOSTS", ("/no/such/flux", "hostlist"))
+    with pytest.raises(UsageError, match="`/no/such/flux hostlist` does not tell the hosts of this job"):
         launch(of.FLUX)
 
 

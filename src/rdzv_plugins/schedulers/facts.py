@@ -9,6 +9,11 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+Hosts = Callable[[int], "Fact[tuple[str, ...]] | None"]
+"""The hosts of node ranks 0, 1 and so on, at most so many: all of these, or only the first where no more is known.
+
+None where not even that is. Called where an endpoint is needed, and only then. May raise ``UsageError``."""
+
 FIRST_PORT, PORTS = 20000, 10000
 """Derived ports are 20000 to 29999: below the range from which Linux takes ports for outgoing connections."""
 
@@ -34,14 +39,15 @@ class Facts:
     nodes: Fact[int] | None = None
     """On how many nodes this command was started."""
     node_rank: Fact[int] | None = None
-    first_host: Callable[[], Fact[str] | None] = lambda: None
-    """The host of node rank 0. Called where an endpoint is needed, and only then. May raise ``UsageError``."""
+    hosts: Hosts = lambda count: None
     port: Fact[int] | None = None
     run_id: Fact[str] | None = None
     run_id_lasts: bool = False
     """No later job will have this run id, so it may be used where the keys of old jobs are found."""
     workers: Fact[int] | None = None
     """The workers of this node."""
+    replaced: bool = False
+    """A node that is lost comes back, at the same name: one with as many nodes as it needs can go on without it."""
     idle: str = ""
     """Why this process is not the agent of its node, in words; empty: it is."""
 

@@ -17,7 +17,7 @@ from rdzv_plugins.schedulers.resolve import resolve
 from rdzv_plugins.schedulers.variables import Variables
 
 NAME = "flux"
-_FIRST_HOST = ("flux", "hostlist", "--expand", "--nth=0", "local")
+_HOSTS = ("flux", "hostlist", "--expand", "local")
 _TIMEOUT_S = 60
 
 
@@ -43,7 +43,7 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
         "flux run",
         nodes=nodes,
         node_rank=rank,
-        first_host=lambda: _first_host(variables),
+        hosts=lambda count: _hosts(variables, count),
         run_id=Fact(f"flux-{job.value.replace('ƒ', 'f')}", job.source),
         workers=_gpus(variables),
     )
@@ -56,17 +56,17 @@ def _gpus(variables: Variables) -> Fact[int] | None:
     return Fact(len(listed), "CUDA_VISIBLE_DEVICES") if listed else None
 
 
-def _first_host(variables: Variables) -> Fact[str]:
+def _hosts(variables: Variables, count: int) -> Fact[tuple[str, ...]]:
     import subprocess  # here: every launch loads this module
 
     try:
-        done = subprocess.run(_FIRST_HOST, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
-        host = done.stdout.strip()
-        why = "" if host else "it has printed nothing"
+        done = subprocess.run(_HOSTS, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+        hosts = tuple(done.stdout.split())
+        why = "" if hosts else "it has printed nothing"
     except subprocess.CalledProcessError as error:
         why = str(error.stderr).strip() or str(error)
     except (OSError, subprocess.TimeoutExpired) as error:
         why = str(error)
     if why:
-        raise variables.refused(f"`{' '.join(_FIRST_HOST)}` does not tell the first host of this job: {why}")
-    return Fact(host, "`flux hostlist`")
+        raise variables.refused(f"`{' '.join(_HOSTS)}` does not tell the hosts of this job: {why}")
+    return Fact(hosts[:count], "`flux hostlist`")

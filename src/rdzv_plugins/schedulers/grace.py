@@ -1,13 +1,16 @@
 """How long a scheduler waits between its signal and SIGKILL, as far as it tells a process that.
 
 Kubernetes tells a pod nothing of it: what counts is ``terminationGracePeriodSeconds``, and a manifest that sets
-TERMINATION_GRACE_PERIOD_SECONDS to the same number says so. Slurm tells when the job's time is up
-(SLURM_JOB_END_TIME, https://slurm.schedmd.com/sbatch.html); KillWait, GraceTime of a partition and the time of
-``--signal`` are in its configuration and in the job's options, and in no variable.
+TERMINATION_GRACE_PERIOD_SECONDS to the same number says so. Slurm ends a job by SIGTERM and, after KillWait, SIGKILL:
+that is in slurm.conf (https://slurm.schedmd.com/slurm.conf.html), which most nodes have as a file. slurmctld is not
+asked: thousands of tasks would do so at once. Nowhere are the GraceTime of a partition and the time of ``--signal``.
+When the job's time is up is in a variable, but not of Slurm 22.05 (SLURM_JOB_END_TIME,
+https://slurm.schedmd.com/sbatch.html).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from rdzv_plugins.schedulers.facts import Fact
@@ -15,17 +18,34 @@ from rdzv_plugins.schedulers.facts import Fact
 GRACE = "TERMINATION_GRACE_PERIOD_SECONDS"
 _END = "SLURM_JOB_END_TIME"
 _MOST_DIGITS = 12
+_SLURM_CONF = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")
+"""Where it is without SLURM_CONF: Debian's and others' packages; what slurmd keeps of one that it has no file of."""
+_KILL_WAIT_S = 30
+"""Slurm's default."""
 
 
-def told_grace(environ: Mapping[str, str]) -> Fact[int] | None:
-    """The seconds; None where nobody tells, or what is no number."""
-    return _number(environ, GRACE)
+def told_grace(environ: Mapping[str, str], *, by_sigterm: bool = True) -> Fact[int] | None:
+    """The seconds; None where nobody tells, or what is no number. ``by_sigterm``: SIGTERM is what it begins with."""
+    return _number(environ, GRACE) or (_kill_wait(environ) if by_sigterm and "SLURM_STEP_ID" in environ else None)
 
 
 def time_until_end(environ: Mapping[str, str], now: float) -> Fact[float] | None:
     """The seconds from ``now`` (Unix time) until the job's time is up; None where nobody tells, or it has passed."""
     end = _number(environ, _END)
     return Fact(end.value - now, end.source) if end is not None and end.value > now else None
+
+
+def _kill_wait(environ: Mapping[str, str]) -> Fact[int] | None:
+    """KillWait of this node's slurm.conf."""
+    for path in (environ["SLURM_CONF"],) if environ.get("SLURM_CONF") else _SLURM_CONF:
+        try:
+            with open(path, errors="replace") as lines:
+                text = lines.read()
+        except OSError:
+            continue
+        found = re.search(rf"^\s*KillWait\s*=\s*([0-9]{{1,{_MOST_DIGITS}}})\b", text, re.MULTILINE | re.IGNORECASE)
+        return Fact(int(found[1]) if found else _KILL_WAIT_S, f"KillWait in {path}")
+    return None
 
 
 def _number(environ: Mapping[str, str], name: str) -> Fact[int] | None:

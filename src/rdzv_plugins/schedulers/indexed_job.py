@@ -39,12 +39,13 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
     return Facts(
         "the Job",
         node_rank=index,
-        first_host=lambda: _first_host(host, stem) if named else None,
+        hosts=lambda count: _hosts(host, stem, count) if named else None,
         run_id=Fact(stem, "the name of the pod") if named else None,
+        replaced=True,
     )
 
 
-def _first_host(host: str, stem: str) -> Fact[str] | None:
+def _hosts(host: str, stem: str, count: int) -> Fact[tuple[str, ...]] | None:
     """In the pod's domain, which kubelet writes to /etc/hosts if there is one; without, no peer can resolve it."""
     try:
         with open(_HOSTS) as lines:
@@ -52,4 +53,5 @@ def _first_host(host: str, stem: str) -> Fact[str] | None:
     except OSError:
         return None
     domain = next((name.partition(".")[2] for name in names if name.startswith(f"{host}.")), "")
-    return Fact(f"{stem}-0.{domain}", f"the name of the pod in {_HOSTS}") if domain else None
+    hosts = tuple(f"{stem}-{index}.{domain}" for index in range(count))
+    return Fact(hosts, f"the name of the pod in {_HOSTS}") if domain else None

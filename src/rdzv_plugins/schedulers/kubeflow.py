@@ -46,7 +46,7 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
         "the PyTorchJob",
         nodes=nodes,
         node_rank=variables.below(variables.needed_number("RANK"), nodes),
-        first_host=lambda: Fact(f"{job}-master-0", "MASTER_ADDR"),
+        hosts=lambda count: Fact((f"{job}-master-0",), "MASTER_ADDR"),  # the operator gives no other pod a name
         port=variables.needed_number("MASTER_PORT", 1),
         run_id=Fact(job, "HOSTNAME"),
     )

@@ -40,7 +40,7 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
         if not nodes_given:
             return None
         rank = variables.needed_number("PMIX_RANK")
-        return Facts("prterun", node_rank=rank, first_host=lambda: _first_host(variables, rank.value), run_id=name)
+        return Facts("prterun", node_rank=rank, hosts=lambda count: _first_host(variables, rank.value), run_id=name)
     nodes = variables.needed_number("OMPI_COMM_WORLD_SIZE", 1)
     rank = variables.below(variables.needed_number("OMPI_COMM_WORLD_RANK"), nodes)
     local = variables.needed_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1)
@@ -52,7 +52,7 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
             f"--nproc-per-node={local.value}.",
         )
     return Facts(
-        "mpirun", nodes=nodes, node_rank=rank, first_host=lambda: _first_host(variables, rank.value), run_id=name
+        "mpirun", nodes=nodes, node_rank=rank, hosts=lambda count: _first_host(variables, rank.value), run_id=name
     )
 
 
@@ -64,11 +64,12 @@ def _run_id(variables: Variables) -> Fact[str] | None:
     return None
 
 
-def _first_host(variables: Variables, rank: int) -> Fact[str] | None:
+def _first_host(variables: Variables, rank: int) -> Fact[tuple[str, ...]] | None:
+    """Of no other is it known that mpirun has started a process there: it may use a part of an allocation."""
     listed = variables.text("SLURM_JOB_NODELIST")
     if listed is not None:
         try:
-            return Fact(expand(listed.value)[0], listed.source)
+            return Fact((expand(listed.value)[0],), listed.source)
         except ValueError as error:
             raise variables.wrong(listed.source, f"cannot be read: {error}") from error
     host = _host_of_mpirun(variables)
@@ -78,7 +79,7 @@ def _first_host(variables: Variables, rank: int) -> Fact[str] | None:
             "cannot know where to meet",
             "Give --rdzv-endpoint=HOST:PORT with the first node's name, the same on every node; or start mpirun there.",
         )
-    return host
+    return Fact((host.value,), host.source) if host is not None else None
 
 
 def _host_of_mpirun(variables: Variables) -> Fact[str] | None:

@@ -46,7 +46,7 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
         "PBS",
         nodes=nodes,
         node_rank=rank,
-        first_host=lambda: Fact(hosts[0], _FILE) if hosts else None,
+        hosts=lambda count: Fact(tuple(hosts[:count]), _FILE) if hosts else None,
         port=Fact(derived_port(int(number)), job.source) if number.isdecimal() and "[" not in job.value else None,
         run_id=Fact(f"pbs-{job.value}", job.source),
         run_id_lasts=True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from rdzv_plugins.endpoints import Endpoint
@@ -18,6 +18,9 @@ from rdzv_plugins.schedulers.facts import Fact, Facts, port_of_name
 from rdzv_plugins.schedulers.nesting import launchers
 
 logger = logging.getLogger(__name__)
+
+_PLACES = 3
+"""Of several endpoints, and the nodes that these need: enough to lose any one. Of two nodes none is more than half."""
 
 Reader = Callable[[Mapping[str, str], bool], Facts | None]
 """Reads the environment; the second argument tells whether a flag has said how many nodes there are, more than one.
@@ -38,8 +41,7 @@ def resolve(plugin: str, read: Reader, request: Request, backend: Backend | None
         return None
     if facts.idle:
         return {"idle": facts.idle}
-    ranks = backend is not None and Capability.NODE_RANK in backend.capabilities
-    answer, sources = _filled_in(facts, request, meets_at, ranks)
+    answer, sources = _filled_in(facts, request, meets_at, backend.capabilities if backend is not None else ())
     for flag, source in sources.items():
         logger.debug("%s from %s (plug-in %s)", flag, source, plugin)
     return answer or None
@@ -56,8 +58,10 @@ def _describes_itself(request: Request, meets_at: str) -> bool:
     return request.max_nodes == 1 or where in request.given
 
 
-def _filled_in(facts: Facts, request: Request, meets_at: str, ranks: bool) -> tuple[dict[str, Any], dict[str, str]]:
-    """Fields with their values, and flags with what they come from; ``ranks``: a given node rank decides something."""
+def _filled_in(
+    facts: Facts, request: Request, meets_at: str, capabilities: Collection[Capability]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Fields with their values, and flags with what they come from."""
     answer: dict[str, Any] = {}
     sources: dict[str, str] = {}
 
@@ -75,11 +79,22 @@ def _filled_in(facts: Facts, request: Request, meets_at: str, ranks: bool) -> tu
         take("run_id", "rdzv-id", facts.run_id)
     take("nproc_per_node", "nproc-per-node", facts.workers)
     if nodes > 1:
-        if ranks and not _some_are_spares(facts, nodes):
+        if Capability.NODE_RANK in capabilities and not _some_are_spares(facts, nodes):
             take("node_rank", "node-rank", facts.node_rank)
         if meets_at == "node" and "endpoint" not in request.given:
-            take("endpoint", "rdzv-endpoint", _endpoint(facts, answer.get("run_id", request.run_id), nodes))
+            least = answer.get("min_nodes", request.min_nodes)
+            several = Capability.SEVERAL_ENDPOINTS in capabilities and _goes_on_without_the_first(facts, nodes, least)
+            take("endpoint", "rdzv-endpoint", _endpoint(facts, answer.get("run_id", request.run_id), nodes, several))
     return answer, sources
+
+
+def _goes_on_without_the_first(facts: Facts, nodes: int, least: int) -> bool:
+    """True if a job that needs ``least`` nodes can, once it has another place to meet: there are enough, or will be.
+
+    Where there are not, to meet elsewhere is to wait for a node that never comes, where a requeue would help.
+    """
+    started = facts.nodes.value if facts.nodes is not None else nodes
+    return min(started, nodes) >= _PLACES and (facts.replaced or least < started)
 
 
 def _some_are_spares(facts: Facts, nodes: int) -> bool:
@@ -89,15 +104,18 @@ def _some_are_spares(facts: Facts, nodes: int) -> bool:
     return facts.node_rank is not None and facts.node_rank.value >= nodes
 
 
-def _endpoint(facts: Facts, run_id: str, nodes: int) -> Fact[str]:
-    host = facts.first_host()
-    if host is None:
+def _endpoint(facts: Facts, run_id: str, nodes: int, several: bool) -> Fact[str]:
+    hosts = facts.hosts(_PLACES)
+    if hosts is None:
         raise UsageError(
             f"{facts.launcher} does not say on which host the first of these {nodes} nodes is, where all could meet",
             remedy="Give --rdzv-endpoint=HOST:PORT, the same on every node.",
         )
     port = facts.port or port_of_name(run_id)
-    return Fact(str(Endpoint(host.value, port.value)), f"{host.source}, the port from {port.source}")
+    found = tuple(dict.fromkeys(hosts.value))  # where nodes share a host, two places at it are one
+    places = found if several and len(found) >= _PLACES else found[:1]
+    text = ",".join(str(Endpoint(host, port.value)) for host in places)
+    return Fact(text, f"{hosts.source}, the port from {port.source}")
 
 
 def _refuse_contradictions(facts: Facts, request: Request) -> None:

@@ -37,7 +37,7 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
         "SageMaker",
         nodes=Fact(len(hosts), "SM_HOSTS"),
         node_rank=Fact(hosts.index(here.value), "SM_CURRENT_HOST in SM_HOSTS"),
-        first_host=lambda: Fact(hosts[0], "SM_HOSTS"),
+        hosts=lambda count: Fact(tuple(hosts[:count]), "SM_HOSTS"),
         run_id=_job(variables),
         run_id_lasts=True,
         workers=gpus if gpus is not None and gpus.value else None,

@@ -61,7 +61,7 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
         launcher="srun",
         nodes=nodes,
         node_rank=rank,
-        first_host=lambda: _first_host(variables, nodes),
+        hosts=lambda count: _hosts(variables, nodes, count),
         port=Fact(derived_port(job.value + _STEPS_APART * step.value), "SLURM_JOB_ID and SLURM_STEP_ID"),
         # a job that was requeued keeps its number, and a node of the first try may still run somewhere
         run_id=Fact(
@@ -90,7 +90,7 @@ def _tasks_of_this_node(variables: Variables, nodes: Fact[int], rank: Fact[int])
     return Fact(counts[rank.value], name)
 
 
-def _first_host(variables: Variables, nodes: Fact[int]) -> Fact[str]:
+def _hosts(variables: Variables, nodes: Fact[int], count: int) -> Fact[tuple[str, ...]]:
     listed = variables.needed_text("SLURM_STEP_NODELIST")
     try:
         hosts = expand(listed.value)
@@ -98,7 +98,7 @@ def _first_host(variables: Variables, nodes: Fact[int]) -> Fact[str]:
         raise variables.wrong(listed.source, f"cannot be read: {error}") from error
     if len(hosts) != nodes.value:
         raise variables.wrong(listed.source, f"contradicts {nodes}: it has {len(hosts)} hosts")
-    return Fact(hosts[0], listed.source)
+    return Fact(tuple(hosts[:count]), listed.source)
 
 
 def _warn_of_shares(environ: Mapping[str, str], tasks: Fact[int]) -> None:

@@ -43,7 +43,7 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
     return Facts(
         "torchx",
         node_rank=variables.number("TORCHX_REPLICA_IDX"),
-        first_host=lambda: host,
+        hosts=lambda count: Fact((host.value,), host.source) if host is not None else None,
         run_id=Fact(app, handle.source),
         run_id_lasts=True,
     )

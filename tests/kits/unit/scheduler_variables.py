@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-# https://slurm.schedmd.com/srun.html, OUTPUT ENVIRONMENT VARIABLES; SLURM_RESTART_COUNT: sbatch.html
+# https://slurm.schedmd.com/srun.html, OUTPUT ENVIRONMENT VARIABLES; SLURM_RESTART_COUNT: sbatch.html. That a real Slurm
+# sets them is asked in tests/slurm
 SRUN = {
     "SLURM_CLUSTER_NAME": "big",
     "SLURM_JOB_ID": "4711",
@@ -49,7 +50,7 @@ SBATCH_SCRIPT = {name: value for name, value in SRUN.items() if not name.startsw
 # https://slurm.schedmd.com/salloc.html and slurm.conf.html, use_interactive_step
 SALLOC_SHELL = SRUN | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_NODES": "1", "SLURM_PTY_PORT": "39933"}
 
-# https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
+# https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html; that PMIx is there, and how: mpirun 5.0.11
 MPIRUN = {
     "OMPI_COMM_WORLD_SIZE": "2",
     "OMPI_COMM_WORLD_RANK": "1",
@@ -59,13 +60,18 @@ MPIRUN = {
     "OMPI_UNIVERSE_SIZE": "2",
     "PMIX_NAMESPACE": "prterun-head-node-12345@1",
     "PMIX_RANK": "1",
+    "PMIX_HOSTNAME": "node2",
+    "PRTE_LAUNCHED": "1",
 }
-# the same page for v4.1; the form of the address: orte/mca/odls in github.com/open-mpi/ompi, v4.1
-MPIRUN_4 = {name: value for name, value in MPIRUN.items() if not name.startswith("PMIX_")} | {
-    "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911"
+# the same page for v4.1; what is not in it: as mpirun 4.1.4 sets it
+MPIRUN_4 = {name: value for name, value in MPIRUN.items() if not name.startswith(("PMIX_", "PRTE_"))} | {
+    "OMPI_MCA_orte_hnp_uri": "613089280.0;tcp://10.96.0.1,10.148.0.1:49567;tcp6://[fd00:1::1]:59007",
+    "PMIX_NAMESPACE": "613089281",
+    "PMIX_RANK": "1",
+    "PMIX_HOSTNAME": "node2",
 }
-# PMIx standard, https://pmix.github.io/standard: no more than this from prterun without Open MPI
-PRTERUN = {"PMIX_NAMESPACE": "prterun-head-node-12345@1", "PMIX_RANK": "1"}
+# PMIx standard, https://pmix.github.io/standard: no more than this from prterun without Open MPI (that of 5.0.11)
+PRTERUN = {name: MPIRUN[name] for name in ("PMIX_NAMESPACE", "PMIX_RANK", "PMIX_HOSTNAME", "PRTE_LAUNCHED")}
 
 # https://flux-framework.readthedocs.io/projects/flux-core/en/latest/man7/flux-environment.html, JOB ENVIRONMENT
 FLUX = {
@@ -99,7 +105,8 @@ PYTORCHJOB = {
     "WORLD_SIZE": "3",
     "RANK": "1",
 }
-# https://www.kubeflow.org/docs/components/trainer: torchrun's own variables
+# https://www.kubeflow.org/docs/components/trainer: torchrun's own variables; their values: github.com/kubeflow/trainer,
+# pkg/runtime/framework/plugins/torch/torch.go and pkg/constants/constants.go
 TRAINER = {
     "KUBERNETES_SERVICE_HOST": "10.0.0.1",
     "HOSTNAME": "bert-node-0-1",
@@ -108,7 +115,7 @@ TRAINER = {
     "PET_NPROC_PER_NODE": "4",
     "PET_NODE_RANK": "1",
     "PET_MASTER_ADDR": "bert-node-0-0.bert",
-    "PET_MASTER_PORT": "29400",
+    "PET_MASTER_PORT": "29500",
 }
 
 # https://kubernetes.io/docs/concepts/workloads/controllers/job, Completion mode; https://jobset.sigs.k8s.io/docs/concepts

@@ -90,7 +90,7 @@ class Preparation:
         with blaming_variables(self.args):
             stopping = signals.read(self.args.signals_to_handle)
             self.notice = read_notice(self.own, stopping)
-        warn_of_longer_grace(self.notice.grace)
+        warn_of_longer_grace(self.notice)
         told = "" if not self.notice.grace else f"; a notice: {', '.join(each.name for each in self.notice.signals)}"
         return f"{', '.join(number.name for number in stopping)}{told}"
 

@@ -228,7 +228,14 @@ def _endpoint(args: argparse.Namespace, meets_at: str) -> str:
 
 
 def _refuse_master(args: argparse.Namespace) -> None:
-    """--master-addr and --master-port name one machine, which several endpoints contradict."""
+    """--master-addr and --master-port name one machine, which several endpoints contradict, unless it is the first.
+
+    Kubeflow Trainer sets the variables of both for all nodes, and lets nobody leave them out.
+    """
+    if args.master_addr and args.master_port is not None:
+        first = parse_endpoint(args.rdzv_endpoint.partition(",")[0], args.master_port)
+        if first == parse_endpoint(_bracketed(args.master_addr), args.master_port, what="--master-addr"):
+            return
     given = {"--master-addr": args.master_addr, "--master-port": args.master_port}
     flags = " and ".join(f"{flag}={value}" for flag, value in given.items() if value not in (None, ""))
     if flags:
@@ -243,8 +250,8 @@ def _with_master_port(request: Request, args: argparse.Namespace) -> Request:
     """--master-port alone, where a plug-in knows the machine: its own choice of a port has not been asked for."""
     if args.master_port is None or args.master_addr or args.rdzv_endpoint or "endpoint" not in request.given:
         return request
-    host = parse_endpoint(request.endpoint, args.master_port).host
-    return dataclasses.replace(request, endpoint=str(Endpoint(host, args.master_port)))
+    hosts = [parse_endpoint(each, args.master_port).host for each in request.endpoint.split(",")]
+    return dataclasses.replace(request, endpoint=",".join(str(Endpoint(host, args.master_port)) for host in hosts))
 
 
 def _bracketed(address: str) -> str:

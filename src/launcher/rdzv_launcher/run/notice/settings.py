@@ -65,10 +65,11 @@ def read_notice(own: OwnOptions, stopping: Collection[signal.Signals] = ()) -> N
     return NoticeSettings(own.preempt_grace, found if own.preempt_grace else (), to_workers)
 
 
-def warn_of_longer_grace(grace: float, environ: Mapping[str, str] = os.environ) -> None:
+def warn_of_longer_grace(notice: NoticeSettings, environ: Mapping[str, str] = os.environ) -> None:
     """At the start: say so if the scheduler is known to give less time."""
-    told = told_grace(environ)
-    if grace and told is not None and told.value < grace:
+    grace = notice.grace
+    told = told_grace(environ, by_sigterm=signal.SIGTERM in notice.signals) if grace else None
+    if told is not None and told.value < grace:
         logger.warning(
             "--preempt-grace=%g is longer than what the scheduler gives (%s): all is killed before the workers have "
             "been stopped",

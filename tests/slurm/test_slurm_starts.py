@@ -1,0 +1,131 @@
+"""``srun rdzv-run train.py`` and what becomes of it, with a real Slurm of three nodes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from kits.slurm.slurm_jobs import User
+from kits.slurm.slurm_kit import GPUS, NODES
+from kits.unit import scheduler_variables as of
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_srun_alone_is_a_whole_job(user: User) -> None:
+    worker = [user.script("asked.py"), "SLURMD_NODENAME", "SLURM_JOB_ID"]
+    step = user.srun("--nodes=3", f"--gpus-per-node={len(GPUS)}", "rdzv-run", "-v", *worker)
+    assert step.wait() == 0, step.text
+    workers = sorted(step.reports(), key=lambda each: int(each["RANK"]))
+    assert [(each["SLURMD_NODENAME"], each["GROUP_RANK"], each["LOCAL_RANK"]) for each in workers] == [
+        (node, str(rank), str(local)) for rank, node in enumerate(NODES) for local in range(len(GPUS))
+    ]
+    assert {each["WORLD_SIZE"] for each in workers} == {"6"}
+    job = workers[0]["SLURM_JOB_ID"]
+    assert {each["TORCHELASTIC_RUN_ID"] for each in workers} == {f"bench-{job}.0-0"}
+    for said in (
+        "--nnodes=3 from SLURM_STEP_NUM_NODES (plug-in slurm)",
+        "--nproc-per-node=2 from SLURM_GPUS_ON_NODE (plug-in slurm)",
+        *(f"--node-rank={rank} from SLURM_NODEID (plug-in slurm)" for rank in range(3)),
+        f"--rdzv-endpoint=n1:{20000 + int(job)} from SLURM_STEP_NODELIST, the port from SLURM_JOB_ID and SLURM_STEP_ID",
+    ):
+        assert said in step.text
+
+
+def test_workers_train_over_gloo_with_any_backend(user: User) -> None:
+    step = user.srun("--nodes=2", "rdzv-run", "--rdzv-backend=parallel", "--nproc-per-node=2", user.script("report.py"))
+    assert step.wait() == 0, step.text
+    assert sorted((each["RANK"], each["WORLD_SIZE"], each["SUM"]) for each in step.reports()) == [
+        (str(rank), "4", 6.0) for rank in range(4)
+    ]
+
+
+def test_the_exit_code_is_that_of_the_script(user: User) -> None:
+    user.end_workers()
+    step = user.srun("--nodes=2", "rdzv-run", user.script("says.py"), user.stop, 7)
+    assert step.wait() == 7, step.text
+    assert len(step.reports()) == 2
+
+
+def test_of_many_tasks_on_a_node_one_is_the_agent(user: User) -> None:
+    step = user.srun("--nodes=2", "--ntasks-per-node=3", "rdzv-run", user.script("asked.py"), "SLURM_LOCALID")
+    assert step.wait() == 0, step.text
+    assert sorted((each["RANK"], each["LOCAL_RANK"], each["SLURM_LOCALID"]) for each in step.reports()) == [
+        (str(rank), str(rank % 3), "0") for rank in range(6)
+    ]
+    assert step.text.count("nothing to do here: the agent of this node is the task with SLURM_LOCALID=0") == 4
+
+
+def test_a_contradiction_is_refused_by_name(user: User) -> None:
+    step = user.srun("--nodes=2", "rdzv-run", "--node-rank=5", user.script("asked.py"))
+    assert step.wait() == 2, step.text
+    assert "error: --node-rank=5 contradicts SLURM_STEP_NUM_NODES=2: node ranks go from 0 to 1" in step.text
+
+
+def test_a_grace_that_slurm_does_not_give_gets_a_warning(user: User) -> None:
+    """KillWait is 5 s here."""
+    step = user.srun("--nodes=1", "rdzv-run", "--preempt-grace=60", user.script("asked.py"))
+    assert step.wait() == 0, step.text
+    assert re.search(r"--preempt-grace=60 is longer than what the scheduler gives \(KillWait in \S+=5\)", step.text)
+
+
+def test_in_the_script_of_a_job_a_launch_stays_on_its_machine(user: User) -> None:
+    job = user.sbatch(f"rdzv-run {user.script('asked.py')} SLURM_JOB_NUM_NODES", options=["--nodes=3"])
+    assert job.wait() == ("COMPLETED", 0), job.text
+    assert [(each["WORLD_SIZE"], each["SLURM_JOB_NUM_NODES"]) for each in job.reports()] == [("1", "3")]
+
+
+def test_jobs_of_an_array_on_the_same_nodes_do_not_meet(user: User) -> None:
+    """And two steps of a job, at the same time on the same nodes."""
+    worker = f"rdzv-run {user.script('says.py')} {user.stop} 0"
+    array = user.sbatch(
+        f"srun --overlap --nodes=3 --ntasks=3 {worker} &\nsrun --overlap --nodes=3 --ntasks=3 {worker}\nwait",
+        options=["--array=0-1", "--nodes=3"],
+    )
+    jobs = [user.element(array, index) for index in (0, 1)]
+    for job in jobs:
+        job.wait_reports(6)
+    user.end_workers()
+    runs = set()
+    for job in jobs:
+        assert job.wait() == ("COMPLETED", 0), job.text
+        assert sorted((each["RANK"], each["WORLD_SIZE"]) for each in job.reports()) == [
+            (str(rank), "3") for rank in (0, 0, 1, 1, 2, 2)
+        ]
+        number = user.slurm.job(job.number)["JobId"]
+        assert {each["TORCHELASTIC_RUN_ID"] for each in job.reports()} == {f"bench-{number}.{n}-0" for n in (0, 1)}
+        runs.add(number)
+    assert len(runs) == 2
+
+
+def test_components_of_a_heterogeneous_job_are_one_training(user: User) -> None:
+    worker = ["rdzv-run", user.script("asked.py"), "SLURMD_NODENAME", "SLURM_JOB_ID"]
+    step = user.srun("--nodes=1", "--gpus-per-node=2", *worker, ":", "--nodes=2", "--ntasks=2", *worker)
+    assert step.wait() == 0, step.text
+    assert sorted((each["RANK"], each["GROUP_RANK"], each["WORLD_SIZE"]) for each in step.reports()) == [
+        ("0", "0", "4"), ("1", "0", "4"), ("2", "1", "4"), ("3", "2", "4"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (["--nodes=2", "--gpus-per-node=1"], of.SRUN),
+        (["--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=1"], of.SRUN_TASKS),
+    ],
+    ids=["srun", "tasks"],
+)
+def test_variables_of_the_fixtures_are_those_of_slurm(user: User, options: list[str], shown: dict[str, str]) -> None:
+    found = user.slurm.run("srun", *options, "env")
+    assert not {name for name in shown if not re.search(f"^{name}=.", found, re.MULTILINE)}
+
+
+def test_variables_of_the_fixtures_are_those_of_slurm_in_its_jobs(user: User) -> None:
+    """Of an array, and of a step over the components of a heterogeneous job."""
+    array = user.element(user.sbatch("srun env", options=["--array=2"]), 2)
+    het = user.sbatch("srun --het-group=0,1 env", options=["--nodes=1", "--gpus-per-node=1", ":", "--nodes=2"])
+    for job, shown in ((array, of.SBATCH_ARRAY), (het, of.SRUN_HET)):
+        assert job.wait() == ("COMPLETED", 0), job.text
+        only_of_gpus, only_after_a_requeue = "SLURM_GPUS_ON_NODE", "SLURM_RESTART_COUNT"
+        names = shown.keys() - ({only_of_gpus, only_after_a_requeue} if job is array else set())
+        assert not {name for name in names if not re.search(f"^{name}=.", job.text, re.MULTILINE)}
