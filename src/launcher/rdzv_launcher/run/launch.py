@@ -22,7 +22,6 @@ from rdzv_launcher.run.agent.retries import RetryLimits
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
 from rdzv_launcher.run.caller import Caller, Ending
 from rdzv_launcher.run.fence.fence import Fence
-from rdzv_launcher.run.fence.run_directory import RunDirectory
 from rdzv_launcher.run.hangs.node import NodeHangs
 from rdzv_launcher.run.hangs.place import Place
 from rdzv_launcher.run.health.answers import Health
@@ -30,10 +29,12 @@ from rdzv_launcher.run.health.pulse import Pulse
 from rdzv_launcher.run.health.readiness import readiness
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.keeper import Keeper
+from rdzv_launcher.run.keeper.messages import Belongings
 from rdzv_launcher.run.log_tails import LogTails
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
+from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.stacks.gathering import Node, Worker
 from rdzv_launcher.run.stacks.node import NodeStacks, workers_in
 from rdzv_launcher.run.summary import describe, failure_summary
@@ -53,6 +54,7 @@ from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure, RoundEvent
 from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, Question
+from rdzv_plugins.round_page import RoundPage
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.metrics.agent import AgentFigures
@@ -78,9 +80,14 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
         handled = ",".join((start.args.signals_to_handle, *(number.name for number in start.notice.signals)))
         signals = StoppingSignals(handled, inbox.put)
 
+        page = RoundPage()
+        at_end.callback(page.close)
+        mark = os.urandom(16).hex()
+        belongings = Belongings(page.fd, mark, directory.path)
+
         def new_keeper() -> Keeper:
             inherited = caller.inherited if caller is not None else None
-            return Keeper(preload_of(spec, os.environ), inherited, start.notice.ignored)
+            return Keeper(preload_of(spec, os.environ), inherited, start.notice.ignored, belongings)
 
         queued_stderr.rest()  # something may have been logged
         keeper = new_keeper()  # before anything has made a thread: then it is a fork, and no new interpreter
@@ -110,7 +117,20 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
             keeper.close()
             raise
         return Launch(
-            start, handler, keeper, new_keeper, directory, layout, event_log, inbox, signals, pulse, health, caller
+            start,
+            handler,
+            keeper,
+            new_keeper,
+            page,
+            mark,
+            directory,
+            layout,
+            event_log,
+            inbox,
+            signals,
+            pulse,
+            health,
+            caller,
         ).run()
 
 
@@ -123,6 +143,8 @@ class Launch:
         handler: HostedHandler,
         keeper: Keeper,
         new_keeper: Callable[[], Keeper],
+        page: RoundPage,
+        mark: str,
         directory: RunDirectory,
         layout: Layout,
         event_log: EventLog,
@@ -148,7 +170,13 @@ class Launch:
         self._stacks = NodeStacks(self._node, directory.path)
         self._stacks.log_to(self._output.root)
         self._tails = LogTails(self._node, self._output.files, monitor.kept)
-        self._fence = Fence(handler.holding, directory.path, on_kill=lambda: self._workers.fenced())
+        self._fence = Fence(
+            handler.holding,
+            page,
+            mark,
+            signal_below=lambda number: self._workers.signal_below(number),
+            on_kill=lambda: self._workers.fenced(),
+        )
         self._workers = NodeWorkers(
             spec,
             keeper,

@@ -183,6 +183,10 @@ class NodeWorkers:
         self._fenced = True
         self._inbox.put(events.Fenced())
 
+    def signal_below(self, number: int) -> None:
+        """Send it to the workers that live, and to all that they have started. Any thread; it waits for nobody."""
+        self._keeper.signal_below(number)
+
     def close(self) -> Sequence[int]:
         """End for good; returns the pids of what does not end."""
         with self._lock:
@@ -279,6 +283,6 @@ class NodeWorkers:
             return
         self._lives = False
         self._store_no_more()
-        self._fence.stopped(Signals.SIGKILL, time.monotonic())
+        self._fence.stopped()
         self._output.end()
         self._inbox.put(events.GroupEnded(self._generation))
