@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from signal import Signals
+from typing import Any
 
 from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.loop import Inbox
@@ -55,8 +56,12 @@ class NodeWorkers:
         inbox: Inbox,
         extra: Callable[[dict[str, str]], Mapping[str, str]],
         use_agent_store: Callable[[], bool],
+        on_timer: Callable[[str, Any], None] | None = None,
     ) -> None:
-        """``extra``: what plug-ins, the fence and others add to a worker's variables, which it is given."""
+        """``extra``: what plug-ins, the fence and others add to a worker's variables, which it is given.
+
+        ``on_timer``: as ``FileTimer`` has ``log_event``.
+        """
         self._spec, self._keeper, self._fence = spec, keeper, fence
         self._another_keeper = another_keeper
         self._keeper_lives = True
@@ -65,7 +70,7 @@ class NodeWorkers:
         self._storing: threading.Timer | None = None
         self._store_at = 0.0
         self._extra, self._use_agent_store = extra, use_agent_store
-        self._timer = FileTimer(spec.run_id, os.environ)
+        self._timer = FileTimer(spec.run_id, os.environ, on_timer)
         self._kills = MemoryKills()
         self._lock = threading.RLock()
         """Of the keeper, which is for one thread, and of what follows."""
