@@ -13,12 +13,14 @@ import pytest
 
 from rdzv_launcher.run.rank_names import compressed, named
 from rdzv_launcher.run.stacks import processes, reading
+from rdzv_launcher.run.stacks.answers import read
 from rdzv_launcher.run.stacks.frames import Frame, limited
-from rdzv_launcher.run.stacks.gathering import Node, Worker, gather
+from rdzv_launcher.run.stacks.gathering import gather
 from rdzv_launcher.run.stacks.grouping import grouped, where
-from rdzv_launcher.run.stacks.node import NodeStacks, read
+from rdzv_launcher.run.stacks.node import NodeStacks
 from rdzv_launcher.run.stacks.reports import WorkerReport, workers_of
 from rdzv_launcher.run.stacks.text import Silent, report_text
+from rdzv_launcher.run.stacks.workers import Node, Worker
 from rdzv_plugins.questions import NodeAnswer, Question, UnknownKind
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"

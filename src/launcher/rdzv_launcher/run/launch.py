@@ -36,8 +36,8 @@ from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.run_directory import RunDirectory
-from rdzv_launcher.run.stacks.gathering import Node, Worker
-from rdzv_launcher.run.stacks.node import NodeStacks, workers_in
+from rdzv_launcher.run.stacks.node import NodeStacks
+from rdzv_launcher.run.stacks.workers import Node, Worker, workers_in
 from rdzv_launcher.run.summary import describe, failure_summary
 from rdzv_launcher.run.vitals import vitals
 from rdzv_launcher.run.workers.environment import ERROR_FILE
