@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # as typing's, which takes longer to import than all else that the guardian of an agent needs
+TYPE_CHECKING = False  # as typing's, which takes longer to import than this package
 if TYPE_CHECKING:
     from typing import Any
 

@@ -1,4 +1,4 @@
-"""A few numbers that an agent shares with its workers and its guardian: for how long the round holds.
+"""A few numbers that an agent shares with its workers and its keeper: for how long the round holds.
 
 They lie in memory that both sides have mapped, so whoever wants to know looks, and asks nobody.
 """

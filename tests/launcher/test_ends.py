@@ -62,12 +62,19 @@ def test_summary_has_stderr_also_when_it_goes_elsewhere(cluster: Cluster, logs: 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a disk of one's own needs root")
-@pytest.mark.parametrize(("full", "code"), [("from the start", 71), ("when the workers write", 1)])
-def test_full_disk_is_named(cluster: Cluster, full: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("disk_is", "options", "code"),
+    [
+        ("full from the start", "size=1M,nr_inodes=1", 71),
+        ("full when the workers write", "size=1M", 1),
+        ("read-only", "ro", 2),
+    ],
+)
+def test_disk_that_takes_no_logs_is_named(cluster: Cluster, disk_is: str, options: str, code: int) -> None:
     """A tmpfs in which there is room for no file, or which the worker fills before it says anything."""
     disk = cluster.directory / "disk"
     disk.mkdir()
-    shell = f'mount -t tmpfs -o size=1M,nr_inodes={1 if code == 71 else 0} tmpfs {disk} && exec "$@"'
+    shell = f'mount -t tmpfs -o {options} tmpfs {disk} && exec "$@"'
     worker = f'head --bytes=2M /dev/zero > {disk}/all 2>/dev/null; exec python "$@"'
     command = ["--no-python", "/bin/sh", "-c", worker, "sh", cluster.script("plain.py"), "fail", 4]
     agent = cluster.start(
@@ -75,11 +82,12 @@ def test_full_disk_is_named(cluster: Cluster, full: str, code: int) -> None:
         before=["/usr/bin/unshare", "--mount", "/bin/sh", "-c", shell, "sh"],
     )
     assert agent.wait() == code, agent.text
-    said = (
-        rf"rdzv-run: error: --log-dir={disk}: nothing can be written in {disk}: no space left on device\n"
-        if code == 71
-        else (rf"  \| \(rdzv-run: No space left on device: {disk}/\S+/stderr.log, so there may have been more\)\n")
-    )
+    refused = rf"rdzv-run: error: --log-dir={disk}: nothing can be written in {disk}: "
+    said = {
+        71: rf"{refused}no space left on device\n",
+        1: rf"  \| \(rdzv-run: No space left on device: {disk}/\S+/stderr.log, so there may have been more\)\n",
+        2: rf"{refused}read-only file system\n",
+    }[code]
     assert re.search(said, agent.text), agent.text
 
 

@@ -21,13 +21,13 @@ def alive(pid: int) -> bool:
         return False
 
 
-def guardian_of(agent: Agent) -> int | None:
-    """The pid of its guardian, which has neither a name on its command line nor a mark."""
+def keeper_of(agent: Agent) -> int | None:
+    """The pid of its keeper, whose command line is that of its agent."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[1]) == agent.pid and (entry / "comm").read_text() == "rdzv-guardian\n":
+                if int(fields[1]) == agent.pid and (entry / "comm").read_text() == "rdzv-keeper\n":
                     return int(entry.name)
             except OSError:
                 continue
@@ -35,11 +35,11 @@ def guardian_of(agent: Agent) -> int | None:
 
 
 def started_here(agent: Agent) -> list[int]:
-    """Those that outlives.py has started, and its guardian."""
+    """Those that outlives.py has started, and the keeper."""
     children = [int(pid) for pid in agent.wait_for(r"ready: ([\d ]+)\n")[1].split()]
     assert all(map(alive, children))
-    guardian = wait_until(lambda: guardian_of(agent), 30, lambda: "no guardian")
-    return [*children, guardian]
+    keeper = wait_until(lambda: keeper_of(agent), 30, lambda: "no keeper")
+    return [*children, keeper]
 
 
 @pytest.mark.parametrize("backend", ["parallel"])
@@ -78,14 +78,14 @@ def test_nothing_outlives_an_agent_that_is_killed(cluster: Cluster) -> None:
     assert cluster.processes() == {}
     assert [*temporary.iterdir()] == [foreign]
 
-    # killed together with its guardian: the next one finds what is left, but not what others have
+    # killed together with its keeper: the next one finds what is left, but not what others have
     agent = cluster.run("plain.py", "stubborn", TMPDIR=str(temporary), options=["--redirects=1"])
     (own,) = wait_until(lambda: set(temporary.iterdir()) - {foreign}, 60, lambda: "no directory")
     (log,) = wait_until(lambda: [*own.glob("logs/*/*/0/stdout.log")], 60, lambda: "no log")
     wait_until(lambda: "ready" in log.read_text(), 60, log.read_text)
-    guardian = wait_until(lambda: guardian_of(agent), 30, lambda: "no guardian")
+    keeper = wait_until(lambda: keeper_of(agent), 30, lambda: "no keeper")
     os.kill(agent.pid, signal.SIGSTOP)  # it would start another
-    for pid in (guardian, agent.pid, *cluster.processes()):
+    for pid in (keeper, agent.pid, *cluster.processes()):
         cluster.kill(pid)
     agent.wait()
     cluster.wait_gone()
@@ -103,7 +103,7 @@ def test_nothing_outlives_an_agent_that_is_killed(cluster: Cluster) -> None:
 
 
 def test_nothing_outlives_an_agent_that_is_stopped_or_done(cluster: Cluster) -> None:
-    """Daemons neither; the guardian itself neither."""
+    """Daemons neither; the keeper itself neither."""
     agent = cluster.run("outlives.py", "ends")
     started = started_here(agent)
     os.kill(agent.pid, signal.SIGTERM)

@@ -83,7 +83,7 @@ def test_output_that_went_to_no_file_is_said(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_directory_for_temporary_files_keeps_the_index_of_logs_that_stay(tmp_path: Path) -> None:
-    from rdzv_launcher.run.fence.run_directory import remove
+    from rdzv_launcher.run.run_directory import remove
 
     for name, log in (("with", "job/attempt_0/0/stdout.log"), ("without", "job/attempt_0/0/error.json")):
         (tmp_path / name / log).parent.mkdir(parents=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kits.launcher.starts_workers import round_of, spec_of
@@ -21,6 +23,7 @@ from rdzv_launcher.run.workers.output.output import Output
 from rdzv_plugins.errors import MissingDependency, PluginError, UsageError
 
 LOGS = """
+import json
 import os
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs
 
@@ -92,6 +95,55 @@ def test_event_handler_is_torchs() -> None:
     with pytest.raises(UsageError, match="--event-log-handler=nowhere: torch knows no such") as raised:
         EventLog("nowhere")
     assert "console" in raised.value.remedy
+
+
+def events_of(command: str, script: Path) -> list[dict[str, Any]]:
+    """The events of a launch with a watchdog, in their order, without what is another in each run."""
+    flags = ["--standalone", "--event-log-handler=console", script]
+    env = os.environ | {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+    ended = subprocess.run(
+        [Path(sys.executable).parent / command, *flags], capture_output=True, text=True, env=env, check=False
+    )
+    assert ended.returncode != 0
+    lines = [line for line in ended.stderr.splitlines() if '"source": ' in line]
+    found: list[dict[str, Any]] = [json.loads(line[line.index("{") :]) for line in lines]
+    for each in found:
+        metadata = each["metadata"]
+        metadata["metadata"] = json.loads(metadata["metadata"])
+        given = (metadata["metadata"].get("worker_pid") or [None])[0]
+        if each["source"] == "WORKER":
+            assert given in (None, int(metadata["worker_id"]))
+            assert metadata["raw_error"] is None or "message" in json.loads(metadata["raw_error"])
+        for own in ("run_id", "worker_id", "hostname", "raw_error", "total_run_time"):
+            metadata[own] = type(metadata[own]).__name__
+        metadata["metadata"].pop("worker_pid", None)
+        if metadata.get("duration_ms") is not None:
+            assert metadata.pop("duration_ms") > 0
+    return found
+
+
+def test_events_are_torchs(tmp_path: Path) -> None:
+    """Of rendezvous, watchdog, workers and agent: the same fields with the same values."""
+    script = tmp_path / "script.py"
+    script.write_text("raise SystemExit(3)\n")
+    torchs, ours = events_of("torchrun", script), events_of("rdzv-run", script)
+    named = [f"{each['source']} {each['name']}" for each in ours]
+    kept = [each for each in torchs if "ASSIGN_WORKER_RANKS" not in each["name"]]  # no step of its own here
+    assert named[-1] == "AGENT torchelastic.worker.status.FAILED"
+    last, of_torch = ours.pop(), kept.pop()
+    for each in (last, of_torch):  # torch's agent has SUCCEEDED: it could tell of the failure
+        each.pop("name")
+        each["metadata"].pop("state")
+    assert last == of_torch
+    before, of_torch = ours.pop(0), kept.pop(0)
+    for each in (before, of_torch):  # torch tells of it before it knows who has come
+        each["metadata"].pop("group_rank")
+        each["metadata"]["metadata"].pop("group_world_size")
+    assert before == of_torch
+    by_name = sorted(ours, key=json.dumps)
+    assert by_name == sorted(kept, key=json.dumps)
+    assert {"AGENT watchdog started", "AGENT watchdog stopped"} <= {*named}
+    assert len(ours) == 4, named
 
 
 def test_file_timer_serves_one_round_after_the_other(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from rdzv_launcher.run.hangs import node_watch, watch
 from rdzv_launcher.run.hangs.node import NodeHangs
 from rdzv_launcher.run.hangs.place import Place
 from rdzv_launcher.run.stacks import reading
-from rdzv_launcher.run.stacks.gathering import Node, Worker
 from rdzv_launcher.run.stacks.node import NodeStacks
+from rdzv_launcher.run.stacks.workers import Node, Worker
 from rdzv_plugins import progress_page
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import Failure

@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-from rdzv_launcher.run.roots import ROOTS
-
 
 @pytest.mark.parametrize(
     "statement",
@@ -16,7 +14,7 @@ from rdzv_launcher.run.roots import ROOTS
         "import rdzv_plugins, rdzv_plugins.host, rdzv_plugins.torch_bridge, rdzv_launcher.run.cli",
         "import rdzv_launcher.run.preparation, rdzv_launcher.run.check, rdzv_launcher.run.signals",
         "from rdzv_plugins.kit import *",
-        "import rdzv_plugins.worker, rdzv_launcher.run.fence.guardian",
+        "import rdzv_plugins.worker, rdzv_launcher.run.fence.fence",
         "import rdzv_launcher.run.agent.loop",
         "from rdzv_launcher import *; LaunchConfig(1, 1, 1); elastic_launch, WorkersFailed",
         "import rdzv_launcher.run.keeper.keeper, rdzv_launcher.run.keeper.template",
@@ -26,14 +24,6 @@ from rdzv_launcher.run.roots import ROOTS
 def test_statement_imports_no_torch(statement):
     check = "import sys; loaded = sorted(m for m in sys.modules if m.partition('.')[0] == 'torch'); assert not loaded"
     subprocess.run([sys.executable, "-c", f"{statement}\n{check}, loaded"], check=True, stdout=subprocess.DEVNULL)
-
-
-def test_the_guardian_of_an_agent_imports_next_to_nothing():
-    """There is one beside each agent, for as long as that lives."""
-    heavy = "{'typing', 're', 'ctypes', 'logging', 'dataclasses', 'subprocess', 'pathlib'}"
-    statement = f"import rdzv_launcher.run.fence.guardian; bad = {heavy} & sys.modules.keys(); assert not bad, bad"
-    boot = f"import os, sys; sys.path += {ROOTS!r}.split(os.pathsep); {statement}"
-    subprocess.run([sys.executable, "-I", "-S", "-E", "-c", boot], check=True)
 
 
 def test_list_may_be_cut_short_by_its_reader():

@@ -23,8 +23,6 @@ from rdzv_launcher.call.errors import LaunchStopped
 from rdzv_launcher.call.order import Answer
 from rdzv_launcher.call.relayed_signals import RelayedSignals
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
-from rdzv_launcher.run.fence import guardian
-from rdzv_launcher.run.fence.run_directory import RunDirectory
 from rdzv_launcher.run.keeper import keeper_process
 from rdzv_launcher.run.notice import agreement as agreement_module
 from rdzv_launcher.run.notice import board as board_module
@@ -34,6 +32,7 @@ from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.notice.settings import read_notice
 from rdzv_launcher.run.notice.wire import Report, Word, report_of, word_of
 from rdzv_launcher.run.own_options import OwnOptions
+from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.signals import given_back
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins import preemption
@@ -471,7 +470,6 @@ def test_a_call_passes_on_what_is_a_notice() -> None:
 def test_all_others_ignore_what_is_a_notice() -> None:
     told = read_notice(OwnOptions(preempt_grace=60.0, notice_signals="HUP,INT,QUIT,TERM,USR1,USR2")).signals
     assert {*told} <= {*keeper_process.DEAF_TO}
-    assert {*told} <= {*guardian.DEAF_TO}
 
 
 def test_what_a_scheduler_tells() -> None:

@@ -11,7 +11,10 @@ import sys
 import tempfile
 
 from rdzv_launcher.run.fence.fence import Fence
+from rdzv_launcher.run.keeper.keeper import Keeper
+from rdzv_launcher.run.keeper.messages import Belongings, Start
 from rdzv_plugins.clock import now
+from rdzv_plugins.round_page import RoundPage
 
 TTL_S = 2.0
 
@@ -41,15 +44,22 @@ class Session:
         self.call = call
 
 
-session = Session()
-fence = Fence(session, tempfile.mkdtemp(prefix="fenced-"), lambda: print("kills", flush=True))
+# what a worker starts, in a session of its own, is paused and killed like it
+WORKER = "setsid sleep 600 & echo $! > child; exec sleep 600"
+
+os.chdir(tempfile.mkdtemp(prefix="fenced-"))
+session, page, mark = Session(), RoundPage(), os.urandom(16).hex()
+keeper = Keeper(belongings=Belongings(page.fd, mark, os.getcwd()))
+fence = Fence(session, page, mark, keeper.signal_below, lambda: print("kills", flush=True))
 fence.starting()
-worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
-fence.started([worker.pid])
-print(json.dumps({"worker": worker.pid} | fence.environment), flush=True)
+other = subprocess.Popen(["sleep", "600"], start_new_session=True)  # the agent's own, as of a plug-in
+pids = keeper.start([Start(0, ("sh", "-c", WORKER), dict(os.environ))])
+fence.started(pids.values())
+own = {"worker": pids[0], "keeper": keeper.pid, "other": other.pid, "directory": os.getcwd()}
+print(json.dumps(own | fence.environment), flush=True)
 for line in sys.stdin:
     session.said = line.strip()
     if session.said == "again":
         fence.starting()
     os.write(int(sys.argv[1]), b".")
-print(f"left: {fence.close()}", flush=True)
+print(f"left: {keeper.close() + fence.close()}", flush=True)

@@ -21,7 +21,7 @@ from rdzv_launcher.call.function_worker import Call
 from rdzv_launcher.call.order import Answer, Order
 from rdzv_launcher.call.relayed_signals import RelayedSignals
 from rdzv_launcher.call.results import Results
-from rdzv_launcher.run.fence.run_directory import RunDirectory
+from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_plugins.errors import Preempted, RdzvError, UsageError
 
 _SPAWNED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spawned.py")

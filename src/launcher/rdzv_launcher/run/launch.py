@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,9 @@ from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.agent.retries import RetryLimits
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
+from rdzv_launcher.run.agent_events import AgentEvents
 from rdzv_launcher.run.caller import Caller, Ending
 from rdzv_launcher.run.fence.fence import Fence
-from rdzv_launcher.run.fence.run_directory import RunDirectory
 from rdzv_launcher.run.hangs.node import NodeHangs
 from rdzv_launcher.run.hangs.place import Place
 from rdzv_launcher.run.health.answers import Health
@@ -30,18 +30,20 @@ from rdzv_launcher.run.health.pulse import Pulse
 from rdzv_launcher.run.health.readiness import readiness
 from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.keeper.keeper import Keeper
+from rdzv_launcher.run.keeper.messages import Belongings
 from rdzv_launcher.run.log_tails import LogTails
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.notice.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
-from rdzv_launcher.run.stacks.gathering import Node, Worker
-from rdzv_launcher.run.stacks.node import NodeStacks, workers_in
+from rdzv_launcher.run.run_directory import RunDirectory
+from rdzv_launcher.run.stacks.node import NodeStacks
+from rdzv_launcher.run.stacks.workers import Node, Worker, workers_in
 from rdzv_launcher.run.summary import describe, failure_summary
 from rdzv_launcher.run.vitals import vitals
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.error_files import hand_to_scheduler, record_own_error
 from rdzv_launcher.run.workers.event_log import EventLog
-from rdzv_launcher.run.workers.failures import worker_failure
+from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
 from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs
 from rdzv_launcher.run.workers.output.destinations import Layout
 from rdzv_launcher.run.workers.output.log_files import LogFiles
@@ -53,6 +55,7 @@ from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure, RoundEvent
 from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, Question
+from rdzv_plugins.round_page import RoundPage
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.metrics.agent import AgentFigures
@@ -78,9 +81,14 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
         handled = ",".join((start.args.signals_to_handle, *(number.name for number in start.notice.signals)))
         signals = StoppingSignals(handled, inbox.put)
 
+        page = RoundPage()
+        at_end.callback(page.close)
+        mark = os.urandom(16).hex()
+        belongings = Belongings(page.fd, mark, directory.path)
+
         def new_keeper() -> Keeper:
             inherited = caller.inherited if caller is not None else None
-            return Keeper(preload_of(spec, os.environ), inherited, start.notice.ignored)
+            return Keeper(preload_of(spec, os.environ), inherited, start.notice.ignored, belongings)
 
         queued_stderr.rest()  # something may have been logged
         keeper = new_keeper()  # before anything has made a thread: then it is a fork, and no new interpreter
@@ -110,7 +118,20 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
             keeper.close()
             raise
         return Launch(
-            start, handler, keeper, new_keeper, directory, layout, event_log, inbox, signals, pulse, health, caller
+            start,
+            handler,
+            keeper,
+            new_keeper,
+            page,
+            mark,
+            directory,
+            layout,
+            event_log,
+            inbox,
+            signals,
+            pulse,
+            health,
+            caller,
         ).run()
 
 
@@ -123,6 +144,8 @@ class Launch:
         handler: HostedHandler,
         keeper: Keeper,
         new_keeper: Callable[[], Keeper],
+        page: RoundPage,
+        mark: str,
         directory: RunDirectory,
         layout: Layout,
         event_log: EventLog,
@@ -136,7 +159,6 @@ class Launch:
         self._spec = spec = start.spec
         self._handler = handler
         self._farewell = ""
-        self._event_log = event_log
         self._timeline = _timeline(start, handler)
         figures = _figures(start) if start.own.health_port else None
         observers = [each for each in (self._timeline, figures) if each is not None]
@@ -148,7 +170,13 @@ class Launch:
         self._stacks = NodeStacks(self._node, directory.path)
         self._stacks.log_to(self._output.root)
         self._tails = LogTails(self._node, self._output.files, monitor.kept)
-        self._fence = Fence(handler.holding, directory.path, on_kill=lambda: self._workers.fenced())
+        self._fence = Fence(
+            handler.holding,
+            page,
+            mark,
+            signal_below=lambda number: self._workers.signal_below(number),
+            on_kill=lambda: self._workers.fenced(),
+        )
         self._workers = NodeWorkers(
             spec,
             keeper,
@@ -160,6 +188,7 @@ class Launch:
             inbox,
             self._extra,
             lambda: handler.use_agent_store,
+            lambda name, request: self._events.watchdog(name, request),
         )
         notice = start.notice
         self._notices = NodeNotices(
@@ -187,6 +216,9 @@ class Launch:
             retries=RetryLimits(start.own.job_restarts, start.own.crash_loop, start.own.restart_delay),
             identical=os.environ.get(_IDENTICAL) == "1",
         )
+        self._events = AgentEvents(
+            event_log, spec, handler.get_backend(), lambda: (self._loop.group, self._loop.decisions.restarts_used)
+        )
         self._loop = AgentLoop(
             settings,
             handler,
@@ -196,7 +228,7 @@ class Launch:
             on_late=lambda why: self._stacks.store_of_peers(handler.questions, why),
             pulse=pulse,
             notices=self._notices,
-            observers=observers,
+            observers=[*observers, self._events] if event_log.wanted else observers,
         )
         if figures is not None:
             figures.publish(health, lambda: (self._loop.decisions, self._loop.group))
@@ -217,9 +249,10 @@ class Launch:
         """Run the agent to its end, and say how it ended. Raises what ended it, if that says more than a code."""
         try:
             end = self._loop.run()
-            self._record(end)
+            first = end.error.failure if isinstance(end.error, PeerFailed) else end.outcome.failure
+            self._record(end, first)
             if self._caller is not None:
-                self._caller.ended(self._ending(end))
+                self._caller.ended(self._ending(end, first))
                 return end.exit_code
             return self._tell(end)
         finally:
@@ -269,17 +302,20 @@ class Launch:
         by_kind = {NOTICE: self._notices.answer, STANDSTILL: self._hangs.answer, HANG: self._hangs.answer}
         return by_kind.get(question.kind, self._stacks.answer)(question)
 
-    def _ending(self, end: steps.End) -> Ending:
+    def _ending(self, end: steps.End, first: Failure | None) -> Ending:
         """The end as it is told to who has called this launch."""
-        group, failures = self._loop.group, []
-        first = end.error.failure if isinstance(end.error, PeerFailed) else end.outcome.failure
+        told = "" if first is None else describe(first)
+        return Ending(self._loop.group, tuple(self._failed(first)), first, told, end.error, end.signal)
+
+    def _failed(self, first: Failure | None) -> Iterator[WorkerFailure]:
+        """The failures of this node's workers; ``first``: the one of the job."""
+        group = self._loop.group
         ranks = {} if group is None else {each.global_rank: each.local_rank for each in group.workers}
         for rank, code in self._loop.failures.items():
             assert group is not None
             here = group.failure(ranks[rank], code, host=socket.gethostname())
             told = first if first is not None and first.global_rank == rank and first.pid == here.pid else here
-            failures.append(worker_failure(told, time.time(), self._workers.error_file(ranks[rank])))
-        return Ending(group, tuple(failures), first, "" if first is None else describe(first), end.error, end.signal)
+            yield worker_failure(told, time.time(), self._workers.error_file(ranks[rank]))
 
     def _tell(self, end: steps.End) -> int:
         if isinstance(end.error, PeerFailed):
@@ -298,20 +334,9 @@ class Launch:
         if target and group is not None and first.node_rank == group.group_rank:
             hand_to_scheduler(self._workers.error_file(first.local_rank), first.exit_code, target)
 
-    def _record(self, end: steps.End) -> None:
+    def _record(self, end: steps.End, first: Failure | None) -> None:
         """For handlers of events that somebody has registered with torch; an error of ours also for a scheduler."""
-        group = self._loop.group
-        self._event_log.record(
-            f"torchelastic.worker.status.{'SUCCEEDED' if end.exit_code == 0 else 'FAILED'}",
-            {
-                "run_id": self._spec.run_id,
-                "group_rank": None if group is None else group.group_rank,
-                "role": self._spec.role,
-                "state": "SUCCEEDED" if end.exit_code == 0 else "FAILED",
-                "restarts": self._loop.decisions.restarts_used,
-                "error": None if end.error is None else str(end.error),
-            },
-        )
+        self._events.ended(end, self._failed(first))
         if end.error is not None and not isinstance(end.error, PeerFailed):
             record_own_error(end.error, os.environ.get(ERROR_FILE, ""))
 

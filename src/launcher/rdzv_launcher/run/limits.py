@@ -37,7 +37,7 @@ def require_files(workers: int) -> str:
 
 
 _THREADS_OF_AGENT = 8
-"""Threads of an agent and its guardian, at the least of any built-in backend."""
+"""Threads of an agent and its keeper, at the least of any built-in backend."""
 _THREADS_OF_WORKER = 4
 """Threads of a worker with a process group of gloo. Each counts as a process does."""
 

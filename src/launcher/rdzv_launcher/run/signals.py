@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 
-from rdzv_launcher.run.fence import marked
+from rdzv_launcher.run.keeper import marked
 from rdzv_plugins.errors import UsageError
 
 

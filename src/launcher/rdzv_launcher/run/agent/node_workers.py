@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from signal import Signals
+from typing import Any
 
 from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.loop import Inbox
@@ -55,8 +56,12 @@ class NodeWorkers:
         inbox: Inbox,
         extra: Callable[[dict[str, str]], Mapping[str, str]],
         use_agent_store: Callable[[], bool],
+        on_timer: Callable[[str, Any], None] | None = None,
     ) -> None:
-        """``extra``: what plug-ins, the fence and others add to a worker's variables, which it is given."""
+        """``extra``: what plug-ins, the fence and others add to a worker's variables, which it is given.
+
+        ``on_timer``: as ``FileTimer`` has ``log_event``.
+        """
         self._spec, self._keeper, self._fence = spec, keeper, fence
         self._another_keeper = another_keeper
         self._keeper_lives = True
@@ -65,7 +70,7 @@ class NodeWorkers:
         self._storing: threading.Timer | None = None
         self._store_at = 0.0
         self._extra, self._use_agent_store = extra, use_agent_store
-        self._timer = FileTimer(spec.run_id, os.environ)
+        self._timer = FileTimer(spec.run_id, os.environ, on_timer)
         self._kills = MemoryKills()
         self._lock = threading.RLock()
         """Of the keeper, which is for one thread, and of what follows."""
@@ -183,6 +188,10 @@ class NodeWorkers:
         self._fenced = True
         self._inbox.put(events.Fenced())
 
+    def signal_below(self, number: int) -> None:
+        """Send it to the workers that live, and to all that they have started. Any thread; it waits for nobody."""
+        self._keeper.signal_below(number)
+
     def close(self) -> Sequence[int]:
         """End for good; returns the pids of what does not end."""
         with self._lock:
@@ -279,6 +288,6 @@ class NodeWorkers:
             return
         self._lives = False
         self._store_no_more()
-        self._fence.stopped(Signals.SIGKILL, time.monotonic())
+        self._fence.stopped()
         self._output.end()
         self._inbox.put(events.GroupEnded(self._generation))

@@ -2,7 +2,7 @@
 
 What the session says decides. While it lives, or nobody can tell that it has ended, workers run. When it has ended,
 others may have begun a new round: they are killed, before anybody has to ask. When this process has stood still for so
-long that it may have ended, they are paused first, and killed or continued when it is known. The guardian does what
+long that it may have ended, they are paused first, and killed or continued when it is known. The keeper does what
 this process cannot: it kills them when the agent is no more, and pauses them while it stands still.
 """
 
@@ -17,8 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from rdzv_launcher.run.fence.guardian_process import GuardianProcess
-from rdzv_launcher.run.fence.marked import Marked, mark_children
+from rdzv_launcher.run.keeper.descendants import look
+from rdzv_launcher.run.keeper.marked import Marked, mark_children
 from rdzv_plugins.clock import now, now_ns
 from rdzv_plugins.interfaces import Holding
 from rdzv_plugins.round_page import (
@@ -44,8 +44,8 @@ _STILL = 0.5
 """A fraction of the time to live, in which keep-alives are sent three times: a shorter standstill loses no session."""
 _ASK_S = 1.0
 _AGAIN_S = 0.05
-_DAEMONS_S = 1.0
-"""How long processes that have left their worker's session may take to end when the agent does."""
+_OTHERS_S = 1.0
+"""How long processes that the agent itself has started may take to end when it does."""
 _END_S = 5.0
 """Seconds to wait for what was killed: longer than the kernel takes to end it."""
 
@@ -57,18 +57,26 @@ class Fence:
     when there is news. It sends nothing: sessions are kept alive by their own means.
     """
 
-    def __init__(self, holding: Holding | None, directory: str, on_kill: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        holding: Holding | None,
+        page: RoundPage,
+        mark: str,
+        signal_below: Callable[[int], None],
+        on_kill: Callable[[], None],
+    ) -> None:
         """``holding`` None: nobody can say whether the round holds, so it does until the agent stops the workers.
 
-        ``directory`` is the agent's, for the guardian to remove.
+        ``page`` and ``mark`` are what the keeper has of this agent. ``signal_below`` has it send a signal to all that
+        is below it; it waits for nobody.
         """
         self._holding, self._on_kill = holding, on_kill
-        mark = os.urandom(16).hex()
+        self._signal_below = signal_below
         mark_children(mark)
         self._marked = Marked(mark)
-        self._page = RoundPage()
-        self._guardian = GuardianProcess(mark, self._page.fd)
-        self._guardian.tell(f"remove {directory}")
+        self._page = page
+        self._workers: dict[int, str] = {}
+        """When the processes of the newest start were started, by pid."""
         self._ttl = math.inf if holding is None else holding.ttl
         self._look_s = min(max(self._ttl / _LOOKS_PER_TTL, _SHORTEST_LOOK_S), _LONGEST_LOOK_S)
         self._page[STILL] = NEVER if math.isinf(self._ttl) else int(self._ttl * _STILL * 1e9)
@@ -86,7 +94,6 @@ class Fence:
     def starting(self) -> None:
         """Begin to watch: workers are about to be started."""
         with self._lock:
-            self._guardian.watch_over()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="rdzv-fence", daemon=True)
                 self._thread.start()
@@ -98,9 +105,7 @@ class Fence:
     def started(self, pids: Iterable[int]) -> None:
         """Note the pids of the workers that have been started."""
         with self._lock:
-            for pid in pids:
-                self._marked.add_session(pid)
-                self._guardian.tell(f"worker {pid}")
+            self._workers = {worker.pid: worker.started for worker in map(look, pids) if worker is not None}
 
     def stopping(self) -> bool:
         """The workers are about to be stopped: from now on their round does not hold.
@@ -117,47 +122,32 @@ class Fence:
                 return False
             return True
 
-    def stopped(self, death: signal.Signals, deadline: float) -> None:
-        """The workers have ended: so does what is left in their sessions, at ``deadline`` (monotonic) by SIGKILL."""
-        if self._marked.signal(death, sessions_only=True):
-            self._wait_gone(deadline, sessions_only=True)
-            self._marked.signal(signal.SIGKILL, sessions_only=True)
-            self._wait_gone(time.monotonic() + _END_S, sessions_only=True)
+    def stopped(self) -> None:
+        """The workers have ended, and so has what was left in their sessions."""
         with self._lock:
             self._page[STATE] = IDLE
-            self._marked.forget_sessions()
-            self._guardian.tell("stopped")
-
-    def kill(self) -> None:
-        """Whatever was started: it could not be started as a whole."""
-        with self._lock:
-            self._page[UNTIL] = 0
-            self._kill()
-
-    def kill_at_once(self) -> None:
-        """The workers alone, in the middle of whatever is being done: the rest follows by ``stopped`` or ``close``."""
-        self._marked.signal_sessions(signal.SIGKILL)
+            self._workers = {}
 
     def close(self) -> list[int]:
-        """End all that this process has started; returns the pids of what does not end. May be called again."""
+        """The keeper has ended: end what else this process has started. May be called again.
+
+        Returns the pids of what does not end.
+        """
         with self._lock:
             if self._closing.is_set():
                 return []
             self._closing.set()  # the thread does nothing from now on
         if self._holding is not None:
             self._holding.on_news(None)
-        self._page[UNTIL] = 0
+        self._page[UNTIL] = self._page[STATE] = 0
         # multiprocessing's own helper takes no notice of SIGTERM, and ends when this process does
         tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
         self._marked.spare(getattr(tracker, "_pid", None) or 0)
         left: list[int] = []
         if self._marked.signal(signal.SIGTERM):
             self._marked.signal(signal.SIGCONT)
-            self._wait_gone(time.monotonic() + _DAEMONS_S)
+            self._wait_gone(time.monotonic() + _OTHERS_S)
             left = self._end_all()
-        if not left:
-            self._guardian.dismiss()
-        self._page.close()
         return left
 
     def _end_all(self) -> list[int]:
@@ -166,8 +156,8 @@ class Fence:
             time.sleep(_AGAIN_S)
         return left
 
-    def _wait_gone(self, deadline: float, *, sessions_only: bool = False) -> None:
-        while self._marked.signal(0, sessions_only=sessions_only) and time.monotonic() < deadline:
+    def _wait_gone(self, deadline: float) -> None:
+        while self._marked.signal(0) and time.monotonic() < deadline:
             time.sleep(_AGAIN_S)
 
     def _ended(self) -> bool:
@@ -200,7 +190,6 @@ class Fence:
         if page[STATE] == RUNNING and present >= page[PAUSE_AT] and stood >= page[STILL]:
             self._pause(stood / 1e9)
         self._page[BEAT] = now_ns()
-        self._guardian.check()
         if page[STATE] in (RUNNING, PAUSED) and self._ended():
             logger.warning("the session of this node has ended, so its round may be over: its workers are killed")
             page[UNTIL] = 0
@@ -213,10 +202,9 @@ class Fence:
             self._resume_if_alive()
 
     def _pause(self, stood: float) -> None:
-        # first the state, then the beat: the guardian pauses them, too, and must know that it is not to continue them
+        # first the state, then the beat: the keeper pauses them, too, and must know that it is not to continue them
         self._page[STATE] = PAUSED
-        self._marked.signal_sessions(signal.SIGSTOP)
-        self._marked.signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
         logger.warning(
             "this process stood still for %.1f s; the workers of this node are paused until it is known whether its "
             "session has ended meanwhile",
@@ -236,13 +224,23 @@ class Fence:
             return
         self._publish()
         self._page[STATE] = RUNNING
-        self._marked.signal(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
         logger.warning("the session of this node lives: its workers go on")
 
     def _kill(self) -> None:
         self._on_kill()
-        self._marked.signal_sessions(signal.SIGKILL)
-        self._marked.signal(signal.SIGKILL)
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        """To the workers at once, whatever the keeper does; to what they have started by the keeper."""
+        for pid, started in self._workers.items():
+            process = look(pid)
+            if process is not None and process.started == started:
+                try:
+                    os.killpg(pid, number)
+                except OSError:  # it has ended
+                    continue
+        self._signal_below(number)
 
     def _publish(self) -> None:
         """Publish how long the round holds. A session that cannot say is trusted for half its time to live."""

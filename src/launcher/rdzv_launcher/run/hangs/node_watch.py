@@ -13,8 +13,8 @@ from rdzv_launcher.run.hangs.signs import below_s, read_signs
 from rdzv_launcher.run.hangs.standstill import Standing, Standstill
 from rdzv_launcher.run.hangs.verdict import SUSPECTED, NodeStanding
 from rdzv_launcher.run.stacks import processes, reading
-from rdzv_launcher.run.stacks.gathering import Worker
 from rdzv_launcher.run.stacks.node import NodeStacks
+from rdzv_launcher.run.stacks.workers import Worker
 from rdzv_plugins.linux.children import children_now
 
 logger = logging.getLogger(__name__)

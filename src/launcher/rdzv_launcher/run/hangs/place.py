@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rdzv_launcher.run.stacks.gathering import Worker
+from rdzv_launcher.run.stacks.workers import Worker
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from rdzv_launcher.run.hangs.place import Place
 from rdzv_launcher.run.hangs.standstill import Standing
 from rdzv_launcher.run.hangs.verdict import SUSPECTED, Judge, NodeStanding, Verdict, standing_of
 from rdzv_launcher.run.stacks import reading
-from rdzv_launcher.run.stacks.node import NodeStacks, read
+from rdzv_launcher.run.stacks.answers import read
+from rdzv_launcher.run.stacks.node import NodeStacks
 from rdzv_launcher.run.stacks.text import Silent
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Failure

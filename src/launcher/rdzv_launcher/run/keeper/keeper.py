@@ -20,7 +20,17 @@ from rdzv_launcher.run.keeper import descendants
 from rdzv_launcher.run.keeper.adopted import Adopted, wait_for
 from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
 from rdzv_launcher.run.keeper.keeper_process import BOOT, become_keeper
-from rdzv_launcher.run.keeper.messages import Ended, Event, Inherited, Lost, NotPreloaded, Preload, Preloaded, Start
+from rdzv_launcher.run.keeper.messages import (
+    Belongings,
+    Ended,
+    Event,
+    Inherited,
+    Lost,
+    NotPreloaded,
+    Preload,
+    Preloaded,
+    Start,
+)
 from rdzv_launcher.run.keeper.not_started import not_started
 from rdzv_launcher.run.keeper.worker_process import RESTORED
 from rdzv_launcher.run.roots import ROOTS
@@ -47,7 +57,11 @@ class Keeper:
     """
 
     def __init__(
-        self, preload: Preload | None = None, inherited: Inherited | None = None, ignored: Iterable[int] = ()
+        self,
+        preload: Preload | None = None,
+        inherited: Inherited | None = None,
+        ignored: Iterable[int] = (),
+        belongings: Belongings | None = None,
     ) -> None:
         """Raises ``LimitTooLow`` if there can be no process.
 
@@ -68,7 +82,9 @@ class Keeper:
         self._channel, theirs = Channel.pair()
         ours = {n for n in signal.valid_signals() - RESTORED if signal.getsignal(n) is signal.SIG_IGN}
         try:
-            self.pid = _make(self._channel, theirs, sorted({*ours, *ignored}), inherited or Inherited())
+            self.pid = _make(
+                self._channel, theirs, sorted({*ours, *ignored}), inherited or Inherited(), belongings or Belongings()
+            )
         except OSError as error:
             raise LimitTooLow(
                 f"the process that keeps this node's workers could not be started: {error.strerror}",
@@ -139,6 +155,17 @@ class Keeper:
     def signal(self, number: int, local_ranks: Sequence[int] | None = None) -> None:
         """Send a signal to the process groups of workers that live: of these, or of all. Raises ``KeeperLost``."""
         self._send("signal", int(number), None if local_ranks is None else list(local_ranks))
+
+    def signal_below(self, number: int) -> None:
+        """Send a signal to workers that live, and to all that workers of any round have started. Any thread.
+
+        Waits for nobody: a keeper that takes no message now is passed by.
+        """
+        try:
+            if not self._lost and not self._closed:
+                self._channel.send(("signal_below", int(number)))
+        except (Gone, OSError):
+            pass
 
     def signal_left(self, number: int, *, daemons: bool = False, timeout: float = _SEND_S) -> list[int]:
         """Send a signal to all that is in the sessions of this round's workers, and return to whom; 0 only asks.
@@ -321,20 +348,21 @@ class Keeper:
         return None if status is None else os.waitstatus_to_exitcode(status[0])
 
 
-def _make(ours: Channel, theirs: Channel, ignored: list[int], inherited: Inherited) -> int:
+def _make(ours: Channel, theirs: Channel, ignored: list[int], inherited: Inherited, belongings: Belongings) -> int:
     agent = os.getpid()
     if inherited.function is not None or len(os.listdir("/proc/self/task")) == 1:
         pid = os.fork()
         if pid == 0:
-            become_keeper(theirs, agent, ignored, inherited)
+            become_keeper(theirs, agent, ignored, inherited, belongings)
         return pid
     # a fork of a process with threads may find a lock that nobody will ever let go
     import subprocess
 
     fd = theirs.fileno()
-    kept = inherited.descriptors
-    numbers = [str(fd), str(agent), ",".join(map(str, kept)), *map(str, ignored)]
-    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", BOOT, ROOTS, *numbers], pass_fds=[fd, *kept])
+    kept, own = inherited.descriptors, belongings
+    told = [str(fd), str(agent), ",".join(map(str, kept)), str(own.page), own.mark, own.directory, *map(str, ignored)]
+    open_there = [fd, *kept, *([own.page] if own.page >= 0 else [])]
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", BOOT, ROOTS, *told], pass_fds=open_there)
     process.returncode = 0  # it is waited for here, and not by subprocess
     return process.pid
 

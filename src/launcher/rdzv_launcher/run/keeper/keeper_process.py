@@ -18,10 +18,12 @@ from dataclasses import dataclass
 
 from rdzv_launcher.run.keeper import function_process
 from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
-from rdzv_launcher.run.keeper.descendants import descendants, kill, send
+from rdzv_launcher.run.keeper.descendants import Process, descendants, kill, send
 from rdzv_launcher.run.keeper.forked import close_all_but, let_go_of_handlers
+from rdzv_launcher.run.keeper.frozen_agent import FrozenAgent
 from rdzv_launcher.run.keeper.loop import Loop
-from rdzv_launcher.run.keeper.messages import NAME, Inherited
+from rdzv_launcher.run.keeper.messages import NAME, Belongings, Inherited
+from rdzv_launcher.run.keeper.remains import clear
 from rdzv_launcher.run.keeper.template_process import Asked, TemplateProcess
 from rdzv_launcher.run.keeper.worker_process import RESTORED, outcome, redirect, spawn
 from rdzv_plugins.linux import prctl
@@ -31,7 +33,7 @@ BOOT = (
     "from rdzv_launcher.run.keeper.keeper_process import main; main()"
 )
 """The program of a keeper that cannot be forked. Its arguments: ``ROOTS``, the descriptor of the channel, the agent's
-pid, the descriptors that workers have, and the signals that the agent ignores."""
+pid, the descriptors that workers have, the fields of ``Belongings``, and the signals that the agent ignores."""
 
 DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that are the agent's business, by whatever way they come."""
@@ -65,9 +67,12 @@ class Killing:
 class KeeperProcess:
     """``ignored``: the signals that the agent ignored when it was started, which its workers do, too."""
 
-    def __init__(self, channel: Channel, agent: int, ignored: Collection[int], inherited: Inherited) -> None:
+    def __init__(
+        self, channel: Channel, agent: int, ignored: Collection[int], inherited: Inherited, belongings: Belongings
+    ) -> None:
         self._channel, self._agent = channel, agent
-        self._inherited = inherited
+        self._inherited, self._belongings = inherited, belongings
+        self._frozen = FrozenAgent(belongings.page, lambda: self._signal_below(signal.SIGSTOP))
         self._name = prctl.get_name()
         self._defaults = (RESTORED | {*DEAF_TO}) - {*ignored}
         self._loop = Loop()
@@ -78,6 +83,7 @@ class KeeperProcess:
         self._killing: Killing | None = None
         self._template = TemplateProcess(self._loop, self, self._defaults)
         self._running = True
+        self._dismissed = False
 
     def run(self) -> None:
         """Until the agent has ended, or has said that it needs no keeper: then all below this process is ended."""
@@ -98,9 +104,12 @@ class KeeperProcess:
             while self._running:
                 self._loop.turn(self._pause())
                 self._template.look()
+                self._frozen.look()
                 self._kill_on()
         finally:  # whatever happens here
             self._end()
+            if not self._dismissed:
+                clear(self._belongings)
 
     # what the others say
 
@@ -136,7 +145,7 @@ class KeeperProcess:
     # what the agent asks for; the names are those of the messages
 
     def _on_close(self) -> None:
-        self._running = False
+        self._running, self._dismissed = False, True
 
     def _on_preload(
         self, modules: tuple[str, ...], command: tuple[str, ...], env: dict[str, str], limit: float
@@ -157,6 +166,14 @@ class KeeperProcess:
                     os.killpg(worker.pid, number)
                 except OSError:  # it is a zombie, or not the leader of its group yet
                     pass
+
+    def _on_signal_below(self, number: int) -> None:
+        self._signal_below(number)
+
+    def _signal_below(self, number: int) -> list[Process]:
+        """To the workers at once, then to all that they have started; returns to whom."""
+        self._on_signal(number, None)
+        return [each for each in descendants([os.getpid()], self._template.pids) if send(each, number)]
 
     def _on_signal_left(self, request: int, number: int, daemons: bool) -> None:
         sent = [
@@ -284,7 +301,9 @@ class KeeperProcess:
     # ends
 
     def _pause(self) -> float:
-        return _AGAIN_S if self._killing is not None else self._template.pause()
+        if self._killing is not None:
+            return _AGAIN_S
+        return min((due for due in (self._template.pause(), self._frozen.pause()) if due >= 0), default=-1)
 
     def _kill_on(self) -> None:
         killing = self._killing
@@ -308,7 +327,9 @@ class KeeperProcess:
             pause = min(2 * pause, _LONGEST_S)
 
 
-def become_keeper(channel: Channel, agent: int, ignored: Collection[int], inherited: Inherited) -> None:
+def become_keeper(
+    channel: Channel, agent: int, ignored: Collection[int], inherited: Inherited, belongings: Belongings
+) -> None:
     """In a process that the agent has just forked: let go of all that is the agent's, and never return.
 
     But for what its workers are to inherit.
@@ -320,8 +341,8 @@ def become_keeper(channel: Channel, agent: int, ignored: Collection[int], inheri
         let_go_of_handlers()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         os.setsid()
-        close_all_but({channel.fileno(), *inherited.descriptors})
-        KeeperProcess(channel, agent, ignored, inherited).run()
+        close_all_but({channel.fileno(), belongings.page, *inherited.descriptors})
+        KeeperProcess(channel, agent, ignored, inherited, belongings).run()
         code = 0
     except BaseException as error:
         os.write(2, f"rdzv: the keeper of the workers met an error: {type(error).__name__}: {error}\n".encode())
@@ -331,6 +352,7 @@ def become_keeper(channel: Channel, agent: int, ignored: Collection[int], inheri
 
 def main() -> None:
     """The entry point of a keeper that was started as a program."""
-    _, _, fd, agent, kept, *ignored = sys.argv
+    _, _, fd, agent, kept, page, mark, directory, *ignored = sys.argv
     inherited = Inherited(tuple(int(number) for number in kept.split(",") if number))
-    become_keeper(Channel.of(int(fd)), int(agent), [int(number) for number in ignored], inherited)
+    belongings = Belongings(int(page), mark, directory)
+    become_keeper(Channel.of(int(fd)), int(agent), [int(number) for number in ignored], inherited, belongings)

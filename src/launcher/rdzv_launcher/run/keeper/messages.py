@@ -32,6 +32,18 @@ class Inherited:
 
 
 @dataclass(frozen=True)
+class Belongings:
+    """What is the agent's own, and what its keeper sees to when the agent cannot."""
+
+    page: int = -1
+    """The descriptor of a ``RoundPage``, by which the workers are paused while the agent stands still; -1: none."""
+    mark: str = ""
+    """Whatever carries it in its environment is ended when the agent is no more; empty: nothing."""
+    directory: str = ""
+    """Of an agent that is no more all but the logs of workers is removed; empty: there is none."""
+
+
+@dataclass(frozen=True)
 class Preload:
     """Modules that the workers' interpreter is to have imported before it is forked for each of them.
 

@@ -17,6 +17,7 @@ from typing import Any
 from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.frames import Frame, Thread, frame_data
 from rdzv_launcher.run.stacks.processes import Process
+from rdzv_launcher.run.stacks.workers import Node
 from rdzv_plugins.linux.children import children_now
 
 _AT_A_TIME = max(4, 2 * (os.cpu_count() or 1))
@@ -27,29 +28,6 @@ _ONE_S = 8.0
 _NATIVE_PLACES = 8
 _CHILDREN_NAMED = 16
 _CHILDREN_READ = 32
-
-
-@dataclass(frozen=True)
-class Worker:
-    """A worker of this node, and the ranks that it has."""
-
-    rank: int
-    local_rank: int
-    pid: int
-
-
-@dataclass(frozen=True)
-class Node:
-    """This node, as its agent knows it."""
-
-    host: str
-    agent: int
-    """Its process id."""
-    run_id: str = ""
-    node_rank: int | None = None
-    workers: tuple[Worker, ...] = ()
-    own_stacks: Path | None = None
-    """The directory into which its workers write their stacks on request, if they have been told one."""
 
 
 @dataclass

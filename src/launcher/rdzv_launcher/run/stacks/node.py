@@ -1,4 +1,7 @@
-"""The stacks of this node's workers, for whoever asks the agent, and for a file before they are killed."""
+"""The stacks of this node's workers, for whoever asks the agent, and for a file before they are killed.
+
+What reads, groups and shows stacks is imported when stacks are wanted: most launches do not need it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,16 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rdzv_launcher.run.stacks import processes
-from rdzv_launcher.run.stacks.gathering import NATIVE_S, Node, Worker, gather
-from rdzv_launcher.run.stacks.reports import WorkerReport, workers_of
-from rdzv_launcher.run.stacks.text import Silent, report_text
+from rdzv_launcher.run.stacks.workers import Node
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.questions import STACKS, NodeAnswer, Question, Questions, UnknownKind
+from rdzv_plugins.questions import STACKS, Question, Questions, UnknownKind
 from rdzv_plugins.stacks_on_request import VARIABLE
+
+if TYPE_CHECKING:
+    from rdzv_launcher.run.stacks.reports import WorkerReport
+    from rdzv_launcher.run.stacks.text import Silent
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +63,7 @@ class NodeStacks:
         within = question.arguments.get("within", _WITHIN_S)
         if not isinstance(within, int | float) or not _LEAST_S <= within <= _MOST_S:
             raise ValueError(f"within={within!r} is not a time")
-        native = within if question.arguments.get("native") else NATIVE_S
+        native = within if question.arguments.get("native") else None
         return self._gather(within, children=bool(question.arguments.get("children")), native=native)
 
     def store(self, why: str, within: float) -> None:
@@ -67,6 +71,9 @@ class NodeStacks:
 
         One line says where. What cannot be written goes to the log itself, so that it is not lost.
         """
+        from rdzv_launcher.run.stacks import processes
+        from rdzv_launcher.run.stacks.reports import workers_of
+
         try:
             node = self._node()
             if any(processes.is_there(processes.look(worker.pid)) for worker in node.workers):
@@ -76,6 +83,8 @@ class NodeStacks:
 
     def own_workers(self, within: float) -> list[WorkerReport]:
         """Where this node's workers are, after about ``within`` seconds at the latest. Any thread."""
+        from rdzv_launcher.run.stacks.reports import workers_of
+
         return workers_of(self._gather(within, children=True))
 
     def store_of_peers(self, questions: Questions | None, why: str) -> None:
@@ -85,7 +94,10 @@ class NodeStacks:
                 target=self._ask_peers, args=(questions, why), name="rdzv-stacks-of-peers", daemon=True
             ).start()
 
-    def _gather(self, within: float, *, children: bool = False, native: float = NATIVE_S) -> dict[str, Any]:
+    def _gather(self, within: float, *, children: bool = False, native: float | None = None) -> dict[str, Any]:
+        from rdzv_launcher.run.stacks.gathering import NATIVE_S, gather
+
+        native = NATIVE_S if native is None else native
         with self.debugging:
             return gather(self._node(), within=within, children=children, native=native)
 
@@ -95,11 +107,15 @@ class NodeStacks:
         except (RdzvError, TimeoutError) as error:
             logger.debug("the other nodes could not be asked for their stacks: %s", error)
             return
+        from rdzv_launcher.run.stacks.answers import read
+
         workers, silent = read(answers)
         self.store_reports([each for each in workers if each.process.state != "ended"], silent, why)
 
     def store_reports(self, workers: Iterable[WorkerReport], silent: Iterable[Silent], why: str) -> None:
         """Store what was gathered, and say in one line where, and why."""
+        from rdzv_launcher.run.stacks.text import report_text
+
         text = report_text(list(workers), list(silent), threads=True)
         self._stored += 1
         node = self._node()
@@ -111,28 +127,3 @@ class NodeStacks:
             logger.warning("%s; their stacks (%s cannot be written: %s):\n%s", why, path, error.strerror, text)
         else:
             logger.warning("%s; where they are is in %s: %s", why, path, text.partition("\n")[0])
-
-
-def read(answers: Iterable[NodeAnswer]) -> tuple[list[WorkerReport], list[Silent]]:
-    """The workers of all nodes, and the nodes that have said nothing of theirs."""
-    workers, silent = [], []
-    for each in answers:
-        problem = each.problem
-        rank = "a node" if each.node_rank is None else f"node {each.node_rank}"
-        name = f"{rank} on {each.host} (pid {each.pid})"
-        if not problem:
-            try:
-                found = workers_of(each.answer)
-                workers += found
-                if not found:
-                    silent.append(Silent(name, "has no workers now: it is a spare, or waits for other nodes", "idle"))
-                continue
-            except ValueError as error:
-                problem = f"has answered with something that cannot be read: {error}"
-        silent.append(Silent(name, problem))
-    return workers, silent
-
-
-def workers_in(pids: Mapping[int, int], ranks: Mapping[int, int]) -> tuple[Worker, ...]:
-    """The workers by their local ranks; ``pids`` and ``ranks`` are what the agent has started, and as whom."""
-    return tuple(Worker(ranks[local], local, pid) for local, pid in sorted(pids.items()) if ranks.get(local, -1) >= 0)

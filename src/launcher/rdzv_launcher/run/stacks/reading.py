@@ -33,6 +33,7 @@ _MOST_WRITTEN = 100
 """Threads that ``faulthandler`` writes of: with more than these, the main one may not be among them."""
 _MOST_OUTPUT = 8 * 2**20
 _MOST_THREADS = 256
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _SCOPES = {
     "1": "kernel.yama.ptrace_scope=1: only its ancestors may",
     "2": "kernel.yama.ptrace_scope=2: only root may",
@@ -151,7 +152,7 @@ def _reason(text: str, pid: int) -> str:
     if user is not None and user != os.geteuid():
         why.append(f"it runs as user {user}, this one as {os.geteuid()}")
     try:
-        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+        scope = _YAMA.read_text().strip()
         why += [_SCOPES[scope]] if scope in _SCOPES else []
     except OSError:
         pass

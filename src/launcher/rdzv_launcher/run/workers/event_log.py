@@ -29,9 +29,14 @@ class EventLog:
                 f"--event-log-handler={handler}: torch knows no such handler", remedy=f"It knows {known}."
             ) from None
 
+    @property
+    def wanted(self) -> bool:
+        """False if every event is dropped."""
+        return self._handler != _NONE
+
     def record(self, name: str, metadata: Mapping[str, Any], *, source: str = "AGENT") -> None:
         """Record an event of the agent or of a worker, with the metadata that torch's events have."""
-        if self._handler == _NONE:
+        if not self.wanted:
             return
         from torch.distributed.elastic import events
 

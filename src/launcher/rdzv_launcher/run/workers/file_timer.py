@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rdzv_plugins.errors import UsageError
@@ -25,8 +25,11 @@ _OPENS_S, _LOOK_S = 5.0, 0.01
 class FileTimer:
     """One per agent, used by its main thread; a server for each round, on a thread of its own."""
 
-    def __init__(self, run_id: str, environ: Mapping[str, str]) -> None:
-        self._run_id = run_id
+    def __init__(
+        self, run_id: str, environ: Mapping[str, str], log_event: Callable[[str, Any], None] | None = None
+    ) -> None:
+        """``log_event`` is told what the server does, by the server's thread, as torch has it."""
+        self._run_id, self._log_event = run_id, log_event
         self._enabled = environ.get(ENABLE) == "1"
         self._given = environ.get(FILE)
         self._server: Any = None
@@ -44,7 +47,9 @@ class FileTimer:
         from torch.distributed.elastic.timer import FileTimerServer
 
         try:
-            self._server = FileTimerServer(self._path, self._run_id, max_interval=_INTERVAL_S, daemon=True)
+            self._server = FileTimerServer(
+                self._path, self._run_id, max_interval=_INTERVAL_S, daemon=True, log_event=self._log_event
+            )
         except OSError as error:
             raise UsageError(
                 f"{FILE}={self._path}: no pipe can be made there: {error.strerror or error}",

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rdzv_launcher.run.stacks.answers import read
 from rdzv_launcher.run.stacks.gathering import NATIVE_S
 from rdzv_launcher.run.stacks.grouping import grouped
-from rdzv_launcher.run.stacks.node import read
 from rdzv_launcher.run.stacks.reports import WorkerReport
 from rdzv_launcher.run.stacks.text import Silent, headline, report_text
 from rdzv_launcher.tools.asking import ask_job

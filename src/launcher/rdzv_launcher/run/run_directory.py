@@ -1,7 +1,7 @@
 """An agent's directory for temporary files: it goes with the agent, and that of one that was killed with the next.
 
-Who lives holds a lock on a file in it, which the kernel lets go however the agent ends. The guardian, which imports
-this file, has neither ``pathlib`` nor ``shutil``.
+Who lives holds a lock on a file in it, which the kernel lets go however the agent ends. The keeper removes it
+with this file, too.
 """
 
 from __future__ import annotations

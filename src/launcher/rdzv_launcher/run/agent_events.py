@@ -1,0 +1,135 @@
+"""What handlers of torch's events hear of this agent (--event-log-handler), in the form of torch's own agent.
+
+Of a launch: each rendezvous, each start of workers, the ends of those of the last round, its own end, and what the
+watchdog of the file timer does. Source of the names and fields: ``SimpleElasticAgent`` and ``LocalElasticAgent`` of
+torch 2.13. An agent whose workers have failed is called FAILED; torch says SUCCEEDED, as it could tell of the failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rdzv_launcher.run.agent import events, steps
+from rdzv_launcher.run.agent.collaborators import Observer
+from rdzv_launcher.run.workers.event_log import EventLog
+from rdzv_launcher.run.workers.failures import WorkerFailure
+from rdzv_launcher.run.workers.spec import WorkersSpec
+from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
+
+_NAME = "torchelastic.worker.status."
+
+
+class AgentEvents(Observer):
+    """One per agent. ``watchdog`` may be called by any thread."""
+
+    def __init__(
+        self, log: EventLog, spec: WorkersSpec, backend: str, now: Callable[[], tuple[WorkerGroup | None, int]]
+    ) -> None:
+        """``now``: this node's part of the round, if there is one, and how many restarts it has used."""
+        self._log, self._spec, self._backend, self._now = log, spec, backend, now
+        self._since = self._joins = time.monotonic()
+
+    def takes(self, step: steps.Step, group: WorkerGroup | None) -> None:
+        """A rendezvous begins."""
+        if isinstance(step, steps.Join):
+            self._joins = time.monotonic()
+
+    def heard(self, event: events.Event, group: WorkerGroup | None) -> None:
+        """A rendezvous is complete."""
+        if isinstance(event, events.Joined):
+            self._status("RENDEZVOUS", self._of_group(), duration=1000 * (time.monotonic() - self._joins))
+
+    def started(self, group: WorkerGroup) -> None:
+        """Workers run."""
+        for worker in group.workers:
+            self._worker("START", group, worker)
+
+    def ended(self, end: steps.End, failures: Iterable[WorkerFailure]) -> None:
+        """How this node ends; ``failures`` are those of its own workers."""
+        if not self._log.wanted:
+            return
+        group, _ = self._now()
+        failed = {each.global_rank: each for each in failures}
+        if group is not None and (failed or end.exit_code == 0):
+            for worker in group.workers:
+                failure = failed.get(worker.global_rank)
+                state = "SUCCEEDED" if end.exit_code == 0 else "TERMINATED" if failure is None else "FAILED"
+                self._worker(state, group, worker, failure)
+        state = "SUCCEEDED" if end.exit_code == 0 else "FAILED"
+        self._status(state, self._of_group(), error=None if end.error is None else str(end.error))
+
+    def _worker(self, state: str, group: WorkerGroup, worker: Worker, failure: WorkerFailure | None = None) -> None:
+        more = {  # each a list of one: as torch has them
+            "local_rank": [worker.local_rank],
+            "role_rank": [worker.role_rank],
+            "role_world_size": [worker.role_world_size],
+            "exit_code": [None if failure is None else failure.exitcode],
+            "worker_pid": [None if failure is None else failure.pid],
+        }
+        self._status(
+            state,
+            self._of_group() | more,
+            source="WORKER",
+            rank=worker.global_rank,
+            pid=str(group.pids.get(worker.local_rank, "")),
+            error=None if failure is None else json.dumps(failure.error_file_data),
+        )
+
+    def watchdog(self, name: str, request: Any) -> None:
+        """As ``log_event`` of torch's ``FileTimerServer``; ``request`` is a ``FileTimerRequest`` or None."""
+        if not self._log.wanted:
+            return
+        said = {"watchdog_event": name}
+        if request is not None:
+            said |= {
+                each: str(getattr(request, each)) for each in ("worker_pid", "scope_id", "expiration_time", "signal")
+            }
+        self._record(name, "RUNNING", said)
+
+    def _status(self, state: str, more: dict[str, Any], *, duration: float | None = None, **rest: Any) -> None:
+        self._record(f"{_NAME}{state}", state, more, {"duration_ms": duration}, **rest)
+
+    def _of_group(self) -> dict[str, Any]:
+        group, _ = self._now()
+        return {
+            "group_world_size": None if group is None else group.group_world_size,
+            "entry_point": os.path.basename(self._spec.program.command(0)[0]),
+        }
+
+    def _record(
+        self,
+        name: str,
+        state: str,
+        more: dict[str, Any],
+        also: Mapping[str, Any] | None = None,
+        *,
+        source: str = "AGENT",
+        rank: int | None = None,
+        pid: str | None = None,
+        error: str | None = None,
+    ) -> None:
+        group, restarts = self._now()
+        self._log.record(
+            name,
+            {
+                "run_id": self._spec.run_id,
+                "global_rank": rank,
+                "group_rank": None if group is None else group.group_rank,
+                "worker_id": pid,
+                "role": self._spec.role,
+                "hostname": socket.gethostname(),
+                "state": state,
+                "total_run_time": int(time.monotonic() - self._since),
+                "rdzv_backend": self._backend,
+                "raw_error": error,
+                "metadata": json.dumps(more),
+                "agent_restarts": restarts,
+                **(also or {}),
+            },
+            source=source,
+        )

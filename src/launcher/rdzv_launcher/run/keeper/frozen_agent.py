@@ -1,0 +1,60 @@
+"""What a keeper does while its agent stands still: it pauses the workers once their round is not known to hold.
+
+The agent writes into a page until when that is known, and when it last looked. An agent that goes on finds out what is
+to become of the workers: it continues or kills them.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Collection
+
+from rdzv_launcher.run.keeper.descendants import Process, send
+from rdzv_plugins.clock import now_ns
+from rdzv_plugins.round_page import BEAT, NEVER, PAUSE_AT, PAUSED, RUNNING, STATE, STILL, read
+
+_PAGE_S = 0.25
+"""The page is read so often: the clock of a wait stands still while a machine sleeps, that of the page does not."""
+_LEAST_S = 0.01
+_QUICK_LOOKS = 2
+"""How often the workers of one standstill are paused in quick succession: whoever was just being started is seen by the
+second look. It may last for hours."""
+
+
+class FrozenAgent:
+    """One per keeper. ``page``: the descriptor of a ``RoundPage``, -1 for none.
+
+    ``stop`` pauses all that the workers have started, too, and returns whom.
+    """
+
+    def __init__(self, page: int, stop: Callable[[], Collection[Process]]) -> None:
+        self._page, self._stop = page, stop
+        self._looks = (0, 0)  # when the standstill began, and how often workers were paused in it
+
+    def pause(self) -> float:
+        """Seconds until ``look`` has to be called; negative: not before the agent has said something."""
+        if self._page < 0:
+            return -1
+        page = read(self._page)
+        if page[STATE] != RUNNING or page[STILL] == NEVER:
+            return -1
+        if page[BEAT] == self._looks[0] and self._looks[1] >= _QUICK_LOOKS:
+            return _PAGE_S
+        due = max(page[PAUSE_AT], page[BEAT] + page[STILL]) - now_ns()
+        return max(_LEAST_S, min(due / 1e9, _PAGE_S))
+
+    def look(self) -> None:
+        """Pause the workers if the agent stands still, and its session may have ended."""
+        if self._page < 0 or not self._stands_still():
+            return
+        since, looks = read(self._page)[BEAT], self._looks
+        self._looks = since, looks[1] + 1 if looks[0] == since else 1
+        paused = self._stop()
+        # the agent has gone on meanwhile: it pauses them itself, unless it has found them allowed to run
+        if not self._stands_still() and read(self._page)[STATE] != PAUSED:
+            for process in paused:
+                send(process, signal.SIGCONT)
+
+    def _stands_still(self) -> bool:
+        page, now = read(self._page), now_ns()
+        return page[STATE] == RUNNING and now >= page[PAUSE_AT] and now - page[BEAT] >= page[STILL]

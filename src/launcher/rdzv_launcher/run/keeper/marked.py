@@ -1,0 +1,71 @@
+"""Whatever else an agent has started, beside its workers: found by a mark in its environment.
+
+A plug-in may start a process, a debugger may be at work. None of them is below the keeper, which knows its own by who
+their parent is. A process hands its environment down to what it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from rdzv_plugins.linux.children import all_pids
+from rdzv_plugins.linux.process_stat import read_stat
+
+VARIABLE = "RDZV_AGENTS"
+"""The marks of the agents above a process, the outermost first: a worker may run a launcher of its own."""
+
+
+class Marked:
+    """All processes that carry ``mark``, which is unique on this machine, but for this one."""
+
+    def __init__(self, mark: str) -> None:
+        assert mark, "else it would be found in every environment"
+        self._mark = mark.encode()
+        self._spared = {os.getpid()}
+
+    def spare(self, pid: int) -> None:
+        """This process is not touched from now on."""
+        self._spared.add(pid)
+
+    def signal(self, number: int) -> list[int]:
+        """Send a signal to everything that lives; returns to whom."""
+        return [pid for pid in all_pids() if pid not in self._spared and self._is_ours(pid) and self._send(pid, number)]
+
+    def _send(self, pid: int, number: int) -> bool:
+        """Send a signal to this very process, and to no other one that gets its number meanwhile."""
+        try:
+            try:
+                fd = os.pidfd_open(pid)
+            except (AttributeError, PermissionError):  # an old kernel, a sandbox
+                os.kill(pid, number)
+                return True
+            try:
+                ours = self._is_ours(pid)
+                if ours:
+                    signal.pidfd_send_signal(fd, number)
+                return ours
+            finally:
+                os.close(fd)
+        except OSError:  # it has ended
+            return False
+
+    def _is_ours(self, pid: int) -> bool:
+        if self._mark not in _environment(pid):
+            return False
+        stat = read_stat(pid)
+        return stat is not None and stat.lives
+
+
+def mark_children(mark: str) -> None:
+    """Mark all processes started from now on with ``mark``, in addition to the marks of this process."""
+    os.environ[VARIABLE] = ":".join(filter(None, (os.environ.get(VARIABLE, ""), mark)))
+
+
+def _environment(pid: int) -> bytes:
+    """The environment that a process was started with; empty if it may not be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
