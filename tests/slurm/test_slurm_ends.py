@@ -63,12 +63,14 @@ def test_a_signal_is_a_notice_and_the_example_asks_for_another_start(user: User)
 
 
 def test_the_end_of_the_time_is_a_notice(user: User) -> None:
-    """Slurm looks every 30 s whose time is nearly up, so it may say so a minute early."""
+    """Slurm looks every 30 s whose time is nearly up, so it may say so that much early."""
     flags = "--rdzv-backend=parallel --preempt-grace=20 --notice-signals=USR1"
     job = user.sbatch(
         f"srun --label rdzv-run {flags} {user.script('says.py')} {user.stop} 0; exit $?",
-        options=["--nodes=2", "--time=1", "--signal=USR1@30"],
+        options=["--nodes=2", "--time=10", "--signal=USR1@30"],
     )
+    job.wait_reports(2)
+    user.slurm.run("scontrol", "update", f"jobid={job.number}", "timelimit=1")  # a signal before would end the agents
     assert job.wait() == ("FAILED", 81), job.text
     assert "got SIGUSR1" in job.text
     assert len(job.reports()) == 2
