@@ -119,7 +119,7 @@ LIES: dict[str, tuple[str, Says, str]] = {
         lambda number, request, _operation: frame(request, OK) if number == 0 else b"",
         "proxy .: came out of barrier 1, at which only 1 of 2 proxies have arrived",
     ),
-    "a counter that lacks some": ("barrier", adds_or_lets_in, "'key/0' has counted 3 of 6 workers"),
+    "a counter that lacks some": ("barrier once", adds_or_lets_in, "'key/0' has counted 3 of 6 workers"),
 }
 
 
@@ -130,8 +130,9 @@ def test_wrong_answer_is_named(phase: str, says: Says, why: str) -> None:
         phases = {
             "add": lambda: simulated.add("key", limit_s=LIMIT_S),
             "barrier": lambda: simulated.barrier("key", rounds=2, limit_s=LIMIT_S),
+            "barrier once": lambda: simulated.barrier("key", rounds=1, limit_s=LIMIT_S),
         }
-        with pytest.raises(_load.LoadError, match=f"^{phase}: {why}"):
+        with pytest.raises(_load.LoadError, match=f"^{phase.split()[0]}: {why}"):
             phases[phase]()
 
 
