@@ -63,8 +63,8 @@ def test_through_a_second_tier_only_that_one_asks_the_root() -> None:
 
 
 @contextmanager
-def root_that_says(says: Says, attached: bytes = struct.pack("<QQ", 0, 0)) -> Iterator[str]:
-    """A root that takes every trunk, and answers as the test says; its address."""
+def root_that_says(says: Says, count: int = 2, attached: bytes = struct.pack("<QQ", 0, 0)) -> Iterator[str]:
+    """A root that takes ``count`` trunks, and answers as the test says; its address."""
 
     def serve(number: int, connection: socket.socket) -> None:
         with connection:
@@ -80,14 +80,20 @@ def root_that_says(says: Says, attached: bytes = struct.pack("<QQ", 0, 0)) -> It
             except ConnectionError:
                 pass
 
+    def accept() -> None:
+        for number in range(count):
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # the test is over
+                return
+            threading.Thread(target=serve, args=(number, connection), daemon=True).start()
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def accept() -> None:
-            for number in range(2):
-                threading.Thread(target=serve, args=(number, listener.accept()[0]), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
+        accepting = threading.Thread(target=accept)
+        accepting.start()
         yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        accepting.join()
 
 
 def adds_or_lets_in(number: int, request: int, operation: int) -> bytes:
@@ -138,7 +144,7 @@ def test_wrong_answer_is_named(phase: str, says: Says, why: str) -> None:
 
 def test_root_that_knows_the_trunk_already_is_none() -> None:
     with (
-        root_that_says(adds_or_lets_in, attached=struct.pack("<QQ", 1, 0)) as root,
+        root_that_says(adds_or_lets_in, 1, attached=struct.pack("<QQ", 1, 0)) as root,
         pytest.raises(RdzvError, match=r"^it: attach: proxy 0: reply to attach: not that of a root"),
         proxies("it", [root], 1, 1) as simulated,
     ):
