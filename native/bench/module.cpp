@@ -3,6 +3,7 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -10,6 +11,7 @@
 #include "errors.hpp"
 #include "load.hpp"
 #include "nodes.hpp"
+#include "proxies.hpp"
 #include "relay.hpp"
 
 namespace nb = nanobind;
@@ -24,6 +26,14 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) {
     throw nb::python_error();
   }
+}
+
+std::vector<Place> parsed(const std::vector<std::pair<std::string, int>>& places) {
+  std::vector<Place> found;
+  for (const auto& [address, network] : places) {
+    found.push_back(parse_place(address, network));
+  }
+  return found;
 }
 
 std::map<std::string, std::uint32_t> asked(const Node& node) {
@@ -64,11 +74,7 @@ NB_MODULE(_load, m) {
           "connect",
           [](Load& self, std::size_t count, std::size_t window, const std::vector<std::string>& sources, bool storm,
              double limit_s, const std::vector<std::pair<std::string, int>>& places) {
-            ConnectPlan plan{count, window, {}, sources, storm, limit_s};
-            for (const auto& [address, network] : places) {
-              plan.places.push_back(parse_place(address, network));
-            }
-            return self.connect(plan);
+            return self.connect({count, window, parsed(places), sources, storm, limit_s});
           },
           nb::arg("count"), nb::kw_only(), nb::arg("window"), nb::arg("sources"), nb::arg("storm"), nb::arg("limit_s"),
           nb::arg("places") = std::vector<std::pair<std::string, int>>(), Released())
@@ -119,6 +125,19 @@ NB_MODULE(_load, m) {
       .def_prop_ro("last", &Nodes::last)
       .def_prop_ro("joined", &Nodes::joined)
       .def_prop_ro("all", &Nodes::all, nb::rv_policy::reference_internal);
+
+  nb::class_<Proxies>(m, "Proxies", "Simulated proxies of nodes. Not thread-safe; the phases release the GIL.")
+      .def(
+          "__init__",
+          [](Proxies* self, const std::vector<std::pair<std::string, int>>& roots, std::size_t count,
+             std::size_t workers) { new (self) Proxies(parsed(roots), count, workers, check_signals); },
+          nb::arg("roots"), nb::kw_only(), nb::arg("count"), nb::arg("workers"))
+      .def("attach", &Proxies::attach, nb::kw_only(), nb::arg("window"), nb::arg("sources"), nb::arg("limit_s"),
+           Released())
+      .def("add", &Proxies::add, nb::arg("key"), nb::kw_only(), nb::arg("limit_s"), Released())
+      .def("barrier", &Proxies::barrier, nb::arg("key"), nb::kw_only(), nb::arg("rounds"), nb::arg("limit_s"),
+           Released())
+      .def("close", &Proxies::close, Released());
 
   m.def(
       "serve_delayed",

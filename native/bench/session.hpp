@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
+#include "framed.hpp"
 #include "place.hpp"
 #include "rdzv/framing.hpp"
-#include "socket.hpp"
 
 namespace rdzv::load {
 
@@ -39,9 +39,9 @@ class Session {
   void put(std::string_view key, std::string_view value, bool ephemeral, bool create);
   // If nothing was sent for so long.
   void keep_alive(std::uint64_t after_ns);
-  void close() noexcept { socket_.close(); }
+  void close() noexcept { connection_.close(); }
 
-  int fd() const { return socket_.fd(); }
+  int fd() const { return connection_.fd(); }
   // A request is under way.
   bool asks() const { return asks_; }
   // How often what was asked, signs of life apart, as `kCoordination` names it.
@@ -49,18 +49,11 @@ class Session {
 
  private:
   void ask(Operation operation, std::string_view payload);
-  void send(std::string_view bytes);
-  void take(std::string_view bytes, Listener& listener);
-  // The bytes of the first whole answer at the beginning; 0: there is none yet.
-  std::size_t whole(std::string_view bytes) const;
-  void take_frame(std::string_view frame, Listener& listener);
+  void take(std::uint32_t id, FrameStatus status, std::string_view payload, Listener& listener);
 
-  Socket socket_;
-  std::string opening_;   // to be sent once the connection is there
-  std::string partial_;   // the beginning of an answer
-  bool connecting_ = false, greeted_ = false, asks_ = false;
+  Framed connection_;
+  bool asks_ = false;
   std::uint32_t last_id_ = 0;
-  std::uint64_t sent_ns_ = 0;
   Counts counts_{};
 };
 

@@ -25,11 +25,14 @@ class Enrol final : public Workload {
       return Next::kDone;
     }
     asked_[client] = true;
-    exchange.add("init/", 1);
+    exchange.add(plan_.prefix + "init/", 1);
     return Next::kSend;
   }
 
   void number(std::size_t /*client*/, std::int64_t value) override {
+    if (plan_.echo) {
+      return;
+    }
     if (value < 1 || value > static_cast<std::int64_t>(plan_.clients)) {
       throw LoadError("reply to add: " + std::to_string(value) + ", which is not within 1.." +
                       std::to_string(plan_.clients));

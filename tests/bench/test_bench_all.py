@@ -73,7 +73,7 @@ def test_command_measures_what_is_asked_for(tmp_path) -> None:
     [
         (["all", "--only=transport"], 4),
         (["store", "--quick", "--workloads=barrier", "--targets=ours,echo", "--rounds=100000"], 3),
-        (["tiered", "--nodes=none", "--many=none", "--workers=2x2", "--routes=tiered", "--repeats=99"], 8),
+        (["tiered", "--nodes=none", "--many=none", "--tree=none", "--workers=2x2", "--repeats=99"], 8),
     ],
     ids=["all", "store", "tiered"],
 )

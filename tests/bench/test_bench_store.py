@@ -18,6 +18,7 @@ from rdzv_launcher.bench.method.turns import DidNotFinish, Turns
 from rdzv_launcher.bench.store.bench import _Servers
 from rdzv_launcher.bench.store.cases import StoreCase, StoreSample, measure
 from rdzv_launcher.bench.store.figures import as_points, notes
+from rdzv_launcher.bench.store.many import measure_many
 from rdzv_launcher.bench.store.servers import StoreProcess, StoreTarget, parse_target
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import RdzvError, UsageError
@@ -231,13 +232,45 @@ def test_servers_that_hold_are_new_in_each_turn(workload, new) -> None:
     with ExitStack() as running:
         case = StoreCase(workload, 10, rounds=1, gets=1, limit_s=1)
         servers = _Servers(case, [StoreTarget("echo"), StoreTarget("ours")], [], running)
-        pids = [[servers.of(name, turn).pid for name in ("echo", "ours", "echo")] for turn in (-1, 0, 1)]
+        pids = [[servers.of(name, turn)[0].pid for name in ("echo", "ours", "echo")] for turn in (-1, 0, 1)]
         for echo, ours, again in pids:
             assert echo == again != ours
         assert len({pid for turn in pids for pid in turn}) == (6 if new else 2)
         alive = pids[-1][:2]
         assert all(Path(f"/proc/{pid}").exists() == (not new or pid in alive) for turn in pids for pid in turn)
     assert not any(Path(f"/proc/{pid}").exists() for turn in pids for pid in turn)
+
+
+def test_many_clients_are_in_several_processes_and_each_asks_once() -> None:
+    sizes = ["--many=30", "--per-process=12", "--repeats=2", "--targets=ours,echo"]
+    result = bench("store", "--workloads=many", *sizes, "--json").result()
+    (details,) = result.details
+    assert "3 of each" in details["title"]
+    for runs in details["runs"].values():
+        for sample in runs:
+            assert sample["requests"] == 30 * 3, "VALIDATE, PING, and what is asked"
+            assert sample["wall_s"] == pytest.approx(sum(sample["phases"].values()))
+            assert sample["phases"].keys() == {"connect", "ask"}
+    assert find(result, "many, 30 clients", "ours", "wall").nodes == 30
+
+
+def test_processes_share_the_clients() -> None:
+    case = StoreCase("many", 98_304, rounds=1, gets=1, limit_s=1, per_process=16_384)
+    assert case.shares == [16_384] * 6
+    assert replace(case, connections=30, per_process=12).shares == [10, 10, 10]
+    assert replace(case, per_process=0).shares == [98_304]
+
+
+def test_one_process_that_is_too_slow_is_a_result_and_a_liar_an_error() -> None:
+    case = StoreCase("many", 2, rounds=1, gets=1, limit_s=0.2, per_process=1)
+    with StoreProcess(StoreTarget("ours"), []) as one, StoreProcess(StoreTarget("ours"), []) as other:
+        for server in (one, other):
+            server.start()
+        with fake_server(lambda client: None) as other.port, pytest.raises(DidNotFinish, match=r"in 1 of 2 processes"):
+            measure_many(case, [one, other], "/late")
+        wrong = r"ours, many, 2 clients: enrol: connection 0: reply to add: 2, which"
+        with fake_server(after(ADD, struct.pack("<q", 2))) as other.port, pytest.raises(RdzvError, match=wrong):
+            measure_many(replace(case, limit_s=60), [one, other], "/lie")
 
 
 def test_failures_are_told_under_the_table() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import logging
 import queue
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +27,7 @@ from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.elastic.options import ElasticOptions
-from rdzv_plugins.elastic.places import places
+from rdzv_plugins.elastic.places import outlook, places
 from rdzv_plugins.elastic.places.carrying import Carrying
 from rdzv_plugins.elastic.places.outlook import Outlook, read_born, say_born
 from rdzv_plugins.elastic.places.places import Places
@@ -391,6 +394,58 @@ def test_faulty_place_is_tried_with_growing_pauses(servers: list[StoreServer], h
         stack.callback(outlook.close)
         at = [service.opened.get(timeout=60) for _ in range(5)]
     assert at[-1] - at[0] >= 0.1 + 0.2 + 0.4 + 0.8
+
+
+def test_place_that_cannot_be_reached_is_said_once(
+    servers: list[StoreServer], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(outlook, "_PATIENCE_S", 0.0)
+    servers[2].close()
+    one = places_of(servers)
+    try:
+        one.open_session(5.0, on_lost=lambda _: None, timeout=20)
+        gone, tried = one._outlooks[2], queue.SimpleQueue[None]()
+        missed = gone._missed
+
+        def again(*, refused: bool, reason: str) -> None:
+            missed(refused=refused, reason=reason)
+            tried.put(None)
+
+        gone._missed = again  # type: ignore[method-assign]
+        for _ in range(4):
+            tried.get(timeout=60)
+        said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert said == [
+            f"{gone.endpoint}, one of the places where this job can be served, cannot be reached: "
+            "connection refused (nobody listens there yet); it is tried again"
+        ]
+    finally:
+        one.close()
+
+
+def test_place_of_another_version_is_named_at_the_start(servers: list[StoreServer]):
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(64)
+                    connection.sendall(b"RDZV" + struct.pack("<I", 9))
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        stack.callback(serving.join)
+        stack.callback(listener.shutdown, socket.SHUT_RDWR)
+        port = listener.getsockname()[1]
+        one = places_of([SimpleNamespace(port=port), *servers[1:]])  # type: ignore[list-item]
+        stack.callback(one.close)
+        with pytest.raises(RdzvError, match=f"the native store at 127.0.0.1:{port} speaks version 9 of the framing"):
+            one.open_session(5.0, on_lost=lambda _: None, timeout=20)
 
 
 def test_place_that_remembers_nothing_stops_nobody(servers: list[StoreServer], caplog: pytest.LogCaptureFixture):

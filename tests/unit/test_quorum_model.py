@@ -36,10 +36,10 @@ class Case(NamedTuple):
 CASES = [
     Case(2, move=2, die=1),
     Case(2, newcomers=1, move=2),
-    Case(3, move=2, die=1, begin=1),
+    Case(3, places=3, move=2, die=1, begin=1),
     Case(3, places=3, move=2, begin=2),
     Case(2, move=2, forget=1),
-    Case(4, move=2, begin=2),
+    Case(4, places=3, move=2, begin=2),
     Case(1, newcomers=2, move=3, begin=3),
     Case(3, move=2, leave=1),
     Case(3, move=3, begin=3),  # a node comes back to the place where a round with it is being formed

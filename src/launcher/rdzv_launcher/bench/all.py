@@ -22,7 +22,7 @@ from rdzv_plugins.testing.find import find_harness
 from rdzv_plugins.testing.harness import Harness
 
 _OUT = "rdzv-bench"
-_WITHOUT_NAMES = "--workloads=storm,barrier,mesh,one_key,multi_get,hold"
+_WITHOUT_NAMES = "--workloads=storm,barrier,mesh,one_key,multi_get,hold,many"
 _MANY = ("--simulate", "--nodes=8,64,256,1024")
 
 
@@ -38,7 +38,7 @@ QUICK = [Step(bench, ("--quick",)) for bench in NAMES]
 
 
 def full() -> list[Step]:
-    """Every benchmark, in sizes that two cores get through in about 17 minutes together; of backends what is there.
+    """Every benchmark, in sizes that two cores get through in about 20 minutes together; of backends what is there.
 
     torch's own rendezvous is measured beside them in any case, so what stands on it is left out. A job is started, and
     disturbed, over one of the backends that meet at the native store: the others do the same there.

@@ -109,7 +109,7 @@ _EXAMPLES = """\
 examples:
   rdzv bench rendezvous --quick                 see that it works
   rdzv bench rendezvous --backends=parallel,etcd --nodes=16,64,256 --out=results
-  rdzv bench all --out=results                  everything, about 17 minutes on two cores
+  rdzv bench all --out=results                  everything, about 20 minutes on two cores
   rdzv bench report results                     several results side by side, as one page
 
 `rdzv bench WHAT --help` has the flags of each."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -119,6 +120,9 @@ class Outlook:
             except AccessRefused as error:  # it has another token, or one of both has none
                 self.error = error
                 self._missed(refused=False, reason=str(error))
+            except _Foreign as error:  # something else is there, or a store of another version
+                self.error = error.what
+                self._missed(refused=False, reason=str(error.what))
             except (EndpointUnreachable, TimeoutError) as error:
                 self._missed(refused=isinstance(error, _Refused), reason=str(error))
             except RdzvError as error:  # it serves another run, or all of them, and this one has no name
@@ -129,16 +133,28 @@ class Outlook:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _open(self) -> None:
-        try:
-            connection, reason = try_connect(self.endpoint, _DIAL_S, self._service.greet_again)
-        except (NotNative, OtherVersion):
-            pass  # the session's own greeting says what it is
-        else:
+        foreign = False
+
+        def greet(connection: socket.socket) -> str:
+            nonlocal foreign
+            try:
+                return self._service.greet_again(connection)
+            except (NotNative, OtherVersion) as error:  # also a ConnectionError, which is tried again
+                foreign = True
+                return str(error)
+
+        connection, reason = try_connect(self.endpoint, _DIAL_S, greet)
+        if connection is not None:
+            connection.close()
+            foreign = False  # by another address of the name
+        if not foreign:
             self._drop_doubted()
             if connection is None:
                 raise _Refused(reason) if reason == REFUSED else EndpointUnreachable(reason)
-            connection.close()
-        session = self._service.open_session(self._ttl, on_lost=self._lost, timeout=_OPEN_S)
+        try:
+            session = self._service.open_session(self._ttl, on_lost=self._lost, timeout=_OPEN_S)
+        except EndpointUnreachable as error:  # the session's own greeting says what it is
+            raise _Foreign(error) if foreign else error from None
         try:
             events: list[Event] = []
             for prefix in (keys.ROUND, _PLACE):
@@ -227,6 +243,14 @@ def read_born(text: bytes, places: Sequence[str]) -> tuple[int, str]:
         return -1, printable(str(said["of"]), _LONGEST_LIST)
     except (ValueError, TypeError, KeyError, RecursionError):
         return -1, printable(text.decode(errors="replace"), _LONGEST_LIST)
+
+
+class _Foreign(Exception):
+    """What answers there can never serve the job."""
+
+    def __init__(self, what: EndpointUnreachable) -> None:
+        super().__init__(str(what))
+        self.what = what
 
 
 class _Refused(EndpointUnreachable):

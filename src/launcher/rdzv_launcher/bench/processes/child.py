@@ -90,13 +90,17 @@ class Child:
 
     def ask(self, question: str, limit_s: float) -> str:
         """Its answer to a line. Raises what ``read`` raises."""
+        self.tell(question)
+        return self.read(limit_s)
+
+    def tell(self, line: str) -> None:
+        """Write a line to it. That it has ended is for ``read`` to say."""
         assert self._process.stdin is not None, "started with a pipe"
         try:
-            self._process.stdin.write(os.fsencode(question) + b"\n")
+            self._process.stdin.write(os.fsencode(line) + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             pass  # its last words say more
-        return self.read(limit_s)
 
     def own_cpu_seconds(self) -> float:
         """CPU time so far, user and system. Raises ``RdzvError`` with its last words if it has ended."""

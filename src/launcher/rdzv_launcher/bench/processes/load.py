@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -11,27 +11,43 @@ from rdzv_launcher.bench.method.turns import DidNotFinish
 from rdzv_plugins.errors import MissingDependency, RdzvError
 
 if TYPE_CHECKING:
-    from rdzv_launcher.bench._load import Load
+    from rdzv_launcher.bench._load import Load, Proxies
 
 _LOOPBACK = "127.0.0.1"
 
 
 @contextmanager
 def clients(who: str, port: int = 1, *, echo: bool = False) -> Iterator[Load]:
-    """Clients of the server at ``port``, or of wherever each is told to connect to.
-
-    What they raise in the block becomes ``DidNotFinish``, or a ``RdzvError`` that says ``who``: a wrong reply.
-    """
-    module = load_module()
-    load = module.Load(_LOOPBACK, port, echo=echo)
+    """Clients of the server at ``port``, or of wherever each is told to connect to; see ``checked``."""
+    load: Load = load_module().Load(_LOOPBACK, port, echo=echo)
     try:
-        yield load
+        with checked(who):
+            yield load
+    finally:
+        load.close()
+
+
+@contextmanager
+def proxies(who: str, roots: Sequence[str], count: int, workers: int) -> Iterator[Proxies]:
+    """``count`` simulated proxies of the stores or proxies at ``roots``, each of ``workers``; see ``checked``."""
+    simulated: Proxies = load_module().Proxies([(root, -1) for root in roots], count=count, workers=workers)
+    try:
+        with checked(who):
+            yield simulated
+    finally:
+        simulated.close()
+
+
+@contextmanager
+def checked(who: str) -> Iterator[None]:
+    """Make of what the load raises in the block ``DidNotFinish`` or, for a wrong reply, ``RdzvError`` with ``who``."""
+    module = load_module()
+    try:
+        yield
     except module.TimeLimit as error:
         raise DidNotFinish(str(error)) from None
     except module.LoadError as error:
         raise RdzvError(f"{who}: {error}") from None
-    finally:
-        load.close()
 
 
 def load_module() -> ModuleType:

@@ -1,4 +1,4 @@
-"""What stands around the nodes of a benchmark, each in a process of its own: stores, a relay, proxies of nodes.
+"""What stands around the nodes of a benchmark, each in a process of its own: stores, a relay, proxies, clients.
 
 ``python -m rdzv_launcher.bench.processes.parts ROLE TASK`` is one of them. It prints one line of JSON when it is ready
 and one for each line that it reads, and ends with its standard input.
@@ -11,11 +11,13 @@ import os
 import socket
 import sys
 import threading
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
+from rdzv_launcher.bench.method.turns import DidNotFinish
 from rdzv_launcher.bench.processes.child import Child, module_command
 from rdzv_launcher.bench.processes.hosts import Machine, inside
+from rdzv_launcher.bench.processes.load import checked, clients
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
@@ -47,7 +49,16 @@ class Part(Child):
 
     def question(self, **what: Any) -> dict[str, Any]:
         """Its answer. Raises ``RdzvError`` if it has none, or has ended."""
-        return self._understood(self.ask(json.dumps(what), _ANSWER_LIMIT_S))
+        self.begin(**what)
+        return self.answer()
+
+    def begin(self, **what: Any) -> None:
+        """Ask, and leave the ``answer`` for later: others may be asked at the same time."""
+        self.tell(json.dumps(what))
+
+    def answer(self) -> dict[str, Any]:
+        """The answer to the next line that it was told. Raises ``RdzvError`` if it has none, or has ended."""
+        return self._understood(self.read(_ANSWER_LIMIT_S))
 
     def _understood(self, line: str) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(line)
@@ -113,18 +124,23 @@ class _Proxies:
 
     def __init__(self) -> None:
         self._proxies: list[Any] = []
+        self._echoes: list[socket.socket] = []
         self.ready: dict[str, Any] = {}
 
     def answer(self, open: list[dict[str, Any]] | None = None) -> dict[str, Any]:
         """Open some more, or sum up what they have counted."""
         return self._counted() if open is None else {"places": [self._open(**each) for each in open]}
 
-    def _open(self, machine: dict[str, str], name: str, host: str, port: int, unix: bool, parent: bool) -> str:
-        """Open a proxy; returns its address for workers and, if it has children, for them too."""
+    def _open(
+        self, machine: dict[str, str], name: str, host: str, port: int, unix: bool, parent: bool, echo: bool
+    ) -> str:
+        """Open a proxy, or an ``echo`` in its place; returns its address for workers and, if it has some, children."""
         from rdzv_plugins.kvstore.native.proxy import StoreProxy
 
         home = Machine(**machine)
         with inside(home):
+            if echo:
+                return f"{_LOOPBACK}:{self._echo()}"
             proxy = StoreProxy(Endpoint(host, port), name=name, leaf=not parent, timeout=60.0)
             self._proxies.append(proxy)
             if unix:
@@ -132,6 +148,14 @@ class _Proxies:
                 proxy.listen_unix(path)
                 return f"unix:{path}"
             return f"{_LOOPBACK}:{proxy.listen(_ANY if parent and home.network else _LOOPBACK, PortRange(0, 0))}"
+
+    def _echo(self) -> int:
+        from rdzv_launcher.bench import _load
+
+        listener = socket.create_server((_LOOPBACK, 0), backlog=_BACKLOG)
+        self._echoes.append(listener)
+        threading.Thread(target=_load.serve_echo, args=(listener.fileno(),), daemon=True).start()
+        return int(listener.getsockname()[1])
 
     def _counted(self) -> dict[str, Any]:
         counts: dict[str, Any] = {"requests": 0, "upstream": {}, "saved": {}, "lost": [], "reconnects": 0}
@@ -147,7 +171,35 @@ class _Proxies:
         return counts
 
 
-_ROLES: dict[str, Any] = {"store": _Store, "node-store": _NodeStore, "relay": _Relay, "proxies": _Proxies}
+class _Clients:
+    """Clients of a server, which check every reply, and stay until the process ends."""
+
+    def __init__(self, who: str, port: int, echo: bool) -> None:
+        self._open = ExitStack()
+        self._load = self._open.enter_context(clients(who, port, echo=echo))
+        self._who = who
+        self.ready: dict[str, Any] = {}
+
+    def answer(self, phase: str, **arguments: Any) -> dict[str, Any]:
+        """Take all through ``connect`` or a workload; answer with figures, or with why they are ``unfinished``."""
+        try:
+            with checked(self._who):
+                if phase == "connect":
+                    figures = self._load.connect(storm=False, **arguments)
+                else:
+                    figures = self._load.run(phase, **arguments)
+        except DidNotFinish as error:
+            return {"unfinished": str(error)}
+        return {"requests": figures.requests, "p50_us": figures.p50_us, "p99_us": figures.p99_us}
+
+
+_ROLES: dict[str, Any] = {
+    "store": _Store,
+    "node-store": _NodeStore,
+    "relay": _Relay,
+    "proxies": _Proxies,
+    "clients": _Clients,
+}
 
 
 def main() -> None:

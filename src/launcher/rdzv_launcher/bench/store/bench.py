@@ -12,6 +12,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from itertools import chain
 
 from rdzv_launcher.bench.method.progress import Progress
 from rdzv_launcher.bench.method.turns import Turns, take_turns
@@ -21,6 +22,7 @@ from rdzv_launcher.bench.processes.names import hosts_file_only
 from rdzv_launcher.bench.report.output import Output
 from rdzv_launcher.bench.store.cases import StoreCase, StoreSample, measure
 from rdzv_launcher.bench.store.figures import as_details, as_points, caption, notes
+from rdzv_launcher.bench.store.many import measure_many
 from rdzv_launcher.bench.store.servers import StoreProcess, StoreTarget
 from rdzv_launcher.bench.store.settings import StoreSettings
 from rdzv_plugins.errors import UsageError
@@ -39,7 +41,7 @@ def run(settings: StoreSettings, args: Namespace) -> int:
     """
     load_module()
     cases = settings.cases()
-    _require_files(max(case.connections for case in cases))
+    _require_files(max(max(case.shares) for case in cases))
     targets = settings.compared()
     with Guard() as guard:
         apart = hosts_file_only(guard.directory)
@@ -75,29 +77,35 @@ def _measure(
         return take_turns(
             case.name,
             [target.name for target in targets],
-            lambda name, turn: measure(case, servers.of(name, turn), f"/bench/{turn}"),
+            lambda name, turn: _measure_one(case, servers.of(name, turn), f"/bench/{turn}"),
             repeats=repeats,
             progress=progress,
-            warm_up=not case.fresh_servers,
+            warm_up=not case.fresh_servers and not case.per_process,
             once=lambda sample: sample.wall_s > _SLOW_S,
         )
 
 
+def _measure_one(case: StoreCase, servers: Sequence[StoreProcess], prefix: str) -> StoreSample:
+    return measure_many(case, servers, prefix) if case.per_process else measure(case, servers[0], prefix)
+
+
 class _Servers:
-    """The servers of one case: the same over all turns, or new ones in each."""
+    """The servers of one case, as many of each target as it has processes: the same over all turns, or new ones."""
 
     def __init__(self, case: StoreCase, targets: Sequence[StoreTarget], apart: list[str], running: ExitStack) -> None:
         """``running`` keeps them, and stops them with its block."""
         self._case, self._targets, self._apart, self._running = case, targets, apart, running
-        self._servers: dict[str, StoreProcess] = {}
+        self._servers: dict[str, list[StoreProcess]] = {}
         self._turn = 0
 
-    def of(self, name: str, turn: int) -> StoreProcess:
-        """The server of a target, which serves. Raises ``RdzvError`` where it does not."""
+    def of(self, name: str, turn: int) -> list[StoreProcess]:
+        """The servers of a target, which serve. Raises ``RdzvError`` where one does not."""
         if not self._servers or (self._case.fresh_servers and turn != self._turn):
             self._running.close()
-            self._servers = {target.name: self._start(target) for target in self._targets}
-            for server in self._servers.values():
+            self._servers = {
+                target.name: [self._start(target) for _ in range(self._case.processes)] for target in self._targets
+            }
+            for server in chain(*self._servers.values()):
                 server.start()
         self._turn = turn
         return self._servers[name]

@@ -19,6 +19,7 @@ WORKLOADS = {
     "one_key": "as NCCL: all wait for a key of 128 bytes and get it, one sets it",
     "multi_get": "each waits for 64 keys of 16 bytes, then gets them in one request",
     "hold": "connect, then stay idle",
+    "many": "clients in several processes connect to as many servers, stay, and ask once each, all at the same time",
     "names": "a storm with reverse DNS as the system has it",
 }
 NAMES_LIMIT_S = 20.0
@@ -36,6 +37,21 @@ class StoreCase:
     rounds: int
     gets: int
     limit_s: float
+    per_process: int = 0
+    """Of "many": the most clients of one process, and of one server; 0: all are in one."""
+
+    @property
+    def processes(self) -> int:
+        """Processes with clients, and servers."""
+        return -(-self.connections // self.per_process) if self.per_process else 1
+
+    @property
+    def shares(self) -> list[int]:
+        """The clients of each process."""
+        return [
+            self.connections * (number + 1) // self.processes - self.connections * number // self.processes
+            for number in range(self.processes)
+        ]
 
     @property
     def name(self) -> str:
@@ -45,7 +61,7 @@ class StoreCase:
     @property
     def title(self) -> str:
         """One line that says what is done, and how often."""
-        repeated = {"mesh": f", {self.gets} peers"} | dict.fromkeys(
+        repeated = {"mesh": f", {self.gets} peers", "many": f", {self.processes} of each"} | dict.fromkeys(
             ("barrier", "one_key", "multi_get"), f", {self.rounds} times"
         )
         return f"{self.workload}: {WORKLOADS[self.workload]}{repeated.get(self.workload, '')}"
@@ -72,6 +88,8 @@ class StoreSample:
     listen_overflows: int
     listen_drops: int
     failures: dict[str, int] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
+    """Of "many": the seconds of each part."""
 
 
 def measure(case: StoreCase, server: StoreProcess, prefix: str) -> StoreSample:

@@ -22,10 +22,11 @@ _FIGURES: dict[str, tuple[str, str, Callable[[StoreSample], float]]] = {
 _CAPTION = """\
 Medians (smallest .. largest) over the runs, after one that does not count; a run of more than 10 s is not repeated.
 Ratios: of the two runs of each turn, the median; none where the runs of one server differ by more than the two servers.
-  wall     of the phase after connecting; in the storms and in hold, of connecting itself
+  wall     of the phase after connecting; in the storms and in hold, of connecting itself; in many, of both
   CPU      of the server's process, all its threads, user and system (schedstat), for each request that was sent.
            It holds what the kernel does to bring a reply to a client on the same machine
-  p50, p99 round trips, without those waits that other clients end; in the storms from connect() to the PING's answer
+  p50, p99 round trips, without those waits that other clients end; in the storms from connect() to the PING's answer;
+           in many those of the process and the phase that had the longest
   memory   in hold: how far the largest resident memory of the server's process is above what it was before the clients
            came; of servers that are new in each run"""
 _NAMES_APART = """\

@@ -21,6 +21,20 @@ class StoreSettings:
         8000, quick=200, metavar="N", minimum=1, help="clients that connect at once (default {default})"
     )
     hold: int = setting(16000, quick=200, metavar="N", minimum=1, help="idle clients (default {default})")
+    many: int = setting(
+        98_304,
+        quick=60,
+        metavar="N",
+        minimum=1,
+        help="clients in several processes, which connect, stay and ask once (default {default})",
+    )
+    per_process: int = setting(
+        16_384,
+        quick=20,
+        metavar="N",
+        minimum=1,
+        help="the most of these in one process, and at one server (default {default})",
+    )
     repeats: int = setting(5, quick=1, metavar="N", minimum=1, help="turns of all servers (default {default})")
     rounds: int = setting(
         10, quick=2, metavar="N", minimum=1, help="how often a client repeats a workload (default {default})"
@@ -53,7 +67,7 @@ class StoreSettings:
 
     def cases(self) -> list[StoreCase]:
         """The cases in the order in which they are measured: small ones of a workload first."""
-        counts = {"storm": (self.storm,), "hold": (self.hold,), "names": (self.names,)}
+        counts = {"storm": (self.storm,), "hold": (self.hold,), "many": (self.many,), "names": (self.names,)}
         return [
             StoreCase(
                 workload,
@@ -61,6 +75,7 @@ class StoreSettings:
                 rounds=self.rounds,
                 gets=self.gets,
                 limit_s=min(self.limit_s, NAMES_LIMIT_S) if workload == "names" else self.limit_s,
+                per_process=self.per_process if workload == "many" else 0,
             )
             for workload in self.workloads
             for count in counts.get(workload, self.connections)

@@ -12,14 +12,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from rdzv_launcher.bench.method.turns import take_turns
+from rdzv_launcher.bench.processes.guard import Guard
 from rdzv_launcher.bench.processes.hosts import Network, fits, may_have_namespaces
 from rdzv_launcher.bench.processes.load import load_module
+from rdzv_launcher.bench.processes.names import hosts_file_only
 from rdzv_launcher.bench.report.output import Output
 from rdzv_launcher.bench.tiered.cases import STAGES, TieredCase, Way, measure
 from rdzv_launcher.bench.tiered.figures import as_details, as_points, caption, stages
 from rdzv_launcher.bench.tiered.goals import Goal, goals
 from rdzv_launcher.bench.tiered.goals import as_text as goals_text
 from rdzv_launcher.bench.tiered.settings import TieredSettings
+from rdzv_launcher.bench.tiered.tree import CAPTION as TREE_CAPTION
+from rdzv_launcher.bench.tiered.tree import PHASES, TreeCase, measure_tree, tree_details, tree_goals, tree_points
+from rdzv_launcher.bench.tiered.tree import ways as tree_ways
 from rdzv_launcher.bench.tiered.workers import ROUTES as WORKER_ROUTES
 from rdzv_launcher.bench.tiered.workers import as_points as worker_points
 from rdzv_launcher.bench.tiered.workers import measure as measure_workers
@@ -51,11 +56,13 @@ def run(settings: TieredSettings, args: Namespace) -> int:
             phases = (*STAGES["NCCL init"], *STAGES["barrier"])
             case = TieredCase(*settings.many, phases, settings.limit_s)
             reached += _measure(case, settings, settings.ways_of_many(), output, {}, namespaces=namespaces)
+        if settings.tree is not None:
+            reached += _measure_tree(TreeCase(*settings.tree, settings.limit_s), settings, output)
         if settings.workers is not None:
             _measure_workers(settings, output, namespaces=namespaces)
         data = {"goals": [asdict(goal) | {"met": goal.met} for goal in reached]}
         output.case("goals", [], details=data, text=goals_text(reached))
-        output.end(caption(settings.ways()))
+        output.end("\n".join([caption(settings.ways()), *([TREE_CAPTION] if settings.tree is not None else [])]))
     return 0
 
 
@@ -91,6 +98,27 @@ def _measure(
             output.case(points[0].case, points, details=details)
             reached += goals(case, stage, together, turns, points)
     return reached
+
+
+def _measure_tree(case: TreeCase, settings: TieredSettings, output: Output) -> list[Goal]:
+    """Simulated proxies by all ways; returns what was reached of what should be."""
+    by_name = {way.name: way for way in tree_ways(settings.fanout)}
+    with Guard() as guard:
+        prefix = hosts_file_only(guard.directory) or []
+        turns = take_turns(
+            case.name,
+            [*by_name],
+            lambda name, turn: measure_tree(case, by_name[name], prefix),
+            repeats=settings.repeats,
+            progress=output.progress,
+            warm_up=settings.repeats > 1,
+            once=lambda sample: sample.wall_s > _SLOW_S,
+        )
+    measured = [*by_name.values()]
+    for phase in PHASES:
+        points = tree_points(case, phase, measured, turns)
+        output.case(points[0].case, points, details=tree_details(phase, measured, turns))
+    return tree_goals(case, measured, turns)
 
 
 def _measure_workers(settings: TieredSettings, output: Output, *, namespaces: bool) -> None:

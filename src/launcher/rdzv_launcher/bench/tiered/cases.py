@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import reduce
@@ -17,7 +18,7 @@ from rdzv_launcher.bench.tiered.parts import TieredParts
 if TYPE_CHECKING:
     from rdzv_launcher.bench._load import Figures, Load
 
-ROUTES = ("direct", "tiered", "tiered-unix")
+ROUTES = ("direct", "tiered", "tiered-unix", "echo")
 STAGES = {
     "connect": ("connect",),
     "gloo init": ("enrol", "gloo"),
@@ -57,6 +58,7 @@ class Way:
     """How the ranks reach the root."""
 
     route: str
+    """"echo": every node has a bare loop in the place of its proxy, see ``tiered/figures.py``."""
     delay_s: float = 0.0
     """How much longer a round trip between a node and the root takes; there is no delay within a node."""
     fanout: int = 0
@@ -66,6 +68,11 @@ class Way:
     def target(self) -> str:
         """Its name among the ways with the same delay."""
         return f"{self.route}, fanout={self.fanout}" if self.fanout else self.route
+
+    @property
+    def reference(self) -> bool:
+        """Whether others are compared with it."""
+        return not self.route.startswith("tiered")
 
     @property
     def delay(self) -> str:
@@ -150,7 +157,7 @@ def measure(case: TieredCase, way: Way, network: Network) -> TieredSample:
         parts = running.enter_context(
             TieredParts(network, network.nodes[: case.nodes], per_node=case.per_node, delay_s=way.delay_s)
         )
-        load = running.enter_context(clients(who))
+        load = running.enter_context(clients(who, echo=way.route == "echo"))
         for name in ("connect", *case.phases):
             sample.phases[name] = _phase(name, case, way, parts, load)
         sample.proxies = parts.proxies_counted()
@@ -158,19 +165,26 @@ def measure(case: TieredCase, way: Way, network: Network) -> TieredSample:
 
 
 def _phase(name: str, case: TieredCase, way: Way, parts: TieredParts, load: Load) -> TieredPhase:
-    before, cpu = parts.root.question(), parts.cpu_seconds()
-    if name == "connect":
+    if name != "connect":
+        return read_phase(parts, lambda: load.run(name, prefix="", rounds=1, gets=case.ranks, limit_s=case.limit_s))
+
+    def open_proxies() -> None:
         if way.route != "direct":
-            parts.open_proxies(unix=way.route == "tiered-unix", fanout=way.fanout)
-            cpu = parts.cpu_seconds()  # that of starting their processes is not what a proxy costs
-        own = time.process_time()
-        figures = _connect(case, parts, load)
-    else:
-        own = time.process_time()
-        figures = load.run(name, prefix="", rounds=1, gets=case.ranks, limit_s=case.limit_s)
+            parts.open_proxies(unix=way.route == "tiered-unix", fanout=way.fanout, echo=way.route == "echo")
+
+    return read_phase(parts, lambda: _connect(case, parts, load), prepare=open_proxies)
+
+
+def read_phase(
+    parts: TieredParts, act: Callable[[], Figures], prepare: Callable[[], None] = lambda: None
+) -> TieredPhase:
+    """What ``act``, a phase of the load, costs. Requests of ``prepare`` before it are counted, its time is not."""
+    before = parts.root.question()
+    prepare()
+    cpu, own = parts.cpu_seconds(), time.process_time()
+    figures = act()
     own = time.process_time() - own
-    now = parts.cpu_seconds()
-    after = parts.root.question()
+    now, after = parts.cpu_seconds(), parts.root.question()
     return TieredPhase(
         wall_s=figures.seconds,
         asked=figures.requests,

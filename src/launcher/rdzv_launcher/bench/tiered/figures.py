@@ -10,7 +10,7 @@ from rdzv_launcher.bench.method.points import Point
 from rdzv_launcher.bench.method.turns import Turns
 from rdzv_launcher.bench.tiered.cases import STAGES, TieredCase, TieredPhase, TieredSample, Way
 
-_FIGURES: dict[str, tuple[str, str, Callable[[TieredPhase], float]]] = {
+FIGURES: dict[str, tuple[str, str, Callable[[TieredPhase], float]]] = {
     # figure: title, unit, of a stage
     "wall": ("wall time", "s", lambda stage: stage.wall_s),
     "root_requests": ("requests at the root", "requests", lambda stage: stage.root_requests),
@@ -25,6 +25,8 @@ time holds what the nodes would do at the same time on machines of their own.
   direct      every rank connects to the root
   tiered      every rank connects to the proxy of its node over loopback, or a Unix socket (tiered-unix); fanout=K: the
               proxies of K nodes dial the root, and those of the other nodes dial one of these
+  echo        as tiered, with a bare loop in the place of each proxy: one recv and one send for each message of the same
+              size, and nothing else, also not what comes from the root. The least that any proxy could cost
 {delay}\
   requests    at the root: those of the ranks, or what the proxies ask (they forward, follow keys, arrive at barriers);
               what a proxy says of itself every few seconds is left out
@@ -58,10 +60,10 @@ def as_points(case: TieredCase, stage: str, ways: Sequence[Way], turns: Turns[Ti
             unit,
             tuple(of(_stage(sample, stage)) for sample in turns.samples[way.name]),
             nodes=case.nodes,
-            reference=way.route == "direct",
+            reference=way.reference,
             unfinished=turns.unfinished.get(way.name, ""),
         )
-        for figure, (title, unit, of) in _FIGURES.items()
+        for figure, (title, unit, of) in FIGURES.items()
         for way in ways
     ]
 

@@ -37,11 +37,11 @@ def goals(
     case: TieredCase, stage: str, ways: Sequence[Way], turns: Turns[TieredSample], points: Sequence[Point]
 ) -> list[Goal]:
     """The goals of one stage by ``ways``, whose points are given. Those of ways that have not finished stay open."""
-    ratios = {(ratio.target, ratio.figure): ratio for ratio in compare(points)}
+    ratios = {(ratio.target, ratio.figure): ratio for ratio in compare(points) if ratio.reference == "direct"}
     found: list[Goal] = []
     reached: Iterable[Goal]
     for way in ways:
-        if way.route == "direct":
+        if way.reference:
             continue
         if stage == "gloo init":
             reached = _of_init(case, way, points[0].case, _requests(way, points), ratios)

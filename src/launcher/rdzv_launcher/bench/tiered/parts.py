@@ -54,8 +54,11 @@ class TieredParts:
     ) -> None:
         self._stack.close()
 
-    def open_proxies(self, *, unix: bool, fanout: int) -> None:
-        """One on each node; with ``fanout`` the first so many dial the root, and each other one dials one of those."""
+    def open_proxies(self, *, unix: bool, fanout: int, echo: bool = False) -> None:
+        """One on each node, or an ``echo`` in its place.
+
+        With ``fanout`` the first so many dial the root, and each other one dials one of those.
+        """
         files = self._per_node + _FILES_PER_PROXY
         together = max(1, FILES_PER_PROCESS // files)
         groups = [range(start, len(self._nodes))[:together] for start in range(0, len(self._nodes), together)]
@@ -67,17 +70,17 @@ class TieredParts:
         for tier in ("parents", "children") if fanout else ("all",):
             for part, group in zip(parts, groups, strict=True):
                 ranks = [rank for rank in group if tier == "all" or (rank < fanout) == (tier == "parents")]
-                asked = [self._proxy(rank, where, unix=unix, fanout=fanout) for rank in ranks]
+                asked = [self._proxy(rank, where, unix=unix, fanout=fanout, echo=echo) for rank in ranks]
                 where.update(zip(ranks, part.question(open=asked)["places"], strict=True))
         self.places = [(where[rank], node.network) for rank, node in enumerate(self._nodes)]
 
-    def _proxy(self, rank: int, where: dict[int, str], *, unix: bool, fanout: int) -> dict[str, Any]:
+    def _proxy(self, rank: int, where: dict[int, str], *, unix: bool, fanout: int, echo: bool) -> dict[str, Any]:
         host, port = self.entrance
         if fanout and rank >= fanout:
             parent = rank % fanout
             host, port = self._nodes[parent].address, int(where[parent].rpartition(":")[2])
         each = {"machine": asdict(self._nodes[rank]), "name": f"node-{rank}", "host": host, "port": port}
-        return each | {"unix": unix, "parent": rank < fanout}
+        return each | {"unix": unix, "parent": rank < fanout, "echo": echo}
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time of root, proxies and relay so far, once they have nothing left to do."""

@@ -50,7 +50,16 @@ class TieredSettings:
         quick=2,
         metavar="K",
         minimum=0,
-        help="the same with a second tier: K proxies at the root (default {default}; 0: without)",
+        help="the same, and the tree, with a second tier: K proxies at the root (default {default}; 0: without)",
+    )
+    tree: tuple[int, int] | None = setting(
+        (2048, 8),
+        quick=(16, 4),
+        metavar="MxN",
+        minimum=1,
+        none=None,
+        help="connects and barriers over M simulated proxies, N ranks behind each, below the root and below K real "
+        "proxies, or none (default 2048x8)",
     )
     workers: tuple[int, int] | None = setting(
         (2, 4),
@@ -81,6 +90,10 @@ class TieredSettings:
             raise UsageError(
                 f"--nodes={max(self.nodes)} with --per-node={self.per_node}: at most {_MOST_MESH_RANKS} ranks"
             )
+        if self.tree is not None and self.tree[0] > _MOST_RANKS:
+            raise UsageError(f"--tree={self.tree[0]}x{self.tree[1]}: at most {_MOST_RANKS} proxies")
+        if self.tree is not None and self.fanout >= self.tree[0]:
+            raise UsageError(f"--fanout={self.fanout}: fewer than the {self.tree[0]} proxies are needed")
         if self.many is None:
             return
         nodes, each = self.many
@@ -90,11 +103,11 @@ class TieredSettings:
             raise UsageError(f"--fanout={self.fanout}: fewer than the {nodes} nodes are needed")
 
     def ways(self) -> list[Way]:
-        """The ways of gloo's start, those without a delay first."""
+        """The ways of gloo's start, those without a delay first. An echo has none: it asks nobody."""
         delays = [0.0, self.delay_ms / 1000] if self.delay_ms else [0.0]
-        return [Way(route, delay) for delay in delays for route in self.routes]
+        return [Way(route, delay) for delay in delays for route in self.routes if not (delay and route == "echo")]
 
     def ways_of_many(self) -> list[Way]:
         """The ways of NCCL's start: without a delay, and with a second tier."""
         more = [Way("tiered", fanout=self.fanout)] if self.fanout and "tiered" in self.routes else []
-        return [*(Way(route) for route in self.routes), *more]
+        return [*(Way(route) for route in self.routes if route != "echo"), *more]
