@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping
@@ -25,8 +24,9 @@ _OPENS_S, _LOOK_S = 5.0, 0.01
 class FileTimer:
     """One per agent, used by its main thread; a server for each round, on a thread of its own."""
 
-    def __init__(self, run_id: str, environ: Mapping[str, str]) -> None:
-        self._run_id = run_id
+    def __init__(self, run_id: str, environ: Mapping[str, str], directory: str) -> None:
+        """``directory`` is the agent's own: torch makes the pipe as the umask allows, and others may not read it."""
+        self._run_id, self._directory = run_id, directory
         self._enabled = environ.get(ENABLE) == "1"
         self._given = environ.get(FILE)
         self._server: Any = None
@@ -40,7 +40,7 @@ class FileTimer:
         self.stop()
         if not self._enabled:
             return {} if self._given is None else {FILE: self._given}
-        self._path = self._given or os.path.join(tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}")
+        self._path = self._given or os.path.join(self._directory, f"watchdog_timer_{uuid.uuid4()}")
         from torch.distributed.elastic.timer import FileTimerServer
 
         try:
