@@ -217,14 +217,16 @@ def test_a_second_look_at_a_server_that_is_another_jobs_now(guarded: StoreServer
 def test_strangers_do_not_fill_the_log(guarded: StoreServer, caplog: pytest.LogCaptureFixture) -> None:
     begun = time.monotonic()
     with caplog.at_level(logging.WARNING):
-        for _ in range(100):
+        for number in range(100):
             with closing(wire.Raw(guarded.port, validated=False)) as stranger:
-                stranger.send(wire.validate())
+                stranger.send(b"\xff" if number % 2 else wire.validate())
                 stranger.until_close()
         wait_until(lambda: "no token" in caplog.text, lambda: caplog.text)
         seconds = time.monotonic() - begun
-    assert guarded.stats()["refused"] == {"no token": 100}
-    assert len([line for line in caplog.messages if "no token" in line]) <= seconds + 2  # of the clock's seconds
+    assert guarded.stats()["refused"] == {"no token": 50, "not a store client": 50}
+    assert (
+        len([line for line in caplog.messages if "closed a connection" in line]) <= seconds + 2
+    )  # of the clock's seconds
 
 
 def test_whoever_does_not_know_the_token_is_told_no_more_than_a_greeting() -> None:
