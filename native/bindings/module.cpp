@@ -47,6 +47,7 @@ rdzv::Admit admit_of(std::string_view who) {
 rdzv::Settings settings(std::uint32_t threads, const std::string& version, int log_fd, nb::handle limits,
                         const std::string& run, nb::handle tokens) {
   const auto number = [&](const char* name) { return nb::cast<std::uint64_t>(limits.attr(name)); };
+  const auto small = [&](const char* name) { return static_cast<std::uint32_t>(number(name)); };
   const auto milliseconds = [&](const char* name) {  // StoreLimits has checked the range
     return static_cast<std::uint32_t>(nb::cast<double>(limits.attr(name)) * 1e3);
   };
@@ -63,7 +64,17 @@ rdzv::Settings settings(std::uint32_t threads, const std::string& version, int l
   made.limits.output_bytes = number("output_bytes");
   made.limits.buffered_bytes = number("buffered_bytes");
   made.limits.stored_bytes = number("most_stored");
-  made.limits.connections = static_cast<std::uint32_t>(number("connections"));
+  made.limits.stored_keys = number("stored_keys");
+  made.limits.run_bytes = number("run_bytes");
+  made.limits.run_keys = number("run_keys");
+  made.limits.sessions = small("sessions");
+  made.limits.run_sessions = small("run_sessions");
+  made.limits.watches = small("watches");
+  made.limits.run_watches = small("run_watches");
+  made.limits.connections = small("connections");
+  made.limits.pending_connections = small("pending_connections");
+  made.limits.pending_per_address = small("pending_per_address");
+  made.limits.handshake_bytes = number("handshake_bytes");
   made.limits.handshake_ms = milliseconds("handshake_seconds");
   made.limits.stall_ms = milliseconds("stall_seconds");
   return made;
@@ -134,7 +145,7 @@ NB_MODULE(_native, m) {
              bool leaf, std::int64_t grace_ms, nb::handle tokens, nb::handle keys, const std::string& run) {
             rdzv::UniqueFd connection(trunk);
             auto made = settings(1, version, log_fd, limits, "", tokens);
-            made.limits.stored_bytes = 0;  // the store is somewhere else, where that is judged
+            made.limits.stored_bytes = made.limits.stored_keys = 0;  // the store is somewhere else, where that is judged
             rdzv::Upstream::Traits traits{name, leaf, grace_ms, {}, run};
             for (nb::handle key : keys) {
               traits.keys.push_back(bytes_of(key));

@@ -104,7 +104,7 @@ void EventLoop::accept_from(Listener& listener) {
     counters_.accepted.add(1);
     Peer peer = peer_of(address);
     if (!lets_in(listener, fd.get(), peer)) {
-      refuse(&peer, Refusal::kForeignUser, *listener.keyspace);
+      refuse(&peer, Refusal::kForeignUser, *listener.keyspace, listener.admit != Admit::kAnyone);
       counters_.closed.add(1);
       continue;
     }
@@ -116,14 +116,15 @@ void EventLoop::accept_from(Listener& listener) {
 
 bool EventLoop::take(UniqueFd fd, const Peer& peer, Listener& listener) {
   const auto open = loop_group_.connections.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (open > loop_group_.max_connections) {
+  if (open > loop_group_.max_connections && !make_room()) {
     loop_group_.connections.fetch_sub(1, std::memory_order_relaxed);
     counters_.closed.add(1);
     refuse(&peer, Refusal::kTooManyConnections, *listener.keyspace);
     return true;
   }
+  const auto most = std::min(open, loop_group_.max_connections);
   std::uint32_t peak = loop_group_.peak.load(std::memory_order_relaxed);
-  while (open > peak && !loop_group_.peak.compare_exchange_weak(peak, open, std::memory_order_relaxed)) {
+  while (most > peak && !loop_group_.peak.compare_exchange_weak(peak, most, std::memory_order_relaxed)) {
   }
   // The loop with the fewest, so that a storm which one loop accepts is still shared by all.
   const auto least = std::min_element(loop_group_.loops.begin(), loop_group_.loops.end(), [](const auto& a, const auto& b) {
@@ -160,6 +161,7 @@ void EventLoop::adopt(UniqueFd fd, const Peer& peer, const std::shared_ptr<Liste
     close(here, Refusal::kNone);
     return;
   }
+  note_pending(here);
   settle(here);
 }
 
@@ -179,12 +181,13 @@ void EventLoop::shed(Listener& listener) {
   }
 }
 
-void EventLoop::refuse(const Peer* peer, Refusal why, const Keyspace& keyspace) {
+void EventLoop::refuse(const Peer* peer, Refusal why, const Keyspace& keyspace, bool stranger) {
   counters_.refused[static_cast<std::size_t>(why)].add(1);
   if (why == Refusal::kRootLost) {  // said once, not for each of them
     return;
   }
-  if (is_of_stranger(why) && loop_group_.stranger_second.exchange(work_.context.now_ms / 1000) == work_.context.now_ms / 1000) {
+  stranger = stranger || is_of_stranger(why);
+  if (stranger && loop_group_.stranger_second.exchange(work_.context.now_ms / 1000) == work_.context.now_ms / 1000) {
     loop_group_.unsaid_strangers.fetch_add(1, std::memory_order_relaxed);
     return;  // once a second: all are counted
   }
@@ -195,7 +198,7 @@ void EventLoop::refuse(const Peer* peer, Refusal why, const Keyspace& keyspace) 
       line += " (pid " + std::to_string(pid) + ")";
     }
   }
-  const std::uint64_t unsaid = is_of_stranger(why) ? loop_group_.unsaid_strangers.exchange(0) : 0;
+  const std::uint64_t unsaid = stranger ? loop_group_.unsaid_strangers.exchange(0) : 0;
   const std::string more = unsaid > 0 ? " (" + std::to_string(unsaid) + " more since the last such line)" : "";
   loop_group_.log.write(line + ": " + std::string(text(why)) + std::string(advice(why)) + more, work_.context.now_ms);
 }

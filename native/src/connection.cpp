@@ -16,6 +16,7 @@ constexpr std::size_t kKeptPending = 4096;
 Connection::Connection(UniqueFd fd, std::shared_ptr<ServedKeyspace> keyspace, Workplace& work, bool guarded)
     : Source(Kind::kConnection),
       fd_(std::move(fd)),
+      guarded_(guarded),
       progress_ms_(work.context.running_ms()),
       conversation_(work.context, std::move(keyspace), peer_, this, guarded) {}
 
@@ -30,7 +31,14 @@ bool Connection::readable(Workplace& work, Questions questions) {
   }
   conversation_.heard();
   // Who leaves replies unread is no client that awaits them: its requests do not pile up here.
+  const bool was_greeted = conversation_.greeted();
   feed({work.read_buffer.data(), static_cast<std::size_t>(got)}, work, output_.empty() ? questions : Questions::kNow);
+  if (!was_greeted && !conversation_.greeted()) {
+    early_bytes_ += static_cast<std::size_t>(got);
+    if (early_bytes_ > work.context.limits.handshake_bytes && conversation_.refusal() == Refusal::kNone) {
+      refusal_ = Refusal::kHandshakeTooLong;
+    }
+  }
   return true;
 }
 

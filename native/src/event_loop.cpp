@@ -263,6 +263,9 @@ void EventLoop::settle(Connection& connection) {
   count_memory(connection);
   set_suspect(connection, connection.suspect());
   auto& here = connection.loop;
+  if (here.pending && connection.greeted()) {
+    forget_pending(connection);
+  }
   if (connection.lease() != nullptr) {
     note_session(connection);
     note_recall(connection);
@@ -291,6 +294,9 @@ void EventLoop::close(Connection& connection, Refusal why) {
   }
   here.closed = true;
   set_suspect(connection, false);
+  if (here.pending) {
+    forget_pending(connection);
+  }
   if (here.again) {
     for (auto* const list : {&again_, &due_, &waiting_}) {
       std::erase(*list, &connection);
@@ -302,7 +308,7 @@ void EventLoop::close(Connection& connection, Refusal why) {
   connections_.fetch_sub(1, std::memory_order_relaxed);
   counters_.closed.add(1);
   if (why != Refusal::kNone) {
-    refuse(&connection.peer(), why, connection.keyspace());
+    refuse(&connection.peer(), why, connection.keyspace(), connection.is_strangers());
   }
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.fd(), nullptr);
   forget_session(connection);

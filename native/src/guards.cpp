@@ -10,6 +10,7 @@ namespace {
 constexpr std::int64_t kMaxSweepMs = 1000, kMinSweepMs = 10;
 constexpr std::int64_t kStillMs = 500;
 constexpr std::size_t kStillWeight = 16;
+constexpr int kMostTries = 8;  // to find one that has not greeted, for one that comes
 
 // Often enough for the shorter of the two limits.
 std::int64_t sweep_interval(const Limits& limits) {
@@ -35,6 +36,52 @@ void EventLoop::set_suspect(Connection& connection, bool suspect) {
     suspects_.pop_back();
     index = 0;
   }
+}
+
+void EventLoop::note_pending(Connection& connection) {
+  auto& here = connection.loop;
+  here.pending = std::make_shared<PendingConnections::Ticket>(*this, connection, connection.peer().address);
+  here.in_pending = pending_.insert(pending_.end(), &connection);
+  if (const auto oldest = loop_group_.pending.enter(here.pending)) {
+    oldest->loop.mailbox_.post([oldest] {
+      if (oldest->connection != nullptr) {
+        oldest->loop.close_if_silent(*oldest->connection);
+      }
+    });
+  }
+}
+
+void EventLoop::forget_pending(Connection& connection) {
+  auto& here = connection.loop;
+  loop_group_.pending.leave(*here.pending);
+  here.pending->connection = nullptr;
+  here.pending.reset();
+  pending_.erase(here.in_pending);
+}
+
+bool EventLoop::make_room() {
+  // Only of those here: nobody is let in before another one has gone.
+  for (int tries = 0; tries < kMostTries && !pending_.empty(); ++tries) {
+    if (close_if_silent(*pending_.front())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool EventLoop::close_if_silent(Connection& connection) {
+  if (connection.keyspace().pause.paused()) {
+    return false;
+  }
+  step(connection, EPOLLIN);  // it may have spoken, and not been heard yet
+  if (connection.loop.closed) {
+    return true;
+  }
+  if (!connection.greeted()) {
+    close(connection, Refusal::kTooManyPending);
+    return true;
+  }
+  return false;
 }
 
 void EventLoop::count_memory(Connection& connection) {

@@ -16,6 +16,7 @@ Entry& Keyspace::find_or_make(Shard& shard, const KeyView& key) {
 void Keyspace::erase_if_unneeded(Shard& shard, Entry& entry) {
   if (!entry.needed()) {
     shard.table.erase(entry);
+    shard.note_size();
   }
 }
 
@@ -32,6 +33,7 @@ void Keyspace::written(Shard& shard, Entry& entry, std::size_t size_before, Wake
   if (!entry.has_value) {
     entry.has_value = true;
     ++shard.keys;
+    shard.key_bytes += entry.key_size;
     shard.bytes += entry.key_size + size;
   } else {
     shard.bytes += size - size_before;
@@ -165,6 +167,7 @@ bool Keyspace::remove(std::string_view key, Writer* writer) {
   }
   entry->has_value = false;
   --shard.keys;
+  shard.key_bytes -= key.size();
   shard.bytes -= key.size() + entry->value.view().size();
   entry->value.clear();
   erase_if_unneeded(shard, *entry);
@@ -210,6 +213,20 @@ bool Keyspace::present(Shard& shard, const KeyView& key) {
 bool Keyspace::has_all(Keys keys) {
   Locks locks(*this, keys);
   return std::all_of(keys.begin(), keys.end(), [&](const KeyView& key) { return present(shard_of(key), key); });
+}
+
+bool Keyspace::lacks_room(Keys keys, std::uint64_t most) {
+  const std::uint64_t entries = entries_.load(std::memory_order_relaxed);
+  if (most == 0 || entries + keys.size() <= most) {
+    return false;
+  }
+  std::size_t fresh = 0;
+  for (const KeyView& key : keys) {
+    Shard& shard = shard_of(key);
+    const std::lock_guard lock(shard.mutex);
+    fresh += shard.table.find(key) == nullptr ? 1 : 0;
+  }
+  return fresh > 0 && entries + fresh > most;
 }
 
 std::size_t Keyspace::bytes() {

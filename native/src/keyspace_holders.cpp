@@ -133,6 +133,7 @@ std::shared_ptr<Waiter> Keyspace::follow(std::string_view key, const WaitOwner& 
   Entry* entry = shard.table.find(view);
   if (entry == nullptr || !entry->present()) {
     entry = &find_or_make(shard, view);
+    shard.note_size();
     const auto waiter = std::make_shared<Waiter>(owner, 1);  // `missing` begins at 1, which is this one key
     waiter->key = key;
     holder.keep(waiter);

@@ -67,6 +67,7 @@ std::shared_ptr<Waiter> Keyspace::wait(Keys keys, const WaitOwner& owner) {
     }
     waiter->missing.fetch_add(1, std::memory_order_relaxed);
     Entry& entry = find_or_make(shard, key);
+    shard.note_size();
     entry.waiters.push(waiter->place(entry, index(key)));
     shard.note_waited(entry);
   }
@@ -123,7 +124,7 @@ void Keyspace::wipe(Pushes* pushes) {
 bool Keyspace::wipe_part(std::size_t part, Pushes* pushes) {
   Shard& shard = shards_[part];
   const std::lock_guard lock(shard.mutex);
-  shard.keys = shard.queues = shard.queued = shard.bytes = 0;
+  shard.keys = shard.queues = shard.queued = shard.bytes = shard.key_bytes = 0;
   std::vector<Entry*> unneeded;
   shard.table.each([&](Entry& entry) {
     if (entry.holders && pushes != nullptr) {

@@ -20,6 +20,14 @@ std::vector<KeyView> keys_written(Query query, Fields fields) {
 
 namespace {
 
+std::vector<KeyView> keys_waited_for(Fields fields) {
+  std::vector<KeyView> keys;
+  for (auto left = fields.number<std::uint64_t>(); left > 0; --left) {
+    keys.emplace_back(fields.bytes());
+  }
+  return keys;
+}
+
 // The items of a request with a count: few of them without allocating.
 template <class Item>
 class Items {
@@ -62,6 +70,26 @@ bool writes(Query query) {
     default:
       return false;
   }
+}
+
+Refusal lacks_room(Keyspace& keyspace, const Limits& limits, Query query, Fields fields, std::size_t size) {
+  const bool waits = query == Query::kWait;
+  if (!waits && !writes(query)) {
+    return Refusal::kNone;
+  }
+  const bool full = keyspace.full(size, limits.stored_bytes);
+  if (full && !waits) {
+    return Refusal::kStoreFull;
+  }
+  const bool many = waits || query == Query::kMultiSet;
+  if (!full && !keyspace.may_lack_room(limits.stored_keys, many ? Fields(fields).number<std::uint64_t>() : 1)) {
+    return Refusal::kNone;
+  }
+  const auto named = waits ? keys_waited_for(fields) : keys_written(query, fields);
+  if (full) {
+    return keyspace.has_all(named) ? Refusal::kNone : Refusal::kStoreFull;
+  }
+  return keyspace.lacks_room(named, limits.stored_keys) ? Refusal::kTooManyStoredKeys : Refusal::kNone;
 }
 
 bool Requests::wait_for_holders(const std::vector<KeyView>& keys) {

@@ -74,9 +74,23 @@ void RunSpace::erase(Entries::iterator entry, Pushes& pushes) {
   deletions_.push_back({++revision_, entry->first});
   entries_.erase(entry);
   announce({true, revision_, deletions_.back().key, {}}, pushes);
-  if (deletions_.size() > kDeletions) {
+  deleted_bytes_ += deletions_.back().key.size();
+  while (deletions_.size() > kDeletions || deleted_bytes_ > kDeletedBytes) {
     compacted_ = deletions_.front().revision;
+    deleted_bytes_ -= deletions_.front().key.size();
     deletions_.pop_front();
+  }
+}
+
+std::size_t RunSpace::size() const {
+  constexpr std::size_t kEntry = 160;  // what it costs to know a key
+  return bytes_ + entries_.size() * kEntry;
+}
+
+void RunSpace::note_size(std::size_t size) {
+  if (stored_ != nullptr && size != told_) {
+    stored_->fetch_add(size - told_, std::memory_order_relaxed);  // modulo 2^64, down as well as up
+    told_ = size;
   }
 }
 
@@ -89,13 +103,25 @@ RunSpace::Done RunSpace::put(Member& writer, bool ephemeral, const std::optional
   for (const Pair& pair : pairs) {
     write(pair, ephemeral ? &writer : nullptr, pushes);
   }
+  note_size(size());
   return {true, revision_, {}};
 }
 
-bool RunSpace::full(std::size_t size, std::size_t most) {
-  constexpr std::size_t kEntry = 160;  // what it costs to know a key
+RunSpace::Lacks RunSpace::lacks_room(std::span<const Pair> pairs, std::size_t size_of_write, const Limits& limits) {
   const std::lock_guard lock(mutex_);
-  return bytes_ + entries_.size() * kEntry + size > most;
+  if (size() + size_of_write > limits.run_bytes) {
+    return Lacks::kBytes;
+  }
+  if (stored_ != nullptr && limits.stored_bytes > 0 && *stored_ + size_of_write > limits.stored_bytes) {
+    return Lacks::kBytesOfAll;
+  }
+  if (entries_.size() + pairs.size() > limits.run_keys) {
+    const auto fresh = std::count_if(pairs.begin(), pairs.end(), [&](const Pair& pair) { return !entries_.contains(pair.key); });
+    if (fresh > 0 && entries_.size() + static_cast<std::size_t>(fresh) > limits.run_keys) {
+      return Lacks::kKeys;
+    }
+  }
+  return Lacks::kNothing;
 }
 
 RunSpace::Done RunSpace::remove(const std::optional<Guard>& guard, std::span<const std::string_view> keys,
@@ -111,6 +137,7 @@ RunSpace::Done RunSpace::remove(const std::optional<Guard>& guard, std::span<con
       ++done.existed;
     }
   }
+  note_size(size());
   done.revision = revision_;
   return done;
 }
@@ -127,13 +154,16 @@ std::uint64_t RunSpace::list(std::string_view prefix, const std::function<void(c
 }
 
 RunSpace::Watched RunSpace::watch(Member& member, std::uint32_t id, std::string_view prefix, std::uint64_t after,
-                                  std::size_t most, Pushes& pushes) {
+                                  const Limits& limits, Pushes& pushes) {
   const std::lock_guard lock(mutex_);
   if (member.watches.contains(id)) {
     return Watched::kTaken;
   }
-  if (member.watches.size() >= most) {
+  if (member.watches.size() >= limits.watches) {
     return Watched::kTooMany;
+  }
+  if (watches_.size() >= limits.run_watches) {
+    return Watched::kTooManyOfRun;
   }
   // A revision that is still to come is of another history: that of a server before this one.
   if (after != 0 && (after < compacted_ || after > revision_)) {
@@ -185,6 +215,7 @@ void RunSpace::end(Member& member, Pushes& pushes) {
   while (!member.ephemerals.empty()) {
     erase(entries_.find(*member.ephemerals.begin()), pushes);
   }
+  note_size(size());
 }
 
 RunSpace::Summary RunSpace::summary() {

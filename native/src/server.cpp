@@ -36,6 +36,11 @@ std::uint32_t connection_limit(const Limits& limits) {
                                                                            : files.rlim_cur / 2);
 }
 
+// Those who say nothing leave at least half of the connections to the others.
+std::size_t pending_limit(const Limits& limits) {
+  return std::max<std::size_t>(1, std::min(limits.pending_connections, connection_limit(limits) / 2));
+}
+
 }  // namespace
 
 std::uint32_t default_threads() {
@@ -50,7 +55,8 @@ Server::Server(Settings settings)
       started_ms_(monotonic_ms()),
       log_(UniqueFd(settings_.log_fd)),
       spaces_(settings_.run),
-      loop_group_{settings_.limits, log_, {}, connection_limit(settings_.limits)},
+      loop_group_{settings_.limits, log_, {}, connection_limit(settings_.limits),
+                  {pending_limit(settings_.limits), settings_.limits.pending_per_address}},
       tokens_(std::make_shared<const Tokens>(settings_.tokens)) {
   const std::uint32_t threads = settings_.threads > 0 ? std::min(settings_.threads, kMaxThreads) : default_threads();
   for (std::uint32_t i = 0; i < threads; ++i) {

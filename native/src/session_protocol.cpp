@@ -156,6 +156,15 @@ std::shared_ptr<Trunk> SessionProtocol::end() {
   return nullptr;
 }
 
+void SessionProtocol::deny(Output& reply, std::uint32_t id, Refusal why, std::string_view of_what, std::uint64_t most,
+                           std::string_view limit) {
+  client_.loop.counters.refused[static_cast<std::size_t>(why)].add(1);
+  pushed(reply);
+  answer(reply, id, FrameStatus::kError,
+         std::string(text(why)) + ": there may be " + std::to_string(most) + " " + std::string(of_what) + " (" +
+             std::string(limit) + " of the server)");
+}
+
 void SessionProtocol::answer_session(std::uint32_t id, std::string_view payload, Output& reply) {
   pushed(reply);
   answer(reply, id, FrameStatus::kOk, payload);
@@ -197,11 +206,16 @@ void SessionProtocol::open_session(std::uint32_t id, Payload& payload, Output& r
     answer(reply, id, FrameStatus::kError, "the token was proved for another run");
   } else {
     auto told = std::make_shared<Subscriber>(client_.loop.loop, client_.owner, client_.loop.limits.output_bytes);
-    auto session = std::make_unique<Session>(spaces, run, client_.token_name(), std::move(told), ttl_ms,
+    const Limits& limits = client_.loop.limits;
+    auto session = std::make_unique<Session>(spaces, run, client_.token_name(), limits, std::move(told), ttl_ms,
                                              client_.loop.running_ms());
-    if (!session->space) {
-      answer(reply, id, FrameStatus::kForeignRun, {});
-      return;
+    switch (session->entry) {
+      case Spaces::Entry::kForeign: return answer(reply, id, FrameStatus::kForeignRun, {});
+      case Spaces::Entry::kTooMany:
+        return deny(reply, id, Refusal::kTooManySessions, "in all", limits.sessions, "sessions");
+      case Spaces::Entry::kTooManyOfRun:
+        return deny(reply, id, Refusal::kTooManySessions, "of this run", limits.run_sessions, "run_sessions");
+      case Spaces::Entry::kEntered: break;
     }
     session_ = std::move(session);
     std::string text;
@@ -223,11 +237,15 @@ void SessionProtocol::put(std::uint32_t id, Payload& payload, std::size_t size, 
   if (!in_session(id, payload, reply)) {
     return;
   }
-  if (const auto most = std::min(client_.loop.limits.stored_bytes, kMostRun); most > 0 && session_->space->full(size, most)) {
-    pushed(reply);
-    answer(reply, id, FrameStatus::kError,
-           "store full: the keys of this run would need more than " + std::to_string(most) + " bytes");
-    return;
+  const Limits& limits = client_.loop.limits;
+  switch (session_->space->lacks_room(pairs, size, limits)) {
+    case RunSpace::Lacks::kBytes:
+      return deny(reply, id, Refusal::kRunFull, "bytes for the keys of this run", limits.run_bytes, "run_bytes");
+    case RunSpace::Lacks::kBytesOfAll:
+      return deny(reply, id, Refusal::kStoreFull, "bytes for the keys of all runs", limits.stored_bytes, "stored_bytes");
+    case RunSpace::Lacks::kKeys:
+      return deny(reply, id, Refusal::kRunFull, "keys in this run", limits.run_keys, "run_keys");
+    case RunSpace::Lacks::kNothing: break;
   }
   const bool ephemeral = (flags & kEphemeral) != 0;
   const auto done = session_->space->put(session_->member, ephemeral, only_if, pairs, client_.loop.pushes);
@@ -285,8 +303,8 @@ void SessionProtocol::watch(std::uint32_t id, Payload& payload, Output& reply) {
     return;
   }
   pushed(reply);  // what the answer comes before is of this watch only
-  const auto most = static_cast<std::size_t>(client_.loop.limits.keys_per_request);
-  switch (session_->space->watch(session_->member, number, prefix, after, most, client_.loop.pushes)) {
+  const Limits& limits = client_.loop.limits;
+  switch (session_->space->watch(session_->member, number, prefix, after, limits, client_.loop.pushes)) {
     case RunSpace::Watched::kWatched:
       answer(reply, id, FrameStatus::kOk, {});
       pushed(reply);
@@ -299,7 +317,12 @@ void SessionProtocol::watch(std::uint32_t id, Payload& payload, Output& reply) {
       answer(reply, id, FrameStatus::kCompacted,
              "what was deleted since revision " + std::to_string(after) + " is not known any more: list the keys");
       break;
-    case RunSpace::Watched::kTooMany: client_.refuse(Refusal::kTooManyWaits); break;
+    case RunSpace::Watched::kTooMany:
+      deny(reply, id, Refusal::kTooManyWatches, "of one session", limits.watches, "watches");
+      break;
+    case RunSpace::Watched::kTooManyOfRun:
+      deny(reply, id, Refusal::kTooManyWatches, "of this run", limits.run_watches, "run_watches");
+      break;
   }
 }
 

@@ -65,7 +65,7 @@ std::string Server::statistics() {
   json.key("connections").open('{').pair("open", loop_group_.connections.load()).pair("peak", loop_group_.peak.load());
   json.pair("accepted", total(loop_group_, [](const Counters& c) -> auto& { return c.accepted; }));
   json.pair("closed", total(loop_group_, [](const Counters& c) -> auto& { return c.closed; }));
-  json.pair("limit", loop_group_.max_connections).close('}');
+  json.pair("limit", loop_group_.max_connections).pair("pending", loop_group_.pending.count()).close('}');
 
   json.key("requests").open('{');
   for (std::size_t i = 0; i < kQueryCount; ++i) {
@@ -141,6 +141,15 @@ std::string Server::statistics() {
     json.close('}');
   }
   json.close(']');
+
+  const Limits& limits = settings_.limits;
+  json.key("limits").open('{').pair("stored_bytes", limits.stored_bytes).pair("stored_keys", limits.stored_keys);
+  json.pair("run_bytes", limits.run_bytes).pair("run_keys", limits.run_keys);
+  json.pair("sessions", limits.sessions).pair("run_sessions", limits.run_sessions);
+  json.pair("watches", limits.watches).pair("run_watches", limits.run_watches);
+  json.pair("pending_connections", loop_group_.pending.most());
+  json.pair("pending_per_address", loop_group_.pending.most_per_address());
+  json.pair("handshake_bytes", limits.handshake_bytes).close('}');
 
   json.key("runs").open('[');
   for (const RunSpace::Summary& run : runs) {

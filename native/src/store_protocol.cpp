@@ -23,10 +23,10 @@ std::size_t StoreProtocol::run(std::string_view bytes, Output& reply, Wakes& wak
 }
 
 std::size_t StoreProtocol::serve(Query query, std::string_view raw, Output& reply, Wakes& wakes) {
-  if (writes(query) && client_.keyspace->full(raw.size(), client_.loop.limits.stored_bytes)) {
-    return client_.refuse(Refusal::kStoreFull);
-  }
   const Fields fields(raw.substr(1));
+  if (const auto why = lacks_room(*client_.keyspace, client_.loop.limits, query, fields, raw.size()); why != Refusal::kNone) {
+    return client_.refuse(why);
+  }
   const std::size_t before = wakes.size();
   do {
     requests_.writer = {};

@@ -56,6 +56,11 @@ bool TrunkRequests::run(Operation operation, std::uint32_t id, std::string_view 
         trunk_->push(id, FrameStatus::kError, text(payload.refusal()), client_.loop.pushes);
         return true;
       }
+      if (const KeyView wanted(key); payload.ok() && client_.loop.relay == nullptr &&
+                                     client_.keyspace->lacks_room({&wanted, 1}, client_.loop.limits.stored_keys)) {
+        trunk_->push(id, FrameStatus::kError, text(Refusal::kTooManyStoredKeys), client_.loop.pushes);
+        return true;
+      }
       if (payload.ok()) {
         WaitOwner who = waits_for(id, true);
         who.quiet = (flags & kAhead) != 0;
@@ -169,8 +174,8 @@ bool TrunkRequests::forward(std::uint32_t id, std::string_view raw, Wakes& wakes
     relay_forward(id, query, raw);
     return true;
   }
-  if (writes(query) && client_.keyspace->full(raw.size(), client_.loop.limits.stored_bytes)) {
-    trunk_->push(id, FrameStatus::kError, text(Refusal::kStoreFull), client_.loop.pushes);
+  if (const auto why = lacks_room(*client_.keyspace, client_.loop.limits, query, fields, raw.size()); why != Refusal::kNone) {
+    trunk_->push(id, FrameStatus::kError, text(why), client_.loop.pushes);
     return true;
   }
   do {

@@ -1,6 +1,9 @@
 // The keys of a run: revisions, guards, ephemeral keys, watches, what is remembered of deletions.
 #include "rdzv/run_space.hpp"
 
+#include <array>
+#include <atomic>
+
 #include "check.hpp"
 #include "coordination.hpp"
 #include "rdzv/spaces.hpp"
@@ -34,7 +37,10 @@ struct Side {  // one session's
     return space.remove(guard, views, pushes);
   }
   Watched watch(std::uint32_t id, std::string_view prefix, std::uint64_t after = 0) {
-    return space.watch(member, id, prefix, after, 100, pushes);
+    Limits limits;
+    limits.watches = 100;
+    limits.run_watches = 150;
+    return space.watch(member, id, prefix, after, limits, pushes);
   }
   std::string hear() {
     Output output;
@@ -173,6 +179,47 @@ TEST(forgotten_deletions_are_said_to_be_forgotten) {
   CHECK_EQUAL(one.hear(), "[2: +stays@1=1]");
 }
 
+TEST(no_more_is_remembered_of_deleted_keys_than_fits) {
+  RunSpace space("r");
+  Side one(space);
+  const std::string longest(8192, 'k');
+  for (std::size_t i = 0; i < 2 * RunSpace::kDeletedBytes / longest.size(); ++i) {
+    const std::string key = longest + std::to_string(i);
+    one.put({key, ""});
+    one.remove({key});
+  }
+  const auto now = space.revision();
+  CHECK_EQUAL(one.watch(1, "", now - 2 * RunSpace::kDeletedBytes / longest.size() - 4), Watched::kCompacted);
+  CHECK_EQUAL(one.watch(2, "", now - RunSpace::kDeletedBytes / longest.size()), Watched::kWatched);
+}
+
+TEST(a_run_has_room_for_so_many_bytes_and_keys_and_all_runs_together) {
+  std::atomic<std::uint64_t> stored{0};
+  Limits limits;
+  limits.run_bytes = 2000;
+  limits.run_keys = 3;
+  limits.stored_bytes = 3000;
+  {
+    RunSpace space("r", &stored), other("s", &stored);
+    Side one(space), two(other);
+    const std::string value(1000, 'v');
+    one.put({"a", value});
+    const RunSpace::Pair again{"a", value}, fresh{"b", ""};
+    CHECK_EQUAL(space.lacks_room({&again, 1}, 1001, limits), RunSpace::Lacks::kBytes);
+    CHECK_EQUAL(space.lacks_room({&fresh, 1}, 1, limits), RunSpace::Lacks::kNothing);
+    two.put({"a", value});
+    CHECK_EQUAL(stored.load(), 2u * (1001 + 160));
+    CHECK_EQUAL(other.lacks_room({&fresh, 1}, 700, limits), RunSpace::Lacks::kBytesOfAll);
+    two.remove({"a"});
+    CHECK_EQUAL(other.lacks_room({&fresh, 1}, 700, limits), RunSpace::Lacks::kNothing);
+    two.put({"1", "", "2", "", "3", ""});
+    const std::array<RunSpace::Pair, 3> known{{{"1", ""}, {"2", ""}, {"3", ""}}};
+    CHECK_EQUAL(other.lacks_room(known, 3, limits), RunSpace::Lacks::kNothing);
+    CHECK_EQUAL(other.lacks_room({&fresh, 1}, 1, limits), RunSpace::Lacks::kKeys);
+  }
+  CHECK_EQUAL(stored.load(), 0u);
+}
+
 TEST(a_member_has_no_more_watches_than_allowed) {
   RunSpace space("r");
   Side one(space);
@@ -180,9 +227,14 @@ TEST(a_member_has_no_more_watches_than_allowed) {
     CHECK_EQUAL(one.watch(i, std::to_string(i)), Watched::kWatched);
   }
   CHECK_EQUAL(one.watch(100, ""), Watched::kTooMany);
-  CHECK_EQUAL(space.summary().watches, 100u);
+  Side two(space);
+  for (std::uint32_t i = 0; i < 50; ++i) {
+    CHECK_EQUAL(two.watch(i, std::to_string(i)), Watched::kWatched);
+  }
+  CHECK_EQUAL(two.watch(50, ""), Watched::kTooManyOfRun);
+  CHECK_EQUAL(space.summary().watches, 150u);
   one.end();
-  CHECK_EQUAL(space.summary().watches, 0u);
+  CHECK_EQUAL(space.summary().watches, 50u);
 }
 
 TEST(only_who_has_not_been_told_yet_is_to_be_told) {
@@ -272,7 +324,7 @@ TEST(who_does_not_come_for_its_pushes_is_given_up) {
 TEST(runs_are_apart_and_are_forgotten_with_their_last_session) {
   Spaces spaces;
   const auto session = [&](std::string_view run) {
-    return std::make_unique<Session>(spaces, run, "", std::make_shared<Subscriber>(0u, nullptr, 100u), 1000, 0);
+    return std::make_unique<Session>(spaces, run, "", Limits(), std::make_shared<Subscriber>(0u, nullptr, 100u), 1000, 0);
   };
   Pushes pushes;
   auto one = session("a"), two = session("a"), other = session("b");

@@ -256,9 +256,9 @@ def test_run_that_was_killed_before_its_first_line_spoils_no_other(tmp_path) -> 
 
 
 def test_secrets_of_a_backend_stay_at_home(monkeypatch) -> None:
-    conf = "redis=password=hunter2,ttl=3,auth_token=hunter3"
+    conf = "redis=password=hunter2 has 'hunter4' in it,ttl=3,auth_token=hunter3"
     monkeypatch.setattr("sys.argv", ["rdzv", "bench", "launch", f"--rdzv-conf={conf}"])
     about = manifest("launch", {"conf": [conf], "backends": {"redis": {"password": "hunter2", "ttl": "3"}}})
     assert "hunter" not in json.dumps(about)
-    assert about["command"].endswith("password=***,ttl=3,auth_token=***")
+    assert about["command"].endswith("password=***,ttl=3,auth_token=***'")
     assert about["options"]["backends"] == {"redis": {"password": "***", "ttl": "3"}}

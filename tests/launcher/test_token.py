@@ -66,7 +66,7 @@ def test_a_job_is_for_who_knows_its_token(meeting: Meeting, tmp_path: Path) -> N
         assert status(meeting, port).wait() == REFUSED
         known = status(meeting, port, RDZV_TOKEN_FILE=str(file))
         assert known.wait() == 0, known.text
-        assert "no token" in known.wait_for("closed as offenders: (.*)")[1]
+        assert "no token" in known.wait_for("refused: (.*)")[1]
     for report in (each for node in nodes for each in node.reports()):
         with closing(wire.Raw(report["MASTER_PORT"])) as worker:  # of this user
             assert worker.fence() == b""

@@ -225,7 +225,7 @@ request = Request(backend="static", run_id="job", endpoint="", min_nodes=1, max_
 spec = spec.read_spec(args, request)
 ours = output.Output(spec, log_files.LogFiles(spec, ""))
 group = WorkerGroup("default", 0, 1, (Worker(0, 0, 0, 1, 1),), StoreInfo("127.0.0.1", 29500))
-timer = file_timer.FileTimer("job", os.environ)
+timer = file_timer.FileTimer("job", os.environ, os.getcwd())
 (start,) = starts.prepare_starts(spec, group, ours, True, lambda variables: timer.start())
 event_log.EventLog(spec.event_log_handler).record("torchelastic.worker.status.SUCCEEDED", {{}})
 ours.end()

@@ -148,7 +148,7 @@ def test_events_are_torchs(tmp_path: Path) -> None:
 
 def test_file_timer_serves_one_round_after_the_other(tmp_path: Path) -> None:
     path, before = tmp_path / "timer", set(threading.enumerate())
-    timer = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": str(path)})
+    timer = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": str(path)}, "/")
     for _ in range(2):
         assert timer.start() == {"TORCHELASTIC_TIMER_FILE": str(path)}
         assert stat.S_ISFIFO(path.stat().st_mode)
@@ -162,9 +162,10 @@ def test_file_timer_serves_one_round_after_the_other(tmp_path: Path) -> None:
 
 def test_file_timer_without_a_client_leaves_no_thread(tmp_path: Path) -> None:
     before = set(threading.enumerate())
-    timer = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"})
+    timer = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}, str(tmp_path))
     (path,) = timer.start().values()
     assert os.path.basename(path).startswith("watchdog_timer_")
+    assert os.path.dirname(path) == str(tmp_path), "the agent's own directory, which nobody else can enter"
     (thread,) = set(threading.enumerate()) - before
     timer.stop()
     thread.join(60)
@@ -177,7 +178,7 @@ def test_worker_that_misses_its_deadline_is_killed_and_so_is_who_started_it(tmp_
     program = f"""
 import os, subprocess, sys
 from rdzv_launcher.run.workers.file_timer import FileTimer
-variables = FileTimer("job", {{"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}}).start()
+variables = FileTimer("job", {{"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}}, {str(tmp_path)!r}).start()
 worker = "import os, sys, time; from torch.distributed.elastic.timer import FileTimerClient; "
 worker += "FileTimerClient(os.environ['TORCHELASTIC_TIMER_FILE']).acquire('step', 1.0); time.sleep(600)"
 process = subprocess.Popen([sys.executable, "-c", worker], env=os.environ | variables)
@@ -193,15 +194,15 @@ time.sleep(600)
 
 
 def test_file_timer_that_nobody_asked_for() -> None:
-    assert FileTimer("job", {}).start() == {}
-    given = FileTimer("job", {"TORCHELASTIC_TIMER_FILE": "path", "TORCHELASTIC_ENABLE_FILE_TIMER": "0"})
+    assert FileTimer("job", {}, "/").start() == {}
+    given = FileTimer("job", {"TORCHELASTIC_TIMER_FILE": "path", "TORCHELASTIC_ENABLE_FILE_TIMER": "0"}, "/")
     assert given.start() == {"TORCHELASTIC_TIMER_FILE": "path"}
     assert not os.path.exists("path")
 
 
 def test_file_timer_where_there_can_be_no_pipe(tmp_path: Path) -> None:
     path = str(tmp_path / "no" / "timer")
-    timer = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": path})
+    timer = FileTimer("job", {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": path}, "/")
     with pytest.raises(UsageError, match=f"TORCHELASTIC_TIMER_FILE={path}: no pipe can be made there"):
         timer.start()
 

@@ -72,7 +72,7 @@ def test_store_where_nobody_waits():
         "requests: validate 9, set 12, framed 1",
         "bytes: 1023 B received, 1.0 KiB sent, 3.0 GiB stored (a keyspace at most 8.0 GiB), "
         "5.0 MiB in half-sent requests and unread replies",
-        "closed as offenders: none",
+        "refused: none",
         "keyspace 'workers-2', port 29501: 7 keys, 1 queues, 100 B",
         "  nobody waits",
     ]
@@ -122,7 +122,7 @@ def test_a_proxy_that_waits_is_named_and_what_it_asks_for_ahead_is_counted():
 
 def test_offenders_are_counted_by_reason():
     stats = IDLE | {"refused": {"no handshake": 2, "half-sent request": 1}}
-    assert "\nclosed as offenders: no handshake 2, half-sent request 1\n" in as_text(HERE, stats)
+    assert "\nrefused: no handshake 2, half-sent request 1\n" in as_text(HERE, stats)
 
 
 def test_each_keyspace_has_its_own_lines():

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <string>
 
 #include "rdzv/conversation.hpp"
+#include "rdzv/pending.hpp"
 #include "rdzv/unique_fd.hpp"
 
 namespace rdzv {
@@ -71,6 +73,9 @@ class Connection : public Source {
     const bool served = conversation_.suspended() || conversation_.held_back();  // or about to be
     return !conversation_.greeted() || (!pending_.empty() && !served) || !output_.empty();
   }
+  bool greeted() const { return conversation_.greeted(); }
+  // Of a stranger, as far as this port can tell: it is for those who prove who they are, and this one has not.
+  bool is_strangers() const { return guarded_ && !conversation_.greeted(); }
   // Milliseconds since the client last did what it is waited for.
   std::int64_t still_for(const LoopContext& context) const { return context.running_ms() - progress_ms_; }
   // Not kNone: it has waited too long.
@@ -117,12 +122,16 @@ class Connection : public Source {
     bool again = false;
     bool closed = false;
     bool parked = false;  // its keyspace pauses: it is not waited for
+    std::shared_ptr<PendingConnections::Ticket> pending;  // until it has greeted
+    std::list<Connection*>::iterator in_pending;          // of its loop; only then
   } loop;
 
  private:
   void feed(std::string_view fresh, Workplace& work, Questions questions);
 
   UniqueFd fd_;
+  const bool guarded_;
+  std::size_t early_bytes_ = 0;  // received before it has greeted
   Refusal refusal_ = Refusal::kNone;
   Peer peer_;
   std::int64_t progress_ms_;  // of the time in which its loop has been running: when the client last did what it is waited for

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <set>
@@ -32,6 +33,7 @@ struct LoopGroup {
   EventLog& log;
   std::vector<std::unique_ptr<EventLoop>> loops;
   std::uint32_t max_connections = 0;
+  PendingConnections pending;
   std::atomic<std::uint32_t> connections{0};
   std::atomic<std::uint32_t> peak{0};
   std::atomic<std::uint64_t> buffered{0};  // bytes of half-sent requests and unread replies
@@ -138,7 +140,14 @@ class EventLoop : private Host {
   void shed(Listener& listener);
   void pause_accepting();
   void resume_accepting();
-  void refuse(const Peer* peer, Refusal why, const Keyspace& keyspace);
+  // `stranger`: of a port that is for those who prove who they are, and this one has not.
+  void refuse(const Peer* peer, Refusal why, const Keyspace& keyspace, bool stranger = false);
+
+  // guards.cpp
+  void note_pending(Connection& connection);    // which has just come
+  void forget_pending(Connection& connection);  // it has greeted, or goes
+  bool make_room();                             // closes one of these connections that has not greeted
+  bool close_if_silent(Connection& connection);
 
   LoopGroup& loop_group_;
   const std::uint32_t index_;
@@ -151,6 +160,7 @@ class EventLoop : private Host {
   std::vector<std::shared_ptr<Listener>> listeners_;
   std::vector<std::unique_ptr<Connection>> connections_here_;
   std::vector<Connection*> suspects_;
+  std::list<Connection*> pending_;  // have not greeted, the oldest first
   std::vector<Connection*> again_;    // have requests here, and had their turn
   std::vector<Connection*> due_;      // the same, when what was sent to this loop before they asked is read
   std::vector<Connection*> waiting_;  // the same, served when nobody is awaited

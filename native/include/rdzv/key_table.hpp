@@ -43,10 +43,12 @@ class KeyTable {
     Entry& added = *entry;
     place({key.hash, std::move(entry)});
     ++size_;
+    text_bytes_ += key.text.size();
     return added;
   }
 
   void erase(const Entry& entry) {
+    text_bytes_ -= entry.key_size;
     std::size_t hole = home(entry.hash);
     while (slots_[hole].entry.get() != &entry) {
       hole = next(hole);
@@ -89,6 +91,8 @@ class KeyTable {
   }
 
   std::size_t size() const { return size_; }
+  // Of all keys.
+  std::size_t text_bytes() const { return text_bytes_; }
 
  private:
   struct Slot {
@@ -127,7 +131,7 @@ class KeyTable {
   }
 
   std::vector<Slot> slots_;
-  std::size_t size_ = 0;
+  std::size_t size_ = 0, text_bytes_ = 0;
 };
 
 }  // namespace rdzv

@@ -44,6 +44,7 @@ class Keyspace {
   explicit Keyspace(std::string name) : name_(std::move(name)) {
     for (Shard& shard : shards_) {
       shard.stored = &stored_;
+      shard.entries = &entries_;
     }
   }
   Keyspace(const Keyspace&) = delete;
@@ -151,6 +152,14 @@ class Keyspace {
     return most > 0 && stored_.load(std::memory_order_relaxed) + size > (size > kSmall ? most - most / 16 : most);
   }
 
+  // Whether there is no room for these keys; keys that are there, or are waited for, need none. 0: there always is. Each
+  // shard tells its number in steps, so it may be some hundreds more or fewer.
+  bool lacks_room(Keys keys, std::uint64_t most);
+  // Whether that is worth a look, for so many keys.
+  bool may_lack_room(std::uint64_t most, std::uint64_t keys) const {
+    return most > 0 && entries_.load(std::memory_order_relaxed) + keys > most;
+  }
+
   // Connections; kept by them.
   std::atomic<std::uint32_t> connections{0};
 
@@ -181,7 +190,7 @@ class Keyspace {
   static void erase_if_unneeded(Shard& shard, Entry& entry);
 
   const std::string name_;
-  std::atomic<std::uint64_t> stored_{0};
+  std::atomic<std::uint64_t> stored_{0}, entries_{0};
   std::array<Shard, kShards> shards_;
 };
 

@@ -36,9 +36,15 @@ enum class Refusal : std::uint8_t {
   kNoToken,
   kWrongToken,
   kTokenOffered,
+  kTooManyPending,
+  kHandshakeTooLong,
+  kTooManyStoredKeys,
+  kRunFull,
+  kTooManySessions,
+  kTooManyWatches,
 };
 
-inline constexpr std::array<std::string_view, 27> kRefusals{
+inline constexpr std::array<std::string_view, 33> kRefusals{
     "none",
     "not a store client",
     "no handshake",
@@ -66,6 +72,12 @@ inline constexpr std::array<std::string_view, 27> kRefusals{
     "no token",
     "wrong token",
     "token offered",
+    "too many pending connections",
+    "handshake too long",
+    "too many stored keys",
+    "run full",
+    "too many sessions",
+    "too many watches",
 };
 
 constexpr std::string_view text(Refusal refusal) { return kRefusals[static_cast<std::size_t>(refusal)]; }
@@ -79,13 +91,18 @@ constexpr std::string_view advice(Refusal refusal) {
       return ": if it was a node of this job, its token or its run id is another one than here";
     case Refusal::kTokenOffered:
       return ", and none is known here: give this side the token, too, or that one none";
+    case Refusal::kTooManyPending:
+      return ", which say nothing: it was the oldest of them; pending_connections and pending_per_address limit them";
+    case Refusal::kTooManyStoredKeys:
+      return ", as stored_keys limits them";
     default:
       return "";
   }
 }
-// Of strangers: they are not to fill the log.
+// Of strangers, wherever it is: they are not to fill the log.
 constexpr bool is_of_stranger(Refusal refusal) {
-  return refusal == Refusal::kNoToken || refusal == Refusal::kWrongToken || refusal == Refusal::kTokenOffered;
+  return refusal == Refusal::kNoToken || refusal == Refusal::kWrongToken || refusal == Refusal::kTokenOffered ||
+         refusal == Refusal::kTooManyPending;
 }
 
 }  // namespace rdzv

@@ -21,6 +21,8 @@ namespace rdzv {
 std::vector<KeyView> keys_written(Query query, Fields fields);
 // Whether a request may store something.
 bool writes(Query query);
+// Not kNone: what is to be stored for it would be too much; `size`: of the whole request.
+Refusal lacks_room(Keyspace& keyspace, const Limits& limits, Query query, Fields fields, std::size_t size);
 
 class Requests {
  public:

@@ -5,6 +5,7 @@
 // the order of their revisions. Those who have to be told are handed back in `Pushes`.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -19,6 +20,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "rdzv/limits.hpp"
 #include "rdzv/subscriber.hpp"
 #include "rdzv/watch_index.hpp"
 
@@ -34,12 +36,15 @@ struct Member {
 
 class RunSpace {
  public:
-  // Deletions that are remembered.
-  static constexpr std::size_t kDeletions = 10'000;
+  // Deletions that are remembered, and bytes of their keys.
+  static constexpr std::size_t kDeletions = 10'000, kDeletedBytes = 4u << 20;
 
-  explicit RunSpace(std::string name) : name_(std::move(name)) {}
+  // `stored` adds up what several runs need, and outlives them.
+  explicit RunSpace(std::string name, std::atomic<std::uint64_t>* stored = nullptr)
+      : name_(std::move(name)), stored_(stored) {}
   RunSpace(const RunSpace&) = delete;
   RunSpace& operator=(const RunSpace&) = delete;
+  ~RunSpace() { note_size(0); }
 
   const std::string& name() const { return name_; }
   std::uint64_t revision();
@@ -60,16 +65,18 @@ class RunSpace {
   };
   Done put(Member& writer, bool ephemeral, const std::optional<Guard>& guard, std::span<const Pair> pairs,
            Pushes& pushes);
-  // Whether there is no room for a write of that size, if `most` bytes may be stored.
-  bool full(std::size_t size, std::size_t most);
+  // What a write of that size would need more of than there may be: of bytes in this run or in all, or of keys. Keys that
+  // are there count as bytes alone.
+  enum class Lacks : std::uint8_t { kNothing, kBytes, kBytesOfAll, kKeys };
+  Lacks lacks_room(std::span<const Pair> pairs, std::size_t size, const Limits& limits);
   Done remove(const std::optional<Guard>& guard, std::span<const std::string_view> keys, Pushes& pushes);
 
   // Calls `add(const Event&)` for each key, in the order of their revisions. Returns the run's revision.
   std::uint64_t list(std::string_view prefix, const std::function<void(const Event&)>& add);
 
-  enum class Watched : std::uint8_t { kWatched, kTaken, kCompacted, kTooMany };
-  // What was changed after `after` is pushed at once. `most`: watches that a member may have.
-  Watched watch(Member& member, std::uint32_t id, std::string_view prefix, std::uint64_t after, std::size_t most,
+  enum class Watched : std::uint8_t { kWatched, kTaken, kCompacted, kTooMany, kTooManyOfRun };
+  // What was changed after `after` is pushed at once.
+  Watched watch(Member& member, std::uint32_t id, std::string_view prefix, std::uint64_t after, const Limits& limits,
                 Pushes& pushes);
   // False: it has no such watch.
   bool unwatch(Member& member, std::uint32_t id);
@@ -103,14 +110,19 @@ class RunSpace {
   void write(const Pair& pair, Member* owner, Pushes& pushes);
   void erase(Entries::iterator entry, Pushes& pushes);
   void announce(const Event& event, Pushes& pushes) const;
+  std::size_t size() const;             // bytes, with what it costs to know the keys
+  void note_size(std::size_t size);     // of that, for all runs
 
   const std::string name_;
+  std::atomic<std::uint64_t>* const stored_;
+  std::size_t told_ = 0;  // of it, to stored_
   std::mutex mutex_;
   std::uint64_t revision_ = 0;
   std::uint64_t compacted_ = 0;  // the revision of the last deletion that was forgotten
   std::size_t bytes_ = 0;        // of keys and values
   Entries entries_;
   std::deque<Deletion> deletions_;
+  std::size_t deleted_bytes_ = 0;  // of their keys
   WatchIndex watches_;
 };
 

@@ -39,6 +39,9 @@ class SessionProtocol final : public Protocol {
   void unwatch(std::uint32_t id, Payload& payload, Output& reply);
   // Refuses a payload that is not what it has to be, and objects if there is no session. False: that is done.
   bool in_session(std::uint32_t id, const Payload& payload, Output& reply);
+  // Counts and answers that something would be more than there may be: the session goes on.
+  void deny(Output& reply, std::uint32_t id, Refusal why, std::string_view of_what, std::uint64_t most,
+            std::string_view limit);
   // After what was pushed before.
   void answer_session(std::uint32_t id, std::string_view payload, Output& reply);
 

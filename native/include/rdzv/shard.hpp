@@ -18,21 +18,20 @@ struct alignas(64) Shard {
   std::size_t queues = 0;  // entries with a queue that is not empty
   std::size_t queued = 0;  // values in them
   std::size_t bytes = 0;   // of keys and values that are stored
+  std::size_t key_bytes = 0;  // of these keys
   std::vector<Entry*> waited;  // keys that somebody waits for, so that statistics need not look at all of them
 
   std::uint64_t wiped = 0;     // how many times all was forgotten
   // Of all shards: what is stored, and what it costs to know the keys. Told in steps, so that not every write meets there.
   std::atomic<std::uint64_t>* stored = nullptr;
-  std::uint64_t told = 0;
+  std::atomic<std::uint64_t>* entries = nullptr;
+  std::uint64_t told = 0, told_entries = 0;
 
-  // To be called after `bytes` or the table has changed.
+  // To be called after `bytes` or the table has changed. Keys that are only waited for count as those with a value.
   void note_size() {
-    constexpr std::uint64_t kStep = 64 << 10, kEntry = sizeof(Entry) + 48;  // its slots, the allocator
-    const std::uint64_t size = bytes + table.size() * kEntry;
-    if (size > told + kStep || size + kStep < told || (size == 0 && told > 0)) {
-      stored->fetch_add(size - told, std::memory_order_relaxed);  // modulo 2^64, down as well as up
-      told = size;
-    }
+    constexpr std::uint64_t kStep = 64 << 10, kEntryStep = 64, kEntry = sizeof(Entry) + 48;  // its slots, the allocator
+    tell(*entries, told_entries, table.size(), kEntryStep);
+    tell(*stored, told, bytes - key_bytes + table.text_bytes() + table.size() * kEntry, kStep);
   }
 
   // To be called after an entry's lists have changed.
@@ -48,6 +47,14 @@ struct alignas(64) Shard {
       waited.back()->waited_index = entry.waited_index;
       waited.pop_back();
       entry.waited_index = 0;
+    }
+  }
+
+ private:
+  static void tell(std::atomic<std::uint64_t>& all, std::uint64_t& last, std::uint64_t now, std::uint64_t step) {
+    if (now > last + step || now + step < last || (now == 0 && last > 0)) {
+      all.fetch_add(now - last, std::memory_order_relaxed);  // modulo 2^64, down as well as up
+      last = now;
     }
   }
 };

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "rdzv/lease.hpp"
@@ -25,10 +26,20 @@ class Spaces {
   const std::string& only() const { return only_; }
   bool serves(std::string_view run) const { return only_.empty() || run == only_; }
 
+  enum class Entry : std::uint8_t { kEntered, kForeign, kTooMany, kTooManyOfRun };
+  struct Entered {
+    std::shared_ptr<RunSpace> space;
+    Entry entry = Entry::kEntered;  // why there is no space
+  };
   // For a session that begins, and for one that has ended.
-  // `owner`: the name of the token that was proved for it; empty where none is needed. Null: the run belongs to another.
-  std::shared_ptr<RunSpace> enter(std::string_view run, std::string_view owner);
+  // `owner`: the name of the token that was proved for it; empty where none is needed. kForeign: the run belongs to
+  // another one.
+  Entered enter(std::string_view run, std::string_view owner, const Limits& limits);
   void leave(const RunSpace& space);
+  // Of all runs.
+  std::uint64_t sessions() const { return sessions_.load(std::memory_order_relaxed); }
+  // Bytes of all runs, with what it costs to know their keys.
+  std::uint64_t stored() const { return stored_.load(std::memory_order_relaxed); }
   std::uint64_t next_id() { return last_id_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
   std::vector<RunSpace::Summary> summaries();
@@ -43,6 +54,8 @@ class Spaces {
   };
 
   const std::string only_;
+  std::atomic<std::uint64_t> stored_{0};
+  std::atomic<std::uint64_t> sessions_{0};
   std::mutex mutex_;
   std::map<std::string, Place, std::less<>> places_;
   std::atomic<std::uint64_t> last_id_{0};
@@ -52,15 +65,10 @@ class Spaces {
 // Belongs to one connection, and to its loop but for the member.
 class Session {
  public:
-  // `owner`: see Spaces::enter. It has no space if the run belongs to another.
-  Session(Spaces& spaces, std::string_view run, std::string_view owner, std::shared_ptr<Subscriber> told,
-          std::int64_t time_to_live_ms, std::int64_t now_ms)
-      : id(spaces.next_id()),
-        lease{time_to_live_ms, now_ms},
-        subscriber(std::move(told)),
-        member(subscriber),
-        space(spaces.enter(run, owner)),
-        spaces_(spaces) {}
+  // `owner`: see Spaces::enter. It has no space if the run could not be entered.
+  Session(Spaces& spaces, std::string_view run, std::string_view owner, const Limits& limits,
+          std::shared_ptr<Subscriber> told, std::int64_t time_to_live_ms, std::int64_t now_ms)
+      : Session(spaces, spaces.enter(run, owner, limits), std::move(told), time_to_live_ms, now_ms) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session() {
@@ -80,8 +88,19 @@ class Session {
   const std::shared_ptr<Subscriber> subscriber;
   Member member;
   const std::shared_ptr<RunSpace> space;
+  const Spaces::Entry entry;  // why it has none
 
  private:
+  Session(Spaces& spaces, Spaces::Entered entered, std::shared_ptr<Subscriber> told, std::int64_t time_to_live_ms,
+          std::int64_t now_ms)
+      : id(spaces.next_id()),
+        lease{time_to_live_ms, now_ms},
+        subscriber(std::move(told)),
+        member(subscriber),
+        space(std::move(entered.space)),
+        entry(entered.entry),
+        spaces_(spaces) {}
+
   Spaces& spaces_;
 };
 

@@ -17,6 +17,8 @@ from rdzv_plugins.kvstore.tcpstore.whose import Stranger, is_torch_store, look_i
 
 _LEAST_TTL, _MOST_TTL = 0.1, 3600.0
 _OUR_NUMBER = 1
+_TOO_MANY = "too many sessions"
+_FULL = "rdzv status shows whose they are; the limit is one of the options of rdzv serve (--rdzv-conf)."
 _SAME_VERSION = "Install the same version of rdzv-plugins on every node."
 
 
@@ -104,9 +106,11 @@ class Opening:
                 remedy="Choose another --rdzv-id, or give this node the token of that run.",
             )
         if status != DONE:
+            why = payload.decode(errors="backslashreplace")
+            full = why.startswith(_TOO_MANY)
             raise EndpointUnreachable(
-                f"the native store at {self._endpoint} opens no session: {payload.decode(errors='backslashreplace')}",
-                remedy=_SAME_VERSION,
+                f"the native store at {self._endpoint} opens no session: {why}",
+                remedy=_FULL if full else _SAME_VERSION,
             )
         try:
             self.opened = frames.decoded(frames.opened, payload)

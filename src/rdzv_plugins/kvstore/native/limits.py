@@ -22,7 +22,7 @@ _LEAST_SHARE = 64 * 2**20
 
 @dataclass(frozen=True)
 class StoreLimits:
-    """A client that goes beyond is closed, with the reason in the server's statistics and its log."""
+    """A client that goes beyond is closed, or its request refused, with the reason; the statistics count it."""
 
     key_bytes: int = option(8192, help="Length of a key, its leading slash included.", unit="bytes", minimum=1)
     value_bytes: int = option(8 * 2**20, help="Length of a value in a request.", unit="bytes", minimum=1)
@@ -34,12 +34,31 @@ class StoreLimits:
     )
     stored_bytes: int = option(
         0,
-        help="Keys and values of one keyspace or run, with what it costs to know them; 0: a quarter of the memory "
-        "that this process may use. A run has at most 64 MiB.",
+        help="Keys and values of one keyspace, and of all runs together, with what it costs to know them; 0: a quarter "
+        "of the memory that this process may use.",
         unit="bytes",
         minimum=0,
     )
+    stored_keys: int = option(2**24, help="Keys of one keyspace, those that are only waited for included.", minimum=1)
+    run_bytes: int = option(
+        64 * 2**20, help="Keys and values of one run, with what it costs to know them.", unit="bytes", minimum=1024
+    )
+    run_keys: int = option(2**18, help="Keys of one run.", minimum=1)
+    sessions: int = option(2**18, help="Sessions of all runs: nodes, and commands that look at a job.", minimum=1)
+    run_sessions: int = option(2**16, help="Sessions of one run.", minimum=1)
+    watches: int = option(1024, help="Watches of one session.", minimum=1)
+    run_watches: int = option(2**18, help="Watches of all sessions of one run.", minimum=1)
     connections: int = option(0, help="Open connections; 0: what the limit of open files leaves.", minimum=0)
+    pending_connections: int = option(
+        2**16,
+        help="Connections that have not sent a valid first request, and half of all connections at most: beyond, the "
+        "one that has been silent for longest is closed.",
+        minimum=1,
+    )
+    pending_per_address: int = option(2**14, help="The same of one address.", minimum=1)
+    handshake_bytes: int = option(
+        64 * 2**10, help="What a new connection may send until its first request is valid.", unit="bytes", minimum=64
+    )
     handshake_seconds: float = option(
         30.0, help="Time in which a new connection has to send a valid first request.", unit="s", minimum=0.01
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import platform
 import re
@@ -20,7 +19,8 @@ from rdzv_plugins.errors import UsageError
 
 _DISTRIBUTIONS = ("rdzv-plugins", "torch", "torch_npu", "etcd3", "grpcio", "protobuf", "pluggy")
 _NONE: Mapping[str, str] = MappingProxyType({})
-_SECRET = re.compile(r"((?:password|passwd|secret|token)\w*(?:=|\": ?\"))[^,\s\"']+", re.IGNORECASE)
+_SECRET_NAME = r"\w*(?:password|passwd|secret|token)\w*"
+_SECRET = re.compile(rf"({_SECRET_NAME}=)[^,]+", re.IGNORECASE)
 
 
 def manifest(bench: str, options: Mapping[str, Any], plugins: Mapping[str, str] = _NONE) -> dict[str, Any]:
@@ -31,8 +31,8 @@ def manifest(bench: str, options: Mapping[str, Any], plugins: Mapping[str, str] 
     """
     return {
         "bench": bench,
-        "command": _without_secrets(shlex.join(["rdzv", *sys.argv[1:]])),
-        "options": json.loads(_without_secrets(json.dumps(dict(options)))),
+        "command": shlex.join(["rdzv", *map(_without_secrets, sys.argv[1:])]),
+        "options": _data_without_secrets(dict(options)),
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
@@ -62,6 +62,17 @@ def as_text(about: Mapping[str, Any]) -> str:
 def _without_secrets(text: str) -> str:
     """Results are published: what looks like a password in ``--rdzv-conf`` stays at home."""
     return _SECRET.sub(r"\1***", text)
+
+
+def _data_without_secrets(data: Any, name: str = "") -> Any:
+    """The same of what JSON can hold."""
+    if isinstance(data, Mapping):
+        return {key: _data_without_secrets(value, key) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_data_without_secrets(each, name) for each in data]
+    if isinstance(data, str):
+        return "***" if data and re.fullmatch(_SECRET_NAME, name, re.IGNORECASE) else _without_secrets(data)
+    return data
 
 
 def _versions() -> dict[str, str]:

@@ -70,7 +70,7 @@ class NodeWorkers:
         self._storing: threading.Timer | None = None
         self._store_at = 0.0
         self._extra, self._use_agent_store = extra, use_agent_store
-        self._timer = FileTimer(spec.run_id, os.environ, on_timer)
+        self._timer = FileTimer(spec.run_id, os.environ, str(stacks.own.parent), on_timer)
         self._kills = MemoryKills()
         self._lock = threading.RLock()
         """Of the keeper, which is for one thread, and of what follows."""

@@ -18,6 +18,12 @@ def _metric(name: str, kind: Literal["counter", "gauge", "info"], what: str, *la
 INFO = _metric("rdzv_store", "info", "The version of rdzv-plugins that serves.", "version")
 CONNECTIONS = _metric("rdzv_store_connections", "gauge", "Connections that are open now.")
 CONNECTIONS_LIMIT = _metric("rdzv_store_connections_limit", "gauge", "Connections that are allowed at a time.")
+PENDING = _metric(
+    "rdzv_store_pending_connections", "gauge", "Connections that have sent no valid request yet, out of those."
+)
+LIMITS = _metric(
+    "rdzv_store_limit", "gauge", "What may be taken of the store, by the option of rdzv serve that sets it.", "limit"
+)
 ACCEPTED = _metric("rdzv_store_connections_accepted", "counter", "Connections that were ever accepted.")
 REQUESTS = _metric(
     "rdzv_store_requests",
@@ -27,7 +33,12 @@ REQUESTS = _metric(
 )
 PUSHES = _metric("rdzv_store_pushes", "counter", "Frames that were pushed to sessions that watch.")
 EVENTS = _metric("rdzv_store_events", "counter", "Changes of keys that were pushed in these frames.")
-REFUSED = _metric("rdzv_store_refused_clients", "counter", "Clients that were closed for what they did.", "reason")
+REFUSED = _metric(
+    "rdzv_store_refused_clients",
+    "counter",
+    "Clients that were closed for what they did, and requests beyond a limit of a run.",
+    "reason",
+)
 RECEIVED = _metric("rdzv_store_received_bytes", "counter", "Bytes from all clients.")
 SENT = _metric("rdzv_store_sent_bytes", "counter", "Bytes to all clients.")
 STORED = _metric("rdzv_store_stored_bytes", "gauge", "Keys and values that are kept, queues and runs included.")
@@ -49,12 +60,13 @@ FORGOTTEN = _metric("rdzv_store_runs_forgotten", "counter", "Runs that have gone
 SESSIONS = _metric("rdzv_store_sessions", "gauge", "Sessions of all runs: the nodes of jobs, and who looks at them.")
 WATCHES = _metric("rdzv_store_watches", "gauge", "Watches of all sessions.")
 STORE = (
-    INFO, CONNECTIONS, CONNECTIONS_LIMIT, ACCEPTED, REQUESTS, PUSHES, EVENTS, REFUSED, RECEIVED, SENT, STORED,
+    INFO, CONNECTIONS, CONNECTIONS_LIMIT, PENDING, LIMITS, ACCEPTED,
+    REQUESTS, PUSHES, EVENTS, REFUSED, RECEIVED, SENT, STORED,
     STORED_LIMIT, BUFFERED, BUSY, CPU, STALLED, KEYS, WAITED, WAITERS, OLDEST, RUNS, FORGOTTEN, SESSIONS, WATCHES,
 )  # fmt: skip
 
 
-_MOST = (INFO, CONNECTIONS_LIMIT, STORED_LIMIT, OLDEST)
+_MOST = (INFO, CONNECTIONS_LIMIT, LIMITS, STORED_LIMIT, OLDEST)
 """Of two stores for the same purpose these are the larger one; all others add up."""
 
 
@@ -77,6 +89,9 @@ def _read(stats: Mapping[str, Any]) -> Iterator[tuple[Metric, float, Mapping[str
     yield INFO, 1, {"version": str(stats["server"]["version"])}
     yield CONNECTIONS, connections["open"], {}
     yield CONNECTIONS_LIMIT, connections["limit"], {}
+    yield PENDING, connections["pending"], {}
+    for name, limit in stats["limits"].items():
+        yield LIMITS, limit, {"limit": name}
     yield ACCEPTED, connections["accepted"], {}
     for name, count in stats["requests"].items():
         yield REQUESTS, count, {"type": name}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rdzv_launcher.run import file_names
 from rdzv_launcher.run.stacks.workers import Node
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.questions import STACKS, Question, Questions, UnknownKind
@@ -119,10 +120,12 @@ class NodeStacks:
         text = report_text(list(workers), list(silent), threads=True)
         self._stored += 1
         node = self._node()
-        path = Path(self._logs, f"stacks-{node.host}-{os.getpid()}-{self._stored}.log")
+        path = Path(self._logs, f"stacks-{file_names.word(node.host)}-{os.getpid()}-{self._stored}.log")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{why}\n{text}\n")
+            # what is there already is nobody's that we know: it is not followed, and not written to
+            with path.open("x") as file:
+                file.write(f"{why}\n{text}\n")
         except OSError as error:
             logger.warning("%s; their stacks (%s cannot be written: %s):\n%s", why, path, error.strerror, text)
         else:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 
+from rdzv_launcher.run import file_names
 from rdzv_launcher.run.timeline.record import SUFFIX, Record
 
 logger = logging.getLogger(__name__)
-
-_LONGEST = 60
-"""The most characters of a run id or a host in a file's name."""
 
 
 class TimelineFile:
@@ -22,7 +19,7 @@ class TimelineFile:
 
     def __init__(self, directory: str, run: str, host: str, agent: str) -> None:
         """Nothing is made before the first event: a file system may keep one waiting."""
-        self.path = os.path.join(directory, f"{_in_names(run)}-{_in_names(host)}-{agent}{SUFFIX}")
+        self.path = os.path.join(directory, f"{file_names.word(run)}-{file_names.word(host)}-{agent}{SUFFIX}")
         self._directory = directory
         self._fd = -1
         self._torn = False
@@ -69,8 +66,3 @@ class TimelineFile:
             written = os.write(self._fd, left)
             self._torn = written < len(left)
             left = left[written:]
-
-
-def _in_names(text: str) -> str:
-    """A run id or a host as part of a file's name."""
-    return re.sub(r"[^\w.-]", "_", text, flags=re.ASCII)[:_LONGEST].lstrip(".") or "_"

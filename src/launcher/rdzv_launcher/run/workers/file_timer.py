@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -26,10 +25,17 @@ class FileTimer:
     """One per agent, used by its main thread; a server for each round, on a thread of its own."""
 
     def __init__(
-        self, run_id: str, environ: Mapping[str, str], log_event: Callable[[str, Any], None] | None = None
+        self,
+        run_id: str,
+        environ: Mapping[str, str],
+        directory: str,
+        log_event: Callable[[str, Any], None] | None = None,
     ) -> None:
-        """``log_event`` is told what the server does, by the server's thread, as torch has it."""
-        self._run_id, self._log_event = run_id, log_event
+        """``directory`` is the agent's own: torch makes the pipe as the umask allows, and others may not read it.
+
+        ``log_event`` is told what the server does, by the server's thread, as torch has it.
+        """
+        self._run_id, self._directory, self._log_event = run_id, directory, log_event
         self._enabled = environ.get(ENABLE) == "1"
         self._given = environ.get(FILE)
         self._server: Any = None
@@ -43,7 +49,7 @@ class FileTimer:
         self.stop()
         if not self._enabled:
             return {} if self._given is None else {FILE: self._given}
-        self._path = self._given or os.path.join(tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}")
+        self._path = self._given or os.path.join(self._directory, f"watchdog_timer_{uuid.uuid4()}")
         from torch.distributed.elastic.timer import FileTimerServer
 
         try:

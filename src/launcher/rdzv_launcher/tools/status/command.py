@@ -89,19 +89,25 @@ def _most(volume: Mapping[str, Any]) -> str:
     return f" (a keyspace at most {size(limit)})" if limit else ""
 
 
+def _pending(connections: Mapping[str, Any]) -> str:
+    """Those that have sent no valid request yet; they are worth a word when they are many."""
+    pending = connections.get("pending", 0)  # not in the first version
+    return f", {pending} of which have sent no valid request yet" if pending else ""
+
+
 def as_text(endpoint: Endpoint, stats: Mapping[str, Any]) -> str:
     """A store's statistics as text for people."""
     server, connections, volume = stats["server"], stats["connections"], stats["bytes"]
     lines = [
         f"store at {endpoint}: rdzv-plugins {server['version']}, pid {server['pid']}, {server['threads']} thread(s), "
         f"up {duration(server['uptime_s'])}",
-        f"connections: {connections['open']} open (peak {connections['peak']}, limit {connections['limit']}), "
-        f"{connections['accepted']} accepted, {connections['closed']} closed",
+        f"connections: {connections['open']} open{_pending(connections)} (peak {connections['peak']}, "
+        f"limit {connections['limit']}), {connections['accepted']} accepted, {connections['closed']} closed",
         "requests: " + counts(stats["requests"]),
         f"bytes: {size(volume['received'])} received, {size(volume['sent'])} sent, "
         f"{size(volume['stored'])} stored{_most(volume)}, "
         f"{size(volume['buffered'])} in half-sent requests and unread replies",
-        "closed as offenders: " + counts(stats["refused"]),
+        "refused: " + counts(stats["refused"]),
         *proxy(stats),
     ]
     for keyspace in stats["keyspaces"]:

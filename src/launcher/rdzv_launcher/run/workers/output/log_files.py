@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from rdzv_launcher.run.directories import write_a_page
+from rdzv_launcher.run.file_names import component
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.output.destinations import Destinations
 from rdzv_launcher.run.workers.output.index import NAME as INDEX
@@ -72,7 +73,7 @@ class LogFiles:
     def _make(self, name: str, ranks: Mapping[int, object]) -> str:
         if not self._run_directory:
             os.makedirs(self.root, exist_ok=True)
-            self._run_directory = tempfile.mkdtemp(prefix=f"{self._spec.run_id}_", dir=self.root)
+            self._run_directory = tempfile.mkdtemp(prefix=f"{component(self._spec.run_id)}_", dir=self.root)
             logger.debug("the workers' files are in %s", self._run_directory)
         directory = os.path.join(self._run_directory, name)
         self._make_room(directory)

@@ -1,0 +1,123 @@
+"""Connections that say nothing make room for those who do, of one address and of all, and nobody at work notices."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack, closing
+
+import pytest
+from kits.wire import proof_kit as proofs
+from kits.wire.attack_kit import PROXY, Bystanders, Crowd, ServerProcess, standing, wait_until
+from kits.wire.proof_kit import MINE, RUN, Client
+from kits.wire.standstill import stopped
+from kits.wire.wire_client import PATIENCE, Raw, validate
+
+from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
+
+THREADS = pytest.mark.parametrize("threads", [1, 4, PROXY], ids=["1 thread", "4 threads", "proxy"])
+REASON = "too many pending connections"
+
+
+def silent(port: int, count: int, source: str = "127.0.0.1") -> list[socket.socket]:
+    """That many connections of an address, which say nothing."""
+    return [socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0)) for _ in range(count)]
+
+
+def is_open(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
+
+
+def opened(server: ServerProcess, pending: int) -> None:
+    wait_until(lambda: server.stats()["connections"]["pending"] == pending, server.stats)
+
+
+@THREADS
+def test_the_oldest_that_says_nothing_makes_room(threads: int) -> None:
+    with (
+        ServerProcess(threads=threads, pending_connections=20) as server,
+        Bystanders(server.port) as bystanders,
+        ExitStack() as held,
+    ):
+        crowd: list[socket.socket] = []
+        for _ in range(6):
+            crowd += [held.enter_context(each) for each in silent(server.port, 10)]
+            least = min(len(crowd), 19)
+            wait_until(lambda least=least: server.stats()["connections"]["pending"] >= least, server.stats)  # type: ignore[misc]
+            bystanders.advance(2)
+            with Raw(server.port) as client:  # who speaks is served, and is none of them
+                assert client.fence() == b""
+        # each that spoke was one of them for a moment, and had its place when it was one no more
+        wait_until(lambda: server.refused(REASON) + sum(map(is_open, crowd)) == len(crowd), server.stats)
+        assert 19 <= sum(map(is_open, crowd)) <= 20
+        assert server.stats()["limits"]["pending_connections"] == 20
+        server.expect_log(REASON)
+        # with several loops they are entered a moment apart
+        assert all(is_open(each) for each in crowd[-10:])
+        assert not any(is_open(each) for each in crowd[:30])
+        bystanders.advance(5)
+
+
+@THREADS
+def test_one_address_does_not_take_the_room_of_another(threads: int) -> None:
+    with (
+        ServerProcess(threads=threads, pending_per_address=10) as server,
+        Bystanders(server.port) as bystanders,
+        ExitStack() as held,
+    ):
+        others = [held.enter_context(each) for each in silent(server.port, 5)]
+        opened(server, 5)
+        crowd = [held.enter_context(each) for each in silent(server.port, 50, "127.0.0.2")]
+        server.expect_refused(REASON, 40)
+        opened(server, 15)
+        assert all(map(is_open, others))
+        assert sum(map(is_open, crowd)) == 10
+        bystanders.advance(5)
+
+
+def test_they_leave_half_of_the_connections_and_make_room_for_who_comes() -> None:
+    with ServerProcess(threads=1, connections=40) as server, ExitStack() as held:
+        crowd = [held.enter_context(each) for each in silent(server.port, 30)]
+        opened(server, 20)
+        assert server.stats()["limits"]["pending_connections"] == 20
+        speaking = Crowd(Raw(server.port) for _ in range(40))
+        with speaking:
+            for client in speaking:
+                assert client.fence() == b""
+            wait_until(lambda: not any(map(is_open, crowd)), server.stats)
+            counts = server.stats()["connections"]
+            assert (counts["open"], counts["peak"], counts["pending"]) == (40, 40, 0)
+            with Raw(server.port, validated=False) as late:  # nobody is left who would make room
+                assert late.until_close() == b""
+        assert server.stats()["refused"] == {REASON: 30, "too many connections": 1}
+
+
+@THREADS
+def test_who_has_spoken_is_none_of_them_though_it_was_not_heard_yet(threads: int) -> None:
+    with ServerProcess(threads=threads, pending_connections=5) as server:
+        with stopped([server.pid]):
+            crowd = standing(server.port, validate(), validated=False, count=40)
+        with crowd:
+            for client in crowd:
+                assert client.fence() == b""
+        assert server.stats()["refused"] == {}
+
+
+def test_a_handshake_has_so_many_bytes() -> None:
+    limits = StoreLimits(handshake_bytes=256)
+    run = "r" * 600
+    with StoreServer("127.0.0.1", threads=1, limits=limits, tokens=MINE.accepted(run)) as server:
+        with closing(Raw(server.port, validated=False)) as raw:
+            raw.send(Client(proofs.STORE, run).introduction[:300])
+            assert raw.until_close() == b""
+        assert server.stats()["refused"] == {"handshake too long": 1}
+    with StoreServer("127.0.0.1", threads=1, limits=limits, tokens=MINE.accepted(RUN)) as server:
+        with closing(Client().admitted(server.port)) as raw:
+            raw.send(validate() + bytes(10_000))  # whoever has greeted has other limits
+            raw.until_close()
+        assert "handshake too long" not in server.stats()["refused"]
