@@ -31,6 +31,15 @@ enum class Refusal : std::uint8_t {
   kTrunkSilent,
   kForeignUser,
   kRootLost,
+  kNoTls,
+  kTlsOffered,
+  kBadTls,
+  kNoCertificate,
+  kCertificateExpired,
+  kCertificateEarly,
+  kOtherAuthority,
+  kBadCertificate,
+  kRefusedCertificate,
   kKeepsValue,
   kStoreFull,
   kNoToken,
@@ -38,7 +47,7 @@ enum class Refusal : std::uint8_t {
   kTokenOffered,
 };
 
-inline constexpr std::array<std::string_view, 27> kRefusals{
+inline constexpr std::array<std::string_view, 36> kRefusals{
     "none",
     "not a store client",
     "no handshake",
@@ -61,6 +70,15 @@ inline constexpr std::array<std::string_view, 27> kRefusals{
     "trunk silent",
     "foreign user",
     "root lost",
+    "no TLS",
+    "TLS offered",
+    "no TLS 1.3, or changed on the way",
+    "no certificate",
+    "certificate expired",
+    "certificate not yet valid",
+    "certificate of another authority",
+    "certificate not accepted",
+    "does not accept this side's certificate",
     "keeps a recalled value",
     "store full",
     "no token",
@@ -79,13 +97,29 @@ constexpr std::string_view advice(Refusal refusal) {
       return ": if it was a node of this job, its token or its run id is another one than here";
     case Refusal::kTokenOffered:
       return ", and none is known here: give this side the token, too, or that one none";
+    case Refusal::kNoTls:
+      return ", which is needed here: if it was a node of this job, it has to be given cacert, cert and key";
+    case Refusal::kTlsOffered:
+      return ", and there is none here: give this side cacert, cert and key, too, or that one none";
+    case Refusal::kNoCertificate:
+      return ", which is needed here: if it was a node of this job, it has to be given cert and key";
+    case Refusal::kCertificateExpired:
+      return ": renew that side's, or set this machine's clock";
+    case Refusal::kCertificateEarly:
+      return ": the clock of this machine or of that which has made it is wrong";
+    case Refusal::kOtherAuthority:
+      return ": if it was a node of this job, its certificate has to be signed by one of this side's cacert";
+    case Refusal::kRefusedCertificate:
+      return ": expired, for another host than it has dialled, or of an authority that is not in its cacert; its own "
+             "output says which";
     default:
       return "";
   }
 }
 // Of strangers: they are not to fill the log.
 constexpr bool is_of_stranger(Refusal refusal) {
-  return refusal == Refusal::kNoToken || refusal == Refusal::kWrongToken || refusal == Refusal::kTokenOffered;
+  return refusal == Refusal::kNoToken || refusal == Refusal::kWrongToken || refusal == Refusal::kTokenOffered ||
+         (refusal >= Refusal::kNoTls && refusal <= Refusal::kRefusedCertificate);
 }
 
 }  // namespace rdzv

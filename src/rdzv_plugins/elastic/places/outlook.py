@@ -18,7 +18,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable, RdzvError
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion
-from rdzv_plugins.kvstore.sockets.reach import REFUSED, try_connect
+from rdzv_plugins.kvstore.sockets.reach import REFUSED
 from rdzv_plugins.plain_text import printable
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class Outlook:
 
     def _open(self) -> None:
         try:
-            connection, reason = try_connect(self.endpoint, _DIAL_S, self._service.greet_again)
+            connection, reason = self._service.look(_DIAL_S)
         except (NotNative, OtherVersion):
             pass  # the session's own greeting says what it is
         else:
