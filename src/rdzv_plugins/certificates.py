@@ -10,7 +10,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,7 +57,6 @@ class NodeCertificates:
     key: str | None = None
     checks_host: bool = True
     """Whether a server's certificate has to be for the host that was dialled; not needed within one process."""
-    _kept: _Kept = field(default_factory=lambda: _Kept(), repr=False, compare=False)
 
     @classmethod
     def given(cls, option_of: Callable[[str], str | None]) -> NodeCertificates | None:
@@ -101,18 +100,20 @@ class NodeCertificates:
         import ssl
 
         stamp = self.stamp()
-        with self._kept.lock:
-            if self._kept.context is None or stamp != self._kept.stamp:
-                try:
-                    fresh = load_context(self.cacert, self.cert, self.key)
-                except UsageError:
-                    if self._kept.context is None:
-                        raise
-                    return self._kept.context
-                fresh.minimum_version = ssl.TLSVersion.TLSv1_3
-                fresh.check_hostname = self.checks_host
-                self._kept.context, self._kept.stamp = fresh, stamp
-            return self._kept.context
+        with _contexts_lock:
+            kept, seen = _contexts.get(self, (None, ()))
+            if kept is not None and stamp == seen:
+                return kept
+            try:
+                fresh = load_context(self.cacert, self.cert, self.key)
+            except UsageError:
+                if kept is None:
+                    raise
+                return kept
+            fresh.minimum_version = ssl.TLSVersion.TLSv1_3
+            fresh.check_hostname = self.checks_host
+            _contexts[self] = fresh, stamp
+            return fresh
 
     def stamp(self) -> tuple[object, ...]:
         """Another one when a file has changed."""
@@ -126,13 +127,9 @@ class NodeCertificates:
         return tuple((name, getattr(self, name)) for name in OPTIONS)
 
 
-class _Kept:
-    """The context that was made last."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.context: ssl.SSLContext | None = None
-        self.stamp: tuple[object, ...] = ()
+_contexts: dict[NodeCertificates, tuple[ssl.SSLContext, tuple[object, ...]]] = {}
+"""Those that were made last, with the stamp of their files: to make one takes longer than a connection does."""
+_contexts_lock = threading.Lock()
 
 
 def certificates_of(request: Request) -> NodeCertificates | None:

@@ -140,6 +140,14 @@ def test_all_that_are_installed_are_measured_beside_torchs_own(measured, monkeyp
     }
 
 
+def test_closed_jobs_are_measured_beside_open_ones(measured) -> None:
+    ways = ("tiered", "tiered, token", "tiered, tls", "tiered, token+tls")
+    result = measured(*ALONE, "--backends=tiered", "--nodes=4", "--closed=token,tls,token+tls")
+    joins = {point.target: point.samples for point in result.points if point.figure == "join"}
+    assert [*joins] == [*ways]
+    assert all(len(samples) == 1 and samples[0] > 0 for samples in joins.values())
+
+
 def test_backend_of_a_stranger_is_measured_by_its_name(tmp_path) -> None:
     info = tmp_path / "site" / "rdzv_file-7.5.dist-info"
     info.mkdir(parents=True)

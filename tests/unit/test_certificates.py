@@ -110,5 +110,8 @@ def test_the_context_is_that_of_the_files_now(ours: Issued, tmp_path: Path) -> N
     assert second is not first
     mine.cert.write_text("it is being written")
     assert files.context() is second
+    assert mine.files.context() is second  # one for the whole process
+    never = Issued(tmp_path / "never")
+    never.cert.write_text("nothing")
     with pytest.raises(UsageError):
-        mine.files.context()
+        never.files.context()
