@@ -92,6 +92,20 @@ class NodeCertificates:
         """What the files hold now. Raises ``UsageError``."""
         return CertificateTexts(*(b"" if path is None else read_file(path, name) for name, path in self._paths()))
 
+    def fitting_texts(self) -> CertificateTexts:
+        """The same; while the files are being replaced, what they held when they last fitted each other."""
+        self.context()
+        with _contexts_lock:
+            _, fitted = _contexts[self]
+            kept = _texts.get(self)
+        if kept is not None and self.stamp() != fitted:
+            return kept
+        fresh = self.texts()
+        if self.stamp() == fitted:
+            with _contexts_lock:
+                _texts[self] = fresh
+        return fresh
+
     def context(self) -> ssl.SSLContext:
         """For connections to others, as the files are now; as they were, while they are being replaced.
 
@@ -129,6 +143,8 @@ class NodeCertificates:
 
 _contexts: dict[NodeCertificates, tuple[ssl.SSLContext, tuple[object, ...]]] = {}
 """Those that were made last, with the stamp of their files: to make one takes longer than a connection does."""
+_texts: dict[NodeCertificates, CertificateTexts] = {}
+"""What files held when they last fitted each other."""
 _contexts_lock = threading.Lock()
 
 

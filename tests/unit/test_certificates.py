@@ -108,8 +108,11 @@ def test_the_context_is_that_of_the_files_now(ours: Issued, tmp_path: Path) -> N
     mine.issue()
     second = files.context()
     assert second is not first
+    fitted = files.fitting_texts()
+    assert fitted == files.texts()
     mine.cert.write_text("it is being written")
     assert files.context() is second
+    assert files.fitting_texts() == fitted != files.texts()
     assert mine.files.context() is second  # one for the whole process
     never = Issued(tmp_path / "never")
     never.cert.write_text("nothing")

@@ -75,7 +75,7 @@ class StoreProxy:
         tls: NodeCertificates | None = None,
     ) -> None:
         native = native_part(proves=token is not None, secures=tls is not None)
-        texts = tls.texts() if tls is not None else None
+        texts = tls.fitting_texts() if tls is not None else None
         # under TLS the native part says the first word, too: what was begun in Python could not be handed over
         greet = functools.partial(_greet, token, run_id) if tls is None else None
         connection = reach(root, timeout, "the store's root", greet, interruption=interruption)

@@ -154,7 +154,7 @@ class StoreServer:
         if not 0 <= threads <= MOST_THREADS:
             raise ValueError(f"StoreServer: threads={threads} is not from 0 to {MOST_THREADS}")
         native = native_part(proves=bool(tokens), secures=tls is not None)
-        texts = tls.texts() if tls is not None else None
+        texts = tls.fitting_texts() if tls is not None else None
         listener = _listen(host, port, listen_fd, name)
         reading, writing = os.pipe()
         try:
