@@ -44,8 +44,17 @@ rdzv::Admit admit_of(std::string_view who) {
   throw std::invalid_argument("admit is none of anyone, user and token");
 }
 
+// From the texts of cacert, cert and key, as bytes.
+rdzv::Certificates certificates_of(nb::handle texts) {
+  return {bytes_of(texts[nb::int_(0)]), bytes_of(texts[nb::int_(1)]), bytes_of(texts[nb::int_(2)])};
+}
+
+std::shared_ptr<rdzv::TlsIdentity> identity_of(nb::handle texts) {
+  return texts.is_none() ? nullptr : std::make_shared<rdzv::TlsIdentity>(certificates_of(texts));
+}
+
 rdzv::Settings settings(std::uint32_t threads, const std::string& version, int log_fd, nb::handle limits,
-                        const std::string& run, nb::handle tokens) {
+                        const std::string& run, nb::handle tokens, nb::handle tls) {
   const auto number = [&](const char* name) { return nb::cast<std::uint64_t>(limits.attr(name)); };
   const auto small = [&](const char* name) { return static_cast<std::uint32_t>(number(name)); };
   const auto milliseconds = [&](const char* name) {  // StoreLimits has checked the range
@@ -57,6 +66,7 @@ rdzv::Settings settings(std::uint32_t threads, const std::string& version, int l
   made.log_fd = log_fd;
   made.run = run;
   made.tokens = tokens_of(tokens);
+  made.tls = identity_of(tls);
   made.limits.key_bytes = number("key_bytes");
   made.limits.value_bytes = number("value_bytes");
   made.limits.keys_per_request = number("keys_per_request");
@@ -96,29 +106,32 @@ NB_MODULE(_native, m) {
   });
 
   m.def("load_crypto", &rdzv::load_crypto, "library"_a);  // raises RuntimeError
+  m.def("load_tls", &rdzv::load_tls, "library"_a);        // the same
 
   using rdzv::Server;
   nb::class_<Server>(m, "Server")
       .def(
           "__init__",
           [](Server* self, std::uint32_t threads, const std::string& version, int log_fd, nb::handle limits,
-             const std::string& run, nb::handle tokens) {
-            new (self) Server(settings(threads, version, log_fd, limits, run, tokens));
+             const std::string& run, nb::handle tokens, nb::handle tls) {
+            new (self) Server(settings(threads, version, log_fd, limits, run, tokens, tls));
           },
-          "threads"_a, "version"_a, "log_fd"_a, "limits"_a, "run"_a = "", "tokens"_a = nb::make_tuple())
+          "threads"_a, "version"_a, "log_fd"_a, "limits"_a, "run"_a = "", "tokens"_a = nb::make_tuple(),
+          "tls"_a = nb::none())
       .def_prop_ro("threads", &Server::threads)
       .def(
           "open_keyspace",
-          [](Server& self, const std::string& name, int socket, std::string_view admit) {
+          [](Server& self, const std::string& name, int socket, std::string_view admit, bool under_tls) {
             Server::Opened opened;
             {
               nb::gil_scoped_release release;
-              opened = self.open_keyspace(name, socket, admit_of(admit));
+              opened = self.open_keyspace(name, socket, admit_of(admit), under_tls);
             }
             return nb::make_tuple(opened.id, opened.port);
           },
-          "name"_a, "socket"_a, "admit"_a = "anyone")
+          "name"_a, "socket"_a, "admit"_a = "anyone", "under_tls"_a = false)
       .def("accept_tokens", [](Server& self, nb::handle tokens) { self.accept_tokens(tokens_of(tokens)); }, "tokens"_a)
+      .def("renew", [](Server& self, nb::handle tls) { self.renew(certificates_of(tls)); }, "tls"_a)
       .def("close_keyspace", &Server::close_keyspace, "id"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("wipe_keyspace", &Server::wipe_keyspace, "id"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("pause_after", &Server::pause_after, "id"_a, "ms"_a)
@@ -142,11 +155,12 @@ NB_MODULE(_native, m) {
       .def(
           "__init__",
           [](Proxy* self, const std::string& version, int log_fd, nb::handle limits, int trunk, const std::string& name,
-             bool leaf, std::int64_t grace_ms, nb::handle tokens, nb::handle keys, const std::string& run) {
+             bool leaf, std::int64_t grace_ms, nb::handle tokens, nb::handle keys, const std::string& run,
+             nb::handle tls, const std::string& host) {
             rdzv::UniqueFd connection(trunk);
-            auto made = settings(1, version, log_fd, limits, "", tokens);
+            auto made = settings(1, version, log_fd, limits, "", tokens, tls);
             made.limits.stored_bytes = made.limits.stored_keys = 0;  // the store is somewhere else, where that is judged
-            rdzv::Upstream::Traits traits{name, leaf, grace_ms, {}, run};
+            rdzv::Upstream::Traits traits{name, leaf, grace_ms, {}, run, made.tls, host};
             for (nb::handle key : keys) {
               traits.keys.push_back(bytes_of(key));
             }
@@ -154,10 +168,14 @@ NB_MODULE(_native, m) {
             new (self) Proxy(std::move(made), std::move(connection), std::move(traits));
           },
           "version"_a, "log_fd"_a, "limits"_a, "trunk"_a, "name"_a, "leaf"_a, "grace_ms"_a, "tokens"_a = nb::make_tuple(),
-          "keys"_a = nb::make_tuple(), "run"_a = "")
+          "keys"_a = nb::make_tuple(), "run"_a = "", "tls"_a = nb::none(), "host"_a = "")
       .def(
-          "listen", [](Proxy& self, int socket, std::string_view admit) { return self.listen(socket, admit_of(admit)); },
-          "socket"_a, "admit"_a = "anyone", nb::call_guard<nb::gil_scoped_release>())
+          "listen",
+          [](Proxy& self, int socket, std::string_view admit, bool under_tls) {
+            return self.listen(socket, admit_of(admit), under_tls);
+          },
+          "socket"_a, "admit"_a = "anyone", "under_tls"_a = false, nb::call_guard<nb::gil_scoped_release>())
+      .def("renew", [](Proxy& self, nb::handle tls) { self.renew(certificates_of(tls)); }, "tls"_a)
       .def("statistics",
            [](Proxy& self) {
              std::string json;

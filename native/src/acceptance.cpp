@@ -147,8 +147,9 @@ bool EventLoop::take(UniqueFd fd, const Peer& peer, Listener& listener) {
 }
 
 void EventLoop::adopt(UniqueFd fd, const Peer& peer, const std::shared_ptr<Listener>& listener) {
+  const auto tls = listener->tls ? listener->tls->current() : nullptr;
   auto connection = std::make_unique<Connection>(std::move(fd), listener->keyspace, work_,
-                                                 listener->admit == Admit::kToken);
+                                                 listener->admit == Admit::kToken, tls.get());
   connection->peer() = peer;
   connection->loop.index = connections_here_.size();
   connection->loop.interest = EPOLLIN;

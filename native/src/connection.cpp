@@ -6,6 +6,8 @@
 #include <array>
 #include <cerrno>
 
+#include "rdzv/proof.hpp"
+
 namespace rdzv {
 
 namespace {
@@ -13,17 +15,43 @@ constexpr std::size_t kKeptBuffer = 1 << 20;
 constexpr std::size_t kKeptPending = 4096;
 }  // namespace
 
-Connection::Connection(UniqueFd fd, std::shared_ptr<ServedKeyspace> keyspace, Workplace& work, bool guarded)
+Connection::Connection(UniqueFd fd, std::shared_ptr<ServedKeyspace> keyspace, Workplace& work, bool guarded,
+                       const TlsContext* tls)
     : Source(Kind::kConnection),
       fd_(std::move(fd)),
       guarded_(guarded),
+      tls_(tls != nullptr ? TlsStream::to_client(*tls, fd_.get()) : nullptr),
       progress_ms_(work.context.running_ms()),
       conversation_(work.context, std::move(keyspace), peer_, this, guarded) {}
 
+ssize_t Connection::receive(std::string& into) {
+  if (!tls_) {
+    return recv(fd_.get(), into.data(), into.size(), 0);
+  }
+  const ssize_t got = tls_->read(into.data(), into.size());
+  if (got < 0) {
+    refusal_ = tls_->refusal();
+  }
+  return got;
+}
+
+ssize_t Connection::send_parts(const msghdr& message) {
+  if (tls_) {
+    return tls_->write(message.msg_iov, message.msg_iovlen);
+  }
+  return message.msg_iovlen == 1 ? send(fd_.get(), message.msg_iov->iov_base, message.msg_iov->iov_len, MSG_NOSIGNAL)
+                                 : sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+}
+
 bool Connection::readable(Workplace& work, Questions questions) {
-  const ssize_t got = recv(fd_.get(), work.read_buffer.data(), work.read_buffer.size(), 0);
+  const ssize_t got = receive(work.read_buffer);
   if (got <= 0) {
     return got < 0 && (errno == EAGAIN || errno == EINTR);
+  }
+  if (!tls_ && !conversation_.greeted() && pending_.empty() && work.read_buffer[0] == kTlsRecord) {
+    refusal_ = Refusal::kTlsOffered;
+    output_.raw(verdict_bytes(Verdict::kNoTlsHere));  // no record of TLS: whoever reads it knows that there is none
+    return true;
   }
   work.context.counters.received.add(static_cast<std::uint64_t>(got));
   if (conversation_.greeted() && output_.empty()) {
@@ -70,6 +98,10 @@ void Connection::feed(std::string_view fresh, Workplace& work, Questions questio
 }
 
 void Connection::hang_up() {
+  if (tls_) {
+    tls_->close();
+    tls_.reset();
+  }
   // Also for a forked child of this process that holds the socket too: then closing it here alone would not end it.
   shutdown(fd_.get(), SHUT_RDWR);
   fd_.reset();
@@ -84,8 +116,7 @@ bool Connection::flush(Workplace& work) {
     msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = output_.gather(parts.data(), parts.size());
-    const ssize_t sent = message.msg_iovlen == 1 ? send(fd_.get(), parts[0].iov_base, parts[0].iov_len, MSG_NOSIGNAL)
-                                                 : sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+    const ssize_t sent = send_parts(message);
     if (sent < 0) {
       if (errno == EINTR) {
         continue;
@@ -123,6 +154,9 @@ Refusal Connection::overdue(const LoopContext& context) const {
 }
 
 std::uint32_t Connection::interest() const {
+  if (wants_room()) {
+    return EPOLLOUT;
+  }
   return (reads() ? EPOLLIN : 0u) | (output_.empty() ? 0u : EPOLLOUT);
 }
 

@@ -216,7 +216,8 @@ void EventLoop::step(Connection& connection, std::uint32_t events, Questions que
   try {
     bool alive = (events & EPOLLOUT) == 0 || connection.flush(work_);
     connection.resume(work_, questions);
-    alive = alive && ((events & ~EPOLLOUT) == 0 || connection.readable(work_, questions));
+    const bool reads = (events & ~EPOLLOUT) != 0 || connection.wants_room();
+    alive = alive && (!reads || connection.readable(work_, questions));
     deliver();  // before the replies of whoever has set the keys
     if (parked(connection)) {
       return;

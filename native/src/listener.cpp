@@ -27,8 +27,13 @@ void Listener::hang_up() {
 }
 
 Listener::Listener(UniqueFd socket, std::shared_ptr<ServedKeyspace> keyspace_of_clients, std::uint64_t number,
-                   Admit who)
-    : Source(Kind::kListener), fd(std::move(socket)), keyspace(std::move(keyspace_of_clients)), id(number), admit(who) {
+                   Admit who, std::shared_ptr<const TlsIdentity> under)
+    : Source(Kind::kListener),
+      fd(std::move(socket)),
+      keyspace(std::move(keyspace_of_clients)),
+      id(number),
+      admit(who),
+      tls(std::move(under)) {
   const int flags = fcntl(fd.get(), F_GETFL);
   check(flags, "fcntl");
   check(fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK), "fcntl");

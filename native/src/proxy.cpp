@@ -13,14 +13,14 @@ Proxy::Proxy(Settings settings, UniqueFd trunk, Upstream::Traits traits)
   on_every_loop([&](EventLoop& loop) { loop.become_proxy(upstream_, keys_); });
 }
 
-std::uint16_t Proxy::listen(int socket, Admit admit) {
+std::uint16_t Proxy::listen(int socket, Admit admit, bool under_tls) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   if (getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0 && address.ss_family == AF_UNIX) {
     only_own_user();  // who asks for that means it of the ports, too, by which stock clients begin
   }
   const auto number = listeners_.fetch_add(1);
-  return open_listener(number == 0 ? "proxy" : "proxy " + std::to_string(number + 1), socket, keys_, admit).port;
+  return open_listener(number == 0 ? "proxy" : "proxy " + std::to_string(number + 1), socket, keys_, admit, under_tls).port;
 }
 
 void Proxy::stop() {

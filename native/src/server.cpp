@@ -124,8 +124,15 @@ void Server::on_every_loop(const std::function<void(EventLoop&)>& task) {
   done.wait();
 }
 
-Server::Opened Server::open_keyspace(const std::string& name, int socket, Admit admit) {
-  return open_listener(name, socket, std::make_shared<ServedKeyspace>(name), admit);
+Server::Opened Server::open_keyspace(const std::string& name, int socket, Admit admit, bool under_tls) {
+  return open_listener(name, socket, std::make_shared<ServedKeyspace>(name), admit, under_tls);
+}
+
+void Server::renew(const Certificates& certificates) {
+  if (!settings_.tls) {
+    throw std::invalid_argument("it has no certificates to renew");
+  }
+  settings_.tls->renew(certificates);
 }
 
 void Server::accept_tokens(Tokens tokens) {
@@ -140,7 +147,7 @@ std::shared_ptr<const Tokens> Server::tokens() {
 }
 
 Server::Opened Server::open_listener(const std::string& name, int socket,
-                                     std::shared_ptr<ServedKeyspace> keyspace_of_clients, Admit admit) {
+                                     std::shared_ptr<ServedKeyspace> keyspace_of_clients, Admit admit, bool under_tls) {
   UniqueFd fd(socket);
   if (forked()) {
     throw std::invalid_argument("the store server stayed in the process that has forked this one");
@@ -152,7 +159,11 @@ Server::Opened Server::open_listener(const std::string& name, int socket,
   if (keyspace(name)) {
     throw std::invalid_argument("there is a keyspace '" + name + "' already");
   }
-  const auto opened = std::make_shared<Listener>(std::move(fd), std::move(keyspace_of_clients), ++last_id_, admit);
+  if (under_tls && !settings_.tls) {
+    throw std::invalid_argument("TLS needs certificates");
+  }
+  const auto opened = std::make_shared<Listener>(std::move(fd), std::move(keyspace_of_clients), ++last_id_, admit,
+                                                 under_tls ? settings_.tls : nullptr);
   {
     const std::lock_guard names(names_);
     opened->own_user = own_user_;

@@ -57,7 +57,11 @@ void Upstream::start(Relay& relay, int epoll, std::int64_t now_ms) {
   epoll_ = epoll;
   now_ms_ = broken_ms_ = now_ms;
   watch();
-  attach(false);
+  if (traits_.tls) {
+    secure();
+  } else {
+    attach(false);
+  }
 }
 
 void Upstream::watch() {
@@ -85,6 +89,28 @@ void Upstream::attach(bool greet) {
   beats_ms_.assign(1, now_ms_);
   beat_ms_ = now_ms_ + hold_ms(traits_.grace_ms) / 3;
   next_ms_ = beat_ms_;
+}
+
+void Upstream::secure() {
+  try {
+    tls_ = TlsStream::to_server(*traits_.tls->current(), fd_.get(), traits_.host);
+  } catch (const std::bad_alloc&) {
+    return broken("out of memory");
+  }
+  state_ = State::kSecuring;
+  next_ms_ = now_ms_ + std::max<std::int64_t>(traits_.grace_ms / 2, 1);
+  outbox_.clear();
+  if (!tls_->begin()) {
+    failed("it has closed the connection");
+  }
+}
+
+void Upstream::speak() {
+  if (traits_.keys.empty()) {
+    attach(true);
+  } else {
+    introduce();
+  }
 }
 
 void Upstream::introduce() {
@@ -152,27 +178,45 @@ void Upstream::on_events(std::uint32_t events, std::int64_t now_ms) {
     if ((events & EPOLLOUT) == 0) {
       return;
     }
-    if (traits_.keys.empty()) {
-      attach(true);
+    if (traits_.tls) {
+      secure();
     } else {
-      introduce();
+      speak();
     }
     if (state_ == State::kWaiting || state_ == State::kLost) {
       return;
     }
   }
-  if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0 && !read()) {
+  const bool reads = (events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0 || (tls_ && tls_->wants_room());
+  if (reads && !read()) {
     return;
   }
 }
 
-void Upstream::broken(const std::string& why) {
-  last_trouble_ = why;
+void Upstream::hang_up() {
   if (fd_) {
+    tls_.reset();
     shutdown(fd_.get(), SHUT_RDWR);
     epoll_ctl(epoll_, EPOLL_CTL_DEL, fd_.get(), nullptr);
     fd_.reset();
   }
+}
+
+void Upstream::failed(std::string why) {
+  if (tls_) {
+    if (const std::string trouble = tls_->trouble(); !trouble.empty()) {
+      if (tls_->refusal() != Refusal::kBadTls || !known_) {
+        return give_up("TLS: " + trouble);  // as long as nobody changes certificates
+      }
+      why = "TLS: " + trouble;
+    }
+  }
+  broken(why);
+}
+
+void Upstream::broken(const std::string& why) {
+  last_trouble_ = why;
+  hang_up();
   if (said_attached_.get() != 0) {
     said_attached_.set(0);
     reconnects_.add(1);
@@ -196,11 +240,7 @@ void Upstream::give_up(const std::string& why) {
     relay_->trunk_broken();
   }
   said_attached_.set(0);
-  if (fd_) {
-    shutdown(fd_.get(), SHUT_RDWR);
-    epoll_ctl(epoll_, EPOLL_CTL_DEL, fd_.get(), nullptr);
-    fd_.reset();
-  }
+  hang_up();
   relay_->lost("the store's root at " + root() + " is lost: " + why);
 }
 
@@ -216,6 +256,10 @@ void Upstream::leave() {
   state_ = State::kLost;
   said_attached_.set(0);
   if (fd_) {  // also for a forked child of this process that holds the socket too
+    if (tls_) {
+      tls_->close();
+      tls_.reset();
+    }
     shutdown(fd_.get(), SHUT_WR);
     epoll_ctl(epoll_, EPOLL_CTL_DEL, fd_.get(), nullptr);
     fd_.reset();
@@ -252,9 +296,9 @@ void Upstream::tick(std::uint64_t requests) {
     }
     return;
   }
-  if (state_ == State::kConnecting) {
+  if (state_ == State::kConnecting || state_ == State::kSecuring) {
     if (now_ms_ >= next_ms_) {
-      broken("it does not answer");
+      broken(state_ == State::kConnecting ? "it does not answer" : "it does not go on with TLS");
     }
     return;
   }
@@ -284,7 +328,7 @@ void Upstream::end_turn(std::int64_t now_ms, std::uint64_t requests) {
     return;
   }
   tick(requests);
-  if (is_proving() || state_ == State::kGreeting || state_ == State::kAttaching || state_ == State::kAttached) {
+  if (state_ == State::kSecuring || is_proving() || state_ == State::kGreeting || state_ == State::kAttaching || state_ == State::kAttached) {
     write();
   }
   unacknowledged_.set(log_.bytes());

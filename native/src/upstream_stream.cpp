@@ -24,12 +24,19 @@ constexpr std::int64_t kAskAgainMs = 10;
 
 bool Upstream::read() {
   while (true) {
-    const ssize_t got = recv(fd_.get(), chunk_.data(), chunk_.size(), 0);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+    const ssize_t got = tls_ ? tls_->read(chunk_.data(), chunk_.size()) : recv(fd_.get(), chunk_.data(), chunk_.size(), 0);
+    const int error = errno;
+    if (state_ == State::kSecuring && tls_->secured()) {
+      speak();
+      if (state_ == State::kWaiting || state_ == State::kLost) {
+        return false;
+      }
+    }
+    if (got < 0 && (error == EAGAIN || error == EINTR)) {
       return true;
     }
     if (got <= 0) {
-      broken(got == 0 ? "it has closed the connection" : std::generic_category().message(errno));
+      failed(got == 0 ? "it has closed the connection" : std::generic_category().message(error));
       return false;
     }
     check(monotonic_ms());  // what lay here while this process stood still is not passed on
@@ -54,7 +61,7 @@ bool Upstream::read() {
     } else {
       inbox_.erase(0, used);
     }
-    if (static_cast<std::size_t>(got) < chunk_.size()) {
+    if (!tls_ && static_cast<std::size_t>(got) < chunk_.size()) {
       return true;
     }
   }
@@ -68,6 +75,7 @@ std::size_t Upstream::take_proof(std::string_view bytes) {
   if (said != Verdict::kGoOn) {
     give_up(said == Verdict::kRefused || said == Verdict::kNotOpened ? "it does not accept this job's token any more"
             : said == Verdict::kNoTokenHere ? "what serves there now knows no token"
+            : said == Verdict::kTlsNeeded   ? "what serves there now speaks TLS"
                                             : "something else than a native store with this job's token answers there");
     return 0;
   }
@@ -199,20 +207,23 @@ bool Upstream::write() {
     msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = outbox_.gather(parts.data(), parts.size());
-    const ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+    const ssize_t sent =
+        tls_ ? tls_->write(message.msg_iov, message.msg_iovlen) : sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) {
         continue;
       }
       if (errno != EAGAIN) {
-        broken(std::generic_category().message(errno));
+        failed(std::generic_category().message(errno));
         return false;
       }
       break;
     }
     outbox_.consume(static_cast<std::size_t>(sent));
   }
-  const std::uint32_t interest = EPOLLIN | (outbox_.empty() ? 0u : static_cast<std::uint32_t>(EPOLLOUT));
+  const bool wants_room = tls_ && tls_->wants_room();
+  const std::uint32_t interest = (wants_room ? 0u : static_cast<std::uint32_t>(EPOLLIN)) |
+                                 (wants_room || !outbox_.empty() ? static_cast<std::uint32_t>(EPOLLOUT) : 0u);
   if (interest != interest_) {
     epoll_event event{};
     event.events = interest_ = interest;

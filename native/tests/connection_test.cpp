@@ -27,7 +27,7 @@ class Line {
       throw std::runtime_error("socketpair");
     }
     client = UniqueFd(ends[0]);
-    connection.emplace(UniqueFd(ends[1]), room_.keyspace, work_, false);
+    connection.emplace(UniqueFd(ends[1]), room_.keyspace, work_, false, nullptr);
   }
 
   void say(std::string_view bytes) {

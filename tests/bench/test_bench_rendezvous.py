@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import uuid
 from collections.abc import Iterator
@@ -138,6 +139,17 @@ def test_all_that_are_installed_are_measured_beside_torchs_own(measured, monkeyp
         ("parallel", "torch-c10d"),
         ("tiered", "torch-static"),
     }
+
+
+@pytest.mark.skipif(
+    shutil.which("openssl") is None and not os.environ.get("CI"), reason="certificates are made by the command openssl"
+)
+def test_closed_jobs_are_measured_beside_open_ones(measured) -> None:
+    ways = ("tiered", "tiered, token", "tiered, tls", "tiered, token+tls")
+    result = measured(*ALONE, "--backends=tiered", "--nodes=4", "--closed=token,tls,token+tls")
+    joins = {point.target: point.samples for point in result.points if point.figure == "join"}
+    assert [*joins] == [*ways]
+    assert all(len(samples) == 1 and samples[0] > 0 for samples in joins.values())
 
 
 def test_backend_of_a_stranger_is_measured_by_its_name(tmp_path) -> None:

@@ -32,12 +32,9 @@ KNOWN = {
     "kvstore/sockets/reach.py: try_connect",  # look: before a start, by rdzv-run --check
     "kvstore/sockets/reach.py: reach",  # wait_reachable: first contact with a meeting point, before there is a round
     "elastic/joining.py: reach",  # RoundStore's
-    "elastic/knocking.py: try_connect",  # a second at most, in a store that this node has no part in
     "rounds/presence.py: dial",  # when the agent starts, in the control store
     "kvstore/tcpstore/whose.py: dial",  # two seconds at most, at an endpoint that is silent: before there is a round
     "kvstore/tcpstore/hello.py: dial",  # from outside, or on threads of their own, for which nobody waits
-    "kvstore/coordination/second_look.py: try_connect",  # on a thread of its own, for which nobody waits
-    "elastic/places/outlook.py: try_connect",  # on a thread of its own, for which nobody waits longer than it says
     # of torch's control store: for a thread of its own, which another one stops
     "kvstore/tcpstore/watch.py: dial",
     "kvstore/tcpstore/watch.py: Watch",

@@ -349,7 +349,7 @@ def joining_of(carrying: Carrying, myself: Myself) -> tuple[Joining, SimpleNames
     told = SimpleNamespace(assignment=None, round=Round(), has_leader=True, newest=0, list=lambda *_, **__: ([], 0))
     link = SimpleNamespace(session=told, opened=0)
     request = Request("parallel", "r", "a,b", min_nodes=1, max_nodes=5, nproc_per_node=1)
-    store = SimpleNamespace(patience=5.0, close=lambda _: None, greet=None)
+    store = SimpleNamespace(patience=5.0, close=lambda _: None, attempt=None)
     joining = Joining(request, ElasticOptions(), told, link, myself, store, None)  # type: ignore[arg-type]
     joining.carry(carrying, lambda: None)
     return joining, told
@@ -360,7 +360,7 @@ class Faulty:
 
     def __init__(self, real: NativeCoordination, how: str) -> None:
         self._real, self._how = real, how
-        self.greet_again = real.greet_again
+        self.look = real.look
         self.opened: queue.SimpleQueue[float] = queue.SimpleQueue()
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:

@@ -10,6 +10,7 @@
 
 #include "rdzv/conversation.hpp"
 #include "rdzv/pending.hpp"
+#include "rdzv/tls.hpp"
 #include "rdzv/unique_fd.hpp"
 
 namespace rdzv {
@@ -31,7 +32,8 @@ struct Workplace {
 
 class Connection : public Source {
  public:
-  Connection(UniqueFd fd, std::shared_ptr<ServedKeyspace> keyspace, Workplace& work, bool guarded);
+  // `tls`: what it is to speak, and nothing else; null: neither.
+  Connection(UniqueFd fd, std::shared_ptr<ServedKeyspace> keyspace, Workplace& work, bool guarded, const TlsContext* tls);
 
   // Reads once and runs what has come; flush() sends the replies. False: the client has left.
   bool readable(Workplace& work, Questions questions);
@@ -99,14 +101,17 @@ class Connection : public Source {
   // A keyspace whose process has stood still serves nobody.
   bool pauses() { return conversation_.pauses(); }
 
+  // TLS has to say something before more is read, and there is no room in the socket.
+  bool wants_room() const { return tls_ && tls_->wants_room(); }
+
   int fd() const { return fd_.get(); }
   // Gives up the socket, the session and all memory; the rest lives on until the turn ends.
   void hang_up();
   std::uint32_t interest() const;  // epoll events
   Refusal refusal() const { return refusal_ != Refusal::kNone ? refusal_ : conversation_.refusal(); }
   // Memory that is held for this client alone, and the same with the values that it shares with others.
-  std::size_t held() const { return pending_.size() + output_.owned() + conversation_.gathered(); }
-  std::size_t unfinished() const { return pending_.size() + output_.size() + conversation_.gathered(); }
+  std::size_t held() const { return half_sent() + output_.owned(); }
+  std::size_t unfinished() const { return half_sent() + output_.size(); }
   const Peer& peer() const { return peer_; }
   Peer& peer() { return peer_; }
   const Keyspace& keyspace() const { return conversation_.keyspace(); }
@@ -128,10 +133,15 @@ class Connection : public Source {
 
  private:
   void feed(std::string_view fresh, Workplace& work, Questions questions);
+  std::size_t half_sent() const { return pending_.size() + conversation_.gathered() + (tls_ ? tls_->held() : 0); }
+  // As recv() and sendmsg(); what is wrong with TLS becomes its refusal.
+  ssize_t receive(std::string& into);
+  ssize_t send_parts(const msghdr& message);
 
   UniqueFd fd_;
   const bool guarded_;
   std::size_t early_bytes_ = 0;  // received before it has greeted
+  std::unique_ptr<TlsStream> tls_;  // null: the socket's bytes are the protocol's
   Refusal refusal_ = Refusal::kNone;
   Peer peer_;
   std::int64_t progress_ms_;  // of the time in which its loop has been running: when the client last did what it is waited for

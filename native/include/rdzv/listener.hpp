@@ -19,8 +19,10 @@ enum class Admit : std::uint8_t {
 };
 
 struct Listener : Source {
-  // Adopts a bound TCP or Unix socket and listens, with the system's largest backlog. Throws std::system_error.
-  Listener(UniqueFd socket, std::shared_ptr<ServedKeyspace> keyspace_of_clients, std::uint64_t number, Admit who);
+  // Adopts a bound TCP or Unix socket and listens, with the system's largest backlog. `under`: TLS is all that is spoken.
+  // Throws std::system_error.
+  Listener(UniqueFd socket, std::shared_ptr<ServedKeyspace> keyspace_of_clients, std::uint64_t number, Admit who,
+           std::shared_ptr<const TlsIdentity> under = nullptr);
 
   // Once no loop listens on it any more. Frees the port even if a forked child of this process holds the socket too.
   void hang_up();
@@ -32,6 +34,7 @@ struct Listener : Source {
   const std::shared_ptr<ServedKeyspace> keyspace;
   const std::uint64_t id;
   const Admit admit;
+  const std::shared_ptr<const TlsIdentity> tls;  // null: there is none
   // Set before the loops are told: a connection that was accepted meanwhile is not taken on.
   std::atomic<bool> closed{false};
 };

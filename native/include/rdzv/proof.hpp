@@ -31,6 +31,8 @@ enum class Verdict : std::uint32_t {
   kRefused = 3,
   kOtherVersion = 4,
   kNotOpened = 5,  // the token is known, but is for other runs, or for none of this
+  kTlsNeeded = 6,  // said in plain: all else is under TLS
+  kNoTlsHere = 7,  // in plain, to who has begun TLS
 };
 
 enum class Side : std::uint8_t { kClient = 1, kServer = 2 };

@@ -11,13 +11,15 @@ namespace rdzv {
 
 class Proxy : private Server {
  public:
-  // `trunk`: connected to the root, which has greeted. When the root is lost, the log says so in one line that begins
+  // `trunk`: connected to the root, which has greeted, unless Traits::tls says otherwise. When the root is lost, the log says so in one line that begins
   // with "lost: ". Throws std::system_error.
   Proxy(Settings settings, UniqueFd trunk, Upstream::Traits traits);
   ~Proxy() override { stop(); }
 
   // A bound TCP or Unix socket; owned from here on, whatever happens. Returns its port. Throws as Server::open_keyspace.
-  std::uint16_t listen(int socket, Admit admit = Admit::kAnyone);
+  // `under_tls`: see Server::open_keyspace.
+  std::uint16_t listen(int socket, Admit admit = Admit::kAnyone, bool under_tls = false);
+  using Server::renew;  // of the trunk, too, when it is made again
   using Server::statistics;
   // Says good-bye to the root and closes everything. May be called more than once.
   void stop();

@@ -31,6 +31,15 @@ enum class Refusal : std::uint8_t {
   kTrunkSilent,
   kForeignUser,
   kRootLost,
+  kNoTls,
+  kTlsOffered,
+  kBadTls,
+  kNoCertificate,
+  kCertificateExpired,
+  kCertificateEarly,
+  kOtherAuthority,
+  kBadCertificate,
+  kRefusedCertificate,
   kKeepsValue,
   kStoreFull,
   kNoToken,
@@ -44,7 +53,7 @@ enum class Refusal : std::uint8_t {
   kTooManyWatches,
 };
 
-inline constexpr std::array<std::string_view, 33> kRefusals{
+inline constexpr std::array<std::string_view, 42> kRefusals{
     "none",
     "not a store client",
     "no handshake",
@@ -67,6 +76,15 @@ inline constexpr std::array<std::string_view, 33> kRefusals{
     "trunk silent",
     "foreign user",
     "root lost",
+    "no TLS",
+    "TLS offered",
+    "no TLS 1.3, or changed on the way",
+    "no certificate",
+    "certificate expired",
+    "certificate not yet valid",
+    "certificate of another authority",
+    "certificate not accepted",
+    "does not accept this side's certificate",
     "keeps a recalled value",
     "store full",
     "no token",
@@ -95,6 +113,21 @@ constexpr std::string_view advice(Refusal refusal) {
       return ", which say nothing: it was the oldest of them; pending_connections and pending_per_address limit them";
     case Refusal::kTooManyStoredKeys:
       return ", as stored_keys limits them";
+    case Refusal::kNoTls:
+      return ", which is needed here: if it was a node of this job, it has to be given cacert, cert and key";
+    case Refusal::kTlsOffered:
+      return ", and there is none here: give this side cacert, cert and key, too, or that one none";
+    case Refusal::kNoCertificate:
+      return ", which is needed here: if it was a node of this job, it has to be given cert and key";
+    case Refusal::kCertificateExpired:
+      return ": renew that side's, or set this machine's clock";
+    case Refusal::kCertificateEarly:
+      return ": the clock of this machine or of that which has made it is wrong";
+    case Refusal::kOtherAuthority:
+      return ": if it was a node of this job, its certificate has to be signed by one of this side's cacert";
+    case Refusal::kRefusedCertificate:
+      return ": expired, for another host than it has dialled, or of an authority that is not in its cacert; its own "
+             "output says which";
     default:
       return "";
   }
@@ -102,7 +135,8 @@ constexpr std::string_view advice(Refusal refusal) {
 // Of strangers, wherever it is: they are not to fill the log.
 constexpr bool is_of_stranger(Refusal refusal) {
   return refusal == Refusal::kNoToken || refusal == Refusal::kWrongToken || refusal == Refusal::kTokenOffered ||
-         refusal == Refusal::kTooManyPending;
+         refusal == Refusal::kTooManyPending ||
+         (refusal >= Refusal::kNoTls && refusal <= Refusal::kRefusedCertificate);
 }
 
 }  // namespace rdzv

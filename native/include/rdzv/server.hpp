@@ -28,6 +28,7 @@ struct Settings {
   int log_fd = -1;      // see EventLog; owned
   std::string run{};    // the only one that sessions may be opened for; empty: any
   Tokens tokens{};      // see Server::accept_tokens
+  std::shared_ptr<TlsIdentity> tls{};  // of ports that speak TLS; whoever has it may renew it
 };
 
 // Half of the processors this process may use, at least 1 and at most 8: the rest of the machine has work to do.
@@ -47,16 +48,19 @@ class Server : private ServerAccess {
   };
   // `socket`: a bound TCP socket; owned from here on, whatever happens.
   // Throws std::system_error; std::invalid_argument if the name is taken or the server was stopped.
-  Opened open_keyspace(const std::string& name, int socket, Admit admit = Admit::kAnyone);
+  // `under_tls`: for who speaks that, by the certificates of the settings, and nobody else.
+  Opened open_keyspace(const std::string& name, int socket, Admit admit = Admit::kAnyone, bool under_tls = false);
   // The same, for connections that share an open keyspace.
   Opened open_listener(const std::string& name, int socket, std::shared_ptr<ServedKeyspace> keyspace,
-                       Admit admit = Admit::kAnyone);
+                       Admit admit = Admit::kAnyone, bool under_tls = false);
   // Closes its port and its connections, and forgets its keys. Blocks until every loop has done so.
   // This and the next throw std::out_of_range if it is closed.
   void close_keyspace(std::uint64_t id);
   void wipe_keyspace(std::uint64_t id);
   // From now on new connections to ports that need a token are let in by these alone.
   void accept_tokens(Tokens tokens);
+  // From now on new connections under TLS have these. Throws std::invalid_argument.
+  void renew(const Certificates& certificates);
   // See Pause; these throw the same.
   int pause_after(std::uint64_t id, std::int64_t ms);
   std::uint64_t pauses(std::uint64_t id);

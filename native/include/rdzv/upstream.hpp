@@ -15,6 +15,7 @@
 #include "rdzv/frame_log.hpp"
 #include "rdzv/framing.hpp"
 #include "rdzv/proof.hpp"
+#include "rdzv/tls.hpp"
 #include "rdzv/unique_fd.hpp"
 
 namespace rdzv {
@@ -29,9 +30,11 @@ class Upstream : public Source {
     std::int64_t grace_ms = 5000;
     std::vector<std::string> keys{};  // of the tokens to be proved to the root, the first that it knows; empty: none is
     std::string run{};                // for which they are proved
+    std::shared_ptr<const TlsIdentity> tls{};  // what the trunk is under; null: neither
+    std::string host{};                        // whose certificate the root has to have then
   };
 
-  // `fd`: connected to the root, which has greeted. Throws std::system_error.
+  // `fd`: connected to the root, which has greeted; under TLS nothing has been said. Throws std::system_error.
   Upstream(UniqueFd fd, Traits traits);
   // On the loop's thread, once. `epoll`: where it is to wait.
   void start(Relay& relay, int epoll, std::int64_t now_ms);
@@ -76,6 +79,7 @@ class Upstream : public Source {
   static constexpr std::size_t kFull = 8u << 20;
   enum class State : std::uint8_t {
     kConnecting,
+    kSecuring,    // the handshake of TLS
     kIntroduced,  // the root's challenge is awaited
     kProving,     // its own proof is
     kGreeting,
@@ -86,6 +90,8 @@ class Upstream : public Source {
   };
   bool is_proving() const { return state_ == State::kIntroduced || state_ == State::kProving; }
 
+  void secure();      // begins TLS
+  void speak();       // the first word of ours
   void introduce();
   std::size_t take_proof(std::string_view bytes);  // as take(), while the sides prove what they know
   void attach(bool greet);
@@ -97,6 +103,8 @@ class Upstream : public Source {
   void answered_beat();
   bool read();
   bool write();
+  void hang_up();
+  void failed(std::string why);  // a read or a write: by what TLS says of it, if it does
   std::size_t take(std::string_view bytes);
   void attached_to(std::string_view payload);
   void watch();
@@ -109,6 +117,7 @@ class Upstream : public Source {
   Relay* relay_ = nullptr;
   int epoll_ = -1;
   UniqueFd fd_;
+  std::unique_ptr<TlsStream> tls_;
   State state_ = State::kAttaching;
   std::uint32_t interest_ = 0;
   std::string chunk_ = std::string(256 * 1024, 0);  // of one read

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.assemble.local_endpoint import meets_locally, refuse_on_several_machines
 from rdzv_plugins.assemble.recognition import whose
+from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.options import ElasticOptions, with_token
 from rdzv_plugins.endpoints import require_name
 from rdzv_plugins.errors import BrokenPlugin, MissingDependency, RdzvError, UsageError, is_signal
@@ -61,7 +62,7 @@ def prepare(entry: Entry, request: Request) -> Request:
             entry.backend.check()
     _require_token_is_used(entry.backend, request)
     if isinstance(request.options, WorkerStoreOptions) and request.options.is_native:
-        _require_native_store()
+        _require_native_store(secures=certificates_of(request) is not None)
     _warn_undeclared(entry.backend, request)
     if Capability.ELASTIC not in entry.backend.capabilities:
         request = dataclasses.replace(request, min_nodes=request.max_nodes)
@@ -94,7 +95,7 @@ def _require_token_is_used(backend: Backend, request: Request) -> None:
     logger.warning("%s. This job has one node, and is open to the users of this machine", open_to_all)
 
 
-def _require_native_store() -> None:
+def _require_native_store(*, secures: bool) -> None:
     """Any node may have to serve it: better told now than when the others wait. Raises ``MissingDependency``."""
     from rdzv_plugins.kvstore.native.server import native_part
 
@@ -104,6 +105,8 @@ def _require_native_store() -> None:
         raise MissingDependency(
             str(error), remedy=f"{error.remedy} Or do without it: --rdzv-conf store=torch."
         ) from error
+    if secures:
+        native_part(secures=True)
 
 
 def _warn_undeclared(backend: Backend, request: Request) -> None:

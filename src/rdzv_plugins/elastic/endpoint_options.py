@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rdzv_plugins.certificates import NodeTlsOptions, certificates_of
 from rdzv_plugins.elastic import options as elastic_options
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.endpoints import Endpoint, meeting_point, parse_endpoint
@@ -16,8 +17,8 @@ MOST_PLACES = 7
 
 
 @dataclass(frozen=True)
-class EndpointOptions(ElasticOptions):
-    """The options of every elastic backend, and who serves the endpoint."""
+class EndpointOptions(NodeTlsOptions, ElasticOptions):
+    """The options of every elastic backend, who serves the endpoint, and TLS between the nodes."""
 
     is_host: bool | None = option(
         None, help="Whether this node serves the endpoint; unset: if the endpoint's address can be bound here."
@@ -64,6 +65,8 @@ def validate(request: Request) -> Endpoint | tuple[Endpoint, ...]:
     Raises ``UsageError``.
     """
     elastic_options.validate(request)
+    if (certificates := certificates_of(request)) is not None:
+        certificates.check()
     found = meeting_places(request)
     if isinstance(found, tuple) and getattr(request.options, "is_host", None):
         raise UsageError(

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from rdzv_plugins import errors
+from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue
 from rdzv_plugins.elastic import farewell, keys
 from rdzv_plugins.elastic.background import Background
@@ -70,6 +71,7 @@ class ElasticHandler:
             token=token_of(request),
             run_id=request.run_id,
             several=request.max_nodes > 1,
+            tls=certificates_of(request),
         )
         self._joining = Joining(request, options, self._view, self._link, self._self, self._store, self._milestones)
         self.holding = RoundHolding(self._link, self._view, self._joining, options.ttl)

@@ -50,7 +50,7 @@ class Joining:
     ) -> None:
         self._request, self._options, self._view, self._link = request, options, view, link
         self._self, self._store, self._milestones = myself, store, milestones
-        self._knocking = Knocking(request, myself, store.patience, store.greet)
+        self._knocking = Knocking(request, myself, store.patience, store.attempt)
         self._listener: Listener | None = None
         self._carrying: Carrying | None = None
         self._on_move: Callable[[], None] = lambda: None

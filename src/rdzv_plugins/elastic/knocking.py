@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import math
+import socket
 import time
+from collections.abc import Callable
 
 from rdzv_plugins.elastic.keys import Assignment, Round
 from rdzv_plugins.elastic.myself import Myself
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.kvstore.sockets.reach import Greeting, try_connect
 
 logger = logging.getLogger(__name__)
 
@@ -24,11 +25,15 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 30.0
 
 
-class Knocking:
-    """One thread. ``greet`` speaks to the store; after ``patience`` seconds it is said that it cannot be reached."""
+Attempt = Callable[[Endpoint, float], tuple[socket.socket | None, str]]
+"""Connects to a store within a time-out, as ``RoundStore.attempt``."""
 
-    def __init__(self, request: Request, myself: Myself, patience: float, greet: Greeting) -> None:
-        self._request, self._self, self._patience, self._greet = request, myself, patience, greet
+
+class Knocking:
+    """One thread. ``attempt`` speaks to the store; after ``patience`` seconds it is said that it cannot be reached."""
+
+    def __init__(self, request: Request, myself: Myself, patience: float, attempt: Attempt) -> None:
+        self._request, self._self, self._patience, self._attempt = request, myself, patience, attempt
         self._round = 0
         self._give_up_at = self._pause = self._next = 0.0
         self.retry_at = math.inf
@@ -78,9 +83,7 @@ class Knocking:
         if not declared.master_addr or (is_loopback_address(declared.master_addr) and not is_loopback_address(address)):
             return ""  # all its nodes are on one machine: with one from elsewhere the next has another address
         try:
-            connection, reason = try_connect(
-                Endpoint(declared.master_addr, declared.master_port), _ATTEMPT_S, self._greet
-            )
+            connection, reason = self._attempt(Endpoint(declared.master_addr, declared.master_port), _ATTEMPT_S)
         except EndpointUnreachable as error:  # something else than a store answers
             return str(error)
         if connection is not None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 from typing import Any
 
+from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT
 from rdzv_plugins.elastic.keys import JOB
 from rdzv_plugins.endpoints import parse_endpoint
@@ -23,13 +24,15 @@ _NAMED = 3
 def recognise(request: Request, timeout: float) -> str:
     """As ``Backend.recognise``: the same for all backends that meet at a native store."""
     endpoint = parse_endpoint(request.endpoint, DEFAULT_PORT)
-    token = token_of(request)
+    token, tls = token_of(request), certificates_of(request)
     try:
-        stats = ask_statistics(endpoint, timeout, token=token)
-    except AccessRefused:
+        stats = ask_statistics(endpoint, timeout, token=token, tls=tls)
+    except AccessRefused as error:
+        if tls is not None:
+            return f"something under TLS that cannot be asked: {error}"
         if token is not None:
             return "a native store of rdzv-plugins, which has another token than this process, or none"
-        return "a native store of rdzv-plugins that lets in only who knows its token"
+        return "a native store of rdzv-plugins that lets in only who knows its token, or has certificates"
     runs = [str(run["name"]) for run in stats.get("runs", ())]
     store = f"a native store of rdzv-plugins (pid {stats['server']['pid']})"
     if is_control_store(stats):
@@ -41,7 +44,7 @@ def recognise(request: Request, timeout: float) -> str:
     (run,) = runs
     job: dict[str, Any] = {}
     with contextlib.suppress(RdzvError, TimeoutError, ValueError):
-        service = NativeCoordination(endpoint, run, name="", who="the store", token=token)
+        service = NativeCoordination(endpoint, run, name="", who="the store", token=token, tls=tls)
         job = json.loads(job_of(service, _TTL_S, timeout) or b"{}")
     backend, by = job.get("settings", {}).get("backend"), job.get("by")
     if not backend:

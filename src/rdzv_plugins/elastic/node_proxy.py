@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 
+from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
@@ -46,13 +47,15 @@ class NodeProxy:
         *,
         token: JobToken | None = None,
         run_id: str = "",
+        tls: NodeCertificates | None = None,
     ) -> None:
         """Other nodes' proxies find it at one of ``ports``, in turn.
 
         A root that cannot be reached is tried again for ``patience`` seconds. With a ``token`` proxies prove to each
-        other that they know it, for run ``run_id``, and workers are those of this user.
+        other that they know it, for run ``run_id``, and workers are those of this user; so they are with ``tls``,
+        under which all is that crosses machines.
         """
-        self._token, self._run_id = token, run_id
+        self._token, self._run_id, self._tls = token, run_id, tls
         self._options, self._ports, self._patience, self._on_lost = options, ports, patience, on_lost
         self._lock = threading.Lock()
         self._proxy: StoreProxy | None = None
@@ -93,9 +96,10 @@ class NodeProxy:
         try:
             if self._has_children(place):
                 host = address if is_loopback_address(address) else ""
-                port = proxy.listen(host, self._ports, admit="token" if self._token is not None else "anyone")
+                admit: Admit = "token" if self._token is not None else "anyone"
+                port = proxy.listen(host, self._ports, admit=admit, under_tls=self._tls is not None)
                 agents.set(_trunk(place.rank), str(Endpoint(address, port)))
-            workers: Admit = "user" if self._token is not None else "anyone"
+            workers: Admit = "anyone" if self._token is None and self._tls is None else "user"
             near = Endpoint(_LOOPBACK, proxy.listen(_LOOPBACK, PortRange(), admit=workers))
             # the workers of a launcher that a worker starts have another store
             self._environment["RDZV_STORE_PORT"] = str(near.port)
@@ -144,6 +148,7 @@ class NodeProxy:
                     interruption=interruption,
                     token=self._token,
                     run_id=self._run_id,
+                    tls=self._tls,
                 )
             except AccessRefused:
                 raise

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
+from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import MOST_RUN_ID, token_of
@@ -93,8 +94,11 @@ def validate(request: Request) -> None:
     """Refuse what no elastic backend accepts, before anything starts. Raises ``UsageError``."""
     if isinstance(request.options, ElasticOptions):
         _validate_tiers(request.options)
-        if token_of(request) is not None:
-            _validate_with_token(request, request.options)
+        closed_by = "the job's token" if token_of(request) is not None else ""
+        if certificates_of(request) is not None:
+            closed_by = f"{closed_by} and TLS" if closed_by else "TLS"
+        if closed_by:
+            _validate_closed(request, request.options, closed_by)
     if request.node_rank is not None and not 0 <= request.node_rank < request.max_nodes:
         raise UsageError(
             f"--node-rank={request.node_rank} is out of range for {request.max_nodes} node(s)",
@@ -103,22 +107,24 @@ def validate(request: Request) -> None:
 
 
 def with_token(request: Request, options: ElasticOptions) -> ElasticOptions:
-    """The options of a job that may have a token: its workers have proxies then, unless another store was asked for.
+    """The options of a job that may have a token, or TLS: its workers have proxies then.
 
-    Raises ``UsageError`` as ``token_of``.
+    Unless it asked for another store. Raises ``UsageError`` as ``token_of``.
     """
     asked = dataclasses.replace(request, options=options)
-    if "store" in request.conf or options.store == "tiered" or token_of(asked) is None:
+    if "store" in request.conf or options.store == "tiered":
+        return options
+    if token_of(asked) is None and certificates_of(asked) is None:
         return options
     return dataclasses.replace(options, store="tiered")
 
 
-def _validate_with_token(request: Request, options: ElasticOptions) -> None:
+def _validate_closed(request: Request, options: ElasticOptions, by: str) -> None:
     if options.store != "tiered" and (request.max_nodes > 1 or options.store == "torch"):
         raise UsageError(
-            f"--rdzv-conf: store={options.store} contradicts the job's token: the store itself would have to "
-            "be open to everybody, as torch's client in the workers has no word for a token",
-            remedy="Leave store out, or write store=tiered: then each node's proxy has the token, and lets in this "
+            f"--rdzv-conf: store={options.store} contradicts {by}: the store itself would have to "
+            "be open to everybody, as torch's client in the workers has no word for a token, and no TLS",
+            remedy="Leave store out, or write store=tiered: then each node's proxy has them, and lets in this "
             "user's workers alone.",
         )
     if len(request.run_id.encode()) > MOST_RUN_ID:
@@ -128,8 +134,8 @@ def _validate_with_token(request: Request, options: ElasticOptions) -> None:
         )
     if options.worker_transport == "direct":
         raise UsageError(
-            "--rdzv-conf: worker_transport=direct contradicts the job's token: there are no proxies then, which would "
-            "prove it for the workers",
+            f"--rdzv-conf: worker_transport=direct contradicts {by}: there are no proxies then, which would "
+            "speak for the workers",
             remedy="Leave it out.",
         )
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.node_proxy import NodeProxy, OnLost
 from rdzv_plugins.elastic.options import ElasticOptions
@@ -50,14 +51,15 @@ class RoundStore:
         token: JobToken | None = None,
         run_id: str = "",
         several: bool = False,
+        tls: NodeCertificates | None = None,
     ) -> None:
         """``on_lost`` is called when this node's proxy has lost the store; ``token`` is that of the job ``run_id``.
 
-        ``several``: it has more nodes than this.
+        ``several``: it has more nodes than this. ``tls``: what its nodes have between them.
         """
-        guarded = token if options.store == "tiered" else None  # else there is one node: see ``options.validate``
-        self.greet: Greeting = functools.partial(greet_guarded, token=guarded, run_id=run_id)
-        """Speaks to the store of a round, as an agent does."""
+        # else there is one node: see ``options.validate``
+        guarded, self._tls = (token, tls) if options.store == "tiered" else (None, None)
+        self._greet: Greeting = functools.partial(greet_guarded, token=guarded, run_id=run_id)
         self._options = options
         ports = PortTurns(options.worker_ports)
         self._stores = WorkerStores(
@@ -66,12 +68,13 @@ class RoundStore:
             ports=ports,
             several=several,
             tokens=guarded.accepted(run_id) if guarded is not None else (),
-            admit="anyone" if token is None else "user",
+            admit="anyone" if token is None and tls is None else "user",
+            tls=self._tls,
         )
         self._lock = threading.Lock()
         self.patience = max(options.reach_timeout, options.ttl + 1)
         """Seconds for which a store that does not answer is dialled again: a lost node is known as lost by then."""
-        self._proxy = NodeProxy(options, ports, self.patience, on_lost, token=guarded, run_id=run_id)
+        self._proxy = NodeProxy(options, ports, self.patience, on_lost, token=guarded, run_id=run_id, tls=self._tls)
         self._waits = (0, Interruption())  # of the round that was reached last
         self._reaching, self._give_up_at, self._retry_at = 0, 0.0, math.inf
         self._served = 0  # the round whose store is served here
@@ -90,7 +93,8 @@ class RoundStore:
                 store.pause_after(self._options.ttl * _STILL, functools.partial(self._on_pause, store))
         near = Endpoint(address if is_loopback_address(address) else "127.0.0.1", store.port)
         mine = Interruption()  # of nobody: it is a store of this process
-        connection, reason = try_connect(near, _ANSWER_S, self.greet, interruption=mine)
+        own = self._tls.within_one_process() if self._tls is not None else None
+        connection, reason = try_connect(near, _ANSWER_S, self._greet, interruption=mine, tls=own)
         if connection is None:
             raise EndpointUnreachable(f"the workers' store that this node serves at {near} does not answer: {reason}")
         client = self._client(connection, mine)
@@ -125,7 +129,7 @@ class RoundStore:
         self._retry_at = math.inf
         endpoint = Endpoint(place.master_addr, place.master_port)
         try:
-            connection, reason = try_connect(endpoint, _ATTEMPT_S, self.greet, interruption=self._interruption)
+            connection, reason = self.attempt(endpoint, _ATTEMPT_S, self._interruption)
         except EndpointUnreachable as error:  # something else than a store answers
             return str(error)
         if connection is None:
@@ -136,6 +140,12 @@ class RoundStore:
         self._local_addr = str(connection.getsockname()[0])
         self._use(connection)
         return ""
+
+    def attempt(
+        self, endpoint: Endpoint, timeout: float, interruption: Interruption | None = None
+    ) -> tuple[socket.socket | None, str]:
+        """As ``try_connect``: speaks to the store of a round at ``endpoint``, as an agent does."""
+        return try_connect(endpoint, timeout, self._greet, interruption=interruption, tls=self._tls)
 
     def open(self, place: Assignment, address: str | None) -> Endpoint:
         """The round is complete: where the workers of this node find its store.

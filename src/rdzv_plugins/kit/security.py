@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rdzv_plugins.certificates import half_of_a_pair, load_context, read_file
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.secret_files import warn_if_others_can_read
 
 if TYPE_CHECKING:
     import ssl  # slow: for those who have TLS
@@ -31,9 +30,7 @@ class Security:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise UsageError(
-                "--rdzv-conf: of cert and key only one is given", remedy="A client certificate needs both files."
-            )
+            raise half_of_a_pair()
         for name in ("cacert", "cert", "key"):
             path = getattr(self, name)
             if path is not None:
@@ -48,25 +45,7 @@ class Security:
 
     def context(self) -> ssl.SSLContext:
         """For Python's TLS. Raises ``UsageError`` for files that hold something else."""
-        import ssl
-
-        try:
-            context = ssl.create_default_context(cafile=self.cacert)
-        except ssl.SSLError:
-            raise UsageError(
-                f"--rdzv-conf: cacert={self.cacert} holds no certificate",
-                remedy="It has to be PEM: text with BEGIN CERTIFICATE in it.",
-            ) from None
-        if self.cert is not None:
-            try:
-                context.load_cert_chain(self.cert, self.key, password="")  # else it would ask for one at the terminal
-            except ssl.SSLError as error:
-                raise UsageError(
-                    f"--rdzv-conf: cert={self.cert} and key={self.key} are not a certificate and its key: "
-                    f"{(error.reason or str(error)).replace('_', ' ').lower()}",
-                    remedy="Both have to be PEM, and the key without a password.",
-                ) from None
-        return context
+        return load_context(self.cacert, self.cert, self.key)
 
 
 @dataclass(frozen=True)
@@ -127,16 +106,3 @@ class Account:
         """Take both out of the environment: workers inherit it, print it, and are not to find the password there."""
         os.environ.pop(self.password_variable, None)
         os.environ.pop(self.user_variable, None)
-
-
-def read_file(path: str, name: str) -> bytes:
-    """What the file holds that option ``name`` has given. Raises ``UsageError``."""
-    if name in ("key", "credentials"):
-        warn_if_others_can_read(path, name)
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"--rdzv-conf: {name}={path} cannot be read: {(error.strerror or str(error)).lower()}",
-            remedy="Give the path of a file that exists on this node and that this user may read.",
-        ) from None

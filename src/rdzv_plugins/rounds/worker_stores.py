@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address
 from rdzv_plugins.job_token import OPEN, AcceptedToken
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
@@ -29,16 +30,18 @@ class WorkerStores:
         several: bool = False,
         tokens: Sequence[AcceptedToken] = (),
         admit: Literal["anyone", "user"] = "anyone",
+        tls: NodeCertificates | None = None,
     ) -> None:
         """``timeout`` (seconds) is that of the object which ``store=torch`` needs for its server.
 
         ``ports`` are those of ``options`` where others take their turns at them, too. ``alone``: there is one node, and
         where its store is concerns nobody. ``several``: there are more nodes, and it is said once if everybody can
         take part. The native store lets in who proves one of the ``tokens``; without them ``admit``: anyone, or only
-        processes of this user on this machine.
+        processes of this user on this machine. With ``tls`` it speaks nothing else.
         """
-        self._tokens, self._admit = tokens, admit
-        self._says_open = several and not tokens and admit == "anyone"
+        self._tokens, self._admit, self._tls = tokens, admit, tls
+        closed = bool(tokens) or (admit == "user" and tls is None) or (tls is not None and tls.asks_clients)
+        self._says_open = several and not closed
         self._options = options
         self._ports = ports or PortTurns(options.worker_ports)
         self._timeout = timeout
@@ -98,6 +101,7 @@ class WorkerStores:
                 tokens=self._tokens,
                 admit=self._admit,
                 purpose="workers",
+                tls=self._tls,
             )
             keyspace = self._server.first
         else:

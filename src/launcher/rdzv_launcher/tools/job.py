@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rdzv_plugins.assemble.recognition import Found, recognise
+from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, UsageError
 from rdzv_plugins.host import PluginHost
@@ -38,8 +39,8 @@ def add_job_flags(parser: argparse.ArgumentParser, *, endpoint_help: str, endpoi
 
 
 def request_of(args: argparse.Namespace) -> Request:
-    """The request that a node of the job would make. Raises what ``parse_conf`` does."""
-    return Request(
+    """The request that a node of the job would make. Raises what ``parse_conf`` does, and ``UsageError``."""
+    request = Request(
         backend=args.rdzv_backend,
         run_id=args.rdzv_id or DEFAULT_RUN_ID,
         endpoint=args.rdzv_endpoint,
@@ -49,6 +50,9 @@ def request_of(args: argparse.Namespace) -> Request:
         conf=MappingProxyType(parse_conf(args.rdzv_conf)),
         given=frozenset({"run_id"} if args.rdzv_id else ()),
     )
+    if (certificates := certificates_of(request)) is not None:
+        certificates.check_client()
+    return request
 
 
 def run_of(request: Request, where: object, runs: Sequence[str]) -> str:
@@ -69,11 +73,14 @@ def run_of(request: Request, where: object, runs: Sequence[str]) -> str:
 
 
 class Whose:
-    """Asks all backends what an endpoint is, for ``statistics_of``; ``found`` is who knew it, ``token`` the job's."""
+    """Asks all backends what an endpoint is, for ``statistics_of``; ``found`` is who knew it.
+
+    ``token`` and ``tls`` are the job's.
+    """
 
     def __init__(self, host: PluginHost, request: Request) -> None:
         self._host, self._request = host, request
-        self.token = token_of(request)
+        self.token, self.tls = token_of(request), certificates_of(request)
         self.found: Found | None = None
 
     def __call__(self) -> EndpointUnreachable | None:
@@ -92,7 +99,7 @@ def statistics_of(endpoint: Endpoint, timeout: float, whose: Whose) -> dict[str,
     from rdzv_plugins.kvstore.native.framing import ask_statistics
     from rdzv_plugins.kvstore.native.statistics import is_control_store
 
-    statistics = ask_statistics(endpoint, timeout, stranger=whose, token=whose.token)
+    statistics = ask_statistics(endpoint, timeout, stranger=whose, token=whose.token, tls=whose.tls)
     if is_control_store(statistics) and (known := whose()) is not None:
         raise known
     return statistics

@@ -7,6 +7,7 @@ import sys
 from rdzv_launcher.tools.job import Whose, run_of, statistics_of
 from rdzv_launcher.tools.serving import serving_place
 from rdzv_plugins.assemble.looking import coordination_of
+from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RdzvError, UsageError
@@ -77,7 +78,8 @@ class Meeting:
         """The service of one of the jobs at a native store."""
         from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 
-        return NativeCoordination(endpoint, run, name=self._who, who="the store", token=token_of(self._request)), run
+        token, tls = token_of(self._request), certificates_of(self._request)
+        return NativeCoordination(endpoint, run, name=self._who, who="the store", token=token, tls=tls), run
 
     def _cannot(self, entry: Entry, what: str) -> UsageError:
         return UsageError(f"{what}: nodes that meet by {entry.backend.name} cannot be asked", remedy=self._otherwise)

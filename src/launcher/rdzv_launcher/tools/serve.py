@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rdzv_launcher.tools.serve_tokens import Accepted
+from rdzv_plugins.certificates import OPTIONS, NodeCertificates
 from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.job_token import OPEN, OPTION
@@ -58,12 +59,17 @@ def configure(commands: Any) -> None:
         "--rdzv_conf",
         default="",
         metavar="K=V,...",
-        help="limits: " + ", ".join(StoreLimits.__dataclass_fields__) + "; token_file, of the tokens that are accepted",
+        help="limits: "
+        + ", ".join(StoreLimits.__dataclass_fields__)
+        + "; token_file, of the tokens that are accepted; cacert, cert, key: TLS",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM, SIGINT or SIGHUP; returns the exit code."""
+    """Serve until SIGTERM or SIGINT, or SIGHUP without certificates; returns the exit code.
+
+    With them SIGHUP has their files read again, and that of the tokens.
+    """
     from rdzv_plugins.kvstore.native.server import MOST_THREADS, StoreServer
 
     if not 0 <= args.threads <= MOST_THREADS:
@@ -72,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--metrics-port={args.metrics_port} is no port", remedy="1 to 65535, or 0 for none.")
     conf = parse_conf(args.rdzv_conf)
     accepted = Accepted(conf.pop(OPTION, None))
+    certificates = _certificates(conf)
     limits = parse_options(StoreLimits, conf, "rdzv serve")
     endpoint = _endpoint(args.rdzv_endpoint)
     # Blocked before the server's threads start, and taken by the wait below: none is lost in between. One that was
@@ -82,26 +89,46 @@ def run(args: argparse.Namespace) -> int:
     metrics = _listen_for_scrapes(endpoint.host, args.metrics_port)
     with (
         StoreServer(
-            endpoint.host, endpoint.port, threads=args.threads, limits=limits, tokens=accepted.tokens
+            endpoint.host,
+            endpoint.port,
+            threads=args.threads,
+            limits=limits,
+            tokens=accepted.tokens,
+            tls=certificates,
         ) as server,
         metrics(server),
     ):
         shown = Endpoint(endpoint.host or "*", server.port)
         note = " (loopback: only this machine can reach it)" if endpoint.is_loopback else ""
+        if certificates is not None:
+            note += ", under TLS" + (", for who has a certificate" if certificates.asks_clients else "")
         if accepted.tokens:
             note += f", for who knows one of {len(accepted.tokens)} token(s)"
+        elif certificates is not None and certificates.asks_clients:
+            pass
         elif not endpoint.is_loopback:
             logger.warning("%s: whoever reaches it can read and change what is there (%s)", shown, OPEN)
         try:
             print(f"serving a store at {shown}{note}: pid {os.getpid()}, {server.threads} thread(s)", flush=True)
         except OSError as error:  # whoever read it is gone, but not the clients
             logger.warning("cannot say where the store is (%s): it is at %s", error.strerror, shown)
-        ended_by = accepted.keep_fresh(server, endings).name
+        reads_again = {signal.SIGHUP} & endings if certificates is not None else set()
+        ended_by = accepted.keep_fresh(server, endings, reads_again).name
         stats = server.stats()
     requests = sum(count for name, count in stats["requests"].items() if name not in _COUNTED_ELSEWHERE)
     accepted = stats["connections"]["accepted"]
     print(f"{ended_by}: served {accepted} connection(s), {requests} request(s)", file=sys.stderr, flush=True)
     return 0
+
+
+def _certificates(conf: dict[str, str]) -> NodeCertificates | None:
+    """Those that are given in ``conf``, taken out of it. Raises ``UsageError``."""
+    found = NodeCertificates.given(conf.get)
+    for name in OPTIONS:
+        conf.pop(name, None)
+    if found is not None:
+        found.check()
+    return found
 
 
 def _listen_for_scrapes(host: str, port: int) -> Callable[[StoreServer], contextlib.AbstractContextManager[object]]:

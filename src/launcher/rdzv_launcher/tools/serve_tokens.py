@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LONG_S = 15e6
 _LOOK_S = 1.0
 """Seconds between two looks at the file."""
 
@@ -30,15 +31,24 @@ class Accepted:
         self._seen = self._look()
         self.tokens: tuple[AcceptedToken, ...] = accepted_tokens(path) or ()
 
-    def keep_fresh(self, server: StoreServer, endings: Collection[signal.Signals]) -> signal.Signals:
-        """Give ``server`` what the file holds when that has changed; returns which of the blocked ``endings`` came."""
-        if self._file is None or not self.tokens:
-            return signal.Signals(signal.sigwait(endings))
-        while (came := signal.sigtimedwait(endings, _LOOK_S)) is None:
-            if (seen := self._look()) != self._seen:
+    def keep_fresh(
+        self, server: StoreServer, endings: Collection[signal.Signals], reads_again: Collection[signal.Signals]
+    ) -> signal.Signals:
+        """Give ``server`` what the file holds when that has changed; returns which of the blocked ``endings`` came.
+
+        Those in ``reads_again`` end nothing: all files are read again.
+        """
+        looks = self._file is not None and bool(self.tokens)
+        while True:
+            # without a file there is nothing to look at meanwhile: half a year is as good as for ever
+            came = signal.sigtimedwait(endings, _LOOK_S if looks else _LONG_S)
+            if came is not None and came.si_signo not in reads_again:
+                return signal.Signals(came.si_signo)
+            if came is not None:
+                server.read_certificates()
+            if looks and ((seen := self._look()) != self._seen or came is not None):
                 self._seen = seen
                 self._read_again(server)
-        return signal.Signals(came.si_signo)
 
     def _read_again(self, server: StoreServer) -> None:
         try:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from rdzv_launcher.tools.job import Whose, run_of, statistics_of
+from rdzv_plugins.certificates import NodeCertificates, certificates_of
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.host import PluginHost
@@ -47,21 +48,21 @@ def serving_place(host: PluginHost, request: Request, timeout: float) -> tuple[E
             print(f"{place} cannot be asked: {printable(str(error))}", file=sys.stderr, flush=True)
         run = run_of(request, request.endpoint, sorted({each for names in runs.values() for each in names}))
         there = [place for place in places if run in runs.get(place, ())]
-        token = token_of(request)
-        seen = list(pool.map(lambda place: _look(place, run, timeout, token), there))
+        token, tls = token_of(request), certificates_of(request)
+        seen = list(pool.map(lambda place: _look(place, run, timeout, token, tls), there))
     serving = _newest(there, seen)
     print(f"run {run!r} is served at {serving}", file=sys.stderr, flush=True)
     return serving, run
 
 
 def _look(
-    place: Endpoint, run: str, timeout: float, token: JobToken | None
+    place: Endpoint, run: str, timeout: float, token: JobToken | None, tls: NodeCertificates | None
 ) -> RunStatus | RdzvError | TimeoutError | ValueError:
     from rdzv_plugins.elastic.observing import observe
     from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 
     try:
-        return observe(NativeCoordination(place, run, name="rdzv", who="the store", token=token), timeout)
+        return observe(NativeCoordination(place, run, name="rdzv", who="the store", token=token, tls=tls), timeout)
     except (RdzvError, TimeoutError, ValueError) as error:
         return error
 

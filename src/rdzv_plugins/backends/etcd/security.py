@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
+from rdzv_plugins.certificates import read_file
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.kit.security import Account, read_file
+from rdzv_plugins.kit.security import Account
 from rdzv_plugins.kit.security import Security as KitSecurity
 
 ACCOUNT = Account("etcd")

@@ -19,7 +19,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable, RdzvError
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion
-from rdzv_plugins.kvstore.sockets.reach import REFUSED, try_connect
+from rdzv_plugins.kvstore.sockets.reach import REFUSED
 from rdzv_plugins.plain_text import printable
 
 logger = logging.getLogger(__name__)
@@ -133,21 +133,11 @@ class Outlook:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _open(self) -> None:
-        foreign = False
-
-        def greet(connection: socket.socket) -> str:
-            nonlocal foreign
-            try:
-                return self._service.greet_again(connection)
-            except (NotNative, OtherVersion) as error:  # also a ConnectionError, which is tried again
-                foreign = True
-                return str(error)
-
-        connection, reason = try_connect(self.endpoint, _DIAL_S, greet)
-        if connection is not None:
-            connection.close()
-            foreign = False  # by another address of the name
-        if not foreign:
+        try:
+            connection, reason = self._service.look(_DIAL_S)
+        except (NotNative, OtherVersion):
+            pass  # the session's own greeting says what it is
+        else:
             self._drop_doubted()
             if connection is None:
                 raise _Refused(reason) if reason == REFUSED else EndpointUnreachable(reason)

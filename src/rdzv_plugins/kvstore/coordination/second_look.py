@@ -8,6 +8,7 @@ TCP would find that out only when it sends again, and it doubles its pauses.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, RunIdMismatch
 from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion
-from rdzv_plugins.kvstore.sockets.reach import Greeting, try_connect
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,10 @@ _ATTEMPT_S = 5.0
 _PAUSE_S = 0.5
 _SECOND_WORD_S = 2.0
 """A server that continues reads all connections in one turn, but may have much to read."""
+
+
+Look = Callable[[float], tuple[socket.socket | None, str]]
+"""Connects, within a time-out, as ``try_connect`` does, and greets."""
 
 
 class SecondLook:
@@ -38,9 +42,9 @@ class SecondLook:
         first: FramedConnection,
         silent_for: float,
         on_answer: Callable[[], None],
-        greet: Greeting,
+        look: Look,
     ) -> None:
-        self._greet = greet
+        self._look = look
         self._endpoint, self._first, self._on_answer = endpoint, first, on_answer
         self._since = time.monotonic() - silent_for
         self._pause = threading.Event()  # never set: it waits
@@ -60,7 +64,7 @@ class SecondLook:
 
     def _answers(self) -> bool:
         try:
-            connection, reason = try_connect(self._endpoint, _ATTEMPT_S, self._greet)
+            connection, reason = self._look(_ATTEMPT_S)
         # another program, or job, has its port now
         except (NotNative, OtherVersion, AccessRefused, RunIdMismatch) as error:
             logger.debug("at %s: %r", self._endpoint, error)

@@ -6,6 +6,7 @@ import functools
 import logging
 import socket
 
+from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import token_of
@@ -46,6 +47,7 @@ def serve_if_here(request: Request, endpoint: Endpoint) -> StoreServer | None:
         name="rendezvous",
         run=request.run_id,
         tokens=token.accepted(request.run_id) if token is not None else (),
+        tls=certificates_of(request),
     )
     logger.debug("serving the rendezvous of run %s at %s", request.run_id, Endpoint(endpoint.host, server.port))
     return server
@@ -59,6 +61,9 @@ def listen_for(request: Request, endpoint: Endpoint) -> socket.socket | None:
 
 def client_of(endpoint: Endpoint, request: Request, name: str, server: StoreServer | None = None) -> NativeCoordination:
     """The service at ``endpoint`` as this node sees it; ``server``: it is this process's own. Nothing is sent yet."""
+    tls = certificates_of(request)
+    if tls is not None and server is not None:
+        tls = tls.within_one_process()
     return NativeCoordination(
         endpoint,
         request.run_id,
@@ -69,4 +74,5 @@ def client_of(endpoint: Endpoint, request: Request, name: str, server: StoreServ
         named=request.is_named,
         stranger=functools.partial(stranger_at, request, endpoint),
         token=token_of(request),
+        tls=tls,
     )

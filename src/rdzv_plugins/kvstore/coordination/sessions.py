@@ -6,13 +6,13 @@ One connection per session, in our own framing; one thread per process for all o
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.coordination import Event, KeyValue, OnEvents
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
@@ -21,11 +21,11 @@ from rdzv_plugins.kvstore.coordination import frames
 from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
 from rdzv_plugins.kvstore.coordination.naming import named
 from rdzv_plugins.kvstore.coordination.opening import Opening
-from rdzv_plugins.kvstore.coordination.second_look import SecondLook
+from rdzv_plugins.kvstore.coordination.second_look import Look, SecondLook
 from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
-from rdzv_plugins.kvstore.native.framing import DONE, hello
+from rdzv_plugins.kvstore.native.framing import DONE, NotNative, OtherVersion, hello
 from rdzv_plugins.kvstore.native.server import StoreServer
-from rdzv_plugins.kvstore.sockets.reach import Greeting, reach
+from rdzv_plugins.kvstore.sockets.reach import reach, try_connect
 from rdzv_plugins.kvstore.tcpstore.whose import Stranger, unknown
 
 __all__ = ["NativeCoordination", "NativeSession"]
@@ -56,10 +56,10 @@ class NativeSession:
         on_lost: Callable[[ConnectionLost], None],
         on_over: Callable[[NativeSession], object],
         outage: float,
-        greet_again: Greeting,
+        look_again: Look,
     ) -> None:
         self._endpoint, self._ttl, self._on_over = endpoint, ttl, on_over
-        self._greet_again = greet_again
+        self._look_again = look_again
         self._local_addr = opening.local_addr
         self._remote_addr = opening.remote_addr
         self._opened_at = opening.asked_at
@@ -193,9 +193,7 @@ class NativeSession:
 
     def _fell_silent(self) -> None:
         why = f"{self._endpoint} answers others, but said nothing in this session for {self._ttl:g} s"
-        SecondLook(
-            self._endpoint, self._connection, self._ttl, lambda: self._connection.give_up(why), self._greet_again
-        )
+        SecondLook(self._endpoint, self._connection, self._ttl, lambda: self._connection.give_up(why), self._look_again)
 
     def _ended(self, error: ConnectionLost) -> None:
         self._on_over(self)
@@ -210,7 +208,7 @@ class NativeCoordination:
     ``who`` says in messages who should be listening there, for example "the agent of rank 0". A session goes on for
     ``outage_timeout`` seconds while the server does not answer, and at least for its time to live: a server that has
     only stood still knows its sessions. Not ``named``: the run id is the default, with which a server of many runs is
-    not used. ``stranger`` and ``token``: see ``Opening``.
+    not used. ``stranger`` and ``token``: see ``Opening``; with ``tls`` all is said under that.
     """
 
     def __init__(
@@ -225,11 +223,10 @@ class NativeCoordination:
         named: bool = True,
         stranger: Stranger = unknown,
         token: JobToken | None = None,
+        tls: NodeCertificates | None = None,
     ) -> None:
         self._endpoint, self._run_id, self._name, self._server, self._who = endpoint, run_id, name, server, who
-        self.greet_again = functools.partial(_greet_again, token, run_id)
-        """A ``Greeting`` that shows whether the server answers, and opens no session."""
-        self._token = token
+        self._token, self._tls = token, tls
         self._outage, self._named, self._stranger = outage_timeout, named, stranger
         self._sessions: set[NativeSession] = set()
 
@@ -241,6 +238,27 @@ class NativeCoordination:
     def hosts_service(self) -> bool:
         return self._server is not None
 
+    def look(self, timeout: float) -> tuple[socket.socket | None, str]:
+        """As ``try_connect``: shows whether the server answers, and opens no session.
+
+        Raises ``NotNative`` or ``OtherVersion``, too, if that is all that answers at the name's addresses.
+        """
+        foreign: NotNative | OtherVersion | None = None
+
+        def greet(connection: socket.socket) -> str:
+            nonlocal foreign
+            try:
+                hello(connection, token=self._token, run_id=self._run_id)
+            except (NotNative, OtherVersion) as error:  # also a ConnectionError, which is no answer at all
+                foreign = error
+                return str(error)
+            return ""
+
+        connection, reason = try_connect(self._endpoint, timeout, greet, tls=self._tls)
+        if connection is None and foreign is not None:
+            raise foreign
+        return connection, reason
+
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> NativeSession:
         """As ``CoordinationBackend.open_session``; ``ttl`` from 0.1 s to an hour, else ``ValueError``.
 
@@ -249,7 +267,7 @@ class NativeCoordination:
         opening = Opening(
             self._endpoint, self._run_id, ttl, named=self._named, stranger=self._stranger, token=self._token
         )
-        connection = reach(self._endpoint, timeout, self._who, opening.greet)
+        connection = reach(self._endpoint, timeout, self._who, opening.greet, tls=self._tls)
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)
             session = NativeSession(
@@ -260,7 +278,7 @@ class NativeCoordination:
                 on_lost,
                 self._sessions.discard,
                 self._outage,
-                self.greet_again,
+                self.look,
             )
             undo.callback(self._sessions.discard, session)
             self._sessions.add(session)
@@ -274,11 +292,6 @@ class NativeCoordination:
             session.close()
         if self._server is not None:
             self._server.close()
-
-
-def _greet_again(token: JobToken | None, run_id: str, connection: socket.socket) -> str:
-    hello(connection, token=token, run_id=run_id)
-    return ""
 
 
 def _condition(guard: KeyValue | None) -> tuple[str, int] | None:

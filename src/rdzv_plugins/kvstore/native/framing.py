@@ -8,12 +8,13 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.native.proving import NotProving, Purpose, prove, refuse_if_told
 from rdzv_plugins.kvstore.native.statistics import parse_statistics
-from rdzv_plugins.kvstore.sockets.reach import dial
+from rdzv_plugins.kvstore.sockets.reach import dial, reason_of
 from rdzv_plugins.kvstore.tcpstore.whose import Stranger, is_torch_store, look_if_silent, unknown
 from rdzv_plugins.kvstore.tcpstore.wire import receive
 
@@ -84,21 +85,27 @@ def receive_reply(connection: socket.socket) -> tuple[int, bytes]:
 
 
 def ask_statistics(
-    endpoint: Endpoint, timeout: float, *, stranger: Stranger = unknown, token: JobToken | None = None
+    endpoint: Endpoint,
+    timeout: float,
+    *,
+    stranger: Stranger = unknown,
+    token: JobToken | None = None,
+    tls: NodeCertificates | None = None,
 ) -> dict[str, Any]:
     """Ask for what ``StoreServer.stats()`` says at ``endpoint``. ``timeout`` (seconds) holds for each step.
 
-    ``stranger`` is asked when something listens that does not answer as a native store; ``token`` is the job's.
-    Raises ``EndpointUnreachable``, ``AccessRefused`` among them, also when something else than a native store answers.
+    ``stranger`` is asked when something listens that does not answer as a native store; ``token`` and ``tls`` are the
+    job's. Raises ``EndpointUnreachable``, ``AccessRefused`` among them, also when something else than a native store
+    answers.
     """
     try:
-        connection = dial(endpoint.host, endpoint.port, timeout)
+        connection = dial(endpoint.host, endpoint.port, timeout, tls=tls)
     except socket.gaierror as error:
         raise EndpointUnreachable(
             f"{endpoint} does not resolve: {error.strerror}", remedy="Check the name, or give an IP address."
         ) from None
     except OSError as error:
-        why = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
+        why = "no answer" if isinstance(error, TimeoutError) else reason_of(error)
         raise EndpointUnreachable(
             f"{endpoint} cannot be reached: {why}", remedy="Check address and port, and that the job still runs."
         ) from None

@@ -24,7 +24,7 @@ _VERSION = 1
 _WHAT = b"rdzv-plugins proof of a token"
 _NONCE = _PROOF = 32
 _VERDICT = struct.Struct("<4sI")
-_GO_ON, _NEEDED, _NONE_HERE, _REFUSED, _OTHER_VERSION, _NOT_OPENED = range(6)
+_GO_ON, _NEEDED, _NONE_HERE, _REFUSED, _OTHER_VERSION, _NOT_OPENED, _TLS_NEEDED = range(7)
 _CLIENT, _SERVER = 1, 2
 _SAME_TOKEN = "Give all nodes of a job the same token: RDZV_TOKEN, RDZV_TOKEN_FILE or --rdzv-conf token_file=PATH."
 
@@ -82,8 +82,10 @@ def prove(
 
 
 def refuse_if_told(connection: socket.socket, answer: bytes) -> None:
-    """Raise ``AccessRefused`` if ``answer``, to a greeting without a token, says that one is needed."""
+    """Raise ``AccessRefused`` if ``answer``, to a greeting without a token, says that one is needed, or TLS."""
     if answer[: len(MAGIC)] == MAGIC:
+        if _VERDICT.unpack(answer)[1] == _TLS_NEEDED:
+            raise _without_tls(_where(connection))
         raise AccessRefused(
             f"the store at {_where(connection)} needs the job's token, and this process was given none",
             remedy=_SAME_TOKEN,
@@ -113,6 +115,8 @@ def _go_on(connection: socket.socket, purpose: Purpose, run_id: str, size: int) 
     if verdict == _GO_ON:
         return receive(connection, size)
     where = _where(connection)
+    if verdict == _TLS_NEEDED:
+        raise _without_tls(where)
     if verdict == _REFUSED:
         raise AccessRefused(
             f"the store at {where} does not accept this node's token",
@@ -142,6 +146,13 @@ def _go_on(connection: socket.socket, purpose: Purpose, run_id: str, size: int) 
     raise AccessRefused(
         f"the store at {where} speaks another version of the handshake (verdict {verdict})",
         remedy="Install the same version of rdzv-plugins on every node.",
+    )
+
+
+def _without_tls(where: str) -> AccessRefused:
+    return AccessRefused(
+        f"the store at {where} speaks TLS, and this process was given no certificates",
+        remedy="Give all nodes of a job, and the commands that ask it, --rdzv-conf cacert=FILE,cert=FILE,key=FILE.",
     )
 
 

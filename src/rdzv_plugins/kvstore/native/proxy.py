@@ -18,13 +18,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AddressInUse
 from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion, hello
 from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.kvstore.native.proving import Purpose
-from rdzv_plugins.kvstore.native.server import Admit, native_part, version
+from rdzv_plugins.kvstore.native.renewing import Renewing
+from rdzv_plugins.kvstore.native.server import Admit, native_part, not_fitting, version
 from rdzv_plugins.kvstore.native.statistics import parse_statistics
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.listening import Ports, bind_exactly
@@ -49,6 +51,8 @@ class StoreProxy:
     (seconds) is for the first connection; it ends at once when ``interruption`` comes. ``leaf=False``: other proxies
     may connect to it as to a root. ``token`` is what root and proxy prove to each other that they know, for run
     ``run_id``; ``listen(admit="token")`` then asks the same of proxies, and workers are let in by ``"user"``.
+    With ``tls`` the connection to the root is under TLS, and so is what ``listen(under_tls=True)`` takes; what is wrong
+    with a certificate is said when the root is lost.
 
     Thread-safe; blocking calls release the GIL, and the proxy's thread never runs Python. Raises
     ``EndpointUnreachable`` where the root cannot be reached, ``AccessRefused`` where
@@ -68,9 +72,12 @@ class StoreProxy:
         interruption: Interruption | None = None,
         token: JobToken | None = None,
         run_id: str = "",
+        tls: NodeCertificates | None = None,
     ) -> None:
-        native = native_part(proves=token is not None)
-        greet = functools.partial(_greet, token, run_id)
+        native = native_part(proves=token is not None, secures=tls is not None)
+        texts = tls.fitting_texts() if tls is not None else None
+        # under TLS the native part says the first word, too: what was begun in Python could not be handed over
+        greet = functools.partial(_greet, token, run_id) if tls is None else None
         connection = reach(root, timeout, "the store's root", greet, interruption=interruption)
         connection.settimeout(None)
         reading, writing = os.pipe()
@@ -86,14 +93,20 @@ class StoreProxy:
                 tokens=token.accepted(run_id) if token is not None else (),
                 keys=token.keys if token is not None else (),
                 run=run_id,
+                tls=texts,
+                host=root.host,
             )
+        except ValueError as error:
+            os.close(reading)
+            raise not_fitting(error) from None
         except BaseException:
             os.close(reading)
             raise
         self._root = root
         self._lost = ""
         self._paths: list[str] = []
-        self._stop = weakref.finalize(self, _close, self._native, self._paths, os.getpid())
+        renewing = Renewing(tls, self._native.renew) if tls is not None else None
+        self._stop = weakref.finalize(self, _close, self._native, self._paths, os.getpid(), renewing)
         # a thread of Python's own, so that the proxy's need not run Python; it ends when the proxy does
         told = weakref.WeakMethod(self._told)
         threading.Thread(target=_log, args=(reading, told, on_lost), name="rdzv-proxy-log", daemon=True).start()
@@ -103,12 +116,19 @@ class StoreProxy:
         """Why the root is lost; empty while it is not."""
         return self._lost
 
-    def listen(self, host: str = "127.0.0.1", ports: Ports = PortRange(0, 0), *, admit: Admit = "anyone") -> int:
+    def listen(
+        self,
+        host: str = "127.0.0.1",
+        ports: Ports = PortRange(0, 0),
+        *,
+        admit: Admit = "anyone",
+        under_tls: bool = False,
+    ) -> int:
         """Listen on ``host``, on the first free of ``ports``; returns that port. ``admit``: for whom.
 
-        Raises ``AddressInUse``.
+        ``under_tls``: for proxies of other machines, where this one was given certificates. Raises ``AddressInUse``.
         """
-        return int(self._native.listen(bind_exactly(host, ports, "the store proxy").detach(), admit))
+        return int(self._native.listen(bind_exactly(host, ports, "the store proxy").detach(), admit, under_tls))
 
     def listen_unix(self, path: str, *, admit: Admit = "anyone") -> None:
         """Listen on a Unix socket, for processes of this user (and root, but with ``admit="user"``) alone.
@@ -166,7 +186,9 @@ def _greet(token: JobToken | None, run_id: str, connection: socket.socket) -> st
     return ""
 
 
-def _close(native: Any, paths: list[str], process: int) -> None:
+def _close(native: Any, paths: list[str], process: int, renewing: Renewing | None) -> None:
+    if renewing is not None:
+        renewing.close()
     native.stop()
     for path in paths if os.getpid() == process else ():  # a forked child has no proxy
         with contextlib.suppress(OSError):

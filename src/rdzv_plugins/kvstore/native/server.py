@@ -7,6 +7,7 @@ was not built, ``StoreServer`` raises ``MissingDependency`` with the remedy.
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import os
 import socket
@@ -16,10 +17,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from rdzv_plugins.errors import MissingDependency, RdzvError
+from rdzv_plugins.certificates import NodeCertificates
+from rdzv_plugins.errors import MissingDependency, RdzvError, UsageError
 from rdzv_plugins.installed import version_of
 from rdzv_plugins.job_token import AcceptedToken
 from rdzv_plugins.kvstore.native.limits import StoreLimits
+from rdzv_plugins.kvstore.native.renewing import Renewing
 from rdzv_plugins.kvstore.native.statistics import parse_statistics
 from rdzv_plugins.kvstore.sockets.listening import bind_exactly
 from rdzv_plugins.options import PortRange
@@ -120,13 +123,15 @@ class StoreServer:
     0: half of the processors, at most 8; more than 64 are refused. ``name`` is that of the first keyspace.
     ``run`` is the only run that sessions may be opened for, by its id; ``""``: any, kept apart. ``purpose`` is what
     metrics call it. With ``tokens`` nothing is served on a connection before one of them was proved;
-    ``admit="user"`` is for stores of one machine.
+    ``admit="user"`` is for stores of one machine. With ``tls`` nothing else than TLS 1.3 is spoken; its files are read
+    again when they change.
 
     Thread-safe; blocking calls release the GIL, and no loop thread runs Python. Clients that were closed for
     going beyond ``limits`` are logged as warnings, at most ten a second. A forked child has no server: the
     threads stay in the parent.
 
-    Raises ``AddressInUse``, or ``MissingDependency`` where the native part is not built.
+    Raises ``AddressInUse``, ``UsageError`` for certificates that do not fit, or ``MissingDependency`` where the native
+    part is not built, or OpenSSL is missing.
     """
 
     def __init__(
@@ -142,11 +147,14 @@ class StoreServer:
         purpose: str = "",
         tokens: Sequence[AcceptedToken] = (),
         admit: Admit = "anyone",
+        tls: NodeCertificates | None = None,
     ) -> None:
         self._admit: Admit = "token" if tokens else admit
+        self._under_tls = tls is not None
         if not 0 <= threads <= MOST_THREADS:
             raise ValueError(f"StoreServer: threads={threads} is not from 0 to {MOST_THREADS}")
-        native = native_part(proves=bool(tokens))
+        native = native_part(proves=bool(tokens), secures=tls is not None)
+        texts = tls.fitting_texts() if tls is not None else None
         listener = _listen(host, port, listen_fd, name)
         reading, writing = os.pipe()
         try:
@@ -157,14 +165,20 @@ class StoreServer:
                 limits=limits or StoreLimits(),
                 run=run,
                 tokens=tokens,
+                tls=texts,
             )
+        except ValueError as error:
+            os.close(reading)
+            listener.close()
+            raise not_fitting(error) from None
         except BaseException:
             os.close(reading)
             listener.close()
             raise
         # a thread of Python's own, so that loop threads need not run Python; it ends when the server does
         threading.Thread(target=_log, args=(reading,), name="rdzv-store-log", daemon=True).start()
-        self._stop = weakref.finalize(self, self._native.stop)
+        self._renewing = Renewing(tls, self._native.renew) if tls is not None else None
+        self._stop = weakref.finalize(self, _stop, self._native, self._renewing)
         self._host = host
         self._first = self._open(name, listener)
         self.purpose = purpose or name
@@ -199,6 +213,11 @@ class StoreServer:
         """Let in who proves one of these, from now on; whoever is connected stays. For a server that was given some."""
         self._native.accept_tokens(tokens)
 
+    def read_certificates(self) -> None:
+        """Read the files of ``tls`` again, whether they look changed or not; whoever is connected stays."""
+        if self._renewing is not None:
+            self._renewing.look(anyway=True)
+
     def stats(self) -> dict[str, Any]:
         """What the server does and has done; docs/reference/store-statistics.md names every figure.
 
@@ -222,7 +241,7 @@ class StoreServer:
         self.close()
 
     def _open(self, name: str, listener: socket.socket) -> Keyspace:
-        id_, port = self._native.open_keyspace(name, listener.detach(), self._admit)
+        id_, port = self._native.open_keyspace(name, listener.detach(), self._admit, self._under_tls)
         return Keyspace(self._native, name, id_, port)
 
 
@@ -256,8 +275,19 @@ def _tell(keyspace: Keyspace, number: int, on_pause: Callable[[int], None]) -> N
         logger.exception("keyspace %r stays paused: what was to be done about it has failed", keyspace.name)
 
 
-def native_part(*, proves: bool = False) -> Any:
-    """The extension module; ``proves``: with what handshakes by a token need.
+def _stop(native: Any, renewing: Renewing | None) -> None:
+    if renewing is not None:
+        renewing.close()
+    native.stop()
+
+
+def not_fitting(error: ValueError) -> UsageError:
+    """What the native part says of certificates, as an error of the user's."""
+    return UsageError(f"--rdzv-conf: {error}", remedy="The files have to be PEM, and key that of cert.")
+
+
+def native_part(*, proves: bool = False, secures: bool = False) -> Any:
+    """The extension module; ``proves``: with what handshakes by a token need; ``secures``: with TLS.
 
     Raises ``MissingDependency`` with the reason why it is not there.
     """
@@ -270,24 +300,25 @@ def native_part(*, proves: bool = False) -> Any:
             "like), then RDZV_REQUIRE_NATIVE=1 pip install --force-reinstall --no-deps --no-cache-dir "
             "--no-binary rdzv-plugins rdzv-plugins. What can be used without it: rdzv backends.",
         ) from error
-    if proves:
-        try:
-            _native.load_crypto(_linked_with_crypto())
-        except RuntimeError as error:
-            raise MissingDependency(
-                f"a token cannot be used: {error}",
-                remedy="Install OpenSSL 3 (apt-get install libssl3, or the like): Python's hashlib uses it, too.",
-            ) from None
+    try:
+        if proves:
+            _native.load_crypto(_linked_with_openssl("_hashlib"))
+        if secures:
+            _native.load_tls(_linked_with_openssl("_ssl"))
+    except RuntimeError as error:
+        raise MissingDependency(
+            f"{'TLS' if secures else 'a token'} cannot be used: {error}",
+            remedy="Install OpenSSL 3 (apt-get install libssl3, or the like): Python's hashlib and ssl use it, too.",
+        ) from None
     return _native
 
 
-def _linked_with_crypto() -> str:
+def _linked_with_openssl(module: str) -> str:
     """The file of the module by which this Python reaches OpenSSL; empty where that is a part of Python itself."""
     try:
-        import _hashlib
+        return getattr(importlib.import_module(module), "__file__", None) or ""
     except ImportError:
         return ""
-    return getattr(_hashlib, "__file__", "")
 
 
 def _listen(host: str, port: int, listen_fd: int | None, name: str) -> socket.socket:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.sockets.interruption import Interrupted, Interruption
@@ -45,11 +46,12 @@ def reach(
     greet: Greeting | None = None,
     *,
     interruption: Interruption | None = None,
+    tls: NodeCertificates | None = None,
 ) -> socket.socket:
     """Connect to ``endpoint`` and greet, again and again for up to ``timeout`` seconds. Returns the connection.
 
-    ``who`` says in messages who should be listening. Raises ``EndpointUnreachable``, at once when ``interruption``
-    comes.
+    ``who`` says in messages who should be listening; with ``tls`` all is said under it. Raises ``EndpointUnreachable``,
+    at once when ``interruption`` comes.
     """
     interruption = interruption or Interruption()
     start = time.monotonic()
@@ -58,7 +60,7 @@ def reach(
     delay = 0.05
     while True:
         limit = min(_ATTEMPT_S, max(0.1, deadline - time.monotonic()))
-        connection, reason = try_connect(endpoint, limit, greet, interruption=interruption)
+        connection, reason = try_connect(endpoint, limit, greet, interruption=interruption, tls=tls)
         if connection is not None:
             return connection
         if interruption.reason:
@@ -100,11 +102,17 @@ def resolve(host: str, port: int) -> Sequence[Address]:
 
 
 def try_connect(
-    endpoint: Endpoint, timeout: float, greet: Greeting | None, *, interruption: Interruption | None = None
+    endpoint: Endpoint,
+    timeout: float,
+    greet: Greeting | None,
+    *,
+    interruption: Interruption | None = None,
+    tls: NodeCertificates | None = None,
 ) -> tuple[socket.socket | None, str]:
     """(connection, "") on success, else (None, why not): at once, and with its reason, when ``interruption`` comes.
 
-    The look-up of a name takes as long as this machine's resolver lets it.
+    The look-up of a name takes as long as this machine's resolver lets it. With ``tls`` all is said under it; raises
+    ``AccessRefused`` for certificates that are not accepted, and where there is no TLS.
     """
     interruption = interruption or Interruption()
     try:
@@ -119,7 +127,11 @@ def try_connect(
                 connection.settimeout(timeout)
                 with interruption.over(connection):
                     connection.connect(address)
-                    reason = greet(connection) if greet else ""
+                    reason = greet(connection) if greet and tls is None else ""
+                if tls is not None:
+                    connection = unless_kept.enter_context(_secured(connection, tls, endpoint, interruption))
+                    with interruption.over(connection):
+                        reason = greet(connection) if greet else ""
                 if not reason:
                     unless_kept.pop_all()
                     return connection, ""
@@ -130,23 +142,39 @@ def try_connect(
             except TimeoutError:
                 reason = "no answer (machine down, or a firewall drops the packets)"
             except OSError as error:
-                reason = (error.strerror or str(error)).lower()
+                reason = reason_of(error)
     return None, reason
 
 
-def dial(host: str, port: int, timeout: float) -> socket.socket:
-    """A connection to the first address of ``host`` that takes it within ``timeout`` seconds. Raises ``OSError``."""
+def reason_of(error: OSError) -> str:
+    """The system's words for an error; those of this program, if it is one of its own."""
+    return error.strerror.lower() if error.strerror else str(error)
+
+
+def dial(host: str, port: int, timeout: float, *, tls: NodeCertificates | None = None) -> socket.socket:
+    """A connection to the first address of ``host`` that takes it within ``timeout`` seconds. Raises ``OSError``.
+
+    With ``tls`` under that; raises ``AccessRefused``, too, as ``try_connect``.
+    """
     failure: OSError = OSError(f"{host} has no address")
     for family, kind, protocol, _, address in resolve(host, port):
         connection = socket.socket(family, kind, protocol)
         connection.settimeout(timeout)
         try:
             connection.connect(address)
-            return connection
+            return connection if tls is None else _secured(connection, tls, Endpoint(host, port), Interruption())
         except OSError as error:
             connection.close()
             failure = error
     raise failure
+
+
+def _secured(
+    connection: socket.socket, tls: NodeCertificates, endpoint: Endpoint, interruption: Interruption
+) -> socket.socket:
+    from rdzv_plugins.kvstore.sockets.secured import secure  # slow, and only where there is TLS
+
+    return secure(connection, tls, endpoint, interruption)
 
 
 def remedy_of(reason: str) -> str:

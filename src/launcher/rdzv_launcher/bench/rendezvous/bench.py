@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import tempfile
 from argparse import Namespace
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from rdzv_launcher.bench.rendezvous.run import AlsoMeasured, layout, run_once, s
 from rdzv_launcher.bench.rendezvous.settings import NATIVE, RendezvousSettings
 from rdzv_launcher.bench.rendezvous.targets import (
     RendezvousTarget,
+    closed,
     details,
     references,
     require_server,
@@ -55,7 +57,13 @@ def run(asked: RendezvousSettings, args: Namespace) -> int:
             each.harness = each.harness.afresh(guard.below)
         everyone = [target(each, not given.isdisjoint((each.name, *each.entry.backend.aliases))) for each in found]
         require_server(settings.server, everyone)
-        targets = [*everyone, *beside]
+        ways = [
+            closed(each, way, Path(running.enter_context(tempfile.TemporaryDirectory())))
+            for each in everyone
+            if each.native
+            for way in settings.closed
+        ]
+        targets = [*everyone, *ways, *beside]
         output = running.enter_context(Output("rendezvous", options, as_json=args.json, out=args.out, plugins=plugins))
         given_up = backends.start(found, running, asked_for=args.backends is not None)
         for one in targets:

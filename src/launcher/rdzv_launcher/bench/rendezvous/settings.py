@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from rdzv_launcher.bench.backends import REFERENCES, reference_names
 from rdzv_launcher.bench.method.settings import setting
+from rdzv_launcher.bench.processes.closed import WAYS
 from rdzv_launcher.bench.processes.hosts import KINDS, may_have_namespaces
 from rdzv_plugins.errors import UsageError
 
@@ -64,6 +65,13 @@ class RendezvousSettings:
         help="of %(native)s: part of the first node's process (agent, the "
         "default), or of another one (process), as with rdzv serve",
     )
+    closed: tuple[str, ...] = setting(
+        (),
+        metavar="A,B",
+        choices=WAYS,
+        help="%(native)s once more, as jobs that are closed to strangers: token, tls, token+tls (default: not; needs "
+        "hosts on loopback, and for tls the command openssl)",
+    )
     etcd_data: str = setting(
         "",
         metavar="DIR",
@@ -107,7 +115,11 @@ class RendezvousSettings:
         data = os.path.abspath(self.etcd_data or tempfile.gettempdir())
         if not (os.path.isdir(data) and os.access(data, os.W_OK)):
             raise UsageError(f"--etcd-data={self.etcd_data}: not a directory that can be written to")
-        hosts = self.hosts or ("auto" if self.simulate else "loopback")
+        hosts = self.hosts or ("auto" if self.simulate and not self.closed else "loopback")
+        if self.closed and hosts != "loopback":
+            raise UsageError("--closed is for hosts on loopback", remedy="Leave --hosts out.")
+        if self.closed and (self.simulate == NATIVE or self.server == "process"):
+            raise UsageError("--closed is for nodes and servers that are those of jobs", remedy="Leave --simulate out.")
         return replace(
             self,
             processes=self.processes or len(os.sched_getaffinity(0)),

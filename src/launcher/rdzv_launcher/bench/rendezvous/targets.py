@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rdzv_launcher.bench.backends import REFERENCES, TORCH_STATIC, Candidate, at_native_store, reference_names
+from rdzv_launcher.bench.processes.closed import TOKEN, conf_of
 from rdzv_plugins.assemble.create import NoOptions
 from rdzv_plugins.endpoints import parse_endpoint
 from rdzv_plugins.errors import RdzvError, UsageError
@@ -120,6 +123,14 @@ def target(candidate: Candidate, given: bool) -> RendezvousTarget:
         probe=(traits.probe or candidate.harness.probe) if candidate.harness.dialled else "",
         imports=traits.imports,
     )
+
+
+def closed(target: RendezvousTarget, way: str, directory: Path) -> RendezvousTarget:
+    """The same, of jobs that are closed to strangers by what is made in ``directory``; its service is not asked."""
+    harness = copy.copy(target.harness)
+    harness.conf = MappingProxyType({**harness.conf, **conf_of(way, directory)})
+    imports = target.imports if way == TOKEN else (*target.imports, "rdzv_plugins.kvstore.sockets.secured")
+    return dataclasses.replace(target, name=f"{target.name}, {way}", harness=harness, probe="", imports=imports)
 
 
 def _keys(candidate: Candidate) -> set[str]:

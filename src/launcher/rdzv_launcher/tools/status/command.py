@@ -76,7 +76,7 @@ def _of_native_store(endpoint: Endpoint, args: argparse.Namespace, whose: Whose)
 
     stats = statistics_of(endpoint, args.timeout, whose)
     try:
-        add_rounds(endpoint, stats.get("runs", ()), args.timeout, whose.token)
+        add_rounds(endpoint, stats.get("runs", ()), args.timeout, whose.token, whose.tls)
         return json.dumps(stats, indent=2) if args.json else as_text(endpoint, printable_data(stats))
     except KeyError as error:
         raise not_statistics(endpoint, f"there is no {error}") from None

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rdzv_launcher.tools.status.figures import many
+from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.job_token import JobToken
@@ -23,7 +24,11 @@ NODES_SHOWN = 16
 
 
 def add_rounds(
-    endpoint: Endpoint, runs: Iterable[dict[str, Any]], timeout: float, token: JobToken | None = None
+    endpoint: Endpoint,
+    runs: Iterable[dict[str, Any]],
+    timeout: float,
+    token: JobToken | None = None,
+    tls: NodeCertificates | None = None,
 ) -> None:
     """Put what is known of its round into each of the ``runs`` of a server's statistics, as ``round``.
 
@@ -32,7 +37,7 @@ def add_rounds(
 
     def add(run: dict[str, Any]) -> None:
         try:
-            run["round"] = _read(endpoint, str(run["name"]), timeout, token)
+            run["round"] = _read(endpoint, str(run["name"]), timeout, token, tls)
         except (RdzvError, TimeoutError, ValueError) as error:
             run["round"] = {"problem": str(error)}
 
@@ -93,24 +98,30 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(found[:NODES_SHOWN]) + more
 
 
-def _read(endpoint: Endpoint, run: str, timeout: float, token: JobToken | None) -> dict[str, Any]:
+def _read(
+    endpoint: Endpoint, run: str, timeout: float, token: JobToken | None, tls: NodeCertificates | None
+) -> dict[str, Any]:
     """The round of a run at a native store. Raises ``RdzvError``, ``TimeoutError`` or ``ValueError``."""
     from rdzv_plugins.elastic.observing import observe
     from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 
-    service = NativeCoordination(endpoint, run, name="status", who="the store", token=token)
-    return round_data(observe(service, timeout), timeout, token)
+    service = NativeCoordination(endpoint, run, name="status", who="the store", token=token, tls=tls)
+    return round_data(observe(service, timeout), timeout, token, tls)
 
 
-def round_data(found: RunStatus, timeout: float, token: JobToken | None = None) -> dict[str, Any]:
+def round_data(
+    found: RunStatus, timeout: float, token: JobToken | None = None, tls: NodeCertificates | None = None
+) -> dict[str, Any]:
     """A round as JSON has it, with what the workers' store says within ``timeout`` seconds for each step."""
     data = asdict(found)
     store, here, kind = (data.pop(name) for name in ("store", "store_is_here", "store_kind"))
-    data["store"] = _store(parse_endpoint(store, None), kind, here, timeout, token) if store else None
+    data["store"] = _store(parse_endpoint(store, None), kind, here, timeout, token, tls) if store else None
     return data | {"problem": ""}
 
 
-def _store(endpoint: Endpoint, kind: str, own: bool, timeout: float, token: JobToken | None) -> dict[str, Any]:
+def _store(
+    endpoint: Endpoint, kind: str, own: bool, timeout: float, token: JobToken | None, tls: NodeCertificates | None
+) -> dict[str, Any]:
     from rdzv_plugins.kvstore.native.framing import ask_statistics
 
     found: dict[str, Any] = {"endpoint": str(endpoint), "statistics": None, "problem": ""}
@@ -120,7 +131,7 @@ def _store(endpoint: Endpoint, kind: str, own: bool, timeout: float, token: JobT
         found["problem"] = "that is an address of the job's machine alone: ask there"
     else:
         try:
-            found["statistics"] = ask_statistics(endpoint, timeout, token=token)
+            found["statistics"] = ask_statistics(endpoint, timeout, token=token, tls=tls)
         except RdzvError as error:
             found["problem"] = str(error)
     return found

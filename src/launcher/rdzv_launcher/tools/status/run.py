@@ -7,7 +7,9 @@ from typing import Any
 
 from rdzv_launcher.tools.status.figures import many
 from rdzv_launcher.tools.status.rounds import round_data, round_text
+from rdzv_plugins.assemble.create import with_options
 from rdzv_plugins.assemble.looking import look
+from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
@@ -16,11 +18,13 @@ from rdzv_plugins.job_token import token_of
 
 def run_data(entry: Entry, request: Request, timeout: float) -> dict[str, Any]:
     """The run, as JSON has it. Raises ``RdzvError``."""
+    found = look(entry, request, timeout)
+    asked = with_options(entry, request)  # of another service cacert, cert and key are that one's
     return {
         "run": request.run_id if request.is_named else "",
         "backend": entry.backend.name,
         "endpoint": request.endpoint,
-        "round": round_data(look(entry, request, timeout), timeout, token_of(request)),
+        "round": round_data(found, timeout, token_of(asked), certificates_of(asked)),
     }
 
 

@@ -1,0 +1,209 @@
+"""Certificates from files: of who trusts whom by TLS, between nodes and with services; and read again when they change.
+
+Files are PEM. What is wrong with one is said before anything starts, by ``UsageError``. Any thread may call what is
+here.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.options import option
+from rdzv_plugins.secret_files import warn_if_others_can_read
+
+if TYPE_CHECKING:
+    import ssl  # slow: for those who have TLS
+
+OPTIONS = ("cacert", "cert", "key")
+
+
+@dataclass(frozen=True)
+class NodeTlsOptions:
+    """Keys of --rdzv-conf for TLS between the nodes of a job, which all serve others sooner or later."""
+
+    cacert: str | None = option(
+        None,
+        help="File with the certificates of the authorities by which nodes know each other; means TLS between nodes. "
+        "Unset: the system's, and whoever connects is not asked for a certificate.",
+    )
+    cert: str | None = option(
+        None, help="File with this node's certificate, for its names and addresses; means TLS, and needs key."
+    )
+    key: str | None = option(None, help="File with the private key of cert.")
+
+
+class CertificateTexts(NamedTuple):
+    """What the files of a node hold, as the native part takes it; empty where there is none."""
+
+    cacert: bytes
+    cert: bytes
+    key: bytes
+
+
+@dataclass(frozen=True)
+class NodeCertificates:
+    """The files by which a node shows who it is, and knows the others."""
+
+    cacert: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    checks_host: bool = True
+    """Whether a server's certificate has to be for the host that was dialled; not needed within one process."""
+
+    @classmethod
+    def given(cls, option_of: Callable[[str], str | None]) -> NodeCertificates | None:
+        """Those of which ``option_of`` knows a file, by the option's name; None if there is none. Reads no file."""
+        cacert, cert, key = map(option_of, OPTIONS)
+        return None if cacert is None and cert is None and key is None else cls(cacert, cert, key)
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether servers let in nobody without a certificate."""
+        return self.cacert is not None
+
+    def check(self) -> None:
+        """Raise ``UsageError`` for files that are missing, cannot be read or hold something else."""
+        if self.cert is None or self.key is None:
+            given, missing = ("key", "cert") if self.cert is None and self.key is not None else ("cert", "key")
+            if self.cert is None and self.key is None:
+                given, missing = "cacert", "cert and key"
+            raise UsageError(
+                f"--rdzv-conf: {given} is given, and {missing} is not",
+                remedy="With TLS every node needs its certificate and the key of it: it may have to serve the others.",
+            )
+        self.texts()
+        self.context()
+
+    def check_client(self) -> None:
+        """The same for a process that never serves: it may do without a certificate of its own."""
+        if (self.cert is None) != (self.key is None):
+            raise half_of_a_pair()
+        self.context()
+
+    def texts(self) -> CertificateTexts:
+        """What the files hold now. Raises ``UsageError``."""
+        return CertificateTexts(*(b"" if path is None else read_file(path, name) for name, path in self._paths()))
+
+    def fitting_texts(self) -> CertificateTexts:
+        """The same; while the files are being replaced, what they held when they last fitted each other."""
+        self.context()
+        with _contexts_lock:
+            _, fitted = _contexts[self]
+            kept = _texts.get(self)
+        if kept is not None and self.stamp() != fitted:
+            return kept
+        fresh = self.texts()
+        if self.stamp() == fitted:
+            with _contexts_lock:
+                _texts[self] = fresh
+        return fresh
+
+    def context(self) -> ssl.SSLContext:
+        """For connections to others, as the files are now; as they were, while they are being replaced.
+
+        Raises ``UsageError`` if they were never right.
+        """
+        import ssl
+
+        stamp = self.stamp()
+        with _contexts_lock:
+            kept, seen = _contexts.get(self, (None, ()))
+            if kept is not None and stamp == seen:
+                return kept
+            try:
+                fresh = load_context(self.cacert, self.cert, self.key)
+            except UsageError:
+                if kept is None:
+                    raise
+                return kept
+            fresh.minimum_version = ssl.TLSVersion.TLSv1_3
+            fresh.check_hostname = self.checks_host
+            _contexts[self] = fresh, stamp
+            return fresh
+
+    def stamp(self) -> tuple[object, ...]:
+        """Another one when a file has changed."""
+        return tuple(None if path is None else _stamp(path) for _, path in self._paths())
+
+    def within_one_process(self) -> NodeCertificates:
+        """The same for a server that this process has itself, whatever it is dialled by."""
+        return NodeCertificates(self.cacert, self.cert, self.key, checks_host=False)
+
+    def _paths(self) -> tuple[tuple[str, str | None], ...]:
+        return tuple((name, getattr(self, name)) for name in OPTIONS)
+
+
+_contexts: dict[NodeCertificates, tuple[ssl.SSLContext, tuple[object, ...]]] = {}
+"""Those that were made last, with the stamp of their files: to make one takes longer than a connection does."""
+_texts: dict[NodeCertificates, CertificateTexts] = {}
+"""What files held when they last fitted each other."""
+_contexts_lock = threading.Lock()
+
+
+def certificates_of(request: Request) -> NodeCertificates | None:
+    """The certificates of a node of ``request``; None if its nodes have no TLS between them. Reads no file."""
+    if request.options is None:
+        return NodeCertificates.given(request.conf.get)
+    if isinstance(request.options, NodeTlsOptions):
+        return NodeCertificates.given(functools.partial(getattr, request.options))
+    return None  # those of a service, or none
+
+
+def half_of_a_pair() -> UsageError:
+    """The error for a certificate without its key, or the other way round."""
+    return UsageError("--rdzv-conf: of cert and key only one is given", remedy="A client certificate needs both files.")
+
+
+def load_context(cacert: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
+    """For connections to servers, by these files. Raises ``UsageError`` for files that hold something else."""
+    import ssl
+
+    for name, path in zip(OPTIONS, (cacert, cert, key), strict=True):
+        if path is not None:
+            read_file(path, name)
+    try:
+        context = ssl.create_default_context(cafile=cacert)
+    except ssl.SSLError:
+        raise UsageError(
+            f"--rdzv-conf: cacert={cacert} holds no certificate",
+            remedy="It has to be PEM: text with BEGIN CERTIFICATE in it.",
+        ) from None
+    if cert is not None:
+        try:
+            context.load_cert_chain(cert, key, password="")  # else it would ask for one at the terminal
+        except ssl.SSLError as error:
+            raise UsageError(
+                f"--rdzv-conf: cert={cert} and key={key} are not a certificate and its key: "
+                f"{(error.reason or str(error)).replace('_', ' ').lower()}",
+                remedy="Both have to be PEM, and the key without a password.",
+            ) from None
+    return context
+
+
+def read_file(path: str, name: str) -> bytes:
+    """What the file holds that option ``name`` has given. Raises ``UsageError``."""
+    if name in ("key", "credentials"):
+        warn_if_others_can_read(path, name)
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"--rdzv-conf: {name}={path} cannot be read: {(error.strerror or str(error)).lower()}",
+            remedy="Give the path of a file that exists on this node and that this user may read.",
+        ) from None
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(path)
+    except OSError:  # it is being replaced
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

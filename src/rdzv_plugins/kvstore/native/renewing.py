@@ -1,0 +1,57 @@
+"""Certificates of a running server or proxy: given to it again when their files have changed.
+
+Whoever is connected stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from rdzv_plugins.certificates import CertificateTexts, NodeCertificates
+from rdzv_plugins.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+"""Seconds between two looks at the files."""
+
+
+class Renewing:
+    """A thread from construction until ``close``, which looks at the files. Thread-safe."""
+
+    def __init__(self, certificates: NodeCertificates, renew: Callable[[CertificateTexts], object]) -> None:
+        """``renew`` is called on that thread with what the files hold; raises ``ValueError`` for what does not fit."""
+        self._certificates, self._renew = certificates, renew
+        self._seen = certificates.stamp()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        threading.Thread(target=self._run, name="rdzv-certificates", daemon=True).start()
+
+    def look(self, *, anyway: bool = False) -> None:
+        """Read the files now, if they have changed or ``anyway``.
+
+        What is wrong with them is logged, and the old certificates stay.
+        """
+        with self._lock:
+            seen = self._certificates.stamp()
+            if seen == self._seen and not anyway:
+                return
+            self._seen = seen
+            try:
+                self._renew(self._certificates.texts())
+            except UsageError as error:
+                logger.warning("%s; the certificates stay as they were", error)
+            except ValueError as error:
+                logger.warning("--rdzv-conf: %s; the certificates stay as they were", error)
+            else:
+                logger.warning("%s was read again: new connections have that certificate", self._certificates.cert)
+
+    def close(self) -> None:
+        """Look no longer. May be repeated; waits for nothing."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(_LOOK_S):
+            self.look()

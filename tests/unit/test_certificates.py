@@ -1,0 +1,120 @@
+"""Certificates of nodes before anything starts: what is missing, what is none, and what they ask of the options."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from kits.wire.tls_kit import Issued
+
+from rdzv_plugins.assemble.create import with_options
+from rdzv_plugins.certificates import NodeCertificates, certificates_of
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.host import PluginHost
+from rdzv_plugins.interfaces import Request
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Issued:
+    return Issued(tmp_path_factory.mktemp("ours"))
+
+
+def request_with(conf: Mapping[str, str], *, backend: str = "parallel", nodes: int = 2) -> Request:
+    return Request(
+        backend=backend,
+        run_id="run",
+        endpoint="127.0.0.1:1",
+        min_nodes=nodes,
+        max_nodes=nodes,
+        nproc_per_node=1,
+        conf=MappingProxyType(dict(conf)),
+        given=frozenset({"run_id"}),
+    )
+
+
+def conf_of(ours: Issued) -> dict[str, str]:
+    return {"cacert": str(ours.cacert), "cert": str(ours.cert), "key": str(ours.key)}
+
+
+def checked(conf: Mapping[str, str], **of: object) -> Request:
+    request = request_with(conf, **of)  # type: ignore[arg-type]
+    return with_options(PluginHost.load().catalog.find(request.backend), request)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "words"),
+    [
+        ({"cert"}, "key is given, and cert is not"),
+        ({"key"}, "cert is given, and key is not"),
+        ({"cert", "key"}, "cacert is given, and cert and key is not"),
+    ],
+)
+def test_a_node_needs_a_certificate_and_its_key(ours: Issued, left_out: set[str], words: str) -> None:
+    conf = {name: path for name, path in conf_of(ours).items() if name not in left_out}
+    with pytest.raises(UsageError, match=words) as error:
+        checked(conf)
+    assert "every node needs its certificate" in str(error.value.remedy)
+
+
+@pytest.mark.parametrize("name", ["cacert", "cert", "key"])
+def test_files_that_cannot_be_read_or_hold_something_else(ours: Issued, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name}={tmp_path}/none cannot be read: no such file"):
+        checked(conf_of(ours) | {name: f"{tmp_path}/none"})
+    (tmp_path / "text").write_text("no certificate")
+    with pytest.raises(UsageError, match=r"holds no certificate|are not a certificate and its key"):
+        checked(conf_of(ours) | {name: f"{tmp_path}/text"})
+    other = Issued(tmp_path / "other")
+    with pytest.raises(UsageError, match="are not a certificate and its key: key values mismatch"):
+        checked(conf_of(ours) | {"key": str(other.key)})
+
+
+def test_a_key_that_others_may_read(ours: Issued, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    key = tmp_path / "key.pem"
+    key.write_bytes(ours.key.read_bytes())
+    key.chmod(0o644)
+    checked(conf_of(ours) | {"key": str(key)})
+    assert f"key={key} can be read by every user of this machine (mode 0644)" in caplog.text
+
+
+def test_with_tls_workers_have_proxies(ours: Issued) -> None:
+    assert checked(conf_of(ours)).options.store == "tiered"
+    assert checked({}).options.store == "parallel"
+    for store in ("parallel", "torch"):
+        with pytest.raises(UsageError, match=f"store={store} contradicts TLS"):
+            checked(conf_of(ours) | {"store": store})
+    assert checked(conf_of(ours) | {"store": "parallel"}, nodes=1).options.store == "parallel"
+    with pytest.raises(UsageError, match="worker_transport=direct contradicts TLS"):
+        checked(conf_of(ours) | {"worker_transport": "direct"})
+
+
+def test_of_etcd_they_are_for_etcd_alone(ours: Issued) -> None:
+    assert certificates_of(checked(conf_of(ours))) == ours.files
+    assert certificates_of(request_with(conf_of(ours))) == ours.files
+    assert certificates_of(checked({})) is None
+    assert certificates_of(checked(conf_of(ours), backend="etcd")) is None
+
+
+def test_the_context_is_that_of_the_files_now(ours: Issued, tmp_path: Path) -> None:
+    mine = Issued(tmp_path / "mine")
+    files: NodeCertificates = mine.files
+    first = files.context()
+    assert files.context() is first
+    assert first.minimum_version is ssl.TLSVersion.TLSv1_3
+    assert first.check_hostname
+    assert not files.within_one_process().context().check_hostname
+    mine.issue()
+    second = files.context()
+    assert second is not first
+    fitted = files.fitting_texts()
+    assert fitted == files.texts()
+    mine.cert.write_text("it is being written")
+    assert files.context() is second
+    assert files.fitting_texts() == fitted != files.texts()
+    assert mine.files.context() is second  # one for the whole process
+    never = Issued(tmp_path / "never")
+    never.cert.write_text("nothing")
+    with pytest.raises(UsageError):
+        never.files.context()

@@ -1,0 +1,403 @@
+"""TLS under all that crosses machines, over real sockets: who may speak, who hears what, whom a stranger holds up."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from kits.wire import proof_kit as proofs
+from kits.wire import wire_client as wire
+from kits.wire.attack_kit import wait_until
+from kits.wire.proof_kit import MINE, OTHER, RUN
+from kits.wire.proxy_kit import Node, Workers
+from kits.wire.relay import Relay
+from kits.wire.tls_kit import Issued
+
+from rdzv_plugins.certificates import NodeCertificates
+from rdzv_plugins.coordination import Event
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable
+from rdzv_plugins.job_token import JobToken
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
+from rdzv_plugins.kvstore.native.framing import ask_statistics, frame
+from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
+
+LONG_S = 60.0
+SECRET = b"a word that is not to be heard on the way"
+MIB = 2**20
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Issued:
+    return Issued(tmp_path / "ours")
+
+
+@pytest.fixture
+def server(ours: Issued) -> Iterator[StoreServer]:
+    with StoreServer("127.0.0.1", threads=2, tls=ours.files) as served:
+        yield served
+
+
+def at(server: StoreServer) -> Endpoint:
+    return Endpoint("127.0.0.1", server.port)
+
+
+def session_at(
+    port: int,
+    tls: NodeCertificates | None,
+    undo: ExitStack,
+    token: JobToken | None = None,
+    on_lost: Callable[[ConnectionLost], None] = lambda _: None,
+) -> NativeSession:
+    there = NativeCoordination(Endpoint("127.0.0.1", port), RUN, name="parallel", who="the store", token=token, tls=tls)
+    undo.callback(there.close)
+    return there.open_session(LONG_S, on_lost=on_lost, timeout=LONG_S)
+
+
+def with_listener(relay: Relay) -> list[bytes]:
+    """What somebody on the way hears."""
+    heard: list[bytes] = []
+
+    def listen(data: bytes) -> bytes:
+        heard.append(data)
+        return data
+
+    relay.spoil(listen)
+    return heard
+
+
+@pytest.mark.parametrize("token", [None, MINE])
+def test_sessions_and_statistics_of_any_size(ours: Issued, token: JobToken | None) -> None:
+    tokens = token.accepted(RUN) if token is not None else ()
+    with StoreServer("127.0.0.1", threads=2, tls=ours.files, tokens=tokens) as server, ExitStack() as undo:
+        session = session_at(server.port, ours.files, undo, token)
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        session.watch("", lambda news: [events.put(each) for each in news][:0], timeout=LONG_S)
+        for size in (0, 1, 16383, 16384, 16385, 65536, 5 * MIB):  # around what one record holds, and what one read does
+            value = bytes(range(256)) * (size // 256) + bytes(size % 256)
+            session.put({"key": value}, timeout=LONG_S)
+            (held,), _ = session.list("key", timeout=LONG_S)
+            assert held.value == events.get(timeout=LONG_S).value == value
+        assert ask_statistics(at(server), LONG_S, token=token, tls=ours.files)["refused"] == {}
+
+
+@pytest.mark.parametrize("tiers", [1, 2])
+def test_workers_behind_trunks_under_tls_which_are_made_again(server: StoreServer, ours: Issued, tiers: int) -> None:
+    with Relay(server.port) as relay, Node(relay.port, tls=ours.files, leaf=tiers == 1) as node:
+        heard = with_listener(relay)
+        below = Node(node.proxy.listen(under_tls=True), tls=ours.files) if tiers == 2 else node
+        with below, Workers(below.port, name=SECRET) as workers, closing(wire.Raw(below.port)) as worker:
+            for _ in range(3):
+                workers.advance(2)
+                relay.break_()
+                relay.mend()
+            workers.advance(2)
+            worker.send(wire.set_(b"large", SECRET * 100_000))
+            assert worker.ask(wire.get(b"large"), 8 + 100_000 * len(SECRET))[8:] == SECRET * 100_000
+        assert node.proxy.lost == ""
+        assert node.proxy.stats()["proxy"]["reconnects"] >= 3
+    assert heard
+    assert SECRET not in b"".join(heard)
+
+
+def test_who_listens_without_tls_hears_all() -> None:
+    with StoreServer("127.0.0.1", threads=1) as server, Relay(server.port) as relay, Node(relay.port) as node:
+        heard = with_listener(relay)
+        with Workers(node.port, name=SECRET) as workers:
+            workers.advance(1)
+        assert SECRET in b"".join(heard)
+
+
+Change = Callable[[Issued, Issued], object]
+"""What is wrong with the certificates of the server and those of the client."""
+
+WRONG: dict[str, tuple[Change, str, str, str]] = {
+    "client expired": (
+        lambda _, client: client.issue(years_from=-2, years_to=-1),
+        "says that this node's certificate has expired",
+        "says that this node's certificate has expired",
+        "certificate expired: renew that side's",
+    ),
+    "client not yet valid": (
+        lambda _, client: client.issue(years_from=1, years_to=2),
+        "does not accept this node's certificate",
+        "does not accept this node's certificate",
+        "certificate not yet valid: the clock of this machine or of that",
+    ),
+    "client of another authority": (
+        lambda server, _: server.trust("theirs"),
+        "is of an authority that it does not know",
+        "of an authority that its cacert does not have",
+        "certificate of another authority: if it was a node of this job",
+    ),
+    "server expired": (
+        lambda server, _: server.issue(years_from=-2, years_to=-1),
+        "the certificate of what answers at {} has expired",
+        "its certificate has expired",
+        "does not accept this side's certificate: expired, for another host",
+    ),
+    "server not yet valid": (
+        lambda server, _: server.issue(years_from=1, years_to=2),
+        "the certificate of what answers at {} is not valid yet",
+        "its certificate is not valid yet",
+        "does not accept this side's certificate",
+    ),
+    "server of another host": (
+        lambda server, _: server.issue(("127.0.0.2", "elsewhere")),
+        "the certificate of what answers at {} is not one for 127.0.0.1",
+        "its certificate is for another host",
+        "does not accept this side's certificate",
+    ),
+    "server of another authority": (
+        lambda _, client: client.trust("theirs"),
+        "the certificate of what answers at {} is of an authority that this node does not know",
+        "of an authority that this node's cacert does not have",
+        "does not accept this side's certificate",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_each_side_says_which_has_to_change_what(
+    ours: Issued, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    change, told, trunk_told, logged = WRONG[what]
+    theirs = Issued(tmp_path / "theirs")
+    change(ours, theirs)
+    with (
+        caplog.at_level(logging.WARNING),
+        StoreServer("127.0.0.1", threads=1, tls=ours.files) as server,
+        ExitStack() as undo,
+    ):
+        with pytest.raises(AccessRefused) as refused:
+            session_at(server.port, theirs.files, undo)
+        assert told.format(at(server)) in str(refused.value)
+        assert refused.value.remedy
+        with Node(server.port, tls=theirs.files) as node:
+            node.expect_lost("TLS: ", trunk_told)
+        reason = logged.partition(":")[0]
+        wait_until(lambda: server.stats()["refused"] == {reason: 2}, server.stats)
+        wait_until(lambda: logged in caplog.text, lambda: caplog.text)
+
+
+def test_one_side_without_certificates(ours: Issued, server: StoreServer, caplog: pytest.LogCaptureFixture) -> None:
+    with ExitStack() as undo, StoreServer("127.0.0.1", threads=1) as plain, caplog.at_level(logging.WARNING):
+        for token in (None, MINE):
+            with pytest.raises(AccessRefused, match="speaks TLS, and this process was given no certificates"):
+                session_at(server.port, None, undo, token)
+        with pytest.raises(AccessRefused, match="needs a certificate of this node"):
+            session_at(server.port, NodeCertificates(str(ours.cacert)), undo)
+        with pytest.raises(AccessRefused, match="speaks no TLS, and this node was given certificates"):
+            session_at(plain.port, ours.files, undo)
+        with Node(plain.port, tls=ours.files) as node:
+            node.expect_lost("is no TLS 1.3")
+        assert server.stats()["refused"] == {"no TLS": 2, "no certificate": 1}
+        assert plain.stats()["refused"] == {"TLS offered": 2}
+        wait_until(lambda: "no TLS, which is needed here" in caplog.text, lambda: caplog.text)
+        wait_until(lambda: "TLS offered, and there is none here" in caplog.text, lambda: caplog.text)
+
+
+def test_without_authorities_only_the_server_shows_who_it_is(ours: Issued, tmp_path: Path) -> None:
+    alone = NodeCertificates(None, str(ours.cert), str(ours.key))
+    with StoreServer("127.0.0.1", threads=1, tls=alone, tokens=MINE.accepted(RUN)) as server:
+        anybody = NodeCertificates(str(ours.cacert))
+        with ExitStack() as undo:
+            session_at(server.port, anybody, undo, MINE)
+            with pytest.raises(AccessRefused, match="does not accept this node's token"):
+                session_at(server.port, anybody, undo, OTHER)
+
+
+def test_nobody_is_answered_in_plain(server: StoreServer) -> None:
+    needed = b"RDZA" + bytes([6, 0, 0, 0])
+    said = [wire.validate() + wire.set_(b"key", b"value"), b"GET / HTTP/1.1\r\n\r\n"]
+    said += [bytes([opcode]) + bytes(64) for opcode in range(256) if opcode not in (0x16, 0xF7, 0xF8)]
+    ours = [b"\xf7RDZV\1\0\0\0" + frame(1, operation) for operation in range(24)] + [proofs.Client().introduction]
+    for each in said + ours:
+        with closing(wire.Raw(server.port, validated=False)) as raw:
+            try:
+                raw.send(each)
+                answer = raw.until_close()
+            except wire.Closed:  # while it was being said
+                continue
+            assert answer in (b"", needed if each in ours else b"")
+    assert server.stats()["refused"] == {"no TLS": len(said) + len(ours)}
+    assert server.stats()["keyspaces"][0]["keys"] == 0
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_bytes_that_are_changed_on_the_way_end_the_connection(server: StoreServer, ours: Issued, which: int) -> None:
+    lost: queue.SimpleQueue[ConnectionLost] = queue.SimpleQueue()
+    with Relay(server.port) as relay, ExitStack() as undo:
+        other = session_at(server.port, ours.files, undo)
+        session = session_at(relay.port, ours.files, undo, on_lost=lost.put)
+        session.put({"key": b"before"}, timeout=LONG_S)
+        passed = itertools.count(1)  # the first is the request, the second its answer
+        relay.spoil(lambda data: flipped(data) if next(passed) == which else data)
+        with pytest.raises(ConnectionLost):
+            session.put({"key": b"changed"}, timeout=LONG_S)
+        assert "127.0.0.1" in str(lost.get(timeout=LONG_S))
+        if which == 1:
+            assert server.stats()["refused"] == {"no TLS 1.3, or changed on the way": 1}
+            (held,), _ = other.list("key", timeout=LONG_S)
+            assert held.value == b"before"
+
+
+def test_a_trunk_whose_bytes_are_changed_is_made_again(server: StoreServer, ours: Issued) -> None:
+    with Relay(server.port) as relay, Node(relay.port, tls=ours.files) as node, Workers(node.port) as workers:
+        for round_ in range(4):
+            workers.advance(1)
+            once = iter([flipped])
+            relay.spoil(lambda data, once=once: next(once, bytes)(data))
+            wait_until(lambda r=round_: node.proxy.stats()["proxy"]["reconnects"] > r, node.proxy.stats)
+        workers.advance(2)  # each answer of which was checked
+        assert node.proxy.lost == ""
+
+
+def test_a_connection_that_is_cut_anywhere_ends_in_a_sentence(server: StoreServer, ours: Issued) -> None:
+    def talk(port: int, undo: ExitStack) -> None:
+        there = NativeCoordination(Endpoint("127.0.0.1", port), RUN, name="parallel", who="the store", tls=ours.files)
+        undo.callback(there.close)
+        session = there.open_session(LONG_S, on_lost=lambda _: None, timeout=0.2)
+        session.put({"key": bytes(4096)}, timeout=LONG_S)
+        session.list("", timeout=LONG_S)
+
+    with Relay(server.port) as relay:
+        for upward in (True, False):
+            for size in (1, 5, 100, 400, 900):
+                relay.break_after(size, upward=upward)
+                with ExitStack() as undo, pytest.raises((EndpointUnreachable, ConnectionLost)) as error:
+                    talk(relay.port, undo)
+                assert "127.0.0.1" in str(error.value)
+                relay.mend()
+        with ExitStack() as undo:
+            talk(relay.port, undo)
+
+
+class ByteByByte:
+    """A client that says its handshake one byte at a time."""
+
+    def __init__(self, port: int, certificates: NodeCertificates) -> None:
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = certificates.context().wrap_bio(self._in, self._out, server_hostname="127.0.0.1")
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=LONG_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def do(self, what: Callable[[ssl.SSLObject], bytes | int | None]) -> bytes | int | None:
+        while True:
+            try:
+                return what(self._tls)
+            except ssl.SSLWantReadError:
+                self._say()
+                self._in.write(self._socket.recv(65536))
+            finally:
+                self._say()
+
+    def _say(self) -> None:
+        for byte in self._out.read():
+            self._socket.sendall(bytes([byte]))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def test_a_handshake_byte_by_byte(server: StoreServer, ours: Issued) -> None:
+    with closing(ByteByByte(server.port, ours.files)) as client:
+        client.do(lambda tls: tls.do_handshake())
+        client.do(lambda tls: tls.write(b"\xf7RDZV\1\0\0\0" + frame(1, 1)))
+        assert client.do(lambda tls: tls.read(8)) == b"RDZV\1\0\0\0"
+
+
+def hello() -> bytes:
+    """What a client of TLS says first."""
+    waiting, said = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(waiting, said, server_hostname="localhost").do_handshake()
+    return said.read()
+
+
+def test_who_dawdles_in_the_handshake_is_closed_and_holds_up_nobody(ours: Issued) -> None:
+    limits, greeting = StoreLimits(handshake_seconds=0.3), hello()
+    with (
+        StoreServer("127.0.0.1", threads=1, limits=limits, tls=ours.files) as server,
+        Node(server.port, tls=ours.files) as node,
+        Workers(node.port) as workers,
+        ExitStack() as undo,
+    ):
+        for said in (b"", greeting[:1], greeting[:-1], greeting):
+            for _ in range(20):
+                stranger = undo.enter_context(closing(wire.Raw(server.port, validated=False)))
+                stranger.send(said)
+        workers.advance(3)
+        wait_until(lambda: server.stats()["refused"] == {"no handshake": 80}, server.stats)
+        workers.advance(1)
+        assert node.proxy.lost == ""
+
+
+def test_half_a_handshake_counts_as_half_a_request_does(ours: Issued) -> None:
+    with (
+        StoreServer("127.0.0.1", threads=1, limits=StoreLimits(buffered_bytes=MIB), tls=ours.files) as server,
+        ExitStack() as undo,
+    ):
+        greeting = hello()
+        for _ in range(40):
+            stranger = undo.enter_context(closing(wire.Raw(server.port, validated=False)))
+            stranger.send(greeting)
+        wait_until(lambda: server.stats()["refused"].get("buffers full", 0) > 0, server.stats)
+        wait_until(lambda: server.stats()["bytes"]["buffered"] <= MIB, server.stats)
+        session_at(server.port, ours.files, undo).put({"key": b"value"}, timeout=LONG_S)
+
+
+def shown_by(server: StoreServer, ours: Issued) -> bytes:
+    """The certificate that a new connection is shown."""
+    with (
+        socket.create_connection(("127.0.0.1", server.port), LONG_S) as plain,
+        ours.files.context().wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+    ):
+        return secured.getpeercert(binary_form=True) or b""
+
+
+def test_certificates_are_renewed_while_all_go_on(
+    ours: Issued, server: StoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING),
+        Relay(server.port) as relay,
+        Node(relay.port, tls=ours.files) as node,
+        Workers(node.port) as workers,
+        ExitStack() as undo,
+    ):
+        session = session_at(server.port, ours.files, undo)
+        first = shown_by(server, ours)
+        ours.issue()
+        wait_until(lambda: shown_by(server, ours) != first, lambda: caplog.text)  # without being told
+        second = shown_by(server, ours)
+        wait_until(lambda: caplog.text.count("was read again") == 2, lambda: caplog.text)  # the proxy has seen it, too
+        session.put({"key": b"value"}, timeout=LONG_S)
+        workers.advance(1)
+        assert node.proxy.stats()["proxy"]["reconnects"] == 0
+        relay.break_()
+        relay.mend()
+        workers.advance(1)  # on a trunk with the new ones
+
+        ours.cert.write_text("nothing")
+        server.read_certificates()
+        assert "the certificates stay as they were" in caplog.text
+        ours.cert.unlink()
+        server.read_certificates()
+        assert "cannot be read: no such file" in caplog.text
+        ours.issue()
+        server.read_certificates()
+        assert shown_by(server, ours) not in (first, second)
+        session.put({"key": b"value"}, timeout=LONG_S)
+        assert server.stats()["refused"] == {}
