@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -133,14 +132,16 @@ class Outlook:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _open(self) -> None:
+        foreign = False
         try:
             connection, reason = self._service.look(_DIAL_S)
         except (NotNative, OtherVersion):
-            pass  # the session's own greeting says what it is
+            foreign = True
         else:
             self._drop_doubted()
             if connection is None:
                 raise _Refused(reason) if reason == REFUSED else EndpointUnreachable(reason)
+            connection.close()
         try:
             session = self._service.open_session(self._ttl, on_lost=self._lost, timeout=_OPEN_S)
         except EndpointUnreachable as error:  # the session's own greeting says what it is
