@@ -42,6 +42,8 @@ class Facts:
     """No later job will have this run id, so it may be used where the keys of old jobs are found."""
     workers: Fact[int] | None = None
     """The workers of this node."""
+    domain: Fact[str] | None = None
+    """Its place in the network, by a name that it shares with nodes near it."""
     idle: str = ""
     """Why this process is not the agent of its node, in words; empty: it is."""
 

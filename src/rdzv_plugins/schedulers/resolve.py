@@ -77,6 +77,9 @@ def _filled_in(facts: Facts, request: Request, meets_at: str, ranks: bool) -> tu
     if nodes > 1:
         if ranks and not _some_are_spares(facts, nodes):
             take("node_rank", "node-rank", facts.node_rank)
+            if "node_rank" in answer:
+                answer["rank_moves"] = True
+        take("domain", "rdzv-conf domain", facts.domain)
         if meets_at == "node" and "endpoint" not in request.given:
             take("endpoint", "rdzv-endpoint", _endpoint(facts, answer.get("run_id", request.run_id), nodes))
     return answer, sources
