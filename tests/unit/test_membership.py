@@ -361,3 +361,11 @@ def test_later_round_waits_for_enough_of_a_domain():
     leader.hear(node("s3", domain="s"))
     leader.complete()
     assert leader.ranks() == {"r1": 0, "r2": 1, "s3": 2, "s2": 3}
+
+
+def test_enough_nodes_are_not_enough_if_no_domain_has_its_least_number():
+    leader = Leader(2, 4, last_call=0, min_per_domain=2)
+    assert not leader.hear(node("r1", domain="r"), node("s1", domain="s"))
+    leader.hear(node("r2", domain="r"))
+    leader.complete()
+    assert leader.ranks() == {"r1": 0, "r2": 1}
