@@ -175,12 +175,13 @@ def rdzv_assign_ranks(request: Request, nodes: Sequence[Node]) -> Sequence[str] 
     Arguments:
         request: the launch of the node that leads, complete.
         nodes: those that neither were given a node rank nor return to an old one, in the order of their arrival; the
-            node that serves the endpoint is first. Each has ``node_id``, ``host``, ``address`` and ``nproc`` (0 from
-            plain torchrun, which does not say).
+            node that serves the endpoint is first. Each has ``node_id``, ``host``, ``address``, ``domain`` (empty if
+            it has none) and ``nproc`` (0 from plain torchrun, which does not say).
 
     Result:
         The ids of ``nodes`` in the order of their ranks; ids that are left out come last. None: no opinion. The first
-        plug-in to answer decides.
+        plug-in to answer decides. Nodes of one domain stay side by side: then it is the order within each, and that of
+        the first of each is the order of domains that are new.
 
     Errors:
         An exception, or an answer with other ids, ends the job on all nodes with exit code 76 and the reason, which

@@ -18,6 +18,8 @@ class NodeStatus:
     address: str = ""
     there: bool = True
     """True if the node still takes part, as far as that is known."""
+    domain: str = ""
+    """What it shares with the nodes near it; empty where nothing is known of that."""
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,35 @@ def test_spare_takes_the_place_of_a_lost_node_and_another_one_ends_with_the_job(
 
 
 @parallel_only
+def test_spare_of_the_same_domain_replaces_a_lost_node_and_ranks_stay_side_by_side(meeting: Meeting) -> None:
+    job = Job(meeting, 4, conf="allow_same_host=true,min_per_domain=2,node_unit=2")
+    names = ("r", "s", "r", "s")
+    nodes = [job.node(conf=f"domain={name}") for name in names]
+    before = in_one_round(*nodes)
+    spares = {name: job.node(conf=f"domain={name}") for name in "sr"}
+    for spare in spares.values():
+        spare.wait_for("this node is a spare: all 4 places are taken")
+
+    def domains() -> dict[str, list[int]]:
+        ranks: dict[str, list[int]] = {}
+        for node, name in zip(nodes, names, strict=True):
+            ranks.setdefault(name, []).append(last_rank(node))
+        return {name: sorted(each) for name, each in ranks.items()}
+
+    was = domains()
+    assert sorted(was.values()) == [[0, 1], [2, 3]]
+    asked = meeting.start(["rdzv", "status", f"--rdzv-endpoint={meeting.endpoint}"])
+    asked.wait_for(r"nodes: 0 on \S+ \(1 worker, domain [rs]\)")
+    victim = next(at for at, node in enumerate(nodes) if names[at] == "r" and not meeting.listens(node))
+    job.kill_node(nodes[victim])
+    nodes[victim] = spares["r"]
+    in_one_round(*nodes, after=before)
+    assert domains() == was
+    assert spares["s"].reports() == [], "it is of another domain, though it was there first"
+    job.finish(*nodes, spares["s"])
+
+
+@parallel_only
 def test_given_ranks_survive_the_loss_and_the_return_of_a_node(meeting: Meeting) -> None:
     job = Job(meeting, "2:3", conf="last_call_timeout=60")
     nodes = {rank: job.node(rank) for rank in (2, 0, 1)}

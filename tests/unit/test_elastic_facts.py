@@ -26,6 +26,16 @@ from rdzv_plugins.rounds.settings_check import compare
 REQUEST = Request("memory", "job", "here:1", 1, 2, 1)
 
 
+@pytest.mark.parametrize("option", ["node_unit", "min_per_domain"])
+def test_shape_of_rounds_is_compared(option):
+    mine, theirs = (
+        settings_of(REQUEST, "memory", options, "h")
+        for options in (ElasticOptions(), dataclasses.replace(ElasticOptions(), **{option: 2}))
+    )
+    with pytest.raises(SettingsDiffer, match=f"--rdzv-conf {option}: here not set, there 2"):
+        compare(mine, json.dumps(theirs).encode(), "here:1")
+
+
 @pytest.mark.parametrize(("sizes", "text"), [((4, 4), "4"), ((2, 4), "2:4")])
 def test_wanted(sizes, text):
     assert facts.wanted(*sizes) == text

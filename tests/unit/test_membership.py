@@ -316,3 +316,56 @@ def test_news_of_a_node_costs_the_same_for_every_number_of_nodes():
         return next(count) / nodes
 
     assert calls_of_a_node(400) < 1.3 * calls_of_a_node(100)
+
+
+def test_newcomer_waits_until_a_round_can_have_a_unit_more():
+    leader = working(2, 4, node("a"), node("b"), node_unit=2)
+    leader.come(node("c"))
+    assert leader.state == (1, "complete")
+    assert "multiple of 2 nodes (node_unit)" in leader.assigned["c"].spare
+    assert not leader.assigned["c"].is_place
+    assert leader.hear(node("d")).round is None
+    assert leader.say("d", reached=1).round.cause == "came"
+    leader.join("a", "b")
+    leader.complete()
+    assert leader.round.world == 4
+
+
+def test_domain_without_enough_nodes_is_left_out_and_told_why():
+    members = [node(name, domain=name[0]) for name in ("r1", "s1", "r2", "s2")]
+    leader = working(2, 4, *members, min_per_domain=2)
+    leader.lose("s1")
+    leader.join("r1", "r2", "s2")
+    leader.complete()
+    assert leader.ranks() == {"r1": 0, "r2": 1}
+    assert leader.assigned["s2"].spare == "domain s has fewer than 2 nodes here (min_per_domain)"
+    assert not leader.wait(1000), "it is told once"
+    leader.say("s2", reached=2)
+    leader.come(node("s3", domain="s"))
+    assert leader.round.cause == "came"
+    leader.join("r1", "r2")
+    leader.complete()
+    assert leader.ranks() == {"r1": 0, "r2": 1, "s2": 2, "s3": 3}
+
+
+def test_later_round_waits_for_enough_of_a_domain():
+    leader = working(4, 4, *(node(name, domain=name[0]) for name in ("r1", "s1", "r2", "s2")), min_per_domain=2)
+    leader.lose("s1")
+    leader.join("r1", "r2", "s2")
+    assert leader.number == 1
+    assert leader.machine.facts() == (
+        "3 of 4 nodes have joined (host-r1 (pid 7), host-r2 (pid 7), host-s2 (pid 7)); missing: host-s1 (was node 2) "
+        "of domain s; here: 2 of domain r, 1 of domain s; left out until 2 of its nodes are here (min_per_domain): "
+        "domain s"
+    )
+    leader.hear(node("s3", domain="s"))
+    leader.complete()
+    assert leader.ranks() == {"r1": 0, "r2": 1, "s3": 2, "s2": 3}
+
+
+def test_enough_nodes_are_not_enough_if_no_domain_has_its_least_number():
+    leader = Leader(2, 4, last_call=0, min_per_domain=2)
+    assert not leader.hear(node("r1", domain="r"), node("s1", domain="s"))
+    leader.hear(node("r2", domain="r"))
+    leader.complete()
+    assert leader.ranks() == {"r1": 0, "r2": 1}

@@ -8,6 +8,7 @@ a complete round, or a wait for want of nodes.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
@@ -33,6 +34,8 @@ class Case(NamedTuple):
 
     rules: Rules
     ranks: tuple[int | None, ...]
+    domains: tuple[str, ...] = ()
+    """One for each node; none: nothing is known of that."""
     rounds: int = 2
     lose: int = 0
     cut: int = 0
@@ -70,10 +73,19 @@ CASES = [
     Case(Rules(2, 2), N3, kill=1),
     Case(Rules(1, 2), (0, 0), kill=1),
     Case(Rules(2, 2), N2, kill=1, forget=1),
+    Case(Rules(2, 2, node_unit=2), N3, lose=1),
+    Case(Rules(2, 4, node_unit=2), N3, rounds=1),
+    Case(Rules(1, 2), N3, ("r", "s", "r"), lose=1),
+    Case(Rules(1, 3), N3, ("r", "s", "r"), rounds=1),
+    Case(Rules(2, 3, min_per_domain=2), N3, ("r", "s", "r"), rounds=1),
+    Case(Rules(2, 2, min_per_domain=2), N3, ("r", "s", "r"), lose=1),
+    Case(Rules(1, 2, min_per_domain=2), N2, ("r", "r"), cut=1),
+    Case(Rules(2, 2, min_per_domain=2), N2, ("r", "r"), forget=1, split=1),
+    Case(Rules(2, 2), (1, 0, None), ("r", "s", "s"), lose=1),
 ]
 
 
-def member(number: int, rank: int | None) -> Member:
+def member(number: int, rank: int | None, domain: str) -> Member:
     return Member(
         node_id=f"n{number}",
         host=f"h{number}",
@@ -83,6 +95,7 @@ def member(number: int, rank: int | None) -> Member:
         public="",
         nproc=1,
         node_rank=rank,
+        domain=domain,
     )
 
 
@@ -194,7 +207,9 @@ class Explorer:
         return "; ".join(reversed(steps))
 
     def visit_all(self) -> None:
-        world = World(self.case.rules, [member(n, rank) for n, rank in enumerate(self.case.ranks)])
+        domains = itertools.chain(self.case.domains, itertools.repeat(""))
+        members = [member(n, *each) for n, each in enumerate(zip(self.case.ranks, domains, strict=False))]
+        world = World(self.case.rules, members)
         spent = dict.fromkeys(("lose", "cut", "ask", "done", "split", "forget", "kill"), 0)
         todo = deque([(self._found(world, spent, 0, None), world, spent)])
         while todo:
@@ -245,7 +260,11 @@ class Explorer:
 
 def name(case: Case) -> str:
     events = "".join(f"-{name}{count}" for name, count in case._asdict().items() if isinstance(count, int) and count)
-    return f"{case.rules.min_nodes}:{case.rules.max_nodes}-{'-'.join(map(str, case.ranks))}{events}"
+    rules = case.rules
+    shape = "".join(
+        f"-{key}{value}" for key, value in (("u", rules.node_unit), ("d", rules.min_per_domain)) if value > 1
+    )
+    return f"{rules.min_nodes}:{rules.max_nodes}{shape}-{'-'.join(map(str, case.ranks + case.domains))}{events}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=name)

@@ -6,7 +6,7 @@ whenever nothing more goes wrong, the job comes to rest: a complete round, or a 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -22,21 +22,48 @@ STEPS_PER_NODE = 60
 """More than a job needs to come to rest, whatever has happened to it."""
 
 
-def member(number: int, place: int, rank: int | None) -> Member:
-    return Member(f"n{number}", f"h{place}", f"m{place}", number, f"10.0.0.{place}", "", 1, node_rank=rank)
+class Place(NamedTuple):
+    """Where a node is, and what its agents there are started with."""
+
+    rank: int | None = None
+    domain: str = ""
+    from_scheduler: bool = False
+
+
+def member(number: int, place: int, given: Place) -> Member:
+    moves = given.from_scheduler and given.rank is not None and given.domain != ""
+    return Member(
+        f"n{number}",
+        f"h{place}",
+        f"m{place}",
+        number,
+        f"10.0.0.{place}",
+        "",
+        1,
+        node_rank=given.rank,
+        rank_moves=moves,
+        domain=given.domain,
+    )
 
 
 class Job(RuleBasedStateMachine):
     """Up to five places for nodes, and what happens to them."""
 
-    @initialize(
-        sizes=st.tuples(st.integers(1, 4), st.integers(1, 4)).map(sorted),
-        ranks=st.lists(st.none() | st.integers(0, 3), min_size=1, max_size=5),
-    )
-    def begin(self, sizes: list[int], ranks: list[int | None]) -> None:
-        rules = Rules(*sizes)
-        self.ranks = [rank if rank is None or rank < rules.max_nodes else None for rank in ranks]
-        self.world = World(rules, [member(n, n, rank) for n, rank in enumerate(self.ranks)])
+    shapes = ((1, 1),)
+    """What ``node_unit`` and ``min_per_domain`` may be."""
+    domains = ("",)
+    most = 5
+
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        unit, least = data.draw(st.sampled_from(self.shapes))
+        sizes = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)).map(sorted))
+        low, high = (-(-size // unit) * unit for size in sizes)
+        rules = Rules(low, max(high, least), node_unit=unit, min_per_domain=least)
+        ranks = st.none() | st.integers(0, min(3, rules.max_nodes - 1))
+        places = st.builds(Place, ranks, st.sampled_from(self.domains), st.booleans())
+        self.places = data.draw(st.lists(places, min_size=1, max_size=self.most))
+        self.world = World(rules, [member(n, n, place) for n, place in enumerate(self.places)])
 
     def some(self, data: st.DataObject, nodes: list[Node]) -> str:
         return data.draw(st.sampled_from([node.name for node in nodes]))
@@ -56,6 +83,10 @@ class Job(RuleBasedStateMachine):
         """Nodes whose processes are gone, and the leader does not know it yet."""
         lead = self.world.lead
         return [name for name in self.world.lingering() if name not in lead.proved] if lead is not None else []
+
+    def twin(self, node: Node) -> Member:
+        place = int(node.me.host[1:])
+        return member(len(self.world.nodes), place, self.places[place])
 
     # what is bound to happen
 
@@ -105,7 +136,7 @@ class Job(RuleBasedStateMachine):
         node = self.world.nodes[self.some(data, self.are("joining", "working"))]
         self.world.lose(node.name)
         if again:  # its agent is started again, in the same place
-            twin = member(len(self.world.nodes), int(node.me.host[1:]), node.me.node_rank)
+            twin = self.twin(node)
             self.world.nodes[twin.node_id] = Node(twin)
 
     @precondition(lambda self: self.are("joining", "working"))
@@ -114,7 +145,7 @@ class Job(RuleBasedStateMachine):
         node = self.world.nodes[self.some(data, self.are("joining", "working"))]
         self.world.kill(node.name)
         if again:
-            twin = member(len(self.world.nodes), int(node.me.host[1:]), node.me.node_rank)
+            twin = self.twin(node)
             self.world.nodes[twin.node_id] = Node(twin)
 
     @precondition(lambda self: self.unproved())
@@ -217,7 +248,7 @@ def settle(world: World) -> None:
             at_rest(world)
             return
         step[0](*step[1:])
-    if len(able(world)) < world.rules.min_nodes:
+    if able(world) < world.rules.min_nodes:
         return  # those who are too few without the others try again and again
     raise AssertionError("the job never comes to rest")
 
@@ -238,7 +269,17 @@ def next_step(world: World) -> tuple[Any, ...] | None:
     return (world.pass_time,) if world.deadline() is not None else None
 
 
+class JobOfDomains(Job):
+    """Rounds have a unit, and domains a least number of nodes."""
+
+    shapes = ((1, 1), (2, 1), (3, 1), (1, 2), (2, 2))
+    domains = ("", "r", "s")
+    most = 7
+
+
 TestJob = Job.TestCase
 TestJob.settings = settings(max_examples=400, stateful_step_count=40, deadline=None, derandomize=True)
+TestJobOfDomains = JobOfDomains.TestCase
+TestJobOfDomains.settings = settings(max_examples=300, stateful_step_count=40, deadline=None, derandomize=True)
 
 pytestmark = pytest.mark.timeout(900)  # it only computes, and a busy machine has taken 240 s for what takes 11

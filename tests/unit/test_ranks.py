@@ -92,3 +92,49 @@ def test_topology_is_not_asked_about_one_node():
         raise AssertionError
 
     assert ranked(node("a"), node("b", 1), order=order) == ["a", "b"]
+
+
+def of(name: str, rank: int | None = None, **fields) -> Member:
+    return node(name, rank, domain=name[0], **fields)
+
+
+def was(names: str) -> Former:
+    return Former(
+        {
+            name: Assignment(1, rank, 9, name, f"host-{name}", name, domain=name[0])
+            for rank, name in enumerate(names.split())
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "ranks"),
+    [
+        ("", "a1 b1 a2 b2", "a1 a2 b1 b2"),
+        ("a1 a2 b1 b2", "b1 b2 a1 a3", "a1 a3 b1 b2"),  # the spare takes the place of a2
+        ("a1 a2 b1 b2", "b1 b2 b3 a1", "a1 b3 b1 b2"),  # all who stay keep theirs
+        ("a1 a2 b1 b2", "b1 b2 a1", "a1 b2 b1"),
+        ("a1 a2 b1 b2 c1 c2", "a1 a2 c1 c2 d1 d2", "a1 a2 d1 d2 c1 c2"),  # one that comes fills the gap
+        ("a1 b1", "a1 b1 c1 a2", "a1 a2 b1 c1"),
+    ],
+)
+def test_ranks_of_a_domain_are_side_by_side(before, now, ranks):
+    assert ranked(*map(of, now.split()), former=was(before)) == ranks.split()
+
+
+def test_given_rank_goes_before_its_domain():
+    assert ranked(of("a1", 0), of("b1", 1), of("a2", 2), of("b2", 3)) == ["a1", "b1", "a2", "b2"]
+
+
+def test_others_are_beside_a_node_of_their_domain_whose_rank_is_given():
+    assert ranked(of("a1", 0), of("b1", 2), of("b2"), of("a2")) == ["a1", "a2", "b1", "b2"]
+
+
+def test_schedulers_number_orders_within_a_domain_and_domains():
+    given = [of(name, rank, rank_moves=True) for name, rank in (("a2", 3), ("b2", 2), ("b1", 0), ("a1", 1))]
+    assert ranked(*given) == ["b1", "b2", "a1", "a2"]
+
+
+def test_topology_of_a_plug_in_orders_domains_and_within_them():
+    nodes = [of("a1"), of("b1"), of("a2"), of("b2")]
+    assert ranked(*nodes, order=lambda _: ["b2", "a2", "b1", "a1"]) == ["b2", "b1", "a2", "a1"]

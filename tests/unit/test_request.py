@@ -1,8 +1,10 @@
 """From the command line to one frozen ``Request``; a contradictory one is refused before anything starts."""
 
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +13,7 @@ from rdzv_launcher.run.command_line.parsing import parse_arguments
 from rdzv_launcher.run.command_line.variables import blaming_variables
 from rdzv_launcher.run.request import build_request, check_meeting_point
 from rdzv_plugins.assemble.create import prepare
+from rdzv_plugins.elastic.domain import domain_of
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import MissingDependency, RunIdMissing, UsageError
 from rdzv_plugins.host import PluginHost
@@ -192,11 +195,42 @@ def test_parallel_does_without_a_node_rank(checked):
         (["--nnodes=2", "--rdzv-endpoint=h:0"], "port 0 is for one node only"),
         (["--nnodes=2"], "no endpoint where they could meet"),
         (["--rdzv-conf=ttl=0.1"], "ttl=0.1 is not accepted"),
+        (
+            ["--nnodes=3:9", "--rdzv-endpoint=h", "--rdzv-conf=node_unit=4"],
+            "--nnodes=3:9 contradicts --rdzv-conf node_unit=4: .*, and 3 and 9 are none .*"
+            "The nearest are for MIN 4, for MAX 8 and 12",
+        ),
+        (["--nnodes=6", "--rdzv-endpoint=h", "--rdzv-conf=node_unit=4"], "6 is none .*The nearest are 4 and 8"),
+        (
+            ["--nnodes=2", "--rdzv-endpoint=h", "--rdzv-conf=min_per_domain=3"],
+            "min_per_domain=3 is more than the 2 node",
+        ),
+        (["--nnodes=2", "--rdzv-endpoint=h", "--rdzv-conf=domain=a\tb"], "the domain of this node, 'a\\\\tb' of"),
     ],
 )
 def test_parallel_refuses_what_cannot_work(checked, argv, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError) as refused:
         checked("--rdzv-backend=parallel", *argv)
+    assert re.search(message, f"{refused.value} ({refused.value.remedy})")
+
+
+def test_domain_is_said_by_option_before_variable_before_scheduler(checked, monkeypatch):
+    def domain(*conf: str, scheduler: str = "") -> str:
+        request = checked("--rdzv-backend=parallel", "--nnodes=2", "--rdzv-endpoint=h", *conf)
+        return domain_of(replace(request, domain=scheduler))
+
+    assert domain() == ""
+    assert domain(scheduler="leaf") == "leaf"
+    monkeypatch.setenv("RDZV_DOMAIN", " zone-b ")
+    assert domain(scheduler="leaf") == "zone-b"
+    assert domain("--rdzv-conf=domain=rack-1", scheduler="leaf") == "rack-1"
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+@pytest.mark.parametrize("option", ["node_unit=2", "domain=r", "min_per_domain=2"])
+def test_backends_without_domains_refuse_their_options(checked, backend, option):
+    with pytest.raises(UsageError, match=option.partition("=")[0]):
+        checked(f"--rdzv-backend={backend}", "--nnodes=2", "--rdzv-endpoint=h:1", f"--rdzv-conf={option}")
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,18 @@ def expect(request: Request, wanted: dict[str, Any]) -> None:
 
 
 RESOLVED = {
+    "slurm, topology/tree": (
+        of.SRUN | of.SLURM_TREE,
+        ["--rdzv-backend=parallel"],
+        {"domain": "s2", "node_rank": 1, "rank_moves": True},
+    ),
+    "slurm, topology/block": (of.SRUN | of.SLURM_BLOCK, ["--rdzv-backend=parallel"], {"domain": "b1"}),
+    "slurm, no topology": (of.SRUN | of.SLURM_FLAT, ["--rdzv-backend=parallel"], {"domain": ""}),
+    "slurm, a given rank": (
+        of.SRUN | of.SLURM_TREE,
+        ["--rdzv-backend=parallel", "--node-rank=0"],
+        {"domain": "s2", "node_rank": 0, "rank_moves": False},
+    ),
     "slurm": (of.SRUN, [], SLURM | {"min_nodes": 2, "idle": ""}),
     "no GPUs": (of.SRUN | {"SLURM_GPUS_ON_NODE": "0"}, [], SLURM | {"nproc_per_node": 1}),
     "a later step has another port": (
@@ -284,6 +296,12 @@ def test_a_terminal_or_an_exec_is_somebody_at_work(launch: Launch, monkeypatch: 
 
 
 REFUSED = {
+    "a topology that contradicts itself": (
+        of.SRUN | of.SLURM_TREE | {"SLURM_TOPOLOGY_ADDR": "node1"},
+        of.SRUN | of.SLURM_TREE | {"SLURM_TOPOLOGY_ADDR": "node1"},
+        [],
+        "SLURM_TOPOLOGY_ADDR=node1 contradicts SLURM_TOPOLOGY_ADDR_PATTERN=switch.switch.node",
+    ),
     "SLURM_PROCID": (of.SRUN, {"SLURM_PROCID": "abc"}, [], "SLURM_PROCID=abc is not a number of 0 or more"),
     "no number fits": (of.SRUN, {"SLURM_STEP_ID": "9" * 5000}, [], "SLURM_STEP_ID=9+.* is not a number"),
     "SLURM_NODEID": (of.SRUN, {"SLURM_NODEID": "-1"}, [], "SLURM_NODEID=-1 is not a number"),

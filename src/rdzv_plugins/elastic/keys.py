@@ -56,7 +56,7 @@ ANSWERS = "answer/"
 BORN = "place/born"
 BEGUN = "place/begun"
 
-PROTOCOL = 4
+PROTOCOL = 5
 """The version of these keys. Nodes of different versions refuse each other."""
 
 MOST_SEATS = 16
@@ -111,11 +111,15 @@ class Assignment(Record, frozen=True):
     """The round that the node has not left behind, for which it is left out."""
     begun: Name = ""
     """Several endpoints: by whom the round was begun; with its number no other's (the store's port may come again)."""
+    spare: Sentence = ""
+    """Why the round works without the node, where that is not for want of room alone: it waits as a spare."""
+    domain: Name = ""
+    """As in the node's ``Member``."""
 
     @property
     def is_place(self) -> bool:
         """Whether it is a place in its round, and not a word about having none."""
-        return not self.refused and not self.left_out
+        return not self.refused and not self.left_out and not self.spare
 
     @property
     def name(self) -> str:
@@ -168,6 +172,10 @@ class Member(Record, frozen=True):
     """The address at which it has reached the endpoint."""
     node_rank: Number | None = None
     """The node rank that the user has given, if any."""
+    rank_moves: bool = False
+    """``node_rank`` is but a scheduler's number, and the node has a domain: that comes first."""
+    domain: Name = ""
+    """What the node shares with those that are near it, a switch or a rack; empty: nothing is known of that."""
     serves: bool = False
     """Whether it serves the endpoint."""
     after: Count = 0
@@ -199,6 +207,11 @@ class Member(Record, frozen=True):
     """Several endpoints: its place in its last complete round, and in all that it has reached since."""
     gone: Rank = -1
     """Several endpoints: the rank of the node of that round which served the last one, and whose process is gone."""
+
+    @property
+    def firm_rank(self) -> int | None:
+        """The node rank that it gets whatever else is known; None if it was not given one."""
+        return None if self.rank_moves else self.node_rank
 
     @property
     def kept(self) -> Assignment | None:

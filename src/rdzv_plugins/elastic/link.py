@@ -73,6 +73,8 @@ class Link:
             back=options.ttl + 1,
             rejoin=options.rejoin_timeout,
             majority=self.places is not None,
+            node_unit=options.node_unit,
+            min_per_domain=options.min_per_domain,
         )
         self._neighbours = Neighbours(allowed=options.allow_same_host)
         self._lock = threading.Lock()

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.domain import domain_of
 from rdzv_plugins.elastic.insisting import insist, patience
 from rdzv_plugins.elastic.keys import Assignment, Member, encode
 from rdzv_plugins.elastic.link import Link
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 def new_member(request: Request, *, serves: bool) -> Member:
     """This process, before anybody has seen its address. ``serves``: it serves the endpoint."""
+    domain = domain_of(request)
     return Member(
         node_id=uuid.uuid4().hex,
         host=socket.gethostname(),
@@ -36,6 +38,8 @@ def new_member(request: Request, *, serves: bool) -> Member:
         public="",
         nproc=request.nproc_per_node,
         node_rank=request.node_rank,
+        rank_moves=bool(domain) and request.node_rank is not None and request.rank_moves,
+        domain=domain,
         serves=serves,
     )
 

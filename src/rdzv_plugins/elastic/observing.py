@@ -116,7 +116,9 @@ def _found(held: Mapping[str, Sequence[KeyValue]], near: bool) -> RunStatus:
         members=len(there),
         leader=members[leader].name if leader in members else leader,
         nodes=tuple(
-            NodeStatus(place.rank, place.host, place.pid, place.nproc, place.address, place.node_id in there)
+            NodeStatus(
+                place.rank, place.host, place.pid, place.nproc, place.address, place.node_id in there, place.domain
+            )
             for place in places
         ),
         store=str(store) if store is not None and declared.state == "complete" else "",

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rdzv_plugins.certificates import certificates_of
+from rdzv_plugins.elastic.domain import domain_of
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import MOST_RUN_ID, token_of
 from rdzv_plugins.options import WorkerStoreOptions, option
+from rdzv_plugins.rounds.settings_check import wanted
 
 _OF_TIERED = ("worker_transport", "trunk_grace", "fanout")
 
@@ -82,6 +84,17 @@ class ElasticOptions(WorkerStoreOptions):
         None,
         help="File with the job's token, or with two while one is changed; unset: RDZV_TOKEN_FILE, or RDZV_TOKEN.",
     )
+    node_unit: int = option(
+        1, help="A round has a multiple of so many nodes, of which MIN and MAX of --nnodes are two.", minimum=1
+    )
+    domain: str | None = option(
+        None,
+        help="What this node shares with those near it, a switch or a rack: their ranks are side by side, and one "
+        "replaces another. Unset: RDZV_DOMAIN, or what a scheduler says of its network.",
+    )
+    min_per_domain: int = option(
+        1, help="A domain with fewer nodes than this is left out of a round as a whole.", minimum=1
+    )
     allow_same_host: bool = option(False, help="Two agents on one machine are meant to be two nodes: no warning.")
 
     @property
@@ -94,6 +107,8 @@ def validate(request: Request) -> None:
     """Refuse what no elastic backend accepts, before anything starts. Raises ``UsageError``."""
     if isinstance(request.options, ElasticOptions):
         _validate_tiers(request.options)
+        _validate_shape(request, request.options)
+        domain_of(request)
         closed_by = "the job's token" if token_of(request) is not None else ""
         if certificates_of(request) is not None:
             closed_by = f"{closed_by} and TLS" if closed_by else "TLS"
@@ -138,6 +153,33 @@ def _validate_closed(request: Request, options: ElasticOptions, by: str) -> None
             "speak for the workers",
             remedy="Leave it out.",
         )
+
+
+def _validate_shape(request: Request, options: ElasticOptions) -> None:
+    unit, least = options.node_unit, options.min_per_domain
+    bounds = {"MIN": request.min_nodes, "MAX": request.max_nodes}
+    odd = {name: value for name, value in bounds.items() if value % unit}
+    if odd:
+        given = wanted(request.min_nodes, request.max_nodes)
+        if request.min_nodes == request.max_nodes:
+            odd = {"": request.max_nodes}
+        nearest = (f"{f'for {name} ' if name else ''}{_nearest(value, unit)}" for name, value in odd.items())
+        raise UsageError(
+            f"--nnodes={given} contradicts --rdzv-conf node_unit={unit}: a round has a multiple of {unit} nodes, and "
+            f"{' and '.join(map(str, odd.values()))} {'is' if len(odd) == 1 else 'are'} none",
+            remedy=f"The nearest are {', '.join(nearest)}.",
+        )
+    if least > request.max_nodes:
+        raise UsageError(
+            f"--rdzv-conf min_per_domain={least} is more than the {request.max_nodes} node(s) of --nnodes: no domain "
+            "could ever take part",
+            remedy=f"Give {request.max_nodes} at the most.",
+        )
+
+
+def _nearest(value: int, unit: int) -> str:
+    below = value - value % unit
+    return f"{below} and {below + unit}" if below else str(unit)
 
 
 def _validate_tiers(options: ElasticOptions) -> None:

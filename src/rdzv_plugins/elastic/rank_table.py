@@ -9,6 +9,7 @@ from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import Assignment, readable
+from rdzv_plugins.elastic.leading.choosing import in_words
 from rdzv_plugins.errors import ConnectionLost
 
 logger = logging.getLogger(__name__)
@@ -33,11 +34,13 @@ def log_rank_table(session: Session, place: Assignment) -> None:
         logger.info("round %d, %d nodes (who they are cannot be asked now: %s)", place.round, place.world, error)
         return
     shown = (kv for kv in held if (found := _RANK.search(kv.value)) and int(found[1]) < _ROWS)  # all are thousands
+    nodes = [each for each in readable(Assignment, shown) if each.round == place.round and each.is_place]
+    several = len({each.domain for each in nodes}) > 1
     rows = [
         f"  {each.rank:>4}  {each.host} (pid {each.pid})  {each.address}"
         + (f"  {each.nproc} worker(s)" if each.nproc else "")
-        for each in sorted(readable(Assignment, shown), key=lambda each: each.rank)
-        if each.round == place.round
+        + (f"  {in_words(each.domain)}" if several else "")
+        for each in sorted(nodes, key=lambda each: each.rank)
     ]
     more = [f"  ... and {place.world - _ROWS} more"] if place.world > _ROWS else []
     logger.info("round %d, %d nodes:\n%s", place.round, place.world, "\n".join([*rows, *more]))

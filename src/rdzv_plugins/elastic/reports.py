@@ -99,6 +99,9 @@ def what_is_waited_for(view: View, request: Request, round_: int) -> str:
     if kind == "left out" and view.assignment is not None:
         return f"{where}: this node is left out for now: {view.assignment.left_out}"
     if kind == "spare":
-        return f"{where}: round {declared.number} is complete with its {declared.world} nodes; this node is a spare"
+        place = view.assignment
+        why = f": {place.spare}" if place is not None and place.spare else ""
+        works = f"round {declared.number} is complete with its {declared.world} nodes"
+        return f"{where}: {works}; this node is a spare{why}"
     needed = wanted(request.min_nodes, request.max_nodes)
     return f"{where}: {view.progress or f'this node has joined, {needed} nodes are wanted'}"

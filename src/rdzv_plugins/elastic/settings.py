@@ -32,6 +32,9 @@ def settings_of(request: Request, backend: str, options: ElasticOptions, host: s
         settings["nproc"] = request.nproc_per_node
     if fanout:
         settings["fanout"] = fanout  # who is whose parent is known from the rank alone
+    for name in ("node_unit", "min_per_domain"):  # whoever leads goes by its own
+        if (value := getattr(options, name)) != 1:
+            settings[name] = value
     if token_of(request) is not None:  # where nodes meet at a service of its own, one without would come as far as this
         settings["token"] = "given"
     if places := places_of(request):

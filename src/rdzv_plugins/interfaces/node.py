@@ -24,6 +24,11 @@ class Node(Protocol):
         ...
 
     @property
+    def domain(self) -> str:
+        """What the node shares with those near it, by which ranks are side by side; empty: nothing is known of that."""
+        ...
+
+    @property
     def nproc(self) -> int:
         """The number of the node's workers; 0 from plain torchrun, which does not say."""
         ...

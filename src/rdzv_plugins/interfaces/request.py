@@ -32,6 +32,10 @@ class Request:
     """Workers of this node; 0 from plain torchrun, which does not say."""
     node_rank: int | None = None
     """The given rank of this node, None when not given."""
+    rank_moves: bool = False
+    """``node_rank`` is a scheduler's number, not a wish of the user: ranks by domain go before it."""
+    domain: str = ""
+    """What a scheduler knows of this node's place in the network, as a name that nodes near each other share; or ""."""
     local_addr: str | None = None
     """The given address of this node, None: to be learnt from the socket that reaches the endpoint."""
     role: str = "default"

@@ -22,6 +22,8 @@ _FLAGS = {
     "run_id": "--rdzv-id",
     "store": "--rdzv-conf store",
     "fanout": "--rdzv-conf fanout",
+    "node_unit": "--rdzv-conf node_unit",
+    "min_per_domain": "--rdzv-conf min_per_domain",
     "endpoints": "--rdzv-endpoint",
     "token": "RDZV_TOKEN or token_file",
     "same_command": "--rdzv-conf same_command",

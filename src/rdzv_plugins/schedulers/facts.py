@@ -48,6 +48,8 @@ class Facts:
     """The workers of this node."""
     replaced: bool = False
     """A node that is lost comes back, at the same name: one with as many nodes as it needs can go on without it."""
+    domain: Fact[str] | None = None
+    """Its place in the network, by a name that it shares with nodes near it."""
     idle: str = ""
     """Why this process is not the agent of its node, in words; empty: it is."""
 

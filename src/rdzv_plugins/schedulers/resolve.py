@@ -81,6 +81,9 @@ def _filled_in(
     if nodes > 1:
         if Capability.NODE_RANK in capabilities and not _some_are_spares(facts, nodes):
             take("node_rank", "node-rank", facts.node_rank)
+            if "node_rank" in answer:
+                answer["rank_moves"] = True
+        take("domain", "rdzv-conf domain", facts.domain)
         if meets_at == "node" and "endpoint" not in request.given:
             least = answer.get("min_nodes", request.min_nodes)
             several = Capability.SEVERAL_ENDPOINTS in capabilities and _goes_on_without_the_first(facts, nodes, least)

@@ -21,6 +21,7 @@ from rdzv_plugins.schedulers.facts import Fact, Facts, derived_port
 from rdzv_plugins.schedulers.host_list import expand
 from rdzv_plugins.schedulers.processes import has_terminal
 from rdzv_plugins.schedulers.resolve import resolve
+from rdzv_plugins.schedulers.topology import leaf_of
 from rdzv_plugins.schedulers.variables import Variables
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
             f"{cluster}-{job.value}.{step.value}-{restarts.value}", "SLURM_JOB_ID, SLURM_STEP_ID, SLURM_RESTART_COUNT"
         ),
         run_id_lasts=True,
+        domain=leaf_of(variables),
         workers=tasks if tasks.value > 1 else gpus if gpus is not None and gpus.value else None,
         idle=f"the agent of this node is the task with SLURM_LOCALID=0, and this is {local}" if local.value else "",
     )

@@ -6,6 +6,9 @@ remembers all rounds that there ever were. ``at_rest`` looks at a world in which
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kits.unit.many_worlds import shallow
@@ -15,6 +18,22 @@ from rdzv_plugins.elastic.leading.ranks import place_of
 
 if TYPE_CHECKING:
     from kits.unit.membership_world import Lead, Node, World
+
+
+def largest(nodes: Iterable[Member], rules: Rules) -> int:
+    """The size of the largest round of these nodes, found by trying: at the least, whoever of a rank is in it."""
+    claims: dict[int | str, list[str]] = {}
+    for each in nodes:
+        claims.setdefault(each.node_id if each.node_rank is None else each.node_rank, []).append(each.domain)
+    return min(_of_counts(Counter(domains).values(), rules) for domains in itertools.product(*claims.values()))
+
+
+def _of_counts(counts: Iterable[int], rules: Rules) -> int:
+    sizes = {0}
+    for count in counts:
+        some = (0, *range(rules.min_per_domain, count + 1))
+        sizes = {size + more for size in sizes for more in some if size + more <= rules.max_nodes}
+    return max(size for size in sizes if size % rules.node_unit == 0)
 
 
 class Checks:
@@ -51,6 +70,10 @@ class Checks:
     ) -> None:
         """A leader is about to tell a node its place. ``known``: the members it knew before it decided."""
         members = lead.machine.members
+        if a.spare:
+            assert declared.state == "complete" or lead.machine.round.state == "complete", f"{name} is told {a}"
+            assert name not in self.plans[lead.machine.round.number], f"{name} has a place and is told {a}"
+            return
         if a.left_out:
             times, _ = lead.machine._roster.left_out._records[place_of(members[name])]
             excused = nodes[name].stuck or any(node.walled for node in nodes.values())
@@ -73,6 +96,7 @@ class Checks:
         if not plan:
             self._begins(a, lead, known, declared)
         assert self._rules.min_nodes <= a.world <= self._rules.max_nodes, f"I1: a world of {a.world} nodes"
+        assert a.world % self._rules.node_unit == 0, f"I14: a world of {a.world} nodes"
         assert 0 <= a.rank < a.world, f"I1: rank {a.rank} of {a.world}"
         for other_name, other in plan.items():
             assert other.world == a.world, f"I1: round {a.round} has two sizes: {a}, {other}"
@@ -84,6 +108,7 @@ class Checks:
             assert plan[a.master_addr].rank == 0, "I6: rank 0 is not where the store is"
         if len(plan) == a.world:
             self._ranks(plan, members)
+            self._domains(plan, members)
 
     def _begins(self, a: Assignment, lead: Lead, known: set[str], declared: Round) -> None:
         lead.gone = set()
@@ -93,8 +118,8 @@ class Checks:
         for m in machine.members.values():
             heard = max(m.known, m.after, m.kept.round if m.kept else 0)
             assert a.round > heard, f"I7: round {a.round} begins again: {m}"
-        distinct = len({m.node_rank if m.node_rank is not None else n for n, m in here.items()})
-        assert a.world >= min(self._rules.max_nodes, distinct), f"I2: {a.world} nodes begin, {distinct} could"
+        could = largest(here.values(), self._rules)
+        assert a.world >= could, f"I2: {a.world} nodes begin, {could} could"
         if declared.number == 0:
             again = (
                 any(m.unreachable for m in machine.members.values()) or machine._roster.left_out
@@ -106,8 +131,19 @@ class Checks:
             was_in = declared.number in self.complete and name in self.plans[declared.number]
             assert not was_in or member.after >= declared.number, f"I2: {name} has not joined and is left out"
 
+    def _domains(self, plan: dict[str, Assignment], members: dict[str, Member]) -> None:
+        """Ranks of a domain are side by side, but for those that were given by hand; it has enough nodes."""
+        for domain, count in Counter(a.domain for a in plan.values()).items():
+            assert count >= self._rules.min_per_domain, f"I14: {count} nodes of domain {domain!r}: {plan}"
+        rest = [a for n, a in sorted(plan.items(), key=lambda each: each[1].rank) if not self._is_given(n, members)]
+        blocks = [domain for domain, _ in itertools.groupby(a.domain for a in rest)]
+        assert len(blocks) == len(set(blocks)), f"I14: the ranks of a domain are not side by side: {blocks}"
+
+    def _is_given(self, name: str, members: dict[str, Member]) -> bool:
+        return name in members and members[name].firm_rank is not None
+
     def _ranks(self, plan: dict[str, Assignment], members: dict[str, Member]) -> None:
-        given = {n: rank for n in plan if n in members and (rank := members[n].node_rank) is not None}
+        given = {n: rank for n in plan if n in members and (rank := members[n].firm_rank) is not None}
         last = self.complete[-1] if self.complete else 0
         before = self.plans.get(last, {})
         above = len(plan)
@@ -115,6 +151,8 @@ class Checks:
             above = min(given[name], above - 1)  # as given; from the top down where that is beyond the size
             assert plan[name].rank == above, f"I6: {name} has the given rank {given[name]} and gets {plan[name].rank}"
         taken = {plan[name].rank for name in given}
+        whose = {a.rank: a.domain for a in plan.values()}
+        sizes, were = (Counter(a.domain for a in each.values()) for each in (plan, before))
         for name, a in plan.items():
             old = before[name].rank if name in before and name not in given else a.world
             if old < a.world and old not in taken:
@@ -122,7 +160,8 @@ class Checks:
                 ranks = {p[name].rank for number, p in self.plans.items() if last <= number < a.round and name in p}
                 vain = [p for number, p in self.plans.items() if last < number < a.round]
                 others = {each.rank for p in vain for node, each in p.items() if node != name}
-                assert a.rank in ranks or old in others, f"I6: {name} had rank {old} and gets {a.rank}"
+                moved = whose[old] != a.domain and (sizes != were or given)  # its domain had to
+                assert a.rank in ranks or old in others or moved, f"I6: {name} had rank {old} and gets {a.rank}"
 
     def round(self, new: Round, lead: Lead, known: set[str], declared: Round) -> None:
         """A leader that knew these members is about to declare ``new`` after ``declared``."""
@@ -151,7 +190,9 @@ class Checks:
         if new.state == "over" and new.cause == "came":
             left = [n for n, number in self.left_done.items() if number == new.number and n not in known]
             assert not left, f"I5: {left} is done with round {new.number}, the others are not to begin again"
-            assert len(plan.keys() & members.keys()) < self._rules.max_nodes, "I2: there was no room"
+            here = plan.keys() & members.keys()
+            room = self._rules.max_nodes if lead.gone else largest(members.values(), self._rules)
+            assert len(here) < room, "I2: there was no room"
 
     def works(self, node: Node, place: Assignment) -> None:
         """A node starts its workers."""
@@ -160,10 +201,10 @@ class Checks:
         assert (place.rank, place.world, place.master_addr) == (told.rank, told.world, told.master_addr)
 
 
-def able(world: World) -> set[int | str]:
-    """The nodes, or their given ranks, that live and can do their part."""
+def able(world: World) -> int:
+    """How many nodes a round could have of those that live and can do their part."""
     live = [node for node in world.nodes.values() if node.lives and not node.walled and not node.stuck]
-    return {node.me.node_rank if node.me.node_rank is not None else node.name for node in live}
+    return largest((node.me for node in live), world.rules)
 
 
 def at_rest(world: World) -> None:
@@ -172,7 +213,7 @@ def at_rest(world: World) -> None:
     live = [node for node in world.nodes.values() if node.lives]
     if not live:
         return
-    ranks = able(world)
+    size = able(world)
     odd = any(node.walled or node.stuck for node in live)
     here = [node for node in live if node.mode == "working" and not node.stuck]
     if declared.state == "complete":
@@ -189,11 +230,13 @@ def at_rest(world: World) -> None:
             return  # it may be in the round, or not have heard that this is over
         done = any(number == declared.number for number in world.checks.left_done.values())
         if not done and not any(node.me.done for node in live):
-            could = min(rules.max_nodes, len(ranks))
-            assert len(plan) == could or (odd and len(plan) > could), f"I2: {len(plan)} nodes work, {len(ranks)} could"
+            assert len(plan) == size or (odd and len(plan) > size), f"I2: {len(plan)} nodes work, {size} could"
+            for node in live if rules.node_unit > 1 or rules.min_per_domain > 1 else ():
+                told = node.name in plan or (node.place is not None and not node.place.is_place)
+                assert told or odd, f"{node.name} waits beside a round and has not been told why"
         return
     if declared.state == "failed":
         assert any(node.walled for node in world.nodes.values()), declared
         return
     assert not here, f"I4: {[node.name for node in here]} works though {declared}"
-    assert len(ranks) < rules.min_nodes, f"deadlock: {len(ranks)} nodes wait, {rules.min_nodes} are enough; {declared}"
+    assert size < rules.min_nodes, f"deadlock: {size} nodes could begin, {rules.min_nodes} are enough; {declared}"

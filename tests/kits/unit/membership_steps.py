@@ -25,7 +25,7 @@ class Leader:
         high: int,
         declared: Round | None = None,
         assigned: dict[str, Assignment] | None = None,
-        **rules: float,
+        **rules: Any,
     ) -> None:
         self.rules = Rules(low, high, **rules)
         self.machine = Membership(self.rules, lambda _: None, declared, assigned)
@@ -45,7 +45,7 @@ class Leader:
     def ranks(self) -> dict[str, int]:
         """Of the newest round that was begun."""
         newest = max((a.round for a in self.assigned.values()), default=0)
-        return {name: a.rank for name, a in self.assigned.items() if a.round == newest and not a.refused}
+        return {name: a.rank for name, a in self.assigned.items() if a.round == newest and a.is_place}
 
     def hear(self, *members: Member) -> Decisions:
         """These were written, and heard of at once."""
@@ -120,6 +120,8 @@ class Leader:
             last_call=self.rules.last_call,
             back=self.rules.back,
             majority=self.rules.majority,
+            node_unit=self.rules.node_unit,
+            min_per_domain=self.rules.min_per_domain,
         )
         other.members = {name: member for name, member in self.members.items() if name not in without}
         for member in other.members.values():
@@ -132,9 +134,9 @@ class Leader:
         return other
 
 
-def working(low: int, high: int, *members: Member) -> Leader:
+def working(low: int, high: int, *members: Member, **rules: int) -> Leader:
     """A leader of these nodes, whose first round is complete."""
-    leader = Leader(low, high, last_call=0)
+    leader = Leader(low, high, last_call=0, **rules)
     leader.hear(*members)
     leader.complete()
     return leader

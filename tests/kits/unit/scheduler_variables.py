@@ -138,3 +138,9 @@ SAGEMAKER = {
     "SM_NUM_CPUS": "32",
     "SM_TRAINING_ENV": '{"hosts": ["algo-1", "algo-2"], "job_name": "preprod-2018-05-31-06-27-15-511"}',
 }
+
+# https://slurm.schedmd.com/srun.html, OUTPUT ENVIRONMENT VARIABLES; a node's name may have dots
+SLURM_TREE = {"SLURM_TOPOLOGY_ADDR": "s0.s2.node1.site", "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node"}
+# the comment on topology_p_get_node_addr of Slurm's topology/block
+SLURM_BLOCK = {"SLURM_TOPOLOGY_ADDR": "b1.node1", "SLURM_TOPOLOGY_ADDR_PATTERN": "block.node"}
+SLURM_FLAT = {"SLURM_TOPOLOGY_ADDR": "node1", "SLURM_TOPOLOGY_ADDR_PATTERN": "node"}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from rdzv_plugins.elastic.keys import Assignment, Member
+from rdzv_plugins.elastic.leading.choosing import Shape, in_words
 from rdzv_plugins.elastic.leading.claims import Claims
 from rdzv_plugins.rounds.settings_check import wanted
 
@@ -38,20 +40,26 @@ def joined(
     claims: Claims,
     needed: tuple[int, int],
     few: str = "",
+    shape: Shape | None = None,
 ) -> str:
     """``1 of 2 nodes have joined (host a (pid 7)); missing: node rank 1``.
 
     ``late`` still stop their workers, ``left_out`` are not waited for, ``lost`` are the places of the last round whose
-    nodes have gone. ``few``: why they are too few, where that is not for want of the least number.
+    nodes have gone. ``few``: why they are too few, where that is not for want of the least number. ``shape``: what a
+    round may look like. Domains are named where there is more than one.
     """
+    domains = {each.domain for members in (there, late, left_out) for each in members} | {each.domain for each in lost}
+    several = len(domains) > 1
     text = f"{len(there)} of {wanted(*needed)} nodes have joined ({_names(there) or 'nobody'})"
     if late:
-        text += f"; missing: {_names(late)}"
+        text += f"; missing: {some(each.name + (_of(each) if several else '') for each in late)}"
     elif len(there) < needed[1]:
         if unclaimed := claims.missing(needed[1]):
             text += f"; missing: node rank {ranks(unclaimed)}"
         elif lost:
-            text += f"; missing: {some(f'{place.host} (was node {place.rank})' for place in lost)}"
+            places = (f"{each.host} (was node {each.rank}){_of(each) if several else ''}" for each in lost)
+            text += f"; missing: {some(places)}"
+    text += "".join(f"; {each}" for each in _of_domains(there, several, shape or Shape(needed[1])))
     if few:
         text += f"; {few}"
     if left_out:
@@ -65,6 +73,23 @@ def joined(
 def to_reach(members: Sequence[Member], world: int) -> str:
     """Who has not dialled the workers' store yet."""
     return f"{len(members)} of {world} nodes have still to reach the workers' store: {_names(members)}"
+
+
+def _of_domains(there: Sequence[Member], several: bool, shape: Shape) -> Iterator[str]:
+    """How many of which domain are there, and what keeps them out of a round."""
+    domains = Counter(member.domain for member in there)
+    if several and domains:
+        yield f"here: {some(f'{count} of {in_words(name)}' for name, count in domains.items())}"
+    if small := [name for name, count in domains.items() if count < shape.per_domain]:
+        yield (
+            f"left out until {shape.per_domain} of its nodes are here (min_per_domain): {some(map(in_words, small))}"
+        )
+    if len(there) % shape.unit:
+        yield f"a round has a multiple of {shape.unit} nodes (node_unit)"
+
+
+def _of(node: Member | Assignment) -> str:
+    return f" of {in_words(node.domain)}"
 
 
 def _names(members: Sequence[Member]) -> str:

@@ -16,6 +16,10 @@ Who cannot take part does not stop the others while they are enough: a node that
 join again or does not answer in time, or that spoils one round after the other, is left out for a while (``left_out``).
 Only a first round that is too small without those who cannot dial its store fails, with who cannot reach whom.
 
+Where rounds have a unit, or domains a least number of nodes (``choosing``), *enough* means that a round of
+``min_nodes`` can be formed of those that wait. Newcomers end a round only if the next can be larger; until then they
+are told why not.
+
 While no round is declared, members may still keep places in one that the service has forgotten (``kept_round``): that
 one goes on if it is whole, before anything else is begun.
 
@@ -25,6 +29,7 @@ The invariants I1 to I7 that it keeps are in docs/explanation/elastic-rendezvous
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -33,9 +38,10 @@ from msgspec.structs import replace
 
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.elastic.leading import facts
+from rdzv_plugins.elastic.leading.choosing import Shape, choose, size_of, why_spare
 from rdzv_plugins.elastic.leading.kept_round import KeptRound
 from rdzv_plugins.elastic.leading.quorum import Quorum
-from rdzv_plugins.elastic.leading.ranks import Former, Order, choose, other_address, plan
+from rdzv_plugins.elastic.leading.ranks import Former, Order, other_address, plan
 from rdzv_plugins.elastic.leading.roster import Roster
 
 
@@ -55,6 +61,15 @@ class Rules:
     """How long the nodes of a round that the service has forgotten wait for each other. A lost one is known by then."""
     majority: bool = False
     """There are several endpoints: a round needs more than half of the nodes of the last one (``quorum``)."""
+    node_unit: int = 1
+    """A round has a multiple of so many nodes, of which ``min_nodes`` and ``max_nodes`` are two."""
+    min_per_domain: int = 1
+    """A round has no node of a domain, or at least so many."""
+
+    @property
+    def shape(self) -> Shape:
+        """What a round may look like."""
+        return Shape(self.max_nodes, self.node_unit, self.min_per_domain)
 
 
 @dataclass(frozen=True)
@@ -94,6 +109,7 @@ class Membership:
         """``has_begun``: it is remembered at this endpoint, one of several, that there was a round."""
         held = assignments or {}
         self._rules = rules
+        self._shape = rules.shape
         self._order = order
         self._roster = Roster(rules.max_nodes, rules.duplicate, held)
         self._declared = declared or Round()
@@ -229,6 +245,7 @@ class Membership:
         if self._step == "join" and self._declared.state != "failed" and not waits and self._all_here(now):
             self._last_call_at = None
             self._begin(now)
+        self._tell_spares()
 
     def deadline(self) -> float | None:
         """When ``tick`` is to be called at the latest."""
@@ -254,7 +271,8 @@ class Membership:
         if self._step == "reach":
             return facts.to_reach([self.members[node] for node in self._to_reach], len(self._plan))
         roster = self._roster
-        few = self._quorum.facts(roster.waiting, roster.members) if self._quorum is not None else ""
+        chosen = roster.waiting if self._shape.is_free else [member.node_id for member in self._choose()]
+        few = self._quorum.facts(chosen, roster.members) if self._quorum is not None else ""
         return facts.joined(
             [member for node, member in roster.members.items() if node in roster.waiting],
             late=[member for node, member in roster.members.items() if roster.is_awaited(node)],
@@ -263,6 +281,7 @@ class Membership:
             claims=roster.claims,
             needed=(self._rules.min_nodes, self._rules.max_nodes),
             few=few,
+            shape=self._shape,
         )
 
     def _over(self, cause: Literal["lost", "asked", "came"], why: str, now: float) -> None:
@@ -358,9 +377,36 @@ class Membership:
             self._roster.notice(
                 f"{member.name} is left out: it cannot reach the workers' store at {store}: {member.unreachable}"
             )
-        elif has_dialled or ahead:  # it does not knock at a round before its own
+        elif (has_dialled or ahead) and self._grows(here):  # it does not knock at a round before its own
             self._came = member.node_id
             self._over("came", f"{member.name} has come", now)
+
+    def _grows(self, here: list[str]) -> bool:
+        """Whether the next round is larger than ``here``, with those that have shown that they can come in."""
+        if self._shape.is_free:
+            return True
+        number = self._declared.number
+        able = [
+            member
+            for node, member in self.members.items()
+            if node in self._places
+            or (node in self._roster.waiting and member.reached == number and not member.unreachable)
+            or (node in self._roster.waiting and min(member.after, member.known) >= number)
+        ]
+        return size_of(able, self._former, self._shape) > len(here)
+
+    def _tell_spares(self) -> None:
+        """Tell those who wait beside a round why, where it is not only that all of its places are taken."""
+        if self._shape.is_free or self._step != "complete" or not self._roster.waiting:
+            return
+        waiting, most = self._roster.waiting, self._rules.max_nodes
+        here = [node for node in self._places if node in self.members]
+        able = [m for node, m in self.members.items() if node in self._places or node in waiting]
+        if len(here) < most and size_of(able, self._former, self._shape) > len(here):
+            return  # they have only to dial its store
+        domains = Counter(member.domain for member in able)
+        for node in waiting:
+            self._roster.tell_spare(node, why_spare(self.members[node], domains, len(here), self._shape), self._number)
 
     def _welcome_spares(self, now: float) -> None:
         for node in list(self._roster.waiting):
@@ -374,14 +420,22 @@ class Membership:
             return False
         if not self._is_first:  # a later round: those who live, and no waiting for strangers
             return self._roster.all_wait
-        if self._roster.count() >= self._rules.max_nodes:
+        if self._could_be() >= self._rules.max_nodes:
             return True
         if self._last_call_at is None:
             self._last_call_at = now + self._rules.last_call
         return now >= self._last_call_at
 
-    def _enough(self, without: int = 0) -> bool:
-        return self._roster.count(without) >= self._rules.min_nodes
+    def _could_be(self, without: Collection[str] = ()) -> int:
+        """How many nodes a round could have, of those that wait."""
+        shape, count = self._shape, self._roster.count(len(without))
+        most = min(count - count % shape.unit, shape.most)
+        if shape.per_domain == 1 or most < self._rules.min_nodes:
+            return most
+        return min(most, size_of(self._waiting(without), self._former, shape))
+
+    def _enough(self, without: Collection[str] = ()) -> bool:
+        return self._could_be(without) >= self._rules.min_nodes
 
     def _is_late(self) -> bool:
         """Somebody lives and does not do its part, and the others can do without: ``_act_by`` counts."""
@@ -418,7 +472,7 @@ class Membership:
             known = self._former if last == self._declared.number else None
             self._former = Former(quorum.former(self.members), known)
         # who could not dial the last store will hardly reach the next one: not if there are enough others
-        chosen = self._choose(self._roster.cannot if self._enough(len(self._roster.cannot)) else ())
+        chosen = self._choose(self._roster.cannot if self._enough(self._roster.cannot) else ())
         if quorum is not None:
             if not quorum.has([member.node_id for member in chosen], self.members):
                 chosen = self._choose()
@@ -432,6 +486,7 @@ class Membership:
         self._plan = plan(self._number, chosen, self._former, self._order)
         if self._begun:
             self._plan = {n: replace(a, begun=self._begun) for n, a in self._plan.items()}
+        self._roster.place(self._plan)
         self._step, self._act_by = "serve", now + self._rules.rejoin
         if self._kept is not None:
             self._kept.begin(self._plan)
@@ -440,9 +495,11 @@ class Membership:
         self._out_assignments[first.node_id] = replace(first, publish=publish)
 
     def _choose(self, without: Collection[str] = ()) -> list[Member]:
+        return choose(self._waiting(without), self._former, self._shape)
+
+    def _waiting(self, without: Collection[str] = ()) -> list[Member]:
         willing = self._roster.waiting.difference(without)
-        waiting = [member for node, member in self.members.items() if node in willing]
-        return choose(waiting, self._former, self._rules.max_nodes)
+        return [member for node, member in self.members.items() if node in willing]
 
     def _place(self, store: tuple[int, str, int], now: float) -> None:
         """Rank 0 serves the store: everybody learns its place."""
@@ -514,7 +571,7 @@ class Membership:
             reasons = {first.node_id: why}
         else:
             reasons = {node: f"it cannot reach {where}: {self.members[node].unreachable}" for node in cannot}
-        if self._is_first and not self._enough(len(reasons)):
+        if self._is_first and not self._enough(reasons.keys()):
             why = f"{example.name} cannot reach {where}: {example.unreachable}"
             self._declare(Round(self._number, "failed", len(self._plan), why))
             self._give_up()

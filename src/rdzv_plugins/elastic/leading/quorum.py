@@ -162,6 +162,7 @@ class Quorum:
                 member.machine,
                 member.pid,
                 node_rank=member.node_rank,
+                domain=member.domain,
             )
             for node, member in members.items()
             for seat in member.seats

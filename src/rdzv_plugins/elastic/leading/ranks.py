@@ -1,10 +1,11 @@
-"""A round before it is one: who is chosen, who gets which rank, and where the others can dial the first."""
+"""A round before it is one: who gets which rank, and where the others can dial the first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from rdzv_plugins.elastic.keys import Assignment, Member
+from rdzv_plugins.elastic.leading.blocks import lay_out
 from rdzv_plugins.endpoints import is_loopback_address
 
 Order = Callable[[Sequence[Member]], Sequence[str] | None]
@@ -19,16 +20,23 @@ def place_of(node: Member | Assignment) -> Place:
 
 
 class Former:
-    """The ranks of the round before, to be given back to the nodes that return."""
+    """The ranks of the round before, to be given back to the nodes that return.
+
+    ``domains``: how many nodes each domain had in it. ``starts``: the first rank of each.
+    """
 
     def __init__(self, assignments: Mapping[str, Assignment], known: Former | None = None) -> None:
         """``known`` of that round already, which counts."""
         self._by_id: dict[str, int] = dict(known._by_id) if known is not None else {}
         by_place = known._by_place if known is not None else {}
         self._by_place: dict[Place, list[int]] = {place: list(ranks) for place, ranks in by_place.items()}
+        self.domains: dict[str, int] = dict(known.domains) if known is not None else {}
+        self.starts: dict[str, int] = dict(known.starts) if known is not None else {}
         for node_id, each in assignments.items():
             if node_id not in self._by_id:
                 self._by_id[node_id] = each.rank
+                self.domains[each.domain] = self.domains.get(each.domain, 0) + 1
+                self.starts[each.domain] = min(each.rank, self.starts.get(each.domain, each.rank))
                 self._by_place.setdefault(place_of(each), []).append(each.rank)
         for ranks in self._by_place.values():
             ranks.sort()
@@ -46,12 +54,55 @@ def assign_ranks(members: Sequence[Member], former: Former, order: Order) -> lis
     """``members``, in order of arrival, in the order of their ranks.
 
     A given node rank comes first; where one is beyond the size of the round, the given ones move down and keep
-    their order. Then comes the old rank of a node that returns, then the order that ``order`` knows, then
-    arrival, in which the node that serves the endpoint is first.
+    their order. The nodes of a domain are side by side in what is left of the ranks. Within that comes the old rank of
+    a node that returns, then the order that ``order`` knows, then that of a scheduler, then arrival, in which the node
+    that serves the endpoint is first.
     """
     world = len(members)
     places: dict[int, Member] = {}
-    free = set(range(world))
+    above = world
+    given = ((member.firm_rank, member) for member in members if member.firm_rank is not None)
+    for rank, member in sorted(given, key=_rank, reverse=True):
+        above = min(rank, above - 1)
+        places[above] = member
+    rest = [member for member in members if member.firm_rank is None]
+    free = [rank for rank in range(world) if rank not in places]
+    wishes = _wishes(rest, former, set(free), order)
+    for block, ranks in _blocks(rest, former, places, free, wishes):
+        places |= _within(block, former, ranks, wishes)
+    return [places[rank] for rank in range(world)]
+
+
+def _rank(given: tuple[int, Member]) -> int:
+    return given[0]
+
+
+Wish = tuple[int, int, int]
+"""Who is lower comes first: by the topology that a plug-in knows, by the scheduler, by arrival."""
+
+
+def _wishes(members: Sequence[Member], former: Former, free: set[int], order: Order) -> dict[str, Wish]:
+    """What each of ``members`` has to say for a rank that nobody returns to."""
+    by_arrival = sorted(members, key=lambda member: not member.serves)  # stable
+    _, left = _returning(members, former, free)
+    ids = {member.node_id for member in left}
+    unplaced = [member for member in by_arrival if member.node_id in ids and member.node_rank is None]
+    wanted = (order(unplaced) or ()) if len(unplaced) > 1 else ()
+    positions = {node_id: position for position, node_id in enumerate(wanted)}
+    none = len(members)
+    return {
+        member.node_id: (
+            positions.get(member.node_id, none),
+            none if member.node_rank is None else member.node_rank,
+            arrival,
+        )
+        for arrival, member in enumerate(by_arrival)
+    }
+
+
+def _returning(members: Sequence[Member], former: Former, free: set[int]) -> tuple[dict[int, Member], list[Member]]:
+    """Those who get an old rank of theirs back that is free, and the others. Takes the ranks out of ``free``."""
+    places: dict[int, Member] = {}
 
     def take(rank: int | None, member: Member) -> bool:
         if rank is None or rank not in free:
@@ -60,42 +111,41 @@ def assign_ranks(members: Sequence[Member], former: Former, order: Order) -> lis
         places[rank] = member
         return True
 
-    above = world
-    for rank, member in sorted(((m.node_rank, m) for m in members if m.node_rank is not None), key=_rank, reverse=True):
-        above = min(rank, above - 1)
-        take(above, member)
-    unplaced = [member for member in members if member.node_rank is None]
     # by id before by place: a node that has stayed is not pushed aside by one that comes to the same machine
-    unplaced = [member for member in unplaced if not take(former.own(member), member)]
-    unplaced = [member for member in unplaced if not take(former.of_place(member, free), member)]
-    places |= dict(zip(sorted(free), _ordered(unplaced, order), strict=True))
-    return [places[rank] for rank in range(world)]
+    left = [member for member in members if not take(former.own(member), member)]
+    return places, [member for member in left if not take(former.of_place(member, free), member)]
 
 
-def _rank(given: tuple[int, Member]) -> int:
-    return given[0]
+def _within(
+    members: Sequence[Member], former: Former, ranks: Sequence[int], wishes: Mapping[str, Wish]
+) -> dict[int, Member]:
+    """The nodes that share these ranks."""
+    free = set(ranks)
+    places, left = _returning(members, former, free)
+    left.sort(key=lambda member: wishes[member.node_id])
+    return places | dict(zip(sorted(free), left, strict=True))
 
 
-def _ordered(members: list[Member], order: Order) -> list[Member]:
-    by_arrival = sorted(members, key=lambda member: not member.serves)  # stable
-    if len(by_arrival) < 2:
-        return by_arrival
-    wanted = {node_id: position for position, node_id in enumerate(order(by_arrival) or ())}
-    return sorted(by_arrival, key=lambda member: wanted.get(member.node_id, len(wanted)))
-
-
-def choose(waiting: Iterable[Member], former: Former, most: int) -> list[Member]:
-    """Choose at most ``most`` of those that wait, given in the order of arrival, and one for each given rank.
-
-    Those of the round before come first: a spare does not push out who was there.
-    """
-    chosen: list[Member] = []
-    claimed: set[int] = set()
-    for member in sorted(waiting, key=lambda each: former.own(each) is None):  # stable
-        if member.node_rank is None or member.node_rank not in claimed:
-            chosen.append(member)
-            claimed |= {member.node_rank} if member.node_rank is not None else set()
-    return chosen[:most]
+def _blocks(
+    members: Sequence[Member],
+    former: Former,
+    given: Mapping[int, Member],
+    free: Sequence[int],
+    wishes: Mapping[str, Wish],
+) -> Iterator[tuple[list[Member], Sequence[int]]]:
+    """The nodes of each domain, with the ranks for them; ``given``: those that have one already."""
+    domains: dict[str, list[Member]] = {}
+    for member in members:
+        domains.setdefault(member.domain, []).append(member)
+    if len(domains) == 1:
+        yield domains.popitem()[1], free
+        return
+    starts = former.starts | {given[rank].domain: rank for rank in sorted(given, reverse=True)}
+    coming = [name for name in domains if name not in starts]
+    coming.sort(key=lambda name: min(wishes[member.node_id] for member in domains[name]))
+    ranks = lay_out({name: len(nodes) for name, nodes in domains.items()}, starts, coming, free)
+    for name, nodes in domains.items():
+        yield nodes, ranks[name]
 
 
 def plan(round_: int, chosen: list[Member], former: Former, order: Order) -> dict[str, Assignment]:
@@ -112,6 +162,7 @@ def plan(round_: int, chosen: list[Member], former: Former, order: Order) -> dic
             address=member.address,
             nproc=member.nproc,
             node_rank=member.node_rank,
+            domain=member.domain,
         )
         for rank, member in enumerate(assign_ranks(chosen, former, order))
     }

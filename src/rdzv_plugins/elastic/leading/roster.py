@@ -6,7 +6,7 @@ Each member that lives is one of these: it works in the round that is complete, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.elastic.leading.claims import Claims
@@ -30,6 +30,8 @@ class Roster:
         self.claims = Claims(duplicate)
         self._known_late = {n: a.late_for for n, a in held.items() if a.left_out and a.late_for}
         self._words: dict[str, Assignment] = {}
+        self._spares: dict[str, str] = {n: a.spare for n, a in held.items() if a.spare}
+        """What nodes have been told that wait beside a round."""
         self._notices: list[str] = []
 
     def take(self, member: Member, now: float, number: int) -> bool:
@@ -66,6 +68,7 @@ class Roster:
             self.waiting.discard(node)
             self.cannot.discard(node)
             self.left_out.remove(node)
+            self._spares.pop(node, None)
             if node in self.refused:
                 self.refused.discard(node)
             else:
@@ -102,6 +105,7 @@ class Roster:
         self.left_out.add(member, silent_after=after if late else None)
         self.waiting.discard(node)
         self.cannot.discard(node)
+        self._spares.pop(node, None)
         self._words[node] = Assignment(number, left_out=why, late_for=after)
         self._notices.append(f"{member.name} is left out for now: {why}")
 
@@ -122,6 +126,18 @@ class Roster:
             for node in nodes:
                 if node != holder:
                     self.refuse(node, f"node rank {rank} is that of {self.members[holder].name}", number)
+
+    def tell_spare(self, node: str, why: str, number: int) -> None:
+        """Tell a node why it waits beside round ``number``, unless it has been told."""
+        if self._spares.get(node) != why:
+            self._spares[node] = why
+            self._words[node] = Assignment(number, spare=why)
+
+    def place(self, nodes: Iterable[str]) -> None:
+        """These are to have places: what they were told as spares does not hold any more."""
+        for node in nodes:
+            if self._spares.pop(node, None) is not None:
+                self._words.pop(node, None)
 
     def notice(self, text: str) -> None:
         """Something about a node that people should know."""

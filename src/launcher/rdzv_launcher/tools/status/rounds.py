@@ -13,6 +13,7 @@ from typing import Any
 
 from rdzv_launcher.tools.status.figures import many
 from rdzv_plugins.certificates import NodeCertificates
+from rdzv_plugins.elastic.leading.choosing import in_words
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.job_token import JobToken
@@ -56,7 +57,8 @@ def round_text(found: Mapping[str, Any], show: Callable[[Endpoint, Mapping[str, 
     if state == "over" and found["progress"]:
         lines.append(f"  {found['progress']}")
     if state in ("complete", "waiting") and nodes:
-        lines.append("  nodes: " + _some(f"{node['rank']} on {node['host']} ({_of(node)})" for node in nodes))
+        several = len({node["domain"] for node in nodes}) > 1
+        lines.append("  nodes: " + _some(f"{node['rank']} on {node['host']} ({_of(node, several)})" for node in nodes))
     gone = [f"{node['rank']} on {node['host']} (pid {node['pid']})" for node in nodes if not node["there"]]
     if gone:
         lines.append("  no longer there: " + _some(gone))
@@ -88,8 +90,9 @@ def _sizes(nodes: Sequence[Mapping[str, Any]]) -> str:
     return sizes if None in workers else f"{sizes}, {many(sum(workers), 'worker')}"
 
 
-def _of(node: Mapping[str, Any]) -> str:
-    return f"pid {node['pid']}" if node["workers"] is None else many(node["workers"], "worker")
+def _of(node: Mapping[str, Any], with_domain: bool) -> str:
+    who = f"pid {node['pid']}" if node["workers"] is None else many(node["workers"], "worker")
+    return f"{who}, {in_words(node['domain'])}" if with_domain else who
 
 
 def _some(names: Iterable[str]) -> str:

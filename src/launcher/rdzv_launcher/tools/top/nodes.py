@@ -26,6 +26,8 @@ class NodeSeen:
     """One of ``WELL``, or ``joins``, ``waits``, ``leaves``, ``cut off``, ``left out``, ``refused``, ``gone``."""
     round: int
     """The newest round in which it has a place; 0: none."""
+    domain: str = ""
+    """What it shares with the nodes near it; empty where nothing is known of that."""
 
 
 def nodes_of(status: RunStatus, told: Iterable[KeyValue], members: Iterable[KeyValue]) -> list[NodeSeen]:
@@ -43,7 +45,7 @@ def nodes_of(status: RunStatus, told: Iterable[KeyValue], members: Iterable[KeyV
         who: Member | Assignment | None = member or place
         assert who is not None
         rank, number = (place.rank, place.round) if place is not None and has else (None, 0)
-        found.append(NodeSeen(node_id, rank, who.host, who.pid, _state(status, place, member), number))
+        found.append(NodeSeen(node_id, rank, who.host, who.pid, _state(status, place, member), number, who.domain))
     return sorted(found, key=lambda each: (each.rank is None, each.rank or 0, each.host, each.pid))
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from rdzv_launcher.tools.status.figures import size
 from rdzv_launcher.tools.status.rounds import state_text
 from rdzv_launcher.tools.top.watching import is_well
+from rdzv_plugins.elastic.leading.choosing import in_words
+from rdzv_plugins.elastic.leading.facts import some
 
 COLUMNS = ("RANK", "HOST", "STATE", "ROUND", "HEARD", "RST", "WRK", "CPU", "MEMORY")
 JOB_COLUMNS = ("JOB", "ROUND", "STATE", "NODES", "WELL", "WHAT")
@@ -46,7 +48,7 @@ def headline(job: Mapping[str, Any], where: str) -> list[str]:
         lines.append(f"last end: {job['last_end']}")
     if found["leader"]:
         lines.append(f"led by {found['leader']}")
-    return lines
+    return lines + domains(nodes)
 
 
 def waits(job: Mapping[str, Any]) -> list[str]:
@@ -92,6 +94,16 @@ def node_cells(node: Mapping[str, Any]) -> tuple[str, ...]:
         f"{sum(shares):.0f}%" if shares else "-",
         size(sum(each["memory_bytes"] for each in node["workers"])) if node["workers"] else "-",
     )
+
+
+def domains(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which nodes are in which domain, one a line; none where there is but one."""
+    found: dict[str, list[str]] = {}
+    for each in nodes:
+        found.setdefault(each.get("domain", ""), []).append(
+            each["host"] if each["rank"] is None else f"node {each['rank']}"
+        )
+    return [f"{in_words(name)}: {some(who)}" for name, who in found.items()] if len(found) > 1 else []
 
 
 def worker_lines(node: Mapping[str, Any]) -> list[str]:

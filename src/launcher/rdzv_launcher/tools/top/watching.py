@@ -231,6 +231,7 @@ class JobWatch:
             "pid": node.pid,
             "state": "silent" if silent and node.state != "gone" else node.state,
             "round": node.round,
+            "domain": node.domain,
             "heard_s": round(now - heard, 1) if heard else None,
             "restarts": None if vitals is None else vitals.restarts,
             "stage": "" if vitals is None else vitals.stage,

@@ -1,0 +1,30 @@
+"""The domain of a node: what it shares with those that are near it, in the network or for its power supply."""
+
+from __future__ import annotations
+
+import os
+
+from rdzv_plugins.errors import UsageError
+from rdzv_plugins.interfaces import Request
+
+VARIABLE = "RDZV_DOMAIN"
+"""For where a variable is easier to set than a flag, such as in a pod, from a label of it."""
+_LONGEST = 128
+
+
+def domain_of(request: Request) -> str:
+    """The option ``domain``, else RDZV_DOMAIN, else what a scheduler's plug-in knows; empty if nobody says.
+
+    Raises ``UsageError`` for what could not be shown, or is too long.
+    """
+    option = getattr(request.options, "domain", None)
+    said = {"--rdzv-conf domain": option or "", VARIABLE: os.environ.get(VARIABLE, ""), "the scheduler": request.domain}
+    source, domain = next(((source, name.strip()) for source, name in said.items() if name.strip()), ("", ""))
+    if len(domain) > _LONGEST or not domain.isprintable():
+        shown = f"{domain[:40]!a}"
+        raise UsageError(
+            f"the domain of this node, {shown} of {source}, cannot be used: it has {len(domain)} characters, of which "
+            "some may not be printable",
+            remedy=f"Use at most {_LONGEST} printable ones.",
+        )
+    return domain
