@@ -23,6 +23,7 @@ _FLAGS = {
     "store": "--rdzv-conf store",
     "fanout": "--rdzv-conf fanout",
     "endpoints": "--rdzv-endpoint",
+    "preflight": "--preflight",
     "token": "RDZV_TOKEN or token_file",
     "same_command": "--rdzv-conf same_command",
 }
