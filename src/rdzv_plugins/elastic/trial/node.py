@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 _DIAL_S = {"measure": 2.0, "confirm": 4.0}
 _WELCOME_S = 10.0
-_ONE_WAY_S = {"measure": 0.25, "confirm": 0.75}
+_ONE_WAY_S = {"measure": 0.25, "confirm": 0.5}
 """For so long something is sent in each direction: longer when it matters."""
 _TURN_S = 5.0
 """How long a node waits for its turn with another that is busy with a third."""
