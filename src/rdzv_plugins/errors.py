@@ -322,6 +322,18 @@ class SettingsDiffer(RendezvousFailed):
     scheduler: ClassVar[Advice] = "do not requeue"
 
 
+class PreflightFailed(RendezvousFailed):
+    """By ``--preflight`` a node, or the way between two, is broken, and the job cannot do without it.
+
+    The message names the nodes and says what is wrong with them. A job that has nodes to spare leaves such a node out.
+    """
+
+    exit_code = 83
+    remedy_text = (
+        "Repair or replace what is named; or give the job a node to spare: --nnodes=MIN:MAX with more nodes than MIN."
+    )
+
+
 class RendezvousClosed(RendezvousFailed):
     """The job has ended on another node.
 

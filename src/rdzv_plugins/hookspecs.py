@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
-    from rdzv_plugins.interfaces import Backend, Node, Outcome, RendezvousInfo, Request
+    from rdzv_plugins.interfaces import Backend, Node, NodeCheck, Outcome, RendezvousInfo, Request
 
 PROJECT = "rdzv_plugins"
 """Name of the pluggy project and of the entry-point group."""
@@ -127,6 +127,46 @@ def rdzv_before_join(request: Request) -> None:
             free = shutil.disk_usage("/").free
             if free < 2**20:
                 raise JoinVetoed(f"run {request.run_id}: {free} bytes are free on this node", remedy="Drain it.")
+        ```
+    """
+
+
+@hookspec
+def rdzv_preflight(request: Request) -> NodeCheck | Iterable[NodeCheck] | None:
+    """Test a part of this node that the framework does not know, such as a device.
+
+    Called:
+        With ``--preflight`` that has ``plugins`` among its checks: on every node before every round, after
+        ``rdzv_before_join``. The round waits, so be quick: a second or two.
+
+    Arguments:
+        request: the launch, complete; ``request.preflight`` has the names of the checks that are asked for.
+
+    Result:
+        A ``rdzv_plugins.NodeCheck``, or several in a list or from a generator; or None. A node that is ``broken`` is
+        left out of the round if the others are enough (``--nnodes=MIN:MAX``); so is one whose ``value`` is less than
+        that of its peers by the factor ``preflight_factor``. If they are not enough, a broken one ends the job with
+        exit code 83, and of a slow one there is a warning.
+
+    Errors:
+        An exception, or any other result, ends this node with exit code 69: what is wrong with the node is a
+        ``NodeCheck``.
+
+    Example:
+        ```python
+        import time
+
+        from rdzv_plugins import NodeCheck, hookimpl
+
+
+        @hookimpl
+        def rdzv_preflight(request):
+            began = time.perf_counter()
+            total = sum(number * number for number in range(100_000))
+            seconds = time.perf_counter() - began
+            if total != 333_328_333_350_000:
+                return NodeCheck("my device", "broken", f"it adds up to {total}")
+            return NodeCheck("my device", value=0.1 / seconds, unit="M/s")
         ```
     """
 

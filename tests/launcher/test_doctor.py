@@ -18,6 +18,7 @@ from rdzv_launcher.tools import cli
 from rdzv_launcher.tools.doctor import leftovers, limits, names, place
 from rdzv_launcher.tools.doctor.findings import Finding, findings_of
 from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.linux import cgroups
 from rdzv_plugins.linux.cgroups import Group
 from rdzv_plugins.linux.process_stat import read_stat
 
@@ -82,7 +83,8 @@ def test_limits_of_a_control_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         (directory / "memory.stat").write_text(f"anon 1\ninactive_file {cache}\n")
     (tmp_path / "cpu.max").write_text("50000 100000\n")
     (tmp_path / "pids.max").write_text("100\n")
-    monkeypatch.setattr(limits, "directories_of", lambda controller: [Group(2, step, "/job/step")])
+    for module in (limits, cgroups):
+        monkeypatch.setattr(module, "directories_of", lambda controller: [Group(2, step, "/job/step")])
     (memory,), (processors,), (processes,) = limits.memory(), limits.processors(), limits.processes()
     assert {memory.verdict, processors.verdict, processes.verdict} == {"warning"}
     assert "may use 4000 MiB and uses 3700" in memory.text, "without what the kernel can drop"

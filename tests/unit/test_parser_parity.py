@@ -224,6 +224,7 @@ def test_our_own_options_take_no_spelling_of_torchs_and_there_is_no_other():
         "--health_port",
         "--enable-tiered-parallel-tcpstore",
         "--enable_tiered_parallel_tcpstore",
+        "--preflight",
         "--preload",
         "--timeline",
         "--preempt-grace",
@@ -294,3 +295,29 @@ def test_what_cannot_be_parsed_is_named(argv, said, capsys):
         parse_arguments(argv)
     assert end.value.code == 2
     assert f"rdzv-run: error: {said}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected", "script"),
+    [
+        (["--preflight", "train.py"], "on", ["train.py"]),
+        (["--preflight", "--nnodes", "2", "train.py", "--preflight"], "on", ["train.py", "--preflight"]),
+        (["--nnodes", "2", "--preflight=disk,gloo", "train.py"], "disk,gloo", ["train.py"]),
+        (["--role", "--preflight", "train.py", "--preflight"], None, None),
+        (["train.py", "--preflight"], "", ["train.py", "--preflight"]),
+        (["-m", "--preflight", "module", "1"], "on", ["module", "1"]),
+    ],
+)
+def test_a_flag_that_may_go_without_a_value_does_not_take_the_script_for_one(argv, expected, script) -> None:
+    if expected is None:
+        with pytest.raises(SystemExit):
+            parse_arguments(argv)
+        return
+    args = parse_arguments(argv)
+    assert (args.preflight, [args.training_script, *args.training_script_args]) == (expected, script)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", "on"), ("0", ""), ("network:gloo", "network:gloo")])
+def test_its_variable_may_be_a_number_as_that_of_a_switch(text, expected, monkeypatch) -> None:
+    monkeypatch.setenv("RDZV_PREFLIGHT", text)
+    assert parse_arguments(["train.py"]).preflight == expected

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.assemble.local_endpoint import meets_locally, refuse_on_several_machines
+from rdzv_plugins.assemble.node_preflight import NodePreflight
 from rdzv_plugins.assemble.recognition import whose
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.options import ElasticOptions, with_token
@@ -125,11 +126,15 @@ def _warn_undeclared(backend: Backend, request: Request) -> None:
         )
 
 
-def create_handler(host: PluginHost, entry: Entry, request: Request) -> HostedHandler:
-    """Make the handler of a prepared request. May block until the endpoint is reached. Raises as ``created_by``."""
+def create_handler(host: PluginHost, entry: Entry, request: Request, directories: Sequence[str] = ()) -> HostedHandler:
+    """Make the handler of a prepared request. May block until the endpoint is reached. Raises as ``created_by``.
+
+    ``directories``: those in which its node writes, for the checks that the request asks for.
+    """
     request = _with_neighbours(host, entry, request)
     handler = _handler(created_by(entry, request), entry, request, host)
-    return HostedHandler(handler, host, request, meets_locally(request, entry.backend.meets_at))
+    local = meets_locally(request, entry.backend.meets_at)
+    return HostedHandler(handler, host, request, local, NodePreflight(host, request, directories))
 
 
 def _handler(created: Created, entry: Entry, request: Request, host: PluginHost) -> RendezvousHandler:

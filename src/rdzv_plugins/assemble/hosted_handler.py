@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rdzv_plugins.assemble.local_endpoint import warn_of_small_round
+from rdzv_plugins.assemble.node_preflight import NodePreflight
 from rdzv_plugins.host.manager import PluginHost
 from rdzv_plugins.interfaces import (
     EnvironmentAware,
@@ -35,8 +36,19 @@ logger = logging.getLogger(__name__)
 class HostedHandler:
     """A backend's handler under the name that was asked for, with the plug-ins' hooks around each round."""
 
-    def __init__(self, inner: RendezvousHandler, host: PluginHost, request: Request, local: bool = False) -> None:
-        """``local``: it may be that other machines are meant to take part, and cannot."""
+    def __init__(
+        self,
+        inner: RendezvousHandler,
+        host: PluginHost,
+        request: Request,
+        local: bool = False,
+        preflight: NodePreflight | None = None,
+    ) -> None:
+        """``local``: it may be that other machines are meant to take part, and cannot.
+
+        ``preflight``: what this node tests of itself before each round.
+        """
+        self._preflight = preflight or NodePreflight(host, request)
         self._inner = inner
         self._host = host
         self._request = request
@@ -55,6 +67,7 @@ class HostedHandler:
         request = self._request
         level = logging.INFO if request.max_nodes > 1 else logging.DEBUG
         self._host.before_join(request)
+        self._preflight.before(self._inner)
         at = f" at {request.endpoint}" if request.endpoint else ""
         logger.log(level, "run %s: joining%s by %s", request.run_id, at, request.backend)
         info = _in_contract(self._inner.next_rendezvous())

@@ -24,6 +24,8 @@ def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: boo
     """
     if view.ended is not None:
         raise ended_error(view.ended, request)
+    if view.round.state == "failed" and view.round.unfit and view.round.number > round_:
+        raise errors.PreflightFailed(f"run {request.run_id!r} cannot go on: {view.round.reason}")
     if view.round.state == "failed" and view.round.number > round_:
         raise errors.RendezvousFailed(
             f"run {request.run_id!r}: round {view.round.number} failed: {view.round.reason}",

@@ -34,7 +34,7 @@ from rdzv_plugins.elastic.reports import what_is_waited_for
 from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
 from rdzv_plugins.elastic.view import View
-from rdzv_plugins.interfaces import Failure, Outcome, Request, TellEvent
+from rdzv_plugins.interfaces import Failure, NodeCheck, Outcome, Request, TellEvent
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.round_info import RoundInfo, StoreInfo
 from rdzv_plugins.rounds.ends import parse_failure, to_json
@@ -81,6 +81,10 @@ class ElasticHandler:
 
             self._joining.carry(Carrying(self._link.places, self._self), self._forget_leader)
         self._in_background = Background(request.run_id)
+        if request.preflight:
+            from rdzv_plugins.elastic.trying import Trying
+
+            self._joining.trying = Trying(request, options, self._link, self._self)
         self._cut_off = CutOff(self._view, self._joining, self._self, self._store, self._in_background)
         self._losses = Losses(request, options.ttl, self._view, self._link, self._self, self._joining, self._cut_off)
         self._leaving = Leaving(request, options.linger, self._view, self._link, self._self, self._joining, self._store)
@@ -151,6 +155,11 @@ class ElasticHandler:
         """See ``EventAware``."""
         self._milestones.tell_to(tell)
 
+    def note_checks(self, checks: Sequence[NodeCheck]) -> None:
+        """See ``PreflightAware``."""
+        if self._joining.trying is not None:
+            self._joining.trying.checks = checks
+
     def waits_for(self) -> str:
         """See ``WaitAware``."""
         return what_is_waited_for(self._view, self._request, self._joining.round)
@@ -189,6 +198,8 @@ class ElasticHandler:
         self._leader_watch.close()
         self._link.close()
         self._store.shutdown()
+        if self._joining.trying is not None:
+            self._joining.trying.close()
         self._joining.close()  # last: while the session may live, so does this node's own port
         return True
 
@@ -228,6 +239,8 @@ class ElasticHandler:
         self._milestones.hear()
         self.holding.tell()
         self._keeping.hear()
+        if self._joining.trying is not None:
+            self._joining.trying.hear(self._view.task)
         view = self._view
         self._watch_leader()
         self._end_vain_waits()

@@ -29,6 +29,7 @@ from rdzv_plugins.kvstore.sockets.reach import default_address
 
 if TYPE_CHECKING:
     from rdzv_plugins.elastic.places.carrying import Carrying
+    from rdzv_plugins.elastic.trying import Trying
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ class Joining:
         self._request, self._options, self._view, self._link = request, options, view, link
         self._self, self._store, self._milestones = myself, store, milestones
         self._knocking = Knocking(request, myself, store.patience, store.attempt)
+        self.trying: Trying | None = None
+        """This node's part in trials, with --preflight."""
         self._listener: Listener | None = None
         self._carrying: Carrying | None = None
         self._on_move: Callable[[], None] = lambda: None
@@ -101,6 +104,8 @@ class Joining:
         fresh: dict[str, Any] = {"after": self.round, "store": None, "reached": 0, "unreachable": "", "done": 0}
         fresh["outside"], fresh["keeps"] = False, None
         fresh["reason"] = ""
+        if self.trying is not None:
+            fresh |= self.trying.fresh(self._self.me.address)
         if self.opened == self._link.opened:
             self._self.say(**fresh)
         else:
@@ -191,6 +196,7 @@ class Joining:
                 dialled=session.remote_addr,
                 known=self._view.newest,
                 serves=self._link.hosts_service,
+                **(self.trying.fresh(address) if self.trying is not None else {}),
             )
         if not self._view.has_leader:
             self._link.campaign()
@@ -205,6 +211,8 @@ class Joining:
             return None
         if place is None or not place.is_place or place.round <= self.round:
             return None
+        if self.trying is not None:
+            self.trying.close()
         if not place.master_addr:
             if self._self.me.store is None or self._self.me.store[0] != place.round:
                 address = self._self.me.address if self._request.local_addr else place.publish or self._self.me.address

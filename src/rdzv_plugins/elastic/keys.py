@@ -6,6 +6,7 @@
     all/leader          ephemeral: the node that decides now (Leading)
     members/<node_id>   ephemeral: what a node says of itself (Member); written by that node alone
     node/<node_id>      what the leader tells that node: its place in a round (Assignment)
+    try/<node_id>       what the leader asks that node to measure before a round, with --preflight (Task)
     all/round           the newest round that was declared, and what became of it (Round)
     all/progress        who is there and who is missing, for people
     all/probe           asks every node of a round for a sign of life (Probe)
@@ -19,9 +20,9 @@
     place/born          several endpoints: the one where the first round is begun (``places.outlook``)
     place/begun         several endpoints: there was a round
 
-Every node watches ``all/`` and its own ``node/`` key, the leader ``members/``. Each value carries the
-number of its round, so that a late one changes nothing. JSON, never pickle: who can write to the service
-must not be able to run code on the nodes.
+Every node watches ``all/`` and its own ``node/`` key, with --preflight its own ``try/`` key, too, the leader
+``members/``. Each value carries the number of its round, so that a late one changes nothing. JSON, never pickle: who
+can write to the service must not be able to run code on the nodes.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from rdzv_plugins.coordination import KeyValue
+from rdzv_plugins.elastic.record import LONGEST, Count, Name, Number, Port, Rank, Record, Sentence, Workers
+from rdzv_plugins.elastic.trial_keys import Checked, Tried
 from rdzv_plugins.plain_text import printable
 
 JOB = "job"
 LEADER = "all/leader"
 MEMBERS = "members/"
 NODES = "node/"
+TRIES = "try/"
 ALL = "all/"
 ROUND = "all/round"
 PROGRESS = "all/progress"
@@ -59,27 +63,15 @@ BEGUN = "place/begun"
 PROTOCOL = 5
 """The version of these keys. Nodes of different versions refuse each other."""
 
+MOST_CHECKS = 64
+"""With --preflight: how many checks of its own a node tells of."""
 MOST_SEATS = 16
 """A node that has reached so many rounds without hearing of one that was complete reaches no more."""
 
-Count = Annotated[int, Meta(ge=0, le=2**53)]
-Rank = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
-"""-1: none."""
-Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Port = Annotated[int, Meta(ge=0, le=65535)]
-Workers = Annotated[int, Meta(ge=0, le=2**20)]
-Name = Annotated[str, Meta(max_length=512)]
-_LONGEST = 16384
-Sentence = Annotated[str, Meta(max_length=_LONGEST)]
-"""It may quote an error."""
 _SHOWN = 80
 """The most characters that are quoted of a name in an error."""
 
 logger = logging.getLogger(__name__)
-
-
-class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A value that nodes tell each other. Immutable, and equal to another of its kind with the same fields."""
 
 
 R = TypeVar("R", bound=Record)
@@ -207,6 +199,12 @@ class Member(Record, frozen=True):
     """Several endpoints: its place in its last complete round, and in all that it has reached since."""
     gone: Rank = -1
     """Several endpoints: the rank of the node of that round which served the last one, and whose process is gone."""
+    measures: Port = 0
+    """With --preflight: the port at which others measure the way to it; 0 if it has none."""
+    checks: Annotated[tuple[Checked, ...], Meta(max_length=MOST_CHECKS)] = ()
+    """With --preflight: what it has found of itself."""
+    tried: Tried | None = None
+    """With --preflight: what it has measured last."""
 
     @property
     def firm_rank(self) -> int | None:
@@ -240,6 +238,8 @@ class Round(Record, frozen=True):
     """Several endpoints: as in its places (``Assignment``)."""
     server: Rank = -1
     """Several endpoints: the rank of the node that serves the one at which this round was declared, if it has one."""
+    unfit: bool = False
+    """Of one that failed: its nodes have not passed their preflight."""
 
 
 class Finishing(Record, frozen=True):
@@ -278,7 +278,7 @@ def encode(value: Record) -> bytes:
     except UnicodeEncodeError:  # a reason may quote a path or an argument that is no text
         return encode(_with_texts(value, _shown))
     # the leader's reason may be a node's, which is as long as it may be, with that node's name
-    return text if len(text) <= _LONGEST else _ENCODER.encode(_with_texts(value, _cut))
+    return text if len(text) <= LONGEST else _ENCODER.encode(_with_texts(value, _cut))
 
 
 def decode(cls: type[R], text: bytes) -> R:
@@ -336,7 +336,7 @@ def _shown(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def _whose(text: bytes) -> str:

@@ -20,7 +20,7 @@ from rdzv_plugins.elastic.leading.leader import Leader
 from rdzv_plugins.elastic.leading.membership import Rules
 from rdzv_plugins.elastic.leading.neighbours import Neighbours
 from rdzv_plugins.elastic.leading.ranks import Order
-from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.elastic.options import ElasticOptions, trial_rules
 from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import ConnectionLost, EndpointLost, RdzvError, SettingsDiffer
 from rdzv_plugins.interfaces import Request
@@ -75,6 +75,7 @@ class Link:
             majority=self.places is not None,
             node_unit=options.node_unit,
             min_per_domain=options.min_per_domain,
+            trial=trial_rules(request, options),
         )
         self._neighbours = Neighbours(allowed=options.allow_same_host)
         self._lock = threading.Lock()
@@ -218,6 +219,8 @@ class Link:
             tell = self._view.begin()
             session.watch(keys.ALL, tell, timeout=timeout)
             session.watch(keys.NODES + self._node_id, tell, timeout=timeout)
+            if self._request.preflight:
+                session.watch(keys.TRIES + self._node_id, tell, timeout=timeout)
             written, job = session.create(keys.JOB, json.dumps(self._settings).encode(), timeout=timeout)
             if not written:
                 self._compare(session, job.value, timeout)

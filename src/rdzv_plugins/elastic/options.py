@@ -8,6 +8,7 @@ from typing import Literal
 
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.domain import domain_of
+from rdzv_plugins.elastic.trial_rules import TrialRules
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import MOST_RUN_ID, token_of
@@ -95,12 +96,38 @@ class ElasticOptions(WorkerStoreOptions):
     min_per_domain: int = option(
         1, help="A domain with fewer nodes than this is left out of a round as a whole.", minimum=1
     )
+    preflight_factor: float = option(
+        3,
+        help="--preflight: slow is what is worse than usual among the nodes by more than this.",
+        unit="times",
+        minimum=1.5,
+    )
+    preflight_timeout: float = option(
+        30,
+        help="--preflight: how long the others wait at most for a node that has to measure something; twice if "
+        "something is measured again.",
+        unit="s",
+        minimum=5,
+    )
     allow_same_host: bool = option(False, help="Two agents on one machine are meant to be two nodes: no warning.")
 
     @property
     def join_seconds(self) -> float:
         """The time-out of a round in force, in seconds."""
         return self.join_timeout or self.timeout or 600.0
+
+
+def trial_rules(request: Request, options: ElasticOptions) -> TrialRules | None:
+    """How the nodes of this job are tried before each round; None: they are not."""
+    if not request.preflight:
+        return None
+    return TrialRules(
+        network="network" in request.preflight,
+        store="store" in request.preflight,
+        gloo="gloo" in request.preflight,
+        factor=options.preflight_factor,
+        within=options.preflight_timeout,
+    )
 
 
 def validate(request: Request) -> None:

@@ -37,6 +37,8 @@ def settings_of(request: Request, backend: str, options: ElasticOptions, host: s
             settings[name] = value
     if token_of(request) is not None:  # where nodes meet at a service of its own, one without would come as far as this
         settings["token"] = "given"
+    if request.preflight:
+        settings["preflight"] = ",".join(request.preflight)
     if places := places_of(request):
         settings["endpoints"] = ",".join(map(str, places))
     return signed(settings, host) | {COMMAND: outline(request.entrypoint)}

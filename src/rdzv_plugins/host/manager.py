@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rdzv_plugins.errors import BrokenPlugin, PluginError, RdzvError, is_signal
@@ -14,7 +15,7 @@ from rdzv_plugins.host.catalog import Catalog
 from rdzv_plugins.host.discovery import PluginRecord, disabled_by_environment, discover
 from rdzv_plugins.host.validation import new_manager, validate
 from rdzv_plugins.installed import normalise
-from rdzv_plugins.interfaces import Backend, Node, Outcome, RendezvousInfo, Request
+from rdzv_plugins.interfaces import Backend, Node, NodeCheck, Outcome, RendezvousInfo, Request
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +93,16 @@ class PluginHost:
     def before_join(self, request: Request) -> None:
         """Run every health check. Raises ``JoinVetoed`` if one refuses."""
         self._answers("rdzv_before_join", request=request)
+
+    def preflight(self, request: Request) -> list[NodeCheck]:
+        """What plug-ins have found of this node. Raises ``BrokenPlugin`` for any other result."""
+        found: list[NodeCheck] = []
+        for record, answer in self._answers("rdzv_preflight", request=request):
+            checks = [answer] if isinstance(answer, NodeCheck) else _list_of(record, answer)
+            for check in checks:
+                _require_check(record, check)
+            found += checks
+        return found
 
     def after_join(self, request: Request, info: RendezvousInfo) -> None:
         """Tell plug-ins that a round is complete."""
@@ -176,6 +187,34 @@ def _check_mapping(record: PluginRecord, hook: str, answer: object) -> None:
             f"{record.label} returned {type(answer).__name__} from {hook}",
             remedy="The hook returns a mapping, or None.",
         )
+
+
+def _list_of(record: PluginRecord, answer: object) -> list[Any]:
+    """What a hook has returned as an iterable, which may be a generator of the plug-in's."""
+    if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping):
+        _require_check(record, answer)
+        return []
+    try:
+        return list(answer)
+    except RdzvError:
+        raise
+    except Exception as error:
+        if is_signal(error):
+            raise
+        raise PluginError(
+            f"{record.label} raised {type(error).__name__} in rdzv_preflight: {error}",
+            remedy=f"Switch it off with --rdzv-no-plugin {record.name}, or repair it.",
+        ) from error
+
+
+def _require_check(record: PluginRecord, check: object) -> None:
+    remedy = "The hook returns a rdzv_plugins.NodeCheck, several of them, or None."
+    if not isinstance(check, NodeCheck):
+        raise BrokenPlugin(f"{record.label} returned {type(check).__name__} from rdzv_preflight", remedy=remedy)
+    texts = all(isinstance(each, str) for each in (check.name, check.text, check.unit))
+    number = check.value is None or (isinstance(check.value, int | float) and 0 <= check.value < math.inf)
+    if not texts or not check.name or not number or check.verdict not in ("ok", "warning", "broken"):
+        raise BrokenPlugin(f"{record.label} returned {check!r} from rdzv_preflight", remedy=remedy)
 
 
 def _field_type(name: str) -> Any:

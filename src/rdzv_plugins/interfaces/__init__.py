@@ -15,11 +15,13 @@ from rdzv_plugins.interfaces.handler import RendezvousInfo as RendezvousInfo
 from rdzv_plugins.interfaces.handler import StoreAddress as StoreAddress
 from rdzv_plugins.interfaces.holding import Holding as Holding
 from rdzv_plugins.interfaces.node import Node as Node
+from rdzv_plugins.interfaces.node_check import NodeCheck as NodeCheck
 from rdzv_plugins.interfaces.optional import EnvironmentAware as EnvironmentAware
 from rdzv_plugins.interfaces.optional import EventAware as EventAware
 from rdzv_plugins.interfaces.optional import JobAware as JobAware
 from rdzv_plugins.interfaces.optional import MembershipAware as MembershipAware
 from rdzv_plugins.interfaces.optional import PeerAware as PeerAware
+from rdzv_plugins.interfaces.optional import PreflightAware as PreflightAware
 from rdzv_plugins.interfaces.optional import RestartAware as RestartAware
 from rdzv_plugins.interfaces.optional import WaitAware as WaitAware
 from rdzv_plugins.interfaces.outcome import Failure as Failure

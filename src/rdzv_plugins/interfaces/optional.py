@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from rdzv_plugins.interfaces.node_check import NodeCheck
 from rdzv_plugins.interfaces.outcome import Failure, Outcome
 from rdzv_plugins.interfaces.round_event import TellEvent
 
@@ -47,6 +48,18 @@ class RestartAware(Protocol):
         Each round counts once, with the note that comes first. Returns the notes of all rounds that count, in their
         order; that of the current one is the last. Raises ``ConnectionLost``, ``StoreError`` or ``TimeoutError`` if
         nobody can be asked.
+        """
+        ...
+
+
+@runtime_checkable
+class PreflightAware(Protocol):
+    """Optional method of a handler whose nodes decide together who is fit to take part. For the agent's main thread."""
+
+    def note_checks(self, checks: Sequence[NodeCheck]) -> None:
+        """What this node has found of itself; ``next_rendezvous`` follows, and measures what the request asks for.
+
+        Called before each of them, if it asks for anything.
         """
         ...
 

@@ -49,6 +49,8 @@ class Request:
     """The worker's command and arguments."""
     target: Any = field(default=None, repr=False)
     """What the backend's ``validate`` has returned: where its nodes meet, parsed. None before the backend is known."""
+    preflight: tuple[str, ...] = ()
+    """The names of the checks before each round (``preflight.checks``); empty: there are none."""
     standalone: bool = False
     """This node meets no other: --standalone, or a single node of the default backend without an endpoint."""
     idle: str = ""

@@ -44,3 +44,41 @@ def directories_of(controller: str, root: Path = Path("/")) -> list[Group]:
     except (OSError, ValueError):
         pass
     return sorted(found, key=lambda group: -group.version)
+
+
+def memory_of_groups() -> list[tuple[int, int]]:
+    """What each control group around this process may use and does use, in bytes, without what can be dropped."""
+    found = []
+    for place in directories_of("memory"):
+        most, now, dropped = (
+            ("memory.max", "memory.current", "inactive_file ")
+            if place.version == 2
+            else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
+        )
+        for directory in (place.directory, *place.directory.parents):
+            try:
+                limit, used = int((directory / most).read_text()), int((directory / now).read_text())
+                lines = (directory / "memory.stat").read_text().splitlines()
+                cache = sum(int(line.removeprefix(dropped)) for line in lines if line.startswith(dropped))
+                found.append((limit, max(0, used - cache)))
+            except (OSError, ValueError):
+                continue
+    return sorted(set(found))
+
+
+def cpu_quotas() -> list[float]:
+    """How many processors' time the control groups allow."""
+    found = []
+    for place in directories_of("cpu"):
+        for directory in (place.directory, *place.directory.parents):
+            try:
+                if place.version == 2:
+                    quota, period = (directory / "cpu.max").read_text().split()
+                else:
+                    quota = (directory / "cpu.cfs_quota_us").read_text()
+                    period = (directory / "cpu.cfs_period_us").read_text()
+                if int(quota) > 0:
+                    found.append(int(quota) / int(period))
+            except (OSError, ValueError):
+                continue
+    return found

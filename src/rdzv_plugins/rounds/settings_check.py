@@ -25,6 +25,7 @@ _FLAGS = {
     "node_unit": "--rdzv-conf node_unit",
     "min_per_domain": "--rdzv-conf min_per_domain",
     "endpoints": "--rdzv-endpoint",
+    "preflight": "--preflight",
     "token": "RDZV_TOKEN or token_file",
     "same_command": "--rdzv-conf same_command",
 }

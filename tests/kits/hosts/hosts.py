@@ -168,8 +168,11 @@ class Lan:
     def show(self, host: Host, other: Host) -> None:
         host.ip(f"rule del to {other.address} blackhole")
 
-    def slow(self, host: Host, seconds: float) -> None:
-        """What the host sends into its first network and gets from there takes so long each way, until ``hasten``."""
+    def slow(self, host: Host, seconds: float, rate: float | None = None) -> None:
+        """What the host sends into its first network and gets from there takes so long each way, until ``hasten``.
+
+        With ``rate`` no more than so many bytes in a second go each way.
+        """
         assert self._switch
         assert host not in self._slow
         port, near, far = self._port(host), f"near{host.number}", f"far{host.number}"
@@ -181,6 +184,7 @@ class Lan:
             f"link set {port} nomaster",
         )
         relay = [sys.executable, str(Path(__file__).parent / "slow_link.py"), port, near, str(seconds)]
+        relay += [] if rate is None else [str(rate)]
         enter = ["nsenter", f"--target={self._switch.pid}", "--net", "--"]
         process = subprocess.Popen([*enter, *relay], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
         self._slow[host] = process

@@ -1,6 +1,7 @@
-"""A link that takes time: ``slow_link.py ONE OTHER SECONDS`` hands on what arrives at an interface to the other one.
+"""A link that takes time: ``slow_link.py ONE OTHER SECONDS [RATE]`` hands on what arrives at an interface to the other.
 
-Both ways, whole frames, in order, so it slows everything that a host sends and gets, and loses nothing of it. Prints
+With a RATE it hands on so many bytes in a second each way. Whole frames, in order, so it slows everything that a host
+sends and gets, and loses nothing of it. Prints
 ``ready`` once it does so. For interfaces that no bridge holds.
 """
 
@@ -40,17 +41,24 @@ def arrived(source: socket.socket) -> list[bytes]:
 
 
 def main() -> None:
-    one, other, seconds = sys.argv[1:]
+    one, other, seconds, *rate = sys.argv[1:]
+    per_byte = 1 / float(rate[0]) if rate else 0.0
     taps = tap(one), tap(other)
+    free_at = [0.0, 0.0]
+    """When each way has sent what it was given."""
     on_the_way: deque[tuple[float, socket.socket, bytes]] = deque()
     print("ready", flush=True)
     while True:
         wait = max(0.0, on_the_way[0][0] - time.monotonic()) if on_the_way else None
         ready, _, _ = select.select(taps, [], [], wait)
-        due = time.monotonic() + float(seconds)
+        now = time.monotonic()
         for source in ready:
-            target = taps[1] if source is taps[0] else taps[0]
-            on_the_way.extend((due, target, frame) for frame in arrived(source))
+            way = taps.index(source)
+            for frame in arrived(source):
+                free_at[way] = max(free_at[way], now) + per_byte * len(frame)
+                on_the_way.append((free_at[way] + float(seconds), taps[1 - way], frame))
+        if per_byte:  # the two ways are not held up by each other
+            on_the_way = deque(sorted(on_the_way, key=lambda each: each[0]))
         while on_the_way and on_the_way[0][0] <= time.monotonic():
             _, target, frame = on_the_way.popleft()
             with contextlib.suppress(OSError):  # the link is down, or its queue is full: packets get lost

@@ -102,7 +102,7 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
         try:
             start.host.report_problems()
             with signals.raising(), importing_torch():
-                handler = create_handler(start.host, start.entry, start.request)
+                handler = create_handler(start.host, start.entry, start.request, start.directories)
         except Interrupted as stop:  # before there were workers
             keeper.close()
             error = None

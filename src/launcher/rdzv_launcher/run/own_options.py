@@ -11,6 +11,7 @@ from rdzv_launcher.run.workers.log_settings import LogSettings, read_log_setting
 from rdzv_launcher.run.workers.preloading import PRELOAD
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.options import option, parse_conf, parse_options
+from rdzv_plugins.preflight import checks
 
 HANG_S = 1.0
 """The least time-out for hangs: what is shorter cannot be told from a busy machine."""
@@ -48,6 +49,7 @@ class OwnOptions:
         minimum=1,
     )
     preempt_grace: float = option(0.0, help="The same as --preempt-grace.", unit="s", minimum=0, maximum=86400)
+    preflight: str = option("", help="The same as --preflight, with colons between the checks.")
     timeline: str = option("", help="The same as --timeline.")
     notice_signals: str = option("SIGTERM", help="The same as --notice-signals, with colons between the names.")
     worker_notice_signal: str = option("", help="The same as --worker-notice-signal.")
@@ -89,6 +91,7 @@ def read_own(args: argparse.Namespace) -> OwnOptions:
         preempt_grace=args.preempt_grace if "preempt_grace" in args.given else own.preempt_grace,
         notice_signals=args.notice_signals or own.notice_signals.replace(":", ","),
         worker_notice_signal=args.worker_notice_signal or own.worker_notice_signal,
+        preflight=args.preflight if "preflight" in args.given else own.preflight,
         timeline=args.timeline if "timeline" in args.given else own.timeline,
         log_prefix=args.log_prefix or own.log_prefix,
         fold=own.fold and not args.no_fold,
@@ -96,6 +99,11 @@ def read_own(args: argparse.Namespace) -> OwnOptions:
         log_timestamps=args.log_timestamps if "log_timestamps" in args.given else own.log_timestamps,
         log_rotate=args.log_rotate or own.log_rotate,
     )
+
+
+def preflight_of(args: argparse.Namespace, own: OwnOptions) -> tuple[str, ...]:
+    """The checks before each round. Raises ``UsageError`` that names what asks for them."""
+    return checks.read(own.preflight, "--preflight" if "preflight" in args.given else "--rdzv-conf preflight")
 
 
 def read_logs(own: OwnOptions) -> LogSettings:

@@ -6,6 +6,7 @@ None of it needs torch, unless the devices of this machine are to be counted: a 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from rdzv_launcher.run.command_line.variables import blaming_variables
 from rdzv_launcher.run.directories import require_log_dir, require_temporary
 from rdzv_launcher.run.limits import require_files, require_processes
 from rdzv_launcher.run.notice.settings import NoticeSettings, read_notice, warn_of_longer_grace
-from rdzv_launcher.run.own_options import OwnOptions, read_logs, read_own
+from rdzv_launcher.run.own_options import OwnOptions, preflight_of, read_logs, read_own
 from rdzv_launcher.run.request import build_request, check_meeting_point, check_script
 from rdzv_launcher.run.workers.spec import WorkersSpec, read_spec
 from rdzv_plugins.assemble.create import prepare
@@ -54,6 +55,7 @@ class Preparation:
         with blaming_variables(self.args):
             self.own = read_own(self.args)
             self.request = build_request(self.args, self.host.resolve_request, self.host.catalog.meets_at)
+            self.request = dataclasses.replace(self.request, preflight=preflight_of(self.args, self.own))
         request = self.request
         nodes = str(request.max_nodes) if request.min_nodes == request.max_nodes else self.args.nnodes
         return (
@@ -100,6 +102,11 @@ class Preparation:
         if self.args.log_dir in (None, "", os.devnull):
             return f"temporary files, and what workers are told to log, go to {temporary}"
         return f"temporary files go to {temporary}, logs to {require_log_dir(self.args.log_dir)}"
+
+    @property
+    def directories(self) -> list[str]:
+        """Where this node writes, but for temporary files."""
+        return [] if self.args.log_dir in (None, "", os.devnull) else [self.args.log_dir]
 
     def read_flags_of_workers(self) -> str:
         """What the flags say about the workers and their logs."""

@@ -13,11 +13,11 @@ from rdzv_plugins.rounds.settings_check import wanted
 _NAMED = 8
 
 
-def some(names: Iterable[str]) -> str:
+def some(names: Iterable[str], most: int = _NAMED) -> str:
     """The first few, and how many more."""
     listed = list(names)
-    more = len(listed) - _NAMED
-    return ", ".join(listed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(listed) - most
+    return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def ranks(numbers: Iterable[int]) -> str:

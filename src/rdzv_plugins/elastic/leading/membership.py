@@ -23,6 +23,9 @@ are told why not.
 While no round is declared, members may still keep places in one that the service has forgotten (``kept_round``): that
 one goes on if it is whole, before anything else is begun.
 
+With ``Rules.trial`` the nodes that wait are tried before each round (``trial``): who does not pass is left out of it if
+the others are enough, and is not let in before that round is over.
+
 The invariants I1 to I7 that it keeps are in docs/explanation/elastic-rendezvous.md.
 """
 
@@ -43,6 +46,10 @@ from rdzv_plugins.elastic.leading.kept_round import KeptRound
 from rdzv_plugins.elastic.leading.quorum import Quorum
 from rdzv_plugins.elastic.leading.ranks import Former, Order, other_address, plan
 from rdzv_plugins.elastic.leading.roster import Roster
+from rdzv_plugins.elastic.leading.trial.trial import Result
+from rdzv_plugins.elastic.leading.trial.trials import Trials
+from rdzv_plugins.elastic.trial_keys import Task
+from rdzv_plugins.elastic.trial_rules import TrialRules
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,8 @@ class Rules:
     """A round has a multiple of so many nodes, of which ``min_nodes`` and ``max_nodes`` are two."""
     min_per_domain: int = 1
     """A round has no node of a domain, or at least so many."""
+    trial: TrialRules | None = None
+    """How nodes are tried before each round; None: they are not."""
 
     @property
     def shape(self) -> Shape:
@@ -82,9 +91,11 @@ class Decisions:
     """Nodes whose assignments are of no more use."""
     notices: tuple[str, ...] = ()
     """What people should know of nodes that were left out or refused."""
+    tasks: Mapping[str, Task] = field(default_factory=dict)
+    """What nodes are to measure, by node."""
 
     def __bool__(self) -> bool:
-        return bool(self.assignments or self.round or self.forget or self.notices)
+        return bool(self.assignments or self.round or self.forget or self.notices or self.tasks)
 
 
 Step = Literal["join", "serve", "reach", "complete"]
@@ -140,6 +151,7 @@ class Membership:
         """Several endpoints: the nodes of a round that was declared elsewhere wait for each other until then."""
         self._gathered = self._declared.number
         """The round for whose nodes nothing is waited for any more."""
+        self._trials = Trials(rules.trial) if rules.trial is not None else None
         self._out_assignments: dict[str, Assignment] = {}
         self._out_round: Round | None = None
 
@@ -158,6 +170,10 @@ class Membership:
         """True when nothing is waited for: the nodes of a round work, or the job has failed."""
         return self._step == "complete" or self._declared.state == "failed"
 
+    def news(self) -> str:
+        """What has been done since the last call, for the log of this node alone."""
+        return self._trials.news() if self._trials is not None else ""
+
     def working(self) -> list[Member]:
         """The living members of the round that is complete; empty while there is none."""
         here = self._places if self._step == "complete" else ()
@@ -167,6 +183,8 @@ class Membership:
         """A member has come, or says something new of itself."""
         if self._quorum is not None:
             self._hear(self._quorum, member, now)
+        if self._trials is not None:
+            self._trials.heard(member, now)
         if member.leaving:
             self.gone(member.node_id, now, member.leaving, member.reason)
             return
@@ -197,6 +215,8 @@ class Membership:
         member = self._roster.remove(node)
         if member is None:
             return
+        if self._trials is not None:
+            self._trials.gone(node)
         if self._kept is not None:
             self._kept.gone(member, done=how == "done" or (how == "lost" and not reason))
         if self._step in ("serve", "reach") and node in self._plan:
@@ -242,7 +262,8 @@ class Membership:
             self._join(member, now)
         waits = self._look_for_kept(now) or self._gathers(now)
         self._press_on(now)
-        if self._step == "join" and self._declared.state != "failed" and not waits and self._all_here(now):
+        can_begin = self._step == "join" and self._declared.state != "failed" and not waits
+        if can_begin and self._is_tried(now) and self._all_here(now) and self._may_begin(now):
             self._last_call_at = None
             self._begin(now)
         self._tell_spares()
@@ -254,13 +275,15 @@ class Membership:
         back = self._kept.until if self._kept is not None else None
         last_call = self._last_call_at if back is None else None
         gather = self._gather_by if self._step == "join" else None
-        deadlines = (gather, last_call, roster.claims.deadline(), roster.left_out.deadline(), pressing, back)
+        trial = self._trials.deadline() if self._trials is not None else None
+        deadlines = (trial, gather, last_call, roster.claims.deadline(), roster.left_out.deadline(), pressing, back)
         return min((at for at in deadlines if at is not None), default=None)
 
     def decide(self) -> Decisions:
         """What has been decided since the last call."""
         words, notices = self._roster.words()
-        out = Decisions(self._out_assignments | words, self._out_round, tuple(self._forgotten()), notices)
+        tasks = self._trials.tasks if self._trials is not None else {}
+        out = Decisions(self._out_assignments | words, self._out_round, tuple(self._forgotten()), notices, tasks)
         self._out_assignments, self._out_round = {}, None
         return out
 
@@ -270,6 +293,8 @@ class Membership:
             return self._kept.facts()
         if self._step == "reach":
             return facts.to_reach([self.members[node] for node in self._to_reach], len(self._plan))
+        if self._trials is not None and self._trials.is_on:
+            return self._trials.facts()
         roster = self._roster
         chosen = roster.waiting if self._shape.is_free else [member.node_id for member in self._choose()]
         few = self._quorum.facts(chosen, roster.members) if self._quorum is not None else ""
@@ -291,6 +316,8 @@ class Membership:
             which = self._declared
         self._declare(replace(which, state="over", reason=why, cause=cause))
         self._step, self._act_by = "join", now + self._rules.rejoin
+        if self._trials is not None:
+            self._trials.round_over()
 
     def _look_for_kept(self, now: float) -> bool:
         """The service has forgotten the round in which members work: does that go on? True: it is too soon to say."""
@@ -368,7 +395,8 @@ class Membership:
         here = [node for node in self._places if node in self.members]
         finishing = self._finishing or any(self.members[node].done == self._declared.number for node in here)
         taken = self._roster.claims.doubled(member.node_rank)
-        if not here or len(here) >= self._rules.max_nodes or finishing or taken:
+        unfit = self._trials is not None and member.node_id in self._trials.unfit
+        if not here or len(here) >= self._rules.max_nodes or finishing or taken or unfit:
             return
         has_dialled = member.reached == self._declared.number
         ahead = min(member.after, member.known) >= self._declared.number  # which the service has forgotten
@@ -437,6 +465,39 @@ class Membership:
     def _enough(self, without: Collection[str] = ()) -> bool:
         return self._could_be(without) >= self._rules.min_nodes
 
+    def _is_tried(self, now: float) -> bool:
+        """Whether no trial is on. One that has come to its end has its consequences here."""
+        if self._trials is None or not self._trials.is_on:
+            return True
+        found = self._trials.result(now, self._roster.count() - self._rules.min_nodes)
+        if found is None:
+            return False
+        self._conclude(found, now)
+        return True
+
+    def _conclude(self, found: Result, now: float) -> None:
+        """Nodes have been tried: say what has come of it, and go on without those that cannot take part."""
+        for node, why in found.silent.items():
+            if node in self._roster.waiting:
+                self._leave_out(node, why, now, late=True, after=self._declared.number)
+        if found.silent and self._is_first and self._enough():
+            self._last_call_at = now  # it was over when the trial began
+        for why in found.unfit.values():
+            self._roster.notice(why)
+        for word in found.words:
+            self._roster.notice(word)
+        if found.fatal:
+            self._number += 1
+            world = len(self._roster.waiting)
+            self._declare(Round(self._number, "failed", world, found.fatal, unfit=True))
+
+    def _may_begin(self, now: float) -> bool:
+        """Whether those that wait have been tried, as far as that is asked for. If not, they are from now on."""
+        if self._declared.state == "failed":
+            return False
+        waiting = [member for node, member in self.members.items() if node in self._roster.waiting]
+        return self._trials is None or self._trials.are_through(waiting, self._rules.max_nodes, now)
+
     def _is_late(self) -> bool:
         """Somebody lives and does not do its part, and the others can do without: ``_act_by`` counts."""
         if self._step == "join":
@@ -472,10 +533,11 @@ class Membership:
             known = self._former if last == self._declared.number else None
             self._former = Former(quorum.former(self.members), known)
         # who could not dial the last store will hardly reach the next one: not if there are enough others
-        chosen = self._choose(self._roster.cannot if self._enough(self._roster.cannot) else ())
+        cannot, untried = self._roster.cannot, self._untried()
+        chosen = self._choose(untried | (cannot if self._enough(cannot | untried) else set()))
         if quorum is not None:
             if not quorum.has([member.node_id for member in chosen], self.members):
-                chosen = self._choose()
+                chosen = self._choose(untried)
             if not quorum.has([member.node_id for member in chosen], self.members):
                 return
             newest = quorum.newest(self.members)
@@ -493,6 +555,10 @@ class Membership:
         first = next(iter(self._plan.values()))
         publish = other_address(self.members[first.node_id], chosen, self.members.values())
         self._out_assignments[first.node_id] = replace(first, publish=publish)
+
+    def _untried(self) -> set[str]:
+        """Who of those that wait has not passed, or not even begun, the trial before this round."""
+        return self._trials.untried(self._roster.waiting) if self._trials is not None else set()
 
     def _choose(self, without: Collection[str] = ()) -> list[Member]:
         return choose(self._waiting(without), self._former, self._shape)

@@ -41,13 +41,18 @@ def peer_of(other: Listening, machine: str) -> Peer | None:
     """How another node is dialled from ``machine``; None if it does not say, or only by a name."""
     if not other.listens:
         return None
-    near = other.machine == machine or not is_loopback_address(other.address)
-    host = other.address if near else other.public
+    host = address_for(other, machine)
     try:
         ipaddress.ip_address(host)
     except ValueError:
         return None
     return Peer(other.node_id, host, other.listens, name_of(other.node_id, other.moves) if other.moves else "")
+
+
+def address_for(other: Listening, machine: str) -> str:
+    """The address at which another node is dialled from ``machine``, as far as it knows itself; it may be a name."""
+    near = other.machine == machine or not is_loopback_address(other.address)
+    return other.address if near else other.public
 
 
 def name_of(node_id: str, moves: int) -> str:

@@ -43,6 +43,20 @@ class Value(FlagOnly):
         return value
 
 
+class ValueOrNone(Value):
+    """A flag that may go without a value, and takes one only after ``=``: what follows it may be the script."""
+
+    const: str
+
+    def __init__(self, option_strings: Sequence[str], dest: str, *, const: str, **others: Any) -> None:
+        super().__init__(option_strings, dest, type=str, **others)
+        self.const = const
+
+    def from_text(self, variable: str, text: str) -> Any:
+        """A number other than 0 is the flag alone, as for any switch."""
+        return {"1": self.const, "0": ""}.get(text.strip(), text)
+
+
 class Switch(_Noting):
     """Off, unless its flag is there or its variable is a number other than 0."""
 

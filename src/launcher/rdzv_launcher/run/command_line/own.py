@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from rdzv_launcher.run.command_line.options import Repeated, Switch, Value
+from rdzv_launcher.run.command_line.options import Repeated, Switch, Value, ValueOrNone
 from rdzv_launcher.version import ShowVersion
+from rdzv_plugins.preflight.checks import NAMES, USUAL
 
 TITLE = "rdzv-run options"
 
@@ -52,6 +53,16 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="answer /healthz, /readyz and /metrics by HTTP on this port; 0: on none (also "
         "TORCHELASTIC_HEALTH_CHECK_PORT, or --rdzv-conf health_port=PORT)",
+    )
+    ours.add_argument(
+        "--preflight",
+        action=ValueOrNone,
+        default="",
+        const=USUAL,
+        metavar="CHECK,...",
+        help="before each round nodes are tested, and the way between them is: one that is broken or slow is named "
+        f"and left out if the others are enough; alone it is all checks but gloo, else some of {', '.join(NAMES)} "
+        "(also RDZV_PREFLIGHT, or --rdzv-conf preflight=CHECK[:CHECK...])",
     )
     ours.add_argument(
         "--preempt-grace",

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Sequence
 from typing import NoReturn
 
+from rdzv_launcher.run.command_line.options import ValueOrNone
 from rdzv_launcher.run.command_line.own import add_our_own
 from rdzv_launcher.run.command_line.torchrun import add_torchruns
 from rdzv_plugins.errors import UsageError
@@ -45,6 +46,21 @@ class Parser(argparse.ArgumentParser):
             )
         super().error(f"unrecognized arguments: {unknown}{self._similar(unknown)}" if unknown else message)
 
+    def with_values(self, arguments: Sequence[str]) -> list[str]:
+        """The arguments, in which a flag that may go without a value has one."""
+        found, words = [], iter(arguments)
+        for word in words:
+            found.append(word)
+            flag, joined, _ = word.partition("=")
+            if not word.startswith("-") or word in ("-", "--"):
+                break  # the script
+            meant = self._meant_by(flag)
+            if len(meant) == 1 and isinstance(meant[0], ValueOrNone):
+                found[-1] = word if joined else f"{word}={meant[0].const}"
+            elif not joined and all(action.nargs != 0 for action in meant) and not _is_glued(flag):
+                found += [next(words)] if meant and len(found) < len(arguments) else []
+        return [*found, *words]
+
     def _first_unknown(self) -> str:
         """The first flag before the script that is none of ours; empty if all are known."""
         arguments = iter(self.arguments)
@@ -52,7 +68,7 @@ class Parser(argparse.ArgumentParser):
             if not argument.startswith("-") or argument in ("-", "--") or argument[1].isdecimal() or " " in argument:
                 return ""  # the script
             flag, joined, _ = argument.partition("=")
-            glued = joined or (len(flag) > 2 and not flag.startswith("--"))
+            glued = joined or _is_glued(flag)
             meant = self._meant_by(flag)
             if not meant:
                 return flag
@@ -75,6 +91,11 @@ class Parser(argparse.ArgumentParser):
         flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
         found = difflib.get_close_matches(unknown.replace("_", "-"), flags, n=1, cutoff=0.7)
         return f"; did you mean {found[0]}?" if found else ""
+
+
+def _is_glued(flag: str) -> bool:
+    """Whether a short flag has its value right behind it."""
+    return len(flag) > 2 and not flag.startswith("--")
 
 
 class _Help(argparse.HelpFormatter):

@@ -16,6 +16,7 @@ _ALSO = {
     "health_port": "TORCHELASTIC_HEALTH_CHECK_PORT",
     "notice_signals": "RDZV_NOTICE_SIGNALS",
     "preempt_grace": "RDZV_PREEMPT_GRACE",
+    "preflight": "RDZV_PREFLIGHT",
     "preload": "RDZV_PRELOAD",
     "timeline": "RDZV_TIMELINE",
     "worker_notice_signal": "RDZV_WORKER_NOTICE_SIGNAL",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from rdzv_launcher.console import warnings_collected
+from rdzv_plugins import limited
 from rdzv_plugins.errors import RdzvError, is_signal
 
 T = TypeVar("T")
@@ -57,23 +56,5 @@ def findings_of(name: str, check: Check) -> Iterator[Finding]:
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """What ``call`` returns or raises; ``TimeoutError`` if that takes longer. It goes on by itself then.
-
-    For what the system's libraries give no limit, as the resolver.
-    """
-    answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put((call(), None))
-        except Exception as error:
-            answers.put((None, error))
-
-    threading.Thread(target=run, name="rdzv-doctor", daemon=True).start()
-    try:
-        answer, error = answers.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError from None
-    if error is not None:
-        raise error
-    return answer  # type: ignore[return-value]
+    """As ``limited.within``."""
+    return limited.within(seconds, call, "rdzv-doctor")

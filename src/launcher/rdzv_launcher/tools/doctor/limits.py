@@ -12,7 +12,7 @@ from pathlib import Path
 from rdzv_launcher.run.directories import require_temporary, write_a_page
 from rdzv_launcher.tools.doctor.findings import Finding
 from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT
-from rdzv_plugins.linux.cgroups import directories_of
+from rdzv_plugins.linux.cgroups import cpu_quotas, directories_of, memory_of_groups
 
 _MIB = 2**20
 _FILES = 4096
@@ -85,7 +85,7 @@ def memory() -> Iterator[Finding]:
     free = int(fields["MemAvailable"].split()[0]) * 1024
     total = int(fields["MemTotal"].split()[0]) * 1024
     said = f"{free / _MIB:.0f} of {total / _MIB:.0f} MiB are available"
-    for limit, used in _memory_of_groups():
+    for limit, used in memory_of_groups():
         if limit < total:
             free = min(free, max(0, limit - used))
             said += f"; a control group of this process may use {limit / _MIB:.0f} MiB and uses {used / _MIB:.0f}"
@@ -128,7 +128,7 @@ def processors() -> Iterator[Finding]:
     """The processors that this process may use."""
     allowed, there = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     said = f"{allowed} of {there} may be used"
-    quotas = [quota for quota in _quotas() if quota < allowed]
+    quotas = [quota for quota in cpu_quotas() if quota < allowed]
     if quotas:
         yield Finding(
             "warning",
@@ -173,26 +173,6 @@ def temporary() -> Iterator[Finding]:
         yield Finding("ok", "temporary files", f"{path}, {free / _MIB:.0f} MiB free")
 
 
-def _memory_of_groups() -> list[tuple[int, int]]:
-    """What each control group around this process may use and does use, in bytes, without what can be dropped."""
-    found = []
-    for place in directories_of("memory"):
-        most, now, dropped = (
-            ("memory.max", "memory.current", "inactive_file ")
-            if place.version == 2
-            else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
-        )
-        for directory in (place.directory, *place.directory.parents):
-            try:
-                limit, used = int((directory / most).read_text()), int((directory / now).read_text())
-                lines = (directory / "memory.stat").read_text().splitlines()
-                cache = sum(int(line.removeprefix(dropped)) for line in lines if line.startswith(dropped))
-                found.append((limit, max(0, used - cache)))
-            except (OSError, ValueError):
-                continue
-    return sorted(set(found))
-
-
 def _numbers(controller: str, *names: str) -> list[int]:
     """The numbers in these files of the control groups around this process; none for "max"."""
     found = []
@@ -203,22 +183,4 @@ def _numbers(controller: str, *names: str) -> list[int]:
                     found.append(int((directory / name).read_text()))
                 except (OSError, ValueError):
                     continue
-    return found
-
-
-def _quotas() -> list[float]:
-    """How many processors' time the control groups allow."""
-    found = []
-    for place in directories_of("cpu"):
-        for directory in (place.directory, *place.directory.parents):
-            try:
-                if place.version == 2:
-                    quota, period = (directory / "cpu.max").read_text().split()
-                else:
-                    quota = (directory / "cpu.cfs_quota_us").read_text()
-                    period = (directory / "cpu.cfs_period_us").read_text()
-                if int(quota) > 0:
-                    found.append(int(quota) / int(period))
-            except (OSError, ValueError):
-                continue
     return found

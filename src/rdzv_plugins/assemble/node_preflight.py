@@ -1,0 +1,64 @@
+"""--preflight on one node: before each round it tests itself, and asks plug-ins; what follows is the handler's matter.
+
+Where the backend's nodes do not decide together who takes part, it is decided here: a node that is broken ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from rdzv_plugins.errors import PreflightFailed
+from rdzv_plugins.host.manager import PluginHost
+from rdzv_plugins.interfaces import NodeCheck, PreflightAware, RendezvousHandler, Request
+from rdzv_plugins.preflight.checks import BETWEEN, PLUGINS
+
+logger = logging.getLogger(__name__)
+
+
+class NodePreflight:
+    """That of one launch. For the agent's main thread."""
+
+    def __init__(self, host: PluginHost, request: Request, directories: Sequence[str] = ()) -> None:
+        """``directories``: those in which this node writes."""
+        self._host, self._request, self._directories = host, request, directories
+        self._has_said = False
+
+    def before(self, handler: RendezvousHandler) -> None:
+        """Make the checks that the request asks for. Raises ``PreflightFailed``, or as the hook ``rdzv_preflight``."""
+        if not self._request.preflight:
+            return
+        checks = self._checks()
+        if isinstance(handler, PreflightAware):
+            handler.note_checks(checks)
+            return
+        between = [name for name in self._request.preflight if name in BETWEEN]
+        if between and not self._has_said:
+            self._has_said = True
+            logger.warning(
+                "--preflight: backend %s does not know who takes part before they do: each node tests itself, and %s "
+                "cannot be checked",
+                self._request.backend,
+                " and ".join(between),
+            )
+        for each in checks:
+            if each.verdict == "warning":
+                logger.warning("--preflight: %s: %s", each.name, each.text)
+        if broken := [f"{each.name}: {each.text}" for each in checks if each.verdict == "broken"]:
+            raise PreflightFailed(
+                f"run {self._request.run_id!r}: this node is broken: {'; '.join(broken)}",
+                remedy=f"Repair or replace it. Backend {self._request.backend!r} can leave out no node.",
+            )
+
+    def _checks(self) -> list[NodeCheck]:
+        from rdzv_plugins.preflight.own_node import checks_of
+
+        began = time.monotonic()
+        checks = checks_of(self._request.preflight, self._directories)
+        if PLUGINS in self._request.preflight:
+            checks += self._host.preflight(self._request)
+        for each in checks:
+            logger.debug("--preflight: %s %s: %s", each.verdict, each.name, each.text or each.value)
+        logger.info("--preflight: this node has tested itself in %.1f s", time.monotonic() - began)
+        return checks

@@ -1,0 +1,18 @@
+"""What a job asks of a trial of its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TrialRules:
+    """How nodes are tried before a round."""
+
+    network: bool = True
+    store: bool = True
+    gloo: bool = False
+    factor: float = 3.0
+    """Slow is what is worse than usual by more than this."""
+    within: float = 30.0
+    """Seconds that a stage may take."""

@@ -1,0 +1,174 @@
+"""What nodes measure of the way between them, and what strangers, liars and nodes that stand still can do to them."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rdzv_plugins.elastic.trial.node import NodeTrials
+from rdzv_plugins.elastic.trial_keys import Partner, Task, Tried
+from rdzv_plugins.options import PortRange
+
+HERE = "127.0.0.1"
+
+
+class Node:
+    """One, and what it tells the leader."""
+
+    def __init__(self, gloo: bool = False) -> None:
+        self.told: queue.SimpleQueue[Tried] = queue.SimpleQueue()
+        self.trials = NodeTrials(PortRange(), self.told.put, lambda: 0.002, gloo)
+        self.port = self.trials.open(HERE)
+
+
+@pytest.fixture
+def new_node() -> Iterator[Callable[..., Node]]:
+    made: list[Node] = []
+
+    def make(gloo: bool = False) -> Node:
+        made.append(Node(gloo))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.trials.close()
+    assert not [each for each in threading.enumerate() if each.name == "rdzv-preflight"]
+
+
+def asked(me: int, *, dials=(), tests=(), trial="t", **how) -> Task:
+    return Task(trial, "measure", me, dials, tests, **{"within": 30.0, "store": True, **how})
+
+
+def test_two_nodes_measure_the_way_between_them(new_node):
+    one, other = new_node(), new_node()
+    partner = (Partner(1, HERE, other.port),)
+    one.trials.hear(asked(0, dials=partner, tests=partner))  # its partner's task comes later
+    other.trials.hear(asked(1))
+    tried = one.told.get(timeout=60)
+    (way,) = tried.ways
+    assert (tried.trial, tried.stage, tried.problem, tried.service_us) == ("t", "measure", "", 2000)
+    assert (way.to, way.problem, way.gloo_rate) == (1, "", 0)
+    assert 0 < way.latency_us < 10_000_000
+    assert way.rate > 2**20
+    assert other.told.get(timeout=60) == Tried("t", "measure", (), 2000)
+
+
+def test_the_same_task_is_done_once_and_the_next_one_too(new_node):
+    node = new_node()
+    for _ in range(3):
+        node.trials.hear(asked(0))
+    node.trials.hear(asked(0, trial="another"))
+    assert {node.told.get(timeout=60).trial for _ in range(2)} == {"t", "another"}
+    assert node.told.empty()
+
+
+def test_a_node_of_another_trial_gets_nothing_done(new_node):
+    one, other = new_node(), new_node()
+    other.trials.hear(asked(1, trial="another"))
+    one.trials.hear(asked(0, dials=(Partner(1, HERE, other.port),)))
+    (way,) = one.told.get(timeout=60).ways
+    assert "no answer within 2 s" in way.problem
+
+
+def test_another_node_than_the_one_that_is_meant_is_found_out(new_node):
+    one, other = new_node(), new_node()
+    other.trials.hear(asked(5))
+    one.trials.hear(asked(0, dials=(Partner(1, HERE, other.port),)))
+    (way,) = one.told.get(timeout=60).ways
+    assert way.problem
+
+
+def test_who_refuses_stands_still_or_talks_nonsense_is_named_and_the_rest_measured(new_node):
+    one, good = new_node(), new_node()
+    good.trials.hear(asked(4))
+    with socket.create_server((HERE, 0)) as still, socket.create_server((HERE, 0)) as mad, socket.socket() as closed:
+        closed.bind((HERE, 0))
+
+        def talk() -> None:
+            connection, _ = mad.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        talking = threading.Thread(target=talk)
+        talking.start()
+        ports = [each.getsockname()[1] for each in (closed, still, mad)]
+        partners = tuple(Partner(number, HERE, port) for number, port in enumerate([*ports, good.port], 1))
+        one.trials.hear(asked(0, dials=partners, tests=partners))
+        ways = {way.to: way for way in one.told.get(timeout=60).ways}
+        talking.join()
+    assert "refused" in ways[1].problem
+    assert f"{HERE} port {ports[1]}: no answer within 2 s" in ways[2].problem
+    assert ways[3].problem == "something else than a node of this job answers there"
+    assert ways[4].problem == ""
+    assert ways[4].rate
+
+
+def test_a_way_that_changes_what_it_carries_is_broken(new_node):
+    one, other = new_node(), new_node()
+    other.trials.hear(asked(1))
+    with socket.create_server((HERE, 0)) as listener:
+
+        def relay() -> None:
+            for _ in range(2):
+                near, _ = listener.accept()
+                far = socket.create_connection((HERE, other.port))
+                for source, target, spoils in ((near, far, True), (far, near, False)):
+                    passing.append(threading.Thread(target=_pass_on, args=(source, target, spoils)))
+                    passing[-1].start()
+                made.extend((near, far))
+
+        passing: list[threading.Thread] = []
+        made: list[socket.socket] = []
+        threading.Thread(target=relay, daemon=True).start()
+        partner = (Partner(1, HERE, listener.getsockname()[1]),)
+        one.trials.hear(asked(0, dials=partner, tests=partner))
+        (way,) = one.told.get(timeout=60).ways
+        for each in passing:
+            each.join()
+        for connection in made:
+            connection.close()
+    assert way.problem == "what was sent arrives changed: a checksum differs"
+
+
+def _pass_on(source: socket.socket, target: socket.socket, spoils: bool) -> None:
+    """The relay: of a long piece one bit is another."""
+    try:
+        while data := bytearray(source.recv(1 << 16)):
+            if spoils and len(data) > 4000:
+                data[3000] ^= 1
+            target.sendall(data)
+    except OSError:
+        pass
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+def test_strangers_are_hung_up_on_and_disturb_nobody(new_node):
+    one, other = new_node(), new_node()
+    strangers = [socket.create_connection((HERE, other.port)) for _ in range(20)]
+    for stranger in strangers[:10]:
+        stranger.sendall(b"x" * 100)
+    partner = (Partner(1, HERE, other.port),)
+    one.trials.hear(asked(0, dials=partner, tests=partner))
+    other.trials.hear(asked(1))
+    (way,) = one.told.get(timeout=60).ways
+    assert way.problem == ""
+    assert way.rate
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_gloo_is_measured_in_processes_with_torch(new_node):
+    one, other = new_node(gloo=True), new_node(gloo=True)
+    other.trials.hear(asked(1, gloo=True, within=100.0))
+    partner = (Partner(1, HERE, other.port),)
+    one.trials.hear(asked(0, dials=partner, tests=partner, gloo=True, within=100.0))
+    tried = one.told.get(timeout=120)
+    (way,) = tried.ways
+    assert (way.problem, tried.problem) == ("", "")
+    assert way.gloo_rate > 2**20
