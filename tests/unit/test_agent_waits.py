@@ -35,6 +35,8 @@ KNOWN = {
     "rounds/presence.py: dial",  # when the agent starts, in the control store
     "kvstore/tcpstore/whose.py: dial",  # two seconds at most, at an endpoint that is silent: before there is a round
     "kvstore/tcpstore/hello.py: dial",  # from outside, or on threads of their own, for which nobody waits
+    "elastic/trial/node.py: dial",  # coroutines with a limit each, on the thread of a trial: before there is a round
+    "elastic/trial/gloo_child.py: TCPStore",  # in a process of its own, with a limit
     # of torch's control store: for a thread of its own, which another one stops
     "kvstore/tcpstore/watch.py: dial",
     "kvstore/tcpstore/watch.py: Watch",
