@@ -2,6 +2,7 @@
 #   make demo    train a real network on two nodes, kill a worker, then a node, see it resume
 #   make test    all tests (make test ARGS="-k static" for some)
 #   make test-slurm  those with a real Slurm and real mpiruns, which it installs on Debian and Ubuntu
+#   make test-torch VERSION=2.14.1  the tests that touch torch, with another torch, in an environment of its own
 #   make lint    formatting, types, layers
 #   make docs    the site, from docs/ and the docstrings: build/site/index.html
 #   make bench   every benchmark, each beside torch's own in the same run; the page is build/bench/report.html
@@ -16,18 +17,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CONSTRAINTS := constraints.txt
 NATIVE := build/native/.built
 NATIVE_SOURCES := CMakeLists.txt $(wildcard native/*.txt native/src/* native/include/rdzv/* native/bindings/* native/bench/*)
 
-.PHONY: demo test test-slurm lint docs wheels release bench soak native sanitize sanitize-address sanitize-thread fuzz clean setup
+.PHONY: demo test test-slurm test-torch lint docs wheels release bench soak native sanitize sanitize-address sanitize-thread fuzz clean setup
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "make: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "installing into $(VENV): some minutes, once ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
-	  "$$(grep '^torch==' constraints.txt)" -e '.[dev,examples]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(CONSTRAINTS) \
+	  "$$(grep '^torch==' $(CONSTRAINTS))" -e '.[dev,examples]'
 	@# a plain path each instead of the build tool's import hook, so that PYTHONPATH can put a changed copy in front
 	@printf '%s\n' '$(CURDIR)/src' '$(CURDIR)/src/launcher' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/_editable_skbc_rdzv_plugins.pth"
 	@# pip compiles one file after the other, this as many as there are processors; a few are not for this Python
@@ -63,6 +65,19 @@ test: $(NATIVE)
 test-slurm: $(NATIVE)
 	@tests/install.sh slurm openmpi
 	@$(BIN)/python -m pytest -n 3 --dist loadfile tests/slurm $(ARGS)
+
+# the same environment with another torch; the native store links none, and is the one that was built for .venv
+OTHER := build/torch-$(VERSION)
+test-torch: export PYTHONDONTWRITEBYTECODE =
+test-torch: $(NATIVE)
+	@test -n "$(VERSION)" || { echo "make: which torch? make test-torch VERSION=2.14.1; it needs what pip finds of" \
+	  "that version for this Python, 2 GB of disk for a CPU build and 8 GB for a CUDA build, in $(OTHER)VERSION" >&2; exit 2; }
+	@mkdir -p $(OTHER) && { echo "torch==$(VERSION)" | cmp -s - $(OTHER)/constraints.txt || \
+	  echo "torch==$(VERSION)" >$(OTHER)/constraints.txt; }
+	@$(MAKE) --no-print-directory setup VENV=$(OTHER) CONSTRAINTS=$(OTHER)/constraints.txt PYTHON=$(BIN)/python
+	@$(OTHER)/bin/python -c "import sys, torch; sys.exit(torch.__version__.split('+')[0] != '$(VERSION)'.split('+')[0])"
+	@echo "running the tests that touch torch with torch $(VERSION) ..."
+	@$(OTHER)/bin/python -m pytest -n $(TESTERS) --dist loadfile @tests/with_torch.txt $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff format --check .

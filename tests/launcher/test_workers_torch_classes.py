@@ -230,8 +230,8 @@ def test_numa_binding_puts_torchs_numactl_in_front(mode: str, tmp_path: Path, mo
 
     asked = []
 
-    def processors(*, gpu_index: int, numa_options: binding.NumaOptions) -> set[int]:
-        asked.append((gpu_index, numa_options.affinity_mode.value))
+    def processors(*, numa_options: binding.NumaOptions, **index: int) -> set[int]:
+        asked.append((*index.values(), numa_options.affinity_mode.value))
         return {0, 1, 2, 5}
 
     monkeypatch.setattr(binding, "_get_logical_cpus_to_bind_to", processors)

@@ -149,6 +149,15 @@ def test_tests_that_are_named_exist(page) -> None:
     assert set(re.findall(r"\btest_\w+\.py\b", page.read_text())) <= there
 
 
+def test_what_a_new_torch_can_break_is_tested_with_another_torch() -> None:
+    """By ``make test-torch``, which runs the files and folders of this list."""
+    run = [ROOT / line for line in (ROOT / "tests/with_torch.txt").read_text().split()]
+    there = {path.name for each in run for path in ([each] if each.is_file() else each.rglob("test_*.py"))}
+    touched = section((ROOT / "ARCHITECTURE.md").read_text(), "## Where torch's internals are touched")
+    assert set(re.findall(r"\btest_\w+\.py\b", touched)) <= there
+    assert all(each.exists() for each in run)
+
+
 def test_sketch_of_the_how_to_has_the_contract_of_a_coordination_backend(monkeypatch) -> None:
     module = plugin_of_the_how_to(monkeypatch)
     record = PluginRecord("myservice", module.__name__, "rdzv-myservice", "0.1.0", plugin=module)

@@ -5,6 +5,7 @@ Untested on a machine that has several NUMA nodes and GPUs: what is bound to wha
 
 from __future__ import annotations
 
+import inspect
 import logging
 import shutil
 
@@ -34,9 +35,9 @@ def bound(command: tuple[str, ...], local_rank: int, mode: str) -> tuple[str, ..
     before, logger.disabled = logger.disabled, True  # else a traceback, for what is said below
     try:
         options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
-        wrapped = binding._maybe_wrap_command_args_with_numa_binding(
-            command, gpu_index=local_rank, numa_options=options
-        )
+        wrap = binding._maybe_wrap_command_args_with_numa_binding
+        index = "gpu_index" if "gpu_index" in inspect.signature(wrap).parameters else "device_index"  # from 2.14 on
+        wrapped = wrap(command, **{index: local_rank}, numa_options=options)
     except Exception as error:
         raise UsageError(
             f"--numa-binding={mode}: torch cannot bind local rank {local_rank}: {error}",

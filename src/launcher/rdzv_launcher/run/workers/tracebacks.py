@@ -52,8 +52,15 @@ def read_traceback(lines: Sequence[str]) -> LastTraceback | None:
         return None
     whole = bool(heads) and heads[-1] < last
     own = [each for each in frames if not whole or each[0] > heads[-1]]
-    own = [(number, found) for number, found in own if not found["file"].startswith("<frozen ")] or own
+    own = [(number, found) for number, found in own if not _is_interpreters(found)] or own
     return LastTraceback(name, f"{frame['file']}:{frame['line']}", _is_of_imports(lines, own, name, whole))
+
+
+def _is_interpreters(frame: re.Match[str]) -> bool:
+    """Of what runs a script by ``-m``, which is frozen from Python 3.11 on."""
+    return frame["file"].startswith("<frozen ") or (
+        frame["file"].endswith("/runpy.py") and frame["function"] in ("_run_module_as_main", "_run_code")
+    )
 
 
 def _is_of_imports(lines: Sequence[str], frames: list[tuple[int, re.Match[str]]], name: str, whole: bool) -> bool:
