@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rdzv_plugins.certificates import NodeCertificates
 from rdzv_plugins.elastic import node_proxy
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
@@ -37,6 +38,7 @@ class FakeProxy:
         interruption: Interruption,
         token: JobToken | None,
         run_id: str,
+        tls: NodeCertificates | None,
     ) -> None:
         if self.refusals:
             raise EndpointUnreachable(self.refusals.pop())
