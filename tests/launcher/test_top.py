@@ -21,6 +21,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
+from kits.launcher import watching_cost
 from kits.launcher.elastic_kit import Job, Meeting, Serve, in_one_round, outputs, parallel_only
 from kits.launcher.harness import BIN, server, wait_until
 from textual.pilot import Pilot
@@ -274,3 +275,9 @@ def test_an_endpoint_that_is_something_else_is_said() -> None:
     piped = top(f"127.0.0.1:{port}")
     assert piped.returncode == 2
     assert "rdzv top --once" in piped.stderr
+
+
+def test_what_watching_costs_is_measured_by_a_view_that_draws() -> None:
+    found = watching_cost.measure(nodes=3, workers=2, seconds=2, processes=2)
+    assert found["drawn"] > 0, "the view stood still"
+    assert 0 <= found["without"] < found["with"]

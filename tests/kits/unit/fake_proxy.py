@@ -47,7 +47,7 @@ class FakeProxy:
         self._sockets: list[socket.socket] = []
         self.made.append(self)
 
-    def listen(self, host: str, ports: PortRange, *, admit: str) -> int:
+    def listen(self, host: str, ports: PortRange, *, admit: str, under_tls: bool = False) -> int:
         listener = socket.create_server((host, ports.first))
         self._sockets.append(listener)
         self.ports.append(listener.getsockname()[1])
