@@ -139,6 +139,23 @@ def test_what_a_node_says_of_itself_counts():
     assert tests.ranks() == {"a"}
 
 
+def test_whoever_is_left_of_each_domain_waits_if_no_round_can_be_formed_of_them():
+    tests = Job(2, 4)
+    tests.leader = Leader(2, 4, trial=TrialRules(), last_call=0, min_per_domain=2)
+    fire = (Checked("my device", "broken", "it is on fire"),)
+    for name, domain in zip("abcd", "rrss", strict=True):
+        tests.come(name, domain=domain, checks=fire if name in "ac" else ())
+    while tests.tasks:
+        tests.answer_all()
+    assert (tests.leader.round.state, tests.leader.assigned) == ("none", {})
+    assert len({notice for notice in tests.notices if "it is on fire" in notice}) == 2
+    tests.come("e", domain="s")
+    while tests.tasks:
+        tests.answer_all()
+    tests.leader.complete()
+    assert tests.ranks() == {"d", "e"}
+
+
 def test_who_was_left_out_is_not_welcome_before_the_round_is_over_and_is_tried_again_then():
     tests = Job(2, 3)
     tests.break_("a", "c")

@@ -535,6 +535,10 @@ class Membership:
         # who could not dial the last store will hardly reach the next one: not if there are enough others
         cannot, untried = self._roster.cannot, self._untried()
         chosen = self._choose(untried | (cannot if self._enough(cannot | untried) else set()))
+        if len(chosen) < self._rules.min_nodes:
+            if self._trials is not None:
+                self._trials.want_more()  # too few of each domain have passed
+            return
         if quorum is not None:
             if not quorum.has([member.node_id for member in chosen], self.members):
                 chosen = self._choose(untried)

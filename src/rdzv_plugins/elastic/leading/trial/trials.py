@@ -92,6 +92,10 @@ class Trials:
             self._passed = set(trial.nodes) - self.unfit - set(found.silent)
         return found
 
+    def want_more(self) -> None:
+        """No round can be formed of those that have passed: who comes is tried, however often others were."""
+        self._repeats = 0
+
     def news(self) -> str:
         """What has come to an end since the last call, a sentence; else empty."""
         news, self._news = self._news, ""
