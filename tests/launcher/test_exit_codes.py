@@ -20,7 +20,7 @@ from rdzv_plugins import errors
 ROOT = Path(__file__).parents[2]
 HOOKS = """
 import os
-from rdzv_plugins import Backend, hookimpl
+from rdzv_plugins import Backend, NodeCheck, hookimpl
 from rdzv_plugins.errors import JoinVetoed, NotNeeded, RdzvError
 
 @hookimpl
@@ -31,6 +31,10 @@ def rdzv_before_join(request):
         raise NotNeeded("this node comes too late")
     if os.environ["TEST_CODE"] == "70":
         raise RdzvError("nobody has thought of this")
+
+@hookimpl
+def rdzv_preflight(request):
+    return NodeCheck("fan", "broken", "it stands still")
 """
 
 
@@ -120,6 +124,10 @@ def _other_settings(cluster: Cluster, hooks: str) -> Agent:
     return static(cluster, 1, nnodes=2)
 
 
+def _unfit(cluster: Cluster, hooks: str) -> Agent:
+    return alone(cluster, "--preflight=plugins", PYTHONPATH=hooks, TEST_CODE="83")
+
+
 def _loop(cluster: Cluster, hooks: str) -> Agent:
     return alone(cluster, "--max-restarts=9", plan="0:NameError")
 
@@ -144,6 +152,7 @@ ENDS: dict[int, Callable[[Cluster, str], Agent]] = {
     80: _hung,
     81: _preempted,
     82: _loop,
+    83: _unfit,
     137: _worker_killed,
     143: _agent_stopped,
 }

@@ -52,7 +52,7 @@ def test_a_job_under_tls_with_a_token(meeting: Meeting, tmp_path: Path) -> None:
         assert status(meeting, port, RDZV_TOKEN=TOKEN).wait() == REFUSED
         known = status(meeting, port, ours.conf, RDZV_TOKEN=TOKEN)
         assert known.wait() == 0, known.text
-        assert "no TLS" in known.wait_for("closed as offenders: (.*)")[1]
+        assert "no TLS" in known.wait_for("refused: (.*)")[1]
     for report in (each for node in nodes for each in node.reports()):
         with closing(wire.Raw(report["MASTER_PORT"])) as worker:  # of this user: plain, within the machine
             assert worker.fence() == b""
