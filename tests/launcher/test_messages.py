@@ -9,7 +9,7 @@ import socket
 from importlib.metadata import distribution
 
 import pytest
-from kits.launcher.harness import Agent, Cluster, error_of, server, wait_until
+from kits.launcher.harness import Agent, Cluster, error_of, server
 
 BACKENDS = ["static", "c10d"]
 ALL_BACKENDS = [*BACKENDS, "parallel"]
@@ -133,7 +133,7 @@ def test_loss_of_the_host_is_named(cluster: Cluster, backend: str) -> None:
     message = error_of(other, 68)
     assert re.search(rf"lost .*at {cluster.endpoint}", message)
     # the keeper of the one that was killed ends when it has cleared up
-    wait_until(lambda: not cluster.processes(), 30, lambda: str(cluster.processes()))
+    cluster.wait_gone()
 
 
 @pytest.mark.parametrize("backend", ALL_BACKENDS)

@@ -46,7 +46,7 @@ def test_folders_of_the_reading_order_are_there() -> None:
 
 def rooms() -> set[str]:
     """What the table of the rooms names."""
-    table = PAGE.partition("| room | one sentence |\n|---|---|\n")[2].partition("\n\n")[0]
+    table = PAGE.partition("| room | in one sentence |\n|---|---|\n")[2].partition("\n\n")[0]
     assert table
     return {each.removeprefix("launcher/").rstrip("/") for row in table.splitlines() for each in cells(row)}
 
