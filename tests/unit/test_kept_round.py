@@ -12,6 +12,7 @@ from kits.unit.memory_coordination import TimedSession
 from msgspec import structs
 
 from rdzv_plugins.elastic.keys import Assignment, Member
+from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.interfaces import Outcome
 
 BACK_S = 11.0
@@ -22,7 +23,13 @@ PLACES = {
 
 
 def keeper(name: str, **changes: Any) -> Member:
-    return node(name, after=4, reached=5, known=5, keeps=structs.replace(PLACES[name], **changes))
+    place = structs.replace(PLACES[name], **changes)
+    return node(name, after=4, reached=5, known=5, keeps=place, last=seat_of(place, complete=True))
+
+
+def leaver(name: str, **changes: Any) -> Member:
+    """It was in the round, and has left it."""
+    return node(name, after=5, known=5, last=seat_of(PLACES[name], complete=True), **changes)
 
 
 # the leader's part
@@ -76,16 +83,33 @@ def test_round_is_over_when_one_does_not_come_in_time():
 
 
 def left(leader: Leader) -> None:
-    leader.hear(node("a", after=5))
+    leader.hear(leaver("a"))
 
 
-def lost(leader: Leader) -> None:
-    leader.hear(keeper("a", world=3))
-    leader.lose("a")
+def left_before(leader: Leader) -> None:
+    leader.say("b", keeps=None, after=5)
+    leader.hear(keeper("a"))
+
+
+def server_has_come_anew(leader: Leader) -> None:
+    leader.say("b", server=0)
+    leader.hear(node("d", serves=True))
+
+
+@pytest.mark.parametrize("event", [left, left_before, server_has_come_anew])
+def test_round_is_over_at_once_when_nobody_of_it_can_be_elsewhere(event: Any):
+    leader = Leader(1, 3, last_call=0)
+    leader.hear(keeper("b"))
+    event(leader)
+    assert leader.state == (5, "over")
 
 
 def joins_again(leader: Leader) -> None:
     leader.say("b", keeps=None, after=5)
+
+
+def lost(leader: Leader) -> None:
+    leader.lose("b")
 
 
 def serves_anew(leader: Leader) -> None:
@@ -108,14 +132,38 @@ def rank_beyond(leader: Leader) -> None:
     leader.hear(keeper("a", rank=2))
 
 
-@pytest.mark.parametrize(
-    "event", [left, lost, joins_again, serves_anew, other_size, other_store, same_rank, rank_beyond]
-)
-def test_round_is_over_at_once_when_it_cannot_be_whole(event: Any):
+@pytest.mark.parametrize("event", [joins_again, lost, serves_anew, other_size, other_store, same_rank, rank_beyond])
+def test_nothing_begins_while_a_node_of_a_round_that_cannot_be_whole_may_work_elsewhere(event: Any):
     leader = Leader(1, 3, last_call=0)
-    leader.hear(keeper("b"))
+    leader.hear(node("c"), keeper("b"))
     event(leader)
-    assert leader.state == (5, "over")
+    leader.wait(BACK_S - 0.1)
+    assert (leader.published, leader.assigned) == ([], {})
+    assert "or can no longer be at work, within 11 s" in leader.machine.facts()
+    leader.wait(0.1)
+    leader.join(*leader.members)
+    leader.complete()
+    assert leader.state == (6, "complete")
+
+
+def test_who_has_left_a_round_waits_for_who_may_still_be_in_it():
+    """Its workers have failed; the service has lost its memory; the other node is cut off, and works on for a while."""
+    leader = Leader(1, 2, last_call=0)
+    leader.hear(leaver("b"))
+    leader.wait(BACK_S - 0.1)
+    assert leader.assigned == {}
+    leader.wait(0.1)
+    assert leader.number == 6
+
+
+@pytest.mark.parametrize("how", ["it has left, too", "it served"])
+def test_who_has_left_a_round_waits_for_nobody_else(how: str):
+    leader = Leader(1, 2, last_call=0)
+    leader.hear(leaver("b", server=0 if how == "it served" else -1))
+    if how != "it served":
+        assert leader.assigned == {}
+        leader.hear(leaver("a"))
+    assert leader.number == 6
 
 
 def test_newer_round_of_which_somebody_has_heard_comes_first():
@@ -177,7 +225,8 @@ def test_node_that_is_ahead_of_the_service_gets_in():
 def test_no_number_is_begun_twice():
     """A round was being formed when the service lost its memory."""
     leader = Leader(1, 1, last_call=0)
-    leader.hear(node("a", store=(2, "10.0.0.1", 9), known=1, after=1))
+    last = seat_of(structs.replace(PLACES["a"], round=1, rank=0, world=1), complete=True)
+    leader.hear(node("a", store=(2, "10.0.0.1", 9), known=1, after=1, last=last))
     assert leader.number == 3
 
 

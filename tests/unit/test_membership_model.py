@@ -65,6 +65,7 @@ CASES = [
     Case(Rules(1, 1), N2, forget=2, rounds=1),
     Case(Rules(2, 2), N2, forget=1, lose=1),
     Case(Rules(2, 2), N2, forget=1, ask=1),
+    Case(Rules(1, 2), N2, forget=1, ask=1),
     Case(Rules(2, 2), N2, forget=1, split=1),
     Case(Rules(1, 2), N2, kill=1, ask=1),
     Case(Rules(1, 2), N2, kill=1, leave=1),

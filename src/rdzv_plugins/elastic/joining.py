@@ -13,6 +13,7 @@ from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic.ended import is_finishing, raise_if_ended, raise_if_not_needed
 from rdzv_plugins.elastic.keys import Assignment
 from rdzv_plugins.elastic.knocking import Knocking
+from rdzv_plugins.elastic.leading.quorum import seat_of
 from rdzv_plugins.elastic.link import Link
 from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.elastic.liveness.peer import name_of
@@ -230,6 +231,7 @@ class Joining:
             if works and carrying is not None and not carrying.is_of(place, declared):
                 return None  # another one of that number: this node waits for the next
             self.round, self.place = place.round, place
+            self._self.change(last=seat_of(place, complete=declared.state == "complete"), server=declared.server)
             if works and (carrying is None or carrying.complete(place, declared)):
                 if place.rank == 0:
                     log_rank_table(session, place)

@@ -195,6 +195,10 @@ class Member(Record, frozen=True):
     """The newest round of which it had heard when its session began: the service may know less."""
     keeps: Assignment | None = None
     """Its place in a round in which its workers still work, but which the service has forgotten."""
+    last: Seat | None = None
+    """Its place in the newest round that it was in: a service that has lost its memory is to know of whom it had."""
+    server: Rank = -1
+    """The rank of the node of that round which served the endpoint; -1 if none of them did."""
     seats: Annotated[tuple[Seat, ...], Meta(max_length=MOST_SEATS)] = ()
     """Several endpoints: its place in its last complete round, and in all that it has reached since."""
     gone: Rank = -1
@@ -237,7 +241,7 @@ class Round(Record, frozen=True):
     begun: Name = ""
     """Several endpoints: as in its places (``Assignment``)."""
     server: Rank = -1
-    """Several endpoints: the rank of the node that serves the one at which this round was declared, if it has one."""
+    """The rank of the node that serves the endpoint at which this round was declared; -1 if none of its nodes does."""
     unfit: bool = False
     """Of one that failed: its nodes have not passed their preflight."""
 

@@ -49,6 +49,8 @@ class Checks:
         self.regained: set[int] = set()
         """Those of them that were declared again, and then as those who were back have told it."""
         self.left_done: dict[str, int] = {}
+        self.unfenced: frozenset[str] = frozenset()
+        """Nodes that may be at work, as far as they know: the service has lost its memory, and their sessions."""
         self.waited = False
         """A deadline has just been met."""
 
@@ -58,6 +60,11 @@ class Checks:
         twin.complete, twin.left_done = self.complete.copy(), self.left_done.copy()
         twin.past, twin.regained = self.past.copy(), self.regained.copy()
         return twin
+
+    def is_only_one(self, node: Node) -> bool:
+        """Whether the service knows the round in which a node works, and has not forgotten another of its number."""
+        plan = self.plans.get(node.round, {})
+        return plan.get(node.name) == node.works_at and all(each == plan for each in self.past.get(node.round, ()))
 
     def forget(self) -> None:
         """The service has lost its memory."""
@@ -94,7 +101,7 @@ class Checks:
         assert a.round not in self.regained, f"I1: {a} is not what was kept"
         plan = self.plans.setdefault(a.round, {})
         if not plan:
-            self._begins(a, lead, known, declared)
+            self._begins(a, lead, known, declared, nodes)
         assert self._rules.min_nodes <= a.world <= self._rules.max_nodes, f"I1: a world of {a.world} nodes"
         assert a.world % self._rules.node_unit == 0, f"I14: a world of {a.world} nodes"
         assert 0 <= a.rank < a.world, f"I1: rank {a.rank} of {a.world}"
@@ -110,7 +117,7 @@ class Checks:
             self._ranks(plan, members)
             self._domains(plan, members)
 
-    def _begins(self, a: Assignment, lead: Lead, known: set[str], declared: Round) -> None:
+    def _begins(self, a: Assignment, lead: Lead, known: set[str], declared: Round, nodes: dict[str, Node]) -> None:
         lead.gone = set()
         machine = lead.machine
         here = {n: m for n, m in machine.members.items() if n in known and n not in machine._roster.left_out}
@@ -118,6 +125,11 @@ class Checks:
         for m in machine.members.values():
             heard = max(m.known, m.after, m.kept.round if m.kept else 0)
             assert a.round > heard, f"I7: round {a.round} begins again: {m}"
+        heard = max(max(m.known, m.after, m.kept.round if m.kept else 0) for m in machine.members.values())
+        feared = [
+            name for name in sorted(self.unfenced) if nodes[name].round <= heard
+        ]  # no round of which nobody knows
+        assert not feared, f"round {a.round} begins while {feared} may be at work"
         could = largest(here.values(), self._rules)
         assert a.world >= could, f"I2: {a.world} nodes begin, {could} could"
         if declared.number == 0:
@@ -167,8 +179,8 @@ class Checks:
         """A leader that knew these members is about to declare ``new`` after ``declared``."""
         assert new.number >= declared.number, f"I7: {new} after {declared}"
         begun = new.number in self.plans.keys() - self.regained
-        if begun and new.number in self.past and "another one was begun" in new.reason:
-            return  # its number was given by who did not know of it
+        if begun and new.number in self.past and (new.state, new.world) == ("over", 0):
+            return  # its number was given by who did not know of it: the places of neither are declared
         if new.number not in self.plans.keys() - (self.regained - set(self.complete)) and new.state == "over":
             assert new.number in self.past, f"{new} was never begun"
             self.regained.add(new.number)

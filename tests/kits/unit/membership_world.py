@@ -19,6 +19,7 @@ from kits.unit.membership_checks import Checks
 from kits.unit.membership_parts import Lead, Node, Told
 from rdzv_plugins.elastic.keys import Assignment, Member, Round
 from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
+from rdzv_plugins.elastic.leading.quorum import seat_of
 
 
 def arrival(_: object) -> None:
@@ -109,6 +110,7 @@ class World:
         """The process, or its machine, is gone for good."""
         node = self.nodes[name]
         was_cut, node.mode = node.cut, "dead"
+        self.checks.unfenced = self.checks.unfenced - {name}
         if not was_cut:
             self._end_session(node)
 
@@ -146,6 +148,7 @@ class World:
         """It opens another session and begins again with what the service still knows."""
         node = self.nodes[name]
         node.cut = node.stuck = False
+        self.checks.unfenced = self.checks.unfenced - {name}
         self.checks.left_done.pop(name, None)
         kept = node.kept if node.mode == "working" and self.declared == Round() else None
         node.me = structs.replace(node.me, known=node.newest, keeps=kept)
@@ -164,6 +167,8 @@ class World:
         """The service ends, and another one without its memory begins in its place."""
         for node in self.nodes.values():
             if node.lives:
+                if node.mode == "working" and self.checks.is_only_one(node):
+                    self.checks.unfenced |= {node.name}
                 self.cut(node.name)
             elif node.lingers:
                 self.expire(node.name)
@@ -234,6 +239,8 @@ class World:
         machine = self.lead.machine
         at = self.deadline()
         assert at is not None
+        if at >= self.rules.back:
+            self.checks.unfenced = frozenset()
         machine.tick(at)
         self.checks.waited = True
         self._publish(self.lead, machine.decide(), set(machine.members))
@@ -360,6 +367,8 @@ class World:
             self._say(node, reached=place.round, unreachable="no" if wall else "")
         elif declared.number == place.round and declared.state in ("complete", "over"):
             node.round = place.round
+            last = seat_of(place, complete=declared.state == "complete")
+            node.me = structs.replace(node.me, last=last, server=declared.server)
             if declared.state == "complete":
                 node.mode, node.works_at = "working", place
                 self.checks.works(node, place)

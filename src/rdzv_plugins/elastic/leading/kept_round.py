@@ -3,7 +3,8 @@
 A service that was started again knows nothing. Those who are back say which place they have kept (``Member.keeps``), or
 at least of which round they have heard (``Member.known``). The newest of these rounds goes on if each of its nodes is
 back with its own place. It is over in all other cases: one of them has left it, has gone, does not come in time, or
-contradicts another. No clock, no sockets.
+contradicts another. But one that is not back may still work, until its session is over wherever it was: until then
+nothing else begins, unless each place is accounted for: its node is back, or its process is gone. No clock, no sockets.
 """
 
 from __future__ import annotations
@@ -14,16 +15,27 @@ from typing import Literal
 from rdzv_plugins.elastic.keys import Assignment, Member
 
 Verdict = Literal["none", "wait", "whole", "over"]
-"""Nobody keeps a round; its nodes may still come; they are all there; it does not go on (see ``reason``)."""
+"""Nobody keeps a round; its nodes may still come, or work; they are all there; it does not go on (see ``reason``)."""
+
+_Which = tuple[str, int]
+"""What tells a round from another one of the same number, and how many nodes it had."""
 
 
 class KeptRound:
     """What a leader has heard while no round is declared. Not thread-safe. Times are the leader's own."""
 
-    def __init__(self, window: float, begun: Mapping[str, Assignment]) -> None:
-        """``window``: how long those who are back wait for the rest. ``begun``: the places that were given already."""
-        self._window = window
+    def __init__(self, window: float, begun: Mapping[str, Assignment], *, one_place: bool) -> None:
+        """``window``: how long those who are back wait for the rest; no session outlives its service so long.
+
+        ``begun``: the places that were given already. ``one_place``: there is one endpoint, and whoever served it is
+        gone; with several ``quorum`` says who is to come before a round begins.
+        """
+        self._window, self._one_place = window, one_place
         self._begun = dict(begun)
+        self._accounted: set[tuple[_Which, int]] = set()
+        """The ranks of the newest round whose nodes are here, or known to be gone."""
+        self._missing: dict[_Which, int] = {}
+        """How many others it has, if anything is known of it."""
         self._kept: dict[str, Assignment] = {}
         self._until: float | None = None
         self._waits = self._late = False
@@ -53,14 +65,16 @@ class KeptRound:
                 self._until, self._late = now + self._window, False
             if self._kept.setdefault(node, kept) != kept:
                 self._anew = member.name
-            self.number = max(self.number, kept.round)
         elif node in self._kept:
             self._anew = member.name
         elif member.serves:
             self._server = member.name
         if kept is not None and 0 <= member.gone != kept.rank:
             self._gone = "the node that served the rendezvous"
-        self.number = max(self.number, member.known, member.after)
+        newest = max(member.known, member.after, *(each.round for each in (kept, member.last) if each is not None), 0)
+        if newest > self.number:
+            self.number, self._accounted, self._missing = newest, set(), {}
+        self._account(member)
         self._left = max(self._left, member.after)
         if self.number and self._until is None:
             self._until = now + self._window
@@ -81,12 +95,13 @@ class KeptRound:
         in_time = self._until is not None and not self._late
         self._waits = False
         if not self._kept:  # asked with each batch of news: nothing that takes longer with more nodes
-            self._waits = in_time and self.number > self._left
+            self._waits = in_time and (self.number > self._left or not self._all_accounted())
             return "wait" if self._waits else "none"
         places = list(self.places.values())
         self.reason = self._why_over(places)
         if self.reason:
-            return "over"
+            self._waits = in_time and not self._all_accounted()
+            return "wait" if self._waits else "over"
         if places and len(places) == places[0].world:
             return "whole"
         self._waits = in_time
@@ -95,11 +110,33 @@ class KeptRound:
 
     def facts(self) -> str:
         """What people are told while nodes are waited for."""
+        if self._kept and (why := self._why_over(list(self.places.values()))):
+            return (
+                f"the rendezvous has lost its memory, and {why}: the next round begins when all nodes of round "
+                f"{self.number} are back, or can no longer be at work, within {self._window:g} s"
+            )
         back = ", ".join(sorted(each.name for each in self.places.values()))
         return (
             f"the rendezvous has lost its memory: {self._how_many()} nodes of round {self.number} are back"
             f"{f' ({back})' if back else ''}"
         )
+
+    def _account(self, member: Member) -> None:
+        """Of a member's place in the newest round nothing is to be feared: the member is here."""
+        last = member.last
+        if last is None or last.round != self.number:
+            return
+        which = last.where, last.world
+        for rank in (last.rank, member.server):
+            if 0 <= rank < last.world and (which, rank) not in self._accounted:
+                self._accounted.add((which, rank))
+                self._missing[which] = self._missing.get(which, last.world) - 1
+
+    def _all_accounted(self) -> bool:
+        """Whether no node of the newest round may still be at work somewhere else."""
+        if not self._one_place:
+            return True
+        return bool(self._missing) and not any(self._missing.values())
 
     def _of_others(self) -> list[Assignment]:
         """Places that were given by who did not know of this round."""

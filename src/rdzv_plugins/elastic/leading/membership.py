@@ -141,7 +141,10 @@ class Membership:
         self._last_call_at: float | None = None
         self._finishing = False  # a node of the round was done and has left
         self._all_known = self._step != "complete"  # nobody is welcome before all are known who have a place
-        self._kept = KeptRound(rules.back, {n: a for n, a in held.items() if a.is_place}) if declared is None else None
+        self._kept = None
+        if declared is None:
+            begun = {n: a for n, a in held.items() if a.is_place}
+            self._kept = KeptRound(rules.back, begun, one_place=not rules.majority)
         self._begun = uuid.uuid4().hex if rules.majority else ""
         """Whose rounds these are: another leader may give the same numbers at another endpoint."""
         given_up = {each.begun for each in held.values() if each.begun and each.round > self._declared.number}
@@ -620,9 +623,7 @@ class Membership:
         self._welcome_spares(now)  # who came while the round was formed, and for whom there is room
 
     def _server_rank(self) -> int:
-        """Several endpoints: the rank of the node that serves this one, if it is one of the round."""
-        if self._quorum is None:
-            return -1
+        """The rank of the node that serves the endpoint, if it is one of the round."""
         serving = (
             place.rank for node, place in self._places.items() if node in self.members and self.members[node].serves
         )
