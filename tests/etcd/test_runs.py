@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kits.clock import ahead
 from kits.etcd.etcd_kit import Cluster
 from kits.etcd.failover_kit import Subject, path_of
 from kits.launcher.harness import wait_until
@@ -179,11 +179,8 @@ class Clock:
 @pytest.fixture(scope="module")
 def clock(tmp_path_factory: pytest.TempPathFactory) -> Clock:
     directory = tmp_path_factory.mktemp("clock")
-    library, file = directory / "an_hour_ahead.so", directory / "jump"
-    source = Path(__file__).parents[1] / "launcher" / "an_hour_ahead.cpp"
-    compiler = [os.environ.get("CXX", "c++"), "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run([*compiler, "-o", library, source], check=True)
-    return Clock({"LD_PRELOAD": str(library), "AN_HOUR_AHEAD_WHILE": str(file)}, file)
+    file = directory / "jump"
+    return Clock(ahead(directory) | {"CLOCK_AHEAD_WHILE": str(file)}, file)
 
 
 def test_a_wall_clock_that_jumps_by_an_hour_changes_nothing(single: Cluster, clock: Clock) -> None:

@@ -6,9 +6,9 @@ import os
 import re
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
+from kits.clock import ahead
 from kits.launcher.elastic_kit import (
     Job,
     Meeting,
@@ -51,11 +51,7 @@ def test_own_failures_use_up_restarts_and_lost_nodes_do_not(meeting: Meeting) ->
 @pytest.fixture(scope="module")
 def an_hour_ahead(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Variables of a process whose wall clock is an hour ahead."""
-    library = tmp_path_factory.mktemp("clock") / "an_hour_ahead.so"
-    source = Path(__file__).with_name("an_hour_ahead.cpp")
-    compiler = [os.environ.get("CXX", "c++"), "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run([*compiler, "-o", library, source], check=True)
-    return {"LD_PRELOAD": str(library)}
+    return ahead(tmp_path_factory.mktemp("clock"))
 
 
 def test_clocks_that_disagree_by_an_hour_change_nothing(meeting: Meeting, an_hour_ahead: dict[str, str]) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from kits.clock import HOUR_S, ahead
 from kits.launcher.elastic_kit import Job, Meeting, outputs, parallel_only
 from kits.launcher.harness import Agent, wait_until
 from kits.wire import wire_client as wire
@@ -84,6 +87,22 @@ def test_a_job_is_for_who_knows_its_token(meeting: Meeting, tmp_path: Path) -> N
     stop.touch()
     assert [node.wait() for node in nodes] == [0, 0], outputs(nodes)
     assert all(TOKEN not in agent.text for agent in meeting.agents)
+
+
+@parallel_only
+def test_clocks_that_disagree_by_years_change_nothing(meeting: Meeting, tmp_path: Path) -> None:
+    years, stop = 10 * 365 * 24 * HOUR_S, tmp_path / "stop"
+    clock = ahead(tmp_path, years)
+    date = subprocess.run(["date", "+%Y"], env=os.environ | clock, capture_output=True, text=True, check=True)
+    assert int(date.stdout) >= time.localtime().tm_year + 9, "the library works"
+    job = Job(meeting, 2, script="holds_on.py", args=("wait", stop, 0), conf="linger=30")
+    first = job.node(RDZV_TOKEN=TOKEN)
+    meeting.wait_listening()
+    nodes = [first, job.node(RDZV_TOKEN=TOKEN, **clock)]
+    for node in nodes:
+        wait_until(node.reports, 90, lambda: outputs(nodes))
+    stop.touch()
+    assert [node.wait() for node in nodes] == [0, 0], outputs(nodes)
 
 
 @parallel_only

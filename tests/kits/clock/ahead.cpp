@@ -1,5 +1,5 @@
-// Preloaded into a process, its wall clock is an hour ahead; its monotonic clock is as it was.
-// With AN_HOUR_AHEAD_WHILE=FILE in the environment it is so while FILE is there, and right before and after.
+// Preloaded into a process, its wall clock is AHEAD_S seconds ahead; its monotonic clock is as it was.
+// With CLOCK_AHEAD_WHILE=FILE in the environment it is so while FILE is there, and right before and after.
 //
 // Deadlines that the process takes from its wall clock are moved back before the kernel sees them.
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr time_t kAhead = 3600;
+constexpr time_t kAhead = AHEAD_S;
 constexpr time_t kDay = 86400;
 
 time_t true_seconds() {
@@ -24,7 +24,7 @@ time_t true_seconds() {
 }
 
 time_t ahead() {
-  static const char* const file = getenv("AN_HOUR_AHEAD_WHILE");
+  static const char* const file = getenv("CLOCK_AHEAD_WHILE");
   if (file == nullptr) return kAhead;
   const int before = errno;  // whoever asks for the time does not expect it to change
   const bool there = syscall(SYS_faccessat, AT_FDCWD, file, F_OK) == 0;
