@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from kits.clock import ahead
 from kits.etcd.etcd_kit import Cluster
 from kits.etcd.failover_kit import Subject, path_of
+from kits.launcher.clock_ahead import ahead
 from kits.launcher.harness import wait_until
 from kits.wire.attack_kit import read_line
 from kits.wire.coordination_kit import LONG, Losses, client_of, keys_of, leave, opened

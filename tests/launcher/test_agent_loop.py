@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from kits.clock import ahead
+from kits.launcher.clock_ahead import ahead
 from kits.launcher.elastic_kit import (
     Job,
     Meeting,

@@ -69,7 +69,7 @@ def test_spare_takes_the_place_of_a_lost_node_and_another_one_ends_with_the_job(
     assert "which was a spare, and has not run its script" in left.text
     assert restarts(survivor, used) == {"0"}
     assert trained(survivor) == trained(used)
-    meeting.wait_gone()
+    meeting.check_gone()
 
 
 @parallel_only
@@ -122,7 +122,7 @@ def test_given_ranks_survive_the_loss_and_the_return_of_a_node(meeting: Meeting)
     assert len({trained(node) for node in nodes.values()}) == 1
     for node in nodes.values():
         assert "same machine" not in node.text, "given ranks say that it is meant"
-    meeting.wait_gone()
+    meeting.check_gone()
 
 
 def test_too_few_are_left_and_wait_for_a_replacement_saying_for_whom(meeting: Meeting) -> None:

@@ -171,5 +171,4 @@ def stop(meeting: Meeting) -> Path:
 def finish(job: Job, *nodes: Agent) -> None:
     """All end well, and nothing stays behind."""
     job.finish(*nodes)
-    served = "rdzv serve"
-    wait_until(lambda: all(served in each for each in job.meeting.processes().values()), 30, lambda: outputs(nodes))
+    job.meeting.check_gone(but="rdzv serve")

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kits.clock import HOUR_S, ahead
+from kits.launcher.clock_ahead import HOUR_S, ahead
 from kits.launcher.elastic_kit import Job, Meeting, outputs, parallel_only
 from kits.launcher.harness import Agent, wait_until
 from kits.wire import wire_client as wire

@@ -24,12 +24,12 @@ PLACES = {
 
 def keeper(name: str, **changes: Any) -> Member:
     place = structs.replace(PLACES[name], **changes)
-    return node(name, after=4, reached=5, known=5, keeps=place, last=seat_of(place, complete=True))
+    return node(name, after=4, reached=5, known=5, keeps=place, seats=(seat_of(place, complete=True),))
 
 
 def leaver(name: str, **changes: Any) -> Member:
     """It was in the round, and has left it."""
-    return node(name, after=5, known=5, last=seat_of(PLACES[name], complete=True), **changes)
+    return node(name, after=5, known=5, seats=(seat_of(PLACES[name], complete=True),), **changes)
 
 
 # the leader's part
@@ -225,8 +225,8 @@ def test_node_that_is_ahead_of_the_service_gets_in():
 def test_no_number_is_begun_twice():
     """A round was being formed when the service lost its memory."""
     leader = Leader(1, 1, last_call=0)
-    last = seat_of(structs.replace(PLACES["a"], round=1, rank=0, world=1), complete=True)
-    leader.hear(node("a", store=(2, "10.0.0.1", 9), known=1, after=1, last=last))
+    seat = seat_of(structs.replace(PLACES["a"], round=1, rank=0, world=1), complete=True)
+    leader.hear(node("a", store=(2, "10.0.0.1", 9), known=1, after=1, seats=(seat,)))
     assert leader.number == 3
 
 

@@ -231,7 +231,8 @@ class Joining:
             if works and carrying is not None and not carrying.is_of(place, declared):
                 return None  # another one of that number: this node waits for the next
             self.round, self.place = place.round, place
-            self._self.change(last=seat_of(place, complete=declared.state == "complete"), server=declared.server)
+            if carrying is None:
+                self._self.change(seats=(seat_of(place, complete=works),), server=declared.server)
             if works and (carrying is None or carrying.complete(place, declared)):
                 if place.rank == 0:
                     log_rank_table(session, place)

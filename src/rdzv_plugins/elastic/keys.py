@@ -131,7 +131,10 @@ class Leading(Record, frozen=True):
 
 
 class Seat(Record, frozen=True):
-    """A place in a round, as its node carries it from one place where nodes meet to another (``quorum``)."""
+    """A place in a round, as its node carries it to a service that does not know of that round.
+
+    That is another of several endpoints (``quorum``), or one that has lost its memory (``kept_round``).
+    """
 
     round: Count
     rank: Rank
@@ -195,12 +198,13 @@ class Member(Record, frozen=True):
     """The newest round of which it had heard when its session began: the service may know less."""
     keeps: Assignment | None = None
     """Its place in a round in which its workers still work, but which the service has forgotten."""
-    last: Seat | None = None
-    """Its place in the newest round that it was in: a service that has lost its memory is to know of whom it had."""
-    server: Rank = -1
-    """The rank of the node of that round which served the endpoint; -1 if none of them did."""
     seats: Annotated[tuple[Seat, ...], Meta(max_length=MOST_SEATS)] = ()
-    """Several endpoints: its place in its last complete round, and in all that it has reached since."""
+    """One endpoint: its place in the newest round that it was in, which a service without memory does not know.
+
+    Several: its place in its last complete round, and in all that it has reached since.
+    """
+    server: Rank = -1
+    """One endpoint: the rank of the node of that round which served it; -1 if none of them did."""
     gone: Rank = -1
     """Several endpoints: the rank of the node of that round which served the last one, and whose process is gone."""
     measures: Port = 0

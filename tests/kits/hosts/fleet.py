@@ -81,13 +81,8 @@ class Fleet:
         self.check_gone()
 
     def check_gone(self) -> None:
-        """Nothing of the job is left, or will be as soon as the keepers of agents that were killed have cleared up."""
-
-        def left() -> dict[int, str]:
-            found = self.cluster.processes()
-            return {pid: command for pid, command in found.items() if not re.search("relay.py|rdzv serve", command)}
-
-        wait_until(lambda: not left(), 30, lambda: f"still there: {left()}")
+        """Nothing of the job is left."""
+        self.cluster.check_gone(but="relay.py|rdzv serve")
 
 
 def outputs(agents: Sequence[Agent]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -137,6 +139,16 @@ class Cluster(Agents):
     def wait_gone(self) -> None:
         """Until nothing is left of what was sent a signal, and of which nobody can wait for the end."""
         wait_until(lambda: not self.processes(), 30, lambda: f"still there: {self.processes()}")
+
+    def check_gone(self, *, but: str = "") -> None:
+        """Nothing is left but commands that match ``but``; the keeper of an agent that was killed may take its time."""
+
+        def left() -> dict[int, str]:
+            return {pid: each for pid, each in self.processes().items() if not (but and re.search(but, each))}
+
+        if any(agent.process.poll() == -signal.SIGKILL for agent in self.agents):
+            wait_until(lambda: not left(), 30, lambda: f"still there: {left()}")
+        assert left() == {}
 
     @staticmethod
     def kill(pid: int) -> None:

@@ -122,13 +122,11 @@ class Checks:
         machine = lead.machine
         here = {n: m for n, m in machine.members.items() if n in known and n not in machine._roster.left_out}
         here = {n: m for n, m in here.items() if n in machine._plan or not m.unreachable}
+        heard = 0
         for m in machine.members.values():
-            heard = max(m.known, m.after, m.kept.round if m.kept else 0)
+            heard = max(heard, m.known, m.after, m.kept.round if m.kept else 0)
             assert a.round > heard, f"I7: round {a.round} begins again: {m}"
-        heard = max(max(m.known, m.after, m.kept.round if m.kept else 0) for m in machine.members.values())
-        feared = [
-            name for name in sorted(self.unfenced) if nodes[name].round <= heard
-        ]  # no round of which nobody knows
+        feared = [name for name in sorted(self.unfenced) if nodes[name].round <= heard]  # not what nobody has heard of
         assert not feared, f"round {a.round} begins while {feared} may be at work"
         could = largest(here.values(), self._rules)
         assert a.world >= could, f"I2: {a.world} nodes begin, {could} could"

@@ -367,8 +367,8 @@ class World:
             self._say(node, reached=place.round, unreachable="no" if wall else "")
         elif declared.number == place.round and declared.state in ("complete", "over"):
             node.round = place.round
-            last = seat_of(place, complete=declared.state == "complete")
-            node.me = structs.replace(node.me, last=last, server=declared.server)
+            seat = seat_of(place, complete=declared.state == "complete")
+            node.me = structs.replace(node.me, seats=(seat,), server=declared.server)
             if declared.state == "complete":
                 node.mode, node.works_at = "working", place
                 self.checks.works(node, place)

@@ -13,12 +13,10 @@ from collections.abc import Mapping
 from typing import Literal
 
 from rdzv_plugins.elastic.keys import Assignment, Member
+from rdzv_plugins.elastic.leading.quorum import Which, which
 
 Verdict = Literal["none", "wait", "whole", "over"]
 """Nobody keeps a round; its nodes may still come, or work; they are all there; it does not go on (see ``reason``)."""
-
-_Which = tuple[str, int]
-"""What tells a round from another one of the same number, and how many nodes it had."""
 
 
 class KeptRound:
@@ -32,9 +30,9 @@ class KeptRound:
         """
         self._window, self._one_place = window, one_place
         self._begun = dict(begun)
-        self._accounted: set[tuple[_Which, int]] = set()
+        self._accounted: set[tuple[Which, int]] = set()
         """The ranks of the newest round whose nodes are here, or known to be gone."""
-        self._missing: dict[_Which, int] = {}
+        self._missing: dict[Which, int] = {}
         """How many others it has, if anything is known of it."""
         self._kept: dict[str, Assignment] = {}
         self._until: float | None = None
@@ -71,7 +69,7 @@ class KeptRound:
             self._server = member.name
         if kept is not None and 0 <= member.gone != kept.rank:
             self._gone = "the node that served the rendezvous"
-        newest = max(member.known, member.after, *(each.round for each in (kept, member.last) if each is not None), 0)
+        newest = max(member.known, member.after, kept.round if kept is not None else 0)
         if newest > self.number:
             self.number, self._accounted, self._missing = newest, set(), {}
         self._account(member)
@@ -123,14 +121,13 @@ class KeptRound:
 
     def _account(self, member: Member) -> None:
         """Of a member's place in the newest round nothing is to be feared: the member is here."""
-        last = member.last
-        if last is None or last.round != self.number:
-            return
-        which = last.where, last.world
-        for rank in (last.rank, member.server):
-            if 0 <= rank < last.world and (which, rank) not in self._accounted:
-                self._accounted.add((which, rank))
-                self._missing[which] = self._missing.get(which, last.world) - 1
+        for seat in member.seats:
+            if seat.round != self.number:
+                continue
+            for rank in (seat.rank, member.server):
+                if 0 <= rank < seat.world and (which(seat), rank) not in self._accounted:
+                    self._accounted.add((which(seat), rank))
+                    self._missing[which(seat)] = self._missing.get(which(seat), seat.world) - 1
 
     def _all_accounted(self) -> bool:
         """Whether no node of the newest round may still be at work somewhere else."""

@@ -130,7 +130,8 @@ class Membership:
         """The places of the newest round that was complete, those of lost nodes included."""
         # who had no place there has one of a round that was begun after it, if that rank was nobody else's
         taken = {place.rank for place in self._places.values()}
-        begun = {n: a for n, a in held.items() if a.is_place and a.rank not in taken}
+        given = {n: a for n, a in held.items() if a.is_place}
+        begun = {n: a for n, a in given.items() if a.rank not in taken}
         self._former = Former(begun | self._places)
         self._stale = {n for n in held if n not in self._places}
         self._plan: dict[str, Assignment] = {}
@@ -141,10 +142,7 @@ class Membership:
         self._last_call_at: float | None = None
         self._finishing = False  # a node of the round was done and has left
         self._all_known = self._step != "complete"  # nobody is welcome before all are known who have a place
-        self._kept = None
-        if declared is None:
-            begun = {n: a for n, a in held.items() if a.is_place}
-            self._kept = KeptRound(rules.back, begun, one_place=not rules.majority)
+        self._kept = KeptRound(rules.back, given, one_place=not rules.majority) if declared is None else None
         self._begun = uuid.uuid4().hex if rules.majority else ""
         """Whose rounds these are: another leader may give the same numbers at another endpoint."""
         given_up = {each.begun for each in held.values() if each.begun and each.round > self._declared.number}

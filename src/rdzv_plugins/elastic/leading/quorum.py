@@ -30,7 +30,7 @@ def seat_of(place: Assignment, *, complete: bool) -> Seat:
 def seats_reached(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...]:
     """What a node carries once it is to say that it has reached the store of ``place``."""
     mine = seat_of(place, complete=False)
-    return seats if any(_which(each) == _which(mine) for each in seats) else (*seats, mine)
+    return seats if any(which(each) == which(mine) for each in seats) else (*seats, mine)
 
 
 def seats_complete(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...]:
@@ -39,7 +39,7 @@ def seats_complete(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ..
     Nothing before it binds. What it has reached since does: then the node is to go on from there, not in this one.
     """
     mine = seat_of(place, complete=True)
-    at = next((at for at, each in enumerate(seats) if _which(each) == _which(mine)), -1)
+    at = next((at for at, each in enumerate(seats) if which(each) == which(mine)), -1)
     return (mine, *seats[at + 1 :])
 
 
@@ -84,7 +84,7 @@ class Quorum:
 
     def begin(self, chosen: Iterable[str]) -> None:
         """A round of these is being formed from now on."""
-        self._brought = {node: frozenset(_which(seat) for seat in self._heard.get(node, ())) for node in chosen}
+        self._brought = {node: frozenset(which(seat) for seat in self._heard.get(node, ())) for node in chosen}
 
     def went_elsewhere(self, planned: Assignment) -> bool:
         """Whether the node has reached another round since the one in which it has this place was begun.
@@ -94,13 +94,13 @@ class Quorum:
         """
         brought = self._brought.get(planned.node_id, frozenset())
         return any(
-            _which(seat) not in brought and not self._is_ours(seat) for seat in self._heard.get(planned.node_id, ())
+            which(seat) not in brought and not self._is_ours(seat) for seat in self._heard.get(planned.node_id, ())
         )
 
     def has_reached(self, planned: Assignment) -> bool:
         """Whether the node carries this place: a number alone may be that of another round."""
-        mine = _which(seat_of(planned, complete=False))
-        return any(_which(seat) == mine for seat in self._heard.get(planned.node_id, ()))
+        mine = which(seat_of(planned, complete=False))
+        return any(which(seat) == mine for seat in self._heard.get(planned.node_id, ()))
 
     def heard(self, member: Member) -> None:
         """A member has come, or says something new of itself."""
@@ -108,7 +108,7 @@ class Quorum:
         known = [seat for seat in member.seats if seat.complete]
         self._begun = self._begun or bool(known)
         if member.gone >= 0 and known:
-            self._gone.setdefault(_which(known[0]), set()).add(member.gone)
+            self._gone.setdefault(which(known[0]), set()).add(member.gone)
 
     def stays(self, node: str) -> None:
         """A node has said that it goes, or its process is proved gone: it is a member here, or was until its end."""
@@ -182,14 +182,14 @@ class Quorum:
         """The rounds that bind: the last complete one, and what may have been complete since; who of them is here."""
         last = self.last(members)
         votes: dict[Which, set[int]] = {
-            _which(seat): set()
+            which(seat): set()
             for seat in self._known(members)
             if seat.round >= last and seat.world > 0 and (seat.complete or not self._is_ours(seat))
         }
         for node in {*chosen, *self._stay}:
             for seat in self._seats(node):
-                if _which(seat) in votes:
-                    votes[_which(seat)].add(seat.rank)
+                if which(seat) in votes:
+                    votes[which(seat)].add(seat.rank)
         return sorted(votes.items(), reverse=True)
 
     def _is_ours(self, seat: Seat) -> bool:
@@ -211,5 +211,6 @@ def _where(round_: Assignment | Round) -> str:
     return f"{round_.master_addr} {round_.master_port} {round_.begun}"
 
 
-def _which(seat: Seat) -> Which:
+def which(seat: Seat) -> Which:
+    """The round in which it is a place."""
     return seat.round, seat.world, seat.where

@@ -14,7 +14,7 @@ def ahead(directory: Path, seconds: int = HOUR_S) -> dict[str, str]:
 
     With ``CLOCK_AHEAD_WHILE=FILE`` as well it is so while FILE is there.
     """
-    library, source = directory / f"ahead_{seconds}.so", Path(__file__).with_name("ahead.cpp")
+    library, source = directory / f"ahead_{seconds}.so", Path(__file__).with_suffix(".cpp")
     compiler = [os.environ.get("CXX", "c++"), "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     subprocess.run([*compiler, f"-DAHEAD_S={seconds}", "-o", library, source], check=True)
     return {"LD_PRELOAD": str(library)}
