@@ -49,6 +49,11 @@ def place(name: str, rank: int, round_: int = 2, **told: Any) -> KeyValue:
     return KeyValue(keys.NODES + name, encode(found), 1)
 
 
+def word(name: str, **told: Any) -> KeyValue:
+    """As the leader writes it to a node that has no place."""
+    return KeyValue(keys.NODES + name, encode(Assignment(2, **told)), 1)
+
+
 @pytest.mark.parametrize(
     ("status", "told", "there", "state"),
     [
@@ -59,8 +64,9 @@ def place(name: str, rank: int, round_: int = 2, **told: Any) -> KeyValue:
         (COMPLETE, [place("a", 0)], [member("a", leaving="lost", reason="it got SIGTERM")], (0, "leaves")),
         (COMPLETE, [place("a", 0)], [], (0, "gone")),
         (COMPLETE, [], [member("a")], (None, "spare")),
-        (COMPLETE, [place("a", -1, refused="other settings")], [member("a")], (None, "refused")),
-        (COMPLETE, [place("a", -1, left_out="too slow")], [member("a")], (None, "left out")),
+        (COMPLETE, [word("a", refused="other settings")], [member("a")], (None, "refused")),
+        (COMPLETE, [word("a", left_out="too slow")], [member("a")], (None, "left out")),
+        (COMPLETE, [word("a", spare="all 2 places are taken")], [member("a")], (None, "spare")),
         (RunStatus(number=1, state="over"), [], [member("a")], (None, "waits")),
         (RunStatus(number=1, state="over"), [place("a", 0)], [member("a", reached=2)], (0, "joins")),
         (RunStatus(), [KeyValue("node/a", b"\x00", 1)], [member("a")], (None, "waits")),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rdzv_plugins.coordination import KeyValue
-from rdzv_plugins.elastic.keys import Assignment, Member, readable
+from rdzv_plugins.elastic.keys import NODES, Assignment, Member, readable
 from rdzv_plugins.run_status import RunStatus
 
 WELL = ("works", "done", "spare")
@@ -32,7 +32,8 @@ class NodeSeen:
 
 def nodes_of(status: RunStatus, told: Iterable[KeyValue], members: Iterable[KeyValue]) -> list[NodeSeen]:
     """By rank, those without one at the end. ``told`` and ``members`` are the keys of that name."""
-    places = {each.node_id: each for each in readable(Assignment, told) if each.node_id}
+    # by key: a word about having no place, such as that of a node that is left out, does not repeat whose it is
+    places = {kv.key.removeprefix(NODES): each for kv in told for each in readable(Assignment, (kv,))}
     there = {each.node_id: each for each in readable(Member, members)}
     found = []
     for node_id in places.keys() | there.keys():
@@ -58,7 +59,7 @@ def _state(status: RunStatus, place: Assignment | None, member: Member | None) -
         return "refused"
     if place is not None and place.left_out:
         return "left out"
-    if place is None:
+    if place is None or place.spare:
         return "spare" if status.state == "complete" else "waits"
     if member.after >= place.round:
         return "waits"
