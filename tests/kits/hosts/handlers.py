@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rdzv_plugins.backends.parallel import ParallelOptions, create, validate
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.endpoint_options import EndpointOptions, validate
 from rdzv_plugins.elastic.handler import ElasticHandler
+from rdzv_plugins.elastic.places.opening import open_places
 from rdzv_plugins.interfaces import Request
 
 NODES = 8
@@ -78,12 +79,12 @@ class Node(threading.Thread):
 
 
 def main() -> None:
-    options = ParallelOptions(allow_same_host=True)
+    options = EndpointOptions(allow_same_host=True)
     for number, endpoint in enumerate(sys.argv[1:]):
         request = Request("parallel", f"run{number}", endpoint, NODES, NODES, 1, options=options)
         request = dataclasses.replace(request, target=validate(request))
         together = threading.Barrier(NODES)
-        nodes = [Node(create(request), request, together) for _ in range(NODES)]
+        nodes = [Node(open_places(request, "parallel"), request, together) for _ in range(NODES)]
         for node in nodes:
             node.start()
         for node in nodes:

@@ -1,0 +1,61 @@
+"""What a backend is that meets at a native store: all of it but the name and the options."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from rdzv_plugins.elastic.endpoint_options import EndpointOptions, validate
+from rdzv_plugins.interfaces import Backend, Capability, Request
+
+if TYPE_CHECKING:
+    from rdzv_plugins.coordination import CoordinationBackend
+
+
+def native_backend(name: str, alias: str, summary: str, options: type[EndpointOptions]) -> Backend:
+    """The backend of this name: the node that the endpoint belongs to serves it, or ``rdzv serve`` elsewhere."""
+
+    def create(request: Request) -> CoordinationBackend:
+        from rdzv_plugins.elastic.places.opening import open_places
+
+        return open_places(request, name)
+
+    def preflight(request: Request, held: ExitStack) -> str:
+        from rdzv_plugins.elastic.preflight import at_native_store
+
+        return at_native_store(request, name, held)
+
+    return Backend(
+        name=name,
+        summary=summary,
+        create=create,
+        aliases=(alias,),
+        capabilities=frozenset(
+            {
+                Capability.ELASTIC,
+                Capability.NODE_RANK,
+                Capability.NODE_REPLACEMENT,
+                Capability.SEVERAL_ENDPOINTS,
+                Capability.TOKEN,
+            }
+        ),
+        options=options,
+        validate=validate,
+        check=_check,
+        preflight=preflight,
+        meets_at="node",
+        recognise=_recognise,
+    )
+
+
+def _recognise(request: Request, timeout: float) -> str:
+    from rdzv_plugins.elastic import native_endpoint
+
+    return native_endpoint.recognise(request, timeout)
+
+
+def _check() -> None:
+    """Raises ``MissingDependency`` where the native store was not built."""
+    from rdzv_plugins.kvstore.native.server import native_part
+
+    native_part()
