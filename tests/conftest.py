@@ -14,6 +14,9 @@ pytest_plugins = ["rdzv_plugins.testing.plugin"]
 
 # as a terminal has it: what CI, nohup or a script start in the background ignores it, and so would all that tests start
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # below nohup the run goes on, and what it starts is as anywhere else
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 LONG = [
     "examples/test_rdzv_redis.py",

@@ -80,7 +80,7 @@ keeper.close()
         ('(".",), env', ".: Permission denied", "directory"),
         ('("./no-interpreter",), env', "./no-interpreter: No such file or directory", "#!"),
         ('("./empty",), env', "./empty: Exec format error", "#!"),
-        ('("true", "x" * 200_000), env', "too long for the system (201", "ulimit -s"),
+        ('("/bin/true", "x" * 200_000), {}', "too long for the system (200009 characters", "ulimit -s"),
         ('("true", "a\\0b"), env', "NUL", "plug-ins"),
         ('("true",), env | {"A=B": "1"}', "NUL character, or a name with '='", "plug-ins"),
         ('("true",), env, "no-such-directory/out"', "no-such-directory/out, the file for its stdout", "--log-dir"),
