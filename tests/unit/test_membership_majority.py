@@ -73,11 +73,11 @@ def test_of_two_halves_the_one_with_the_highest_rank_goes_on():
 
 def test_nodes_from_elsewhere_wait_for_each_other_keep_their_ranks_and_count_on():
     leader = Leader(1, 5, last_call=30, back=BACK_S, majority=True)
-    leader.hear(from_elsewhere("c", 2, 3, gone=0))
+    leader.hear(from_elsewhere("c", 2, 3, server=0))
     assert leader.assigned == {}
-    leader.hear(from_elsewhere("b", 1, 3, gone=0))
+    leader.hear(from_elsewhere("b", 1, 3, server=0))
     leader.complete()
-    assert (leader.state, leader.ranks()) == ((6, "complete"), {"b": 1, "c": 0}), "the process of rank 0 is gone"
+    assert (leader.state, leader.ranks()) == ((6, "complete"), {"b": 1, "c": 0}), "rank 0 served what they have left"
 
     leader = Leader(1, 5, last_call=30, back=BACK_S, majority=True)
     leader.hear(from_elsewhere("c", 2, 3), from_elsewhere("b", 1, 3))
@@ -93,7 +93,7 @@ def test_nodes_keep_their_ranks_whoever_is_first_to_say_that_their_round_is_over
     ranks = {"b": 1, "c": 2}
     for name in (first, *ranks.keys() - {first}):
         place = Assignment(5, ranks[name], 3, name, host=f"host-{name}", machine=name, pid=7)
-        kept = from_elsewhere(name, ranks[name], 3, gone=0, keeps=place, serves=name == "b")
+        kept = from_elsewhere(name, ranks[name], 3, server=0, gone=0, keeps=place, serves=name == "b")
         leader.hear(structs.replace(kept, after=4, reached=5))
         assert leader.state == (5, "over"), "the node that served it, of rank 0, is gone"
     leader.join("b", "c")

@@ -335,6 +335,19 @@ def test_who_was_leaving_says_nothing_at_another_place(leaving: str):
     assert myself.me.store is None, "a round of that number is another one here"
 
 
+@pytest.mark.parametrize("proved", [False, True])
+def test_who_moves_says_which_node_served_what_it_has_left(proved: bool):
+    carrying, myself, _, places = carrying_of(PLACE)
+    carrying.complete(PLACE, Round(6, "complete", 3, "", "", "10.0.0.2", 4000, "here", server=2))
+    carrying.settled()
+    assert (myself.me.server, myself.me.gone) == (-1, -1)
+    places.at, places.left_gone = 1, proved
+    carrying.settled()
+    assert (myself.me.server, myself.me.gone) == (2, 2 if proved else -1)
+    carrying.complete(PLACE, Round(7, "complete", 2, "", "", "10.0.0.3", 4000, "there", server=0))
+    assert (myself.me.server, myself.me.gone) == (-1, -1)
+
+
 def test_nothing_of_a_round_is_said_in_another_session():
     _, myself, link, _ = carrying_of()
     before, link.session = link.session, SimpleNamespace(ttl=5.0, put=link.session.put)

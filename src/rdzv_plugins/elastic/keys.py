@@ -204,9 +204,12 @@ class Member(Record, frozen=True):
     Several: its place in its last complete round, and in all that it has reached since.
     """
     server: Rank = -1
-    """One endpoint: the rank of the node of that round which served it; -1 if none of them did."""
+    """The rank of the node of that round which served the endpoint; -1 if none of them did.
+
+    Several: the one that this node has left since.
+    """
     gone: Rank = -1
-    """Several endpoints: the rank of the node of that round which served the last one, and whose process is gone."""
+    """Several endpoints: the same if its process is gone."""
     measures: Port = 0
     """With --preflight: the port at which others measure the way to it; 0 if it has none."""
     checks: Annotated[tuple[Checked, ...], Meta(max_length=MOST_CHECKS)] = ()

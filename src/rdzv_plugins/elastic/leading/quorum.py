@@ -69,7 +69,8 @@ class Quorum:
         self._heard: dict[str, tuple[Seat, ...]] = {}
         self._stay: set[str] = set()
         """The nodes that take part nowhere any more, and were members here when they went."""
-        self._gone: dict[Which, set[int]] = {}
+        self._served: dict[Which, set[int]] = {}
+        """Who served the endpoint that others of the round have left: frozen, cut off or gone."""
         self._here: dict[str, Seat] = {}
         self._brought: dict[str, frozenset[Which]] = {}
         """The rounds that the nodes of the one that is being formed had reached before it was begun."""
@@ -107,8 +108,8 @@ class Quorum:
         self._heard[member.node_id] = member.seats
         known = [seat for seat in member.seats if seat.complete]
         self._begun = self._begun or bool(known)
-        if member.gone >= 0 and known:
-            self._gone.setdefault(which(known[0]), set()).add(member.gone)
+        if member.server >= 0 and known:
+            self._served.setdefault(which(known[0]), set()).add(member.server)
 
     def stays(self, node: str) -> None:
         """A node has said that it goes, or its process is proved gone: it is a member here, or was until its end."""
@@ -133,9 +134,12 @@ class Quorum:
         return not any(True for _ in self._lacking(chosen, members))
 
     def all_come(self, chosen: Collection[str], members: Collection[str]) -> bool:
-        """Whether nobody is missing of the rounds that bind, but for those whose processes are known to be gone."""
+        """Whether nobody is missing of the rounds that bind, but for who served the endpoint that the others left.
+
+        That node is not to be expected here soon: the others have left because they do not hear of it any more.
+        """
         return all(
-            len(votes | self._gone.get(which, set())) >= which[1] for which, votes in self._votes(chosen, members)
+            len(votes | self._served.get(which, set())) >= which[1] for which, votes in self._votes(chosen, members)
         )
 
     def facts(self, chosen: Collection[str], members: Collection[str]) -> str:

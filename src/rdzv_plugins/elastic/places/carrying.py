@@ -45,7 +45,7 @@ class Carrying:
         """
         self._server = declared.server
         seats = seats_complete(self._self.me.seats, place)
-        self._self.change(seats=seats, gone=-1)
+        self._self.change(seats=seats, gone=-1, server=-1)
         return len(seats) == 1
 
     def has_moved(self) -> bool:
@@ -58,7 +58,8 @@ class Carrying:
         One that was leaving says nothing more: its voice stays where it has said so, and is not to count twice.
         """
         if self.has_moved():
-            self._self.change(gone=self._server if self._places.left_gone else -1, store=None)
+            gone = self._server if self._places.left_gone else -1
+            self._self.change(server=self._server, gone=gone, store=None)
             if self._self.me.leaving:
                 self._self.silence()
         self._at = self._places.at
