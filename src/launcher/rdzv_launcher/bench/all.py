@@ -50,7 +50,7 @@ def full() -> list[Step]:
     return [
         Step("rendezvous", (_named(own), *_MANY, "--ttl=5", "--limit=20", "--repeats=2")),
         Step("launch", (_named(jobs), "--repeats=3", "--collectives=2")),
-        Step("faults", (_named(elastic), "--repeats=2", "--limit=25")),
+        Step("faults", (_named(elastic), "--repeats=2", "--limit=25", "--preload=torch")),
         Step("store", ("--connections=1000", "--storm=4000", "--hold=8000", "--repeats=3", _WITHOUT_NAMES)),
         Step("tiered", ("--nodes=4,16", "--many=none")),
         Step("transport", ("--repeats=3",)),

@@ -13,7 +13,7 @@ from rdzv_launcher.bench.faults.job import JobsAlike
 from rdzv_launcher.bench.faults.kinds import Fault, FaultSample, cases, inflict
 from rdzv_launcher.bench.faults.settings import FaultsSettings
 from rdzv_launcher.bench.jobs.bench import JobCase, JobGround, job_ground, job_output
-from rdzv_launcher.bench.jobs.launchers import Launcher
+from rdzv_launcher.bench.jobs.launchers import Launcher, preloading
 from rdzv_launcher.bench.method.points import Point
 from rdzv_launcher.bench.method.turns import Turns
 from rdzv_launcher.bench.report.output import Output
@@ -88,6 +88,9 @@ def measure(settings: FaultsSettings, found: list[Candidate], output: Output, *,
             collective_timeout_s=settings.collective_timeout_s,
         )
         launchers = ground.launchers(settings.references, c10d_conf(settings.ttl))
+        if settings.preload:
+            able = [each for each in ground.mine if each.name not in ground.left_out]
+            launchers = [*(preloading(each, settings.preload) for each in able), *launchers]
         for fault, hit in cases(settings.faults, launchers).items():
             _case(fault, how, hit, settings.repeats, ground)
         output.end(

@@ -29,6 +29,11 @@ class FaultsSettings:
         help="agents of a job, all on this machine, of one worker each (default {default})",
     )
     references: str = references()
+    preload: str = setting(
+        "",
+        metavar="MODULE",
+        help="measure each backend also with rdzv-run --preload=MODULE, beside itself without (torch, for example)",
+    )
     repeats: int = setting(3, quick=1, metavar="N", minimum=1, help="runs of each target (default {default})")
     ttl: int = setting(
         3,

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -133,6 +133,12 @@ def references(names: str, c10d_conf: Mapping[str, str] = _NOTHING) -> list[Laun
         TORCH_C10D: Launcher(TORCH_C10D, "torchrun", "c10d", c10d_conf, elastic=True),
     }
     return [launchers[name] for name in reference_names(names)]
+
+
+def preloading(launcher: Launcher, module: str) -> Launcher:
+    """The same with ``--preload=MODULE``."""
+    flag = f"--preload={module}"
+    return replace(launcher, name=f"{launcher.name} {flag}", flags=(*launcher.flags, flag))
 
 
 def require_launchers() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rdzv_launcher.bench.backends import Candidate, candidates
 from rdzv_launcher.bench.jobs.bench import JobCase, JobGround, job_ground, job_output
-from rdzv_launcher.bench.jobs.launchers import Launcher
+from rdzv_launcher.bench.jobs.launchers import Launcher, preloading
 from rdzv_launcher.bench.launch import worker
 from rdzv_launcher.bench.launch.settings import LaunchSettings
 from rdzv_launcher.bench.launch.starts import Launch, LaunchSample
@@ -35,7 +35,6 @@ _WITH_TORCH = {
 }
 """Figures of the runs in which workers import torch, and what they are of a sample."""
 _ALONE = [Launcher(name, name, "") for name in ("rdzv-run", "torchrun")]
-_PRELOAD = "--preload=torch"
 _CAPTION = """\
 Ratios are the median of those of the turns, to torchrun in the same turn.
   first line        from the start of the agents to the first line of a worker, on the last node to have one
@@ -101,8 +100,8 @@ def _case(
 
 def _preload_case(launch: Launch, settings: LaunchSettings, ground: JobGround) -> None:
     """Workers that import torch, of launchers without a flag of a rendezvous and of one that imports it for them."""
-    preloading = Launcher(f"rdzv-run {_PRELOAD}", "rdzv-run", "", flags=(_PRELOAD,))
-    case = JobCase("launch", f"{_name(launch)} with torch", ground, [preloading, *_ALONE])
+    launchers = [preloading(_ALONE[0], "torch"), *_ALONE]
+    case = JobCase("launch", f"{_name(launch)} with torch", ground, launchers)
     turns = _collectives(case, launch, settings, warm_up=settings.warm_up)
     points: list[Point] = []
     for figure, of in _WITH_TORCH.items():
