@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -18,19 +16,20 @@ from kits.etcd.etcd_kit import Tls, Users
 from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round
 from kits.launcher.harness import WORKERS, Cluster, free_port, server
 
+from rdzv_plugins.testing.agents.warm import AGENTS, LONGEST, agent_request, with_room
+from rdzv_plugins.testing.forks.forks import Forks
+
 USERS = Users(prefix="/mine")
 KNOWN = f"{USERS.user}:{USERS.password}"
-WARM = Path(__file__).parents[1] / "plugins" / "warm_cli.py"
 
 
 class Commands:
     """``rdzv-run`` to its end, in forks of a process that has imported torch already."""
 
     def __init__(self, directory: Path, env: dict[str, str]) -> None:
-        self._files = [directory / "stdout", directory / "stderr"]
-        self._warm = subprocess.Popen(
-            [sys.executable, WARM], env=env, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self._files = directory / "stdout", directory / "stderr"
+        self._env = env
+        self._forks = Forks(AGENTS, "light", with_room(env), LONGEST)
 
     def refused(self, endpoint: str, *flags: str, code: int, backend: str = "etcd", conf: str = "", **env: str) -> str:
         """The message, which has a next step; ``endpoint`` may be empty."""
@@ -38,11 +37,9 @@ class Commands:
         command += [f"--rdzv-endpoint={endpoint}"] if endpoint else []
         for file in self._files:
             file.write_text("")
-        line = json.dumps([[*command, *flags, str(WORKERS / "environ.py")], env, *map(str, self._files)])
-        assert self._warm.stdin
-        assert self._warm.stdout
-        print(line, file=self._warm.stdin, flush=True)
-        ended = int(self._warm.stdout.readline())
+        command += [*flags, str(WORKERS / "environ.py")]
+        request = agent_request("rdzv-run", command, self._env | env, *self._files)
+        ended = self._forks.start(request, ["rdzv-run", *command]).wait(150)
         out, said = (file.read_text() for file in self._files)
         assert ended == code, said
         assert "Traceback" not in said
@@ -53,7 +50,7 @@ class Commands:
         return message
 
     def close(self) -> None:
-        self._warm.communicate(timeout=60)  # the end of its input ends it
+        self._forks.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Temporary environments into which plug-ins are really installed, beside this project and torch."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,6 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from rdzv_plugins.testing.agents.warm import AGENTS, LONGEST, agent_request, with_room
+from rdzv_plugins.testing.forks.forks import Forks
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 200
@@ -28,7 +30,7 @@ class Environment:
     def __init__(self, root):
         self.root = root
         self.python = str(root / "bin" / "python")
-        self._warm = None
+        self._forks = None
         venv.create(root, with_pip=False, symlinks=True)
         purelib = sysconfig.get_path("purelib", vars={"base": str(root), "platbase": str(root)})
         beside = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
@@ -60,24 +62,18 @@ class Environment:
 
     def rdzv_run(self, *arguments, **variables):
         """``rdzv-run ARGUMENTS`` to its end, in a fork of a process that has imported torch already."""
-        if self._warm is None:
-            self._warm = subprocess.Popen(
-                [self.python, str(HERE / "warm_cli.py")],
-                env=self.variables(),
-                cwd=self.root,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        files = [self.root / "stdout", self.root / "stderr"]
+        if self._forks is None:
+            self._forks = Forks(AGENTS, "torch", with_room(self.variables()), LONGEST, self.python)
+        stdout, stderr = files = [self.root / "stdout", self.root / "stderr"]
         for file in files:
             file.write_text("")
-        print(json.dumps([list(arguments), variables, *map(str, files)]), file=self._warm.stdin, flush=True)
-        return Result(int(self._warm.stdout.readline()), *(file.read_text() for file in files))
+        request = agent_request("rdzv-run", arguments, self.variables(**variables), stdout, stderr)
+        code = self._forks.start(request, ["rdzv-run", *arguments]).wait(TIMEOUT_S)
+        return Result(code, *(file.read_text() for file in files))
 
     def close(self):
-        if self._warm is not None:
-            self._warm.communicate(timeout=TIMEOUT_S)  # the end of its input ends it
+        if self._forks is not None:
+            self._forks.close()
 
 
 @pytest.fixture(scope="session")

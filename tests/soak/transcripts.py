@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from rdzv_plugins.testing.agents.processes import before_exec
+from rdzv_plugins.testing.forks.signals import before_exec
 
 
 class Transcripts:

@@ -24,7 +24,7 @@ OF_THIS_MACHINE = {
     # torch's state, which comes from a network: by an unpickler that makes nothing but a state
     "rdzv_plugins/backends/c10d/torch_state.py": {"pickle"},
     # the script of a test's worker
-    "rdzv_plugins/testing/agents/workers/warm_workers.py": {"exec"},
+    "rdzv_plugins/testing/agents/forked_worker.py": {"exec"},
 }
 """Which module may use what, and why that is safe."""
 

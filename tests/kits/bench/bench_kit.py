@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from rdzv_launcher.bench.method.points import Point
 from rdzv_launcher.bench.method.results import Result, read_result
-from rdzv_plugins.testing.agents.processes import before_exec, kill
+from rdzv_plugins.testing.agents.processes import kill
+from rdzv_plugins.testing.forks.signals import before_exec
 
 HERE = Path(__file__).parent
 RDZV = str(Path(sys.executable).parent / "rdzv")

@@ -14,12 +14,12 @@ from typing import Any
 
 from rdzv_plugins.testing.agents.processes import (
     MARK,
-    before_exec,
     clean_environment,
     kill,
     marked,
     wait_until,
 )
+from rdzv_plugins.testing.forks.signals import before_exec
 
 LIMIT_S = 90
 PRELUDE = """

@@ -18,7 +18,7 @@ from kits import TESTS
 from rdzv_plugins.kvstore.sockets.listening import port_holder
 from rdzv_plugins.testing.agents.agent import Agent, Agents, cold
 from rdzv_plugins.testing.agents.processes import kill, wait_until
-from rdzv_plugins.testing.agents.warm import WarmAgent, can_be_warm
+from rdzv_plugins.testing.agents.warm import can_be_warm, warm_agent
 from rdzv_plugins.testing.harness import free_port
 
 WORKERS = TESTS / "launcher" / "workers"
@@ -93,7 +93,7 @@ class Cluster(Agents):
         output, variables = self.next_output(), self.env | env
         plain = stderr is None and (inside > 0 or not before)
         if (name == "rdzv-run" or name == "torchrun") and self.warm and plain and can_be_warm(variables):
-            return self.add(WarmAgent(name, rest, output, variables, inside), output)
+            return self.add(warm_agent(name, rest, output, variables, inside), output)
         return self.add(cold([*before, str(BIN / name), *rest], output, variables, stderr), output)
 
     def run(

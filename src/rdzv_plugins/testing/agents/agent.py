@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from rdzv_plugins.testing.agents.processes import MARK, before_exec, clean_environment, kill, marked, wait_until
-from rdzv_plugins.testing.agents.warm import Program, WarmAgent, can_be_warm
+from rdzv_plugins.testing.agents.processes import MARK, clean_environment, kill, marked, wait_until
+from rdzv_plugins.testing.agents.warm import Program, can_be_warm, warm_agent
+from rdzv_plugins.testing.forks.forks import Fork
+from rdzv_plugins.testing.forks.signals import before_exec
 
-Process: TypeAlias = "subprocess.Popen[bytes] | WarmAgent"
+Process: TypeAlias = "subprocess.Popen[bytes] | Fork"
 
 COMMANDS: Mapping[Program, tuple[str, ...]] = {
     "rdzv-run": ("-m", "rdzv_launcher.run.cli"),
@@ -49,7 +51,7 @@ class Agent:
     @property
     def is_warm(self) -> bool:
         """True for a fork of a process that has imported torch."""
-        return isinstance(self.process, WarmAgent)
+        return isinstance(self.process, Fork)
 
     @property
     def pid(self) -> int:
@@ -96,7 +98,7 @@ class Agents:
         """One more agent, with ``env`` on top of the variables; warm where those allow it."""
         output, whole, variables = self.next_output(), [*map(str, arguments)], self.env | env
         if can_be_warm(variables):
-            return self.add(WarmAgent(program, whole, output, variables), output)
+            return self.add(warm_agent(program, whole, output, variables), output)
         return self.add(cold([sys.executable, *COMMANDS[program], *whole], output, variables), output)
 
     def next_output(self) -> Path:

@@ -1,4 +1,4 @@
-"""What each process that a test starts needs: a clean environment, signals as a terminal gives them, a mark."""
+"""What each process that a test starts needs: a clean environment, and a mark."""
 
 from __future__ import annotations
 
@@ -26,25 +26,6 @@ def clean_environment() -> dict[str, str]:
     """The variables of this process, but for those that concern the launcher."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(_CONCERN) and k not in _CONCERN_ALSO}
     return clean | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-
-
-_OF_TERMINALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-
-
-def default_signals() -> None:
-    """Signals as a terminal gives them: CI, nohup and background jobs start us with some ignored."""
-    for number in _OF_TERMINALS:
-        signal.signal(number, signal.SIG_DFL)
-
-
-def before_exec() -> Callable[[], None] | None:
-    """The ``preexec_fn`` of a process that is to have ``default_signals``: None where it has them without.
-
-    A new program has the default for all that is not ignored. To run anything before that takes a copy of this process
-    in place of a mere start: where torch is imported, that is 10 ms in place of 1.
-    """
-    ignored = any(signal.getsignal(number) is signal.SIG_IGN for number in _OF_TERMINALS)
-    return default_signals if ignored else None
 
 
 def wait_until(condition: Callable[[], Any], timeout: float, what: Callable[[], str]) -> Any:

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
@@ -17,7 +18,7 @@ from rdzv_plugins.interfaces import Failure, Request
 from rdzv_plugins.testing.contract.parts import stop
 from rdzv_plugins.testing.nodes import messages as node_messages
 from rdzv_plugins.testing.nodes.answers import PATIENCE_S, Joined, Pending
-from rdzv_plugins.testing.nodes.warm import kill, warm
+from rdzv_plugins.testing.nodes.warm import warm
 
 T = TypeVar("T")
 
@@ -36,11 +37,9 @@ class Node:
         """Its place in the last round that it has joined."""
         self.joining: Pending[Joined] | None = None
         """The last ``join``."""
-        self._exit_code: int | None = None
         self._pending: dict[int, Pending[Any]] = {}
         self._count = 0
         self._unread = b""
-        self._warm = warm(environment)
         self._connection, theirs = socket.socketpair()
         data: dict[str, Any] = {
             "directory": str(directory),
@@ -54,7 +53,9 @@ class Node:
             },
         }
         with theirs, self.output.open("ab") as output:
-            self.pid = self._warm.fork(data, theirs, output.fileno())
+            fds = theirs.fileno(), output.fileno()
+            self._process = warm(environment).start(data, [f"node {name}"], fds)
+        self.pid = self._process.pid
 
     def __str__(self) -> str:
         rank = self.request.node_rank
@@ -201,21 +202,19 @@ class Node:
     @property
     def alive(self) -> bool:
         """Whether its process has not ended."""
-        if self._exit_code is None:
-            self._exit_code = self._warm.wait(self.pid, 0)
-        return self._exit_code is None
+        return self._process.poll() is None
 
     @property
     def state(self) -> str:
         """``runs``, ``stands still`` or ``has ended with code N`` (negative for a signal)."""
         if self.alive:
             return "stands still" if self.frozen else "runs"
-        return f"has ended with code {self._exit_code}"
+        return f"has ended with code {self._process.poll()}"
 
     def kill(self) -> None:
         """Kill the node as when its machine loses power; returns when it has ended."""
         if self.alive:
-            kill(self.pid)
+            os.kill(self.pid, signal.SIGKILL)
             self.wait_ended()
 
     def exit(self) -> int:
@@ -225,10 +224,10 @@ class Node:
 
     def wait_ended(self, timeout: float = PATIENCE_S) -> int:
         """The exit code of its process (negative for a signal). Raises AssertionError after ``timeout`` seconds."""
-        if self._exit_code is None:
-            self._exit_code = self._warm.wait(self.pid, timeout)
-        assert self._exit_code is not None, f"{self} has not ended within {timeout:g} s\n{self.logs()}"
-        return self._exit_code
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self} has not ended within {timeout:g} s\n{self.logs()}") from None
 
     def freeze(self) -> None:
         """SIGSTOP; returns when each of its threads has stopped: the signal itself may come later."""

@@ -1,7 +1,6 @@
-"""The processes of nodes: a program that imports torch and the plug-in host once, and forks a process for each node.
+"""The processes of nodes: forks of a program that has imported torch and the plug-in host (``testing.forks``).
 
-Run as a program this is the first; ``warm.Warm`` is how the tests speak to it. It dies when its control socket is
-closed, which the kernel does when the process of the tests ends, however it ends; and the nodes die with it.
+They die with that program.
 
 Each node's process makes its handler as the launcher does and obeys the lines of JSON on its own socket:
 ``{"id": 7, "do": "join", "lane": "agent", ...}``. The answer has the same id, and ``value`` or ``error``. Commands of
@@ -14,13 +13,11 @@ one lane are done one after the other; the lanes do not wait for each other:
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import logging
 import os
 import queue
-import select
 import signal
 import socket
 import sys
@@ -85,57 +82,16 @@ class NodeProcess:
             self._connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def serve(control: socket.socket) -> int:
-    """The program. In it, this never returns; in a node's process it returns the exit code.
-
-    Each request is one datagram; with that of a new node come its socket and the file for its output. The answer
-    is a pid, or the exit code of the pid that was waited for (None: it has not ended in time).
-    """
-    _import_all()
-    control.send(b"{}")
-    while True:
-        data, fds, _, _ = socket.recv_fds(control, 1 << 20, 2)
-        if not data:
-            os._exit(0)
-        request = json.loads(data)
-        if "wait" in request:
-            control.send(json.dumps(_reap(request["wait"], request["timeout"])).encode())
-            continue
-        parent, pid = os.getpid(), os.fork()
-        if pid == 0:
-            control.close()
-            return _become(parent, request, *fds).run()
-        for fd in fds:
-            os.close(fd)
-        control.send(json.dumps(pid).encode())
-
-
-def _import_all() -> None:
-    """Import what every node needs, once. None of it starts a thread that a fork would miss."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # as the launcher does
-    gc.disable()  # it would look through all that torch makes, again and again
+def prepare(_: str) -> None:
+    """See ``testing.forks.program``."""
     for name in _NEEDED:
         importlib.import_module(name)
     PluginHost.load()  # for the modules of the plug-ins
-    gc.freeze()
-    gc.enable()
 
 
-def _reap(pid: int, timeout: float) -> int | None:
-    """The exit code (negative for a signal) of a child, or None if it has not ended within ``timeout`` seconds."""
-    fd = os.pidfd_open(pid)
-    try:
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        if not poll.poll(timeout * 1000):
-            return None
-    finally:
-        os.close(fd)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def _become(parent: int, job: Mapping[str, Any], connection: int, output: int) -> NodeProcess:
-    """Make this process that of a node: it ends with its parent, and has its own output, directory and variables."""
+def become(parent: int, job: Mapping[str, Any], fds: list[int]) -> Callable[[], int]:
+    """Make this process that of a node: it ends with its parent; ``fds`` are its connection and its output."""
+    connection, output = fds
     prctl.die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
@@ -154,8 +110,4 @@ def _become(parent: int, job: Mapping[str, Any], connection: int, output: int) -
     sys.path[:] = job["path"]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s: %(message)s", force=True)
     logging.getLogger("rdzv_plugins").setLevel(logging.DEBUG)
-    return NodeProcess(socket.socket(fileno=connection), job)
-
-
-if __name__ == "__main__":
-    sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))
+    return NodeProcess(socket.socket(fileno=connection), job).run

@@ -1,4 +1,4 @@
-"""What makes a fork of warm_agents.py a process of its own: what /proc shows of it, and how it ends."""
+"""What makes a fork a process of its own: what /proc shows of it, and how it ends."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 def show(words: Iterable[str], variables: Mapping[str, str]) -> None:
     """Make /proc show this command line and these variables, by which processes are found.
 
-    They are written over those with which warm_agents.py was started, as setproctitle does; ../warm.py has made these
-    long enough. A command line that is longer is cut off.
+    They are written over those with which the program that forks was started, as setproctitle does: it needs room for
+    them there (``Forks``). A command line that is longer is cut off.
     """
     with open("/proc/self/stat") as file:
         start, _, middle, end = map(int, file.read().rpartition(")")[2].split()[45:49])

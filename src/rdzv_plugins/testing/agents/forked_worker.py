@@ -1,4 +1,4 @@
-"""Workers without the seconds of ``import torch``: forks of the keeper of their agent, which is one of warm_agents.py.
+"""Workers without the seconds of ``import torch``: forks of the keeper of an agent that is a fork (``forked_agent``).
 
 The product makes such a worker of a function that is called by ``elastic_launch`` with ``start_method="fork"``; here
 the function is the script. For scripts alone that ask for it by ``import quick_torch``, and where no variable differs
@@ -17,9 +17,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import warm_process  # type: ignore[import-not-found]
-
 from rdzv_plugins.testing.agents.warm import asks_for_it
+from rdzv_plugins.testing.forks import process
 
 
 def arrange() -> None:
@@ -40,7 +39,7 @@ def arrange() -> None:
             return fresh
 
         def function() -> int:
-            warm_process.show(command, variables)
+            process.show(command, variables)
             be_like_new(command, 3, variables)
             return run(command[2:])
 
@@ -78,5 +77,5 @@ def run(argv: tuple[str, ...]) -> int:
         # a fresh interpreter takes its time to tidy up: those who fail with a peer are to end well after that one
         gc.unfreeze()
         gc.collect()
-    warm_process.end(code)
+    process.end(code)
     raise AssertionError("not reached")
