@@ -159,8 +159,8 @@ def test_what_a_worker_writes_when_it_is_asked_is_no_sign_of_life(
     monkeypatch.setattr(reading, "py_spy", lambda: None)
     monkeypatch.setenv("RDZV_STACKS", f"{tmp_path / 'stacks'},{os.getpid()}")
     deep = "def wait(n):\n  threading.Event().wait() if n == 0 else wait(n - 1)"
-    threads = "for _ in range(20): threading.Thread(target=wait, args=(60,), daemon=True).start()"
-    program = f"import signal, threading\nimport rdzv_plugins.worker\n{deep}\n{threads}\nwait(60)"
+    thread = "threading.Thread(target=wait, args=(90,), daemon=True).start()"  # more would take a busy machine long
+    program = f"import signal, threading\nimport rdzv_plugins.worker\n{deep}\n{thread}\nwait(90)"
     (tmp_path / "stacks").mkdir(mode=0o700)
     hanging = job(answers(standstill=STILL), program=program, flags=())
     assert hanging.wait_for_hang().global_rank == 0

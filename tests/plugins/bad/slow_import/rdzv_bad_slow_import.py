@@ -2,7 +2,7 @@ import time
 
 from rdzv_plugins import Backend, hookimpl
 
-time.sleep(0.51)
+time.sleep(0.7)
 
 
 def create(request):
