@@ -61,7 +61,7 @@ def configure(commands: Any) -> None:
         metavar="K=V,...",
         help="limits: "
         + ", ".join(StoreLimits.__dataclass_fields__)
-        + "; token_file, of the tokens that are accepted; cacert, cert, key: TLS",
+        + "; token_file: the accepted tokens; cacert, cert, key: TLS",
     )
 
 
