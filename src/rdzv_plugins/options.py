@@ -76,14 +76,14 @@ class WorkerStoreOptions:
     """Options of every backend whose workers get their store from rank 0's agent."""
 
     store: Literal["torch", "parallel"] = option(
-        "torch", help="Server of the workers' store: torch's own, or parallel, the native one of several threads."
+        "torch", help="Server of the workers' store: torch's own, or parallel, the native one with several threads."
     )
     store_threads: int = option(
         0, help="Threads of the native store; 0: half of the processors, at most 8.", minimum=0, maximum=64
     )
     stored_bytes: int = option(
         0,
-        help="What the native store holds at most, keys and values; 0: a quarter of the memory.",
+        help="Limit of the native store's keys and values; 0: a quarter of the memory.",
         unit="bytes",
         minimum=0,
     )
