@@ -70,10 +70,10 @@ def read_own(args: argparse.Namespace) -> OwnOptions:
     conf = {key: value for key, value in parse_conf(args.rdzv_conf).items() if key in names}
     own = parse_options(OwnOptions, conf, "rdzv-run")
     if not 0 <= args.health_port <= 65535:
-        raise UsageError(f"--health-port={args.health_port} is no port", remedy="1 to 65535, or 0 for none.")
+        raise UsageError(f"--health-port={args.health_port} is not a port", remedy="1 to 65535, or 0 for none.")
     if not 0 <= args.preempt_grace <= 86400:
         raise UsageError(
-            f"--preempt-grace={args.preempt_grace:g} is no time",
+            f"--preempt-grace={args.preempt_grace:g} is not a valid time",
             remedy="Up to 86400 seconds, or 0: no notice is given.",
         )
     by_flag = "hang_timeout" in args.given
