@@ -1,4 +1,4 @@
-"""What a backend can promise. Plug-ins take it from ``rdzv_plugins``, or by its long path from ``interfaces``."""
+"""What a backend can promise. Plug-ins import it from ``rdzv_plugins``, or from ``interfaces``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Capability(str, enum.Enum):
     ELASTIC = "elastic"
     """``--nnodes=MIN:MAX``: nodes may join and leave while the job runs.
 
-    At least MIN nodes make a round, at most MAX. A node that comes later, and one that is lost, lead to a new round;
-    with fewer than MIN the others wait for a replacement.
+    A round has at least MIN nodes and at most MAX. A node that comes later, or is lost, leads to a new round; if fewer
+    than MIN are left, they wait for a replacement.
 
     Undeclared:
         When MIN is less than MAX, the launcher warns on each node that all MAX nodes are waited for, and gives the
@@ -37,33 +37,33 @@ class Capability(str, enum.Enum):
     nothing to do with ``--rdzv-backend=rdzv-plugins.NAME``, by which plain torchrun uses any backend.
 
     Undeclared:
-        Such a node does not come into the job. The launcher cannot see it, and says nothing. Start all nodes with
+        Such a node does not join the job. The launcher cannot see it, and says nothing. Start all nodes with
         ``rdzv-run``, or all with that name.
     """
     NODE_REPLACEMENT = "node_replacement"
     """An agent that is started again takes its old place, and all restart in one round.
 
-    It is known by its ``--node-rank``, or by its machine where none was given, and gets the node rank of the round
-    before once the old agent is gone.
+    It is recognised by its ``--node-rank``, or by its machine if none was given, and gets the node rank of the previous
+    round once the old agent is gone.
 
     Undeclared:
-        An agent that is started again is one more node, for which there has to be room; it gets any rank.
+        An agent that is started again counts as one more node, for which there has to be room; it may get any rank.
     """
     SEVERAL_ENDPOINTS = "several_endpoints"
     """``--rdzv-endpoint=A,B,C``: the nodes meet at one of these, and at another when it is lost.
 
-    The round after that has the ranks of the one before, uses up no restart, and is the only one: those who are too few
-    wait. Who comes to any of them finds the one that serves.
+    The next round has the same ranks, uses up no restart, and is the only one: nodes that are too few wait. A node that
+    comes to any endpoint finds the one that serves.
 
     Undeclared:
         A list is refused before anything starts, or names the members of one service that moves by itself.
     """
     TOKEN = "token"
-    """With ``RDZV_TOKEN`` or a ``token_file``, only who knows the token takes part in the job.
+    """With ``RDZV_TOKEN`` or a ``token_file``, only nodes that know the token take part in the job.
 
-    Nodes prove it to each other before anything else is said on a connection, and workers reach their store through
-    the proxy of their node. How a service apart from the nodes, such as etcd, knows its users is its own matter.
+    Nodes prove that they know it before they exchange anything else on a connection, and workers reach their store
+    through their node's proxy. How a separate service, such as etcd, authenticates its users is its own matter.
 
     Undeclared:
-        A job of several nodes that was given a token is refused; of one node the launcher warns.
+        A job of several nodes with a token is refused; for a job of one node the launcher warns.
     """

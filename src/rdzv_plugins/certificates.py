@@ -31,8 +31,8 @@ class NodeTlsOptions:
 
     cacert: str | None = option(
         None,
-        help="File with the certificates of the authorities by which nodes know each other; means TLS between nodes. "
-        "Unset: the system's, and whoever connects is not asked for a certificate.",
+        help="File with the certificates of the authorities by which nodes recognise each other; means TLS "
+        "between nodes. Unset: the system's, and clients are not asked for a certificate.",
     )
     cert: str | None = option(
         None, help="File with this node's certificate, for its names and addresses; means TLS, and needs key."

@@ -1,13 +1,12 @@
 """What the elastic rendezvous needs of a coordination service: the contract of ``CoordinationBackend``.
 
-etcd, ZooKeeper, Consul, Redis and the project's own server all offer it, under different names: keys with
-revisions, keys that go with the session that wrote them, and watches. Whoever implements these two
-classes gets the whole elastic rendezvous (``elastic/``): ranks, spares, take-over, ends, messages.
+etcd, ZooKeeper, Consul, Redis and the project's own server all offer it, under different names: keys with revisions,
+keys that go with the session that wrote them, and watches. A plug-in that implements these two classes gets the whole
+elastic rendezvous (``elastic/``): ranks, spares, take-over, ends, messages.
 
-Every change of a key gets a revision: a number that grows over all keys of a run. Keys are text, values
-bytes, at most a few kilobytes each. All keys belong to one run: the backend keeps runs apart, for example
-by a prefix. Nothing here is asked of clocks on two machines: a session's time to live is measured by the
-service alone.
+Every change of a key gets a revision: a number that grows over all keys of a run. Keys are text, values bytes, at most
+a few kilobytes each. All keys belong to one run: the backend keeps runs apart, for example by a prefix. Nothing here
+depends on the clocks of two machines: only the service measures a session's time to live.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from rdzv_plugins.errors import ConnectionLost
 
 @dataclass(frozen=True)
 class KeyValue:
-    """A key that is there. ``revision`` is that of its last change."""
+    """An existing key. ``revision`` is that of its last change."""
 
     key: str
     value: bytes
@@ -30,7 +29,7 @@ class KeyValue:
 
 @dataclass(frozen=True)
 class Event:
-    """A key that was written, or has gone (``value`` None): deleted, or its session has ended."""
+    """The change of a key: written, or gone (``value`` None) because it was deleted or its session has ended."""
 
     key: str
     value: bytes | None
@@ -45,17 +44,17 @@ class Watch(Protocol):
     """A watch that runs until it or its session ends."""
 
     def cancel(self) -> None:
-        """No call begins after this returns, unless it is called from the call itself. May be repeated."""
+        """Stop the watch: no call begins after this returns, unless called from within one. May be repeated."""
         ...
 
 
 class Session(Protocol):
     """One node's connection to the service, kept alive by the backend's own means until ``close``.
 
-    It ends when it is closed, or when the service has heard nothing for ``ttl`` seconds by the service's own
-    clock; at once when its connection breaks, if the service tells sessions by their connections. Then its
-    ephemeral keys go, and whoever watches them is told. A service of several members may move a session from one
-    to another. An ended session never comes back: a node that finds its session ended opens another.
+    It ends when it is closed, or when the service has heard nothing for ``ttl`` seconds by the service's own clock; at
+    once when its connection breaks, if the service tells sessions by their connections. Then its ephemeral keys are
+    deleted, and whoever watches them is told. A service of several members may move a session from one to another. An
+    ended session never comes back: a node that finds its session ended opens another.
 
     Thread-safe. Each call waits for an answer for at most ``timeout`` seconds and then raises
     ``TimeoutError``; what it would have changed may still change. After the end of the session every call
@@ -71,9 +70,9 @@ class Session(Protocol):
     def known_until(self) -> float:
         """The time, as ``rdzv_plugins.clock.now`` counts, until which the service surely has not ended this session.
 
-        That is ``ttl`` after the newest keep-alive or request that was answered had been sent: the service may have
-        counted from that moment. It grows while the service answers; reading it sends nothing. Optional: of a session
-        that cannot say, nodes believe that it lives until they are told otherwise.
+        That is ``ttl`` after the newest answered keep-alive or request was sent: the service may have counted from that
+        moment. It grows while the service answers; reading it sends nothing. Optional: without it, nodes believe that a
+        session lives until they are told otherwise.
         """
         ...
 
@@ -96,10 +95,10 @@ class Session(Protocol):
     ) -> int | None:
         """Write all ``items``, however many, in the order given; returns the revision of the last.
 
-        With ``guard`` only if that key was not changed since: else nothing is written and None is
-        returned. A guard that is itself among the items makes this a compare-and-put. A service with a
-        limit on one transaction may split the items, if each part is guarded and the order is kept.
-        An ephemeral key belongs to the session that has written it last.
+        With ``guard``, only if that key has not changed since: otherwise nothing is written and None is returned. A
+        guard that is itself among the items makes this a compare-and-put. A service with a limit on one transaction may
+        split the items, if each part is guarded and the order is kept. An ephemeral key belongs to the session that
+        wrote it last.
         """
         ...
 
@@ -114,10 +113,10 @@ class Session(Protocol):
     def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> Watch:
         """Call ``on_events`` with every change since revision ``after`` of keys that begin with ``prefix``.
 
-        Of changes from before the watch the service may leave out those that a later one of the same key has overtaken.
-        The service pushes them: nothing is polled. ``on_events`` may be called before this returns, on a
-        thread of the backend, one call at a time. Raises ``Compacted`` when the service no longer knows what
-        happened since ``after``; 0 is always known, and gives the keys that are there.
+        The service may leave out changes from before the watch if a later one of the same key supersedes them. The
+        service pushes them: nothing is polled. ``on_events`` may be called before this returns, on a thread of the
+        backend, one call at a time. Raises ``Compacted`` when the service no longer knows what happened since
+        ``after``; 0 is always known, and gives the keys that are there.
         """
         ...
 
@@ -128,18 +127,18 @@ class Session(Protocol):
 
 @runtime_checkable
 class EndsSessions(Protocol):
-    """What a ``Session`` may offer beside: the end of another one, whose process is proved gone, before its time.
+    """What a ``Session`` may offer in addition: ending another session, whose process is proved gone, before its time.
 
-    Optional. Where it is missing, or returns False, the nodes go on without the lost one all the same, and its keys
-    stay until its session ends by itself: a node that begins to lead meanwhile has to wait for that.
+    Optional. If it is missing, or returns False, the nodes still go on without the lost one, but its keys stay until
+    its session ends by itself: a node that begins to lead meanwhile has to wait for that.
     """
 
     def end_session(self, key: str, *, timeout: float) -> bool:
-        """End the session to which the ephemeral ``key`` belongs, as if it had not been heard of for its time to live.
+        """End the session that owns the ephemeral ``key``, as if it had not been heard from for its time to live.
 
-        All its ephemeral keys go, whoever watches them is told, and so is its node, if it lives. Returns whether that
-        was done: False if there is no such key, if it is not ephemeral, if it is this session's own, or if the service
-        cannot do it. May be repeated, by several sessions at once. Thread-safe; raises as ``Session`` does.
+        All its ephemeral keys are deleted; whoever watches them is told, and so is its node, if it is alive. Returns
+        whether that was done: False if there is no such key, if it is not ephemeral, if it is this session's own, or if
+        the service cannot do it. May be repeated, by several sessions at once. Thread-safe; raises as ``Session`` does.
         """
         ...
 
@@ -155,20 +154,19 @@ class CoordinationBackend(Protocol):
 
     @property
     def hosts_service(self) -> bool:
-        """True when the service is part of this very process: then its node leaves last."""
+        """True if the service is part of this process: then its node leaves last."""
         ...
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Session:
         """Reach the service, trying again for up to ``timeout`` seconds, and open a session.
 
-        ``on_lost`` is called once, on any thread, when the session ends otherwise than by ``close``: with
-        the reason. It returns at once.
-        Raises ``EndpointUnreachable``, or ``RunIdMismatch`` when the service belongs to another run.
+        ``on_lost`` is called once, on any thread, with the reason, if the session ends other than by ``close``. It
+        returns at once. Raises ``EndpointUnreachable``, or ``RunIdMismatch`` when the service belongs to another run.
         """
         ...
 
     def close(self) -> None:
-        """End the sessions that are open, and let go of everything: of the service, too, where this process serves it.
+        """End the open sessions and release everything, including the service if this process serves it.
 
         May be called more than once.
         """

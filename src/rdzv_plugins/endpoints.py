@@ -76,7 +76,7 @@ def is_only_local(text: str) -> bool:
 
 
 ALONE = Endpoint("localhost", 0)
-"""Where a node meets that has no others to meet: at a port that nobody else knows."""
+"""Where a node meets if it has no others to meet: at a port that nobody else knows."""
 
 
 def meeting_point(request: Request, default_port: int | None) -> Endpoint:

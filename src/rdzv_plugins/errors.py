@@ -1,10 +1,9 @@
 """Every error a user can meet, in one tree.
 
-A class carries its exit code and, where one exists, its remedy. A message says what happened,
-to which node, endpoint or plug-in; the remedy says what to do next. Exit codes of our own errors
-follow sysexits.h (64 and up), so that they are not mistaken for a training script's own 1, 2 or 3;
-only a wrong command line exits with 2, as argparse does. What a scheduler should do about a code belongs to the class,
-too, and is the same for all classes with that code.
+A class carries its exit code and, where one exists, its remedy. A message says what happened, to which node, endpoint
+or plug-in; the remedy says what to do next. Exit codes of our own errors follow sysexits.h (64 and up), so that they
+are not mistaken for a training script's own 1, 2 or 3; only a wrong command line exits with 2, as argparse does. The
+class also says what a scheduler should do about its code, the same for all classes with that code.
 
 A plug-in raises them where the contract says so; any other exception that leaves a plug-in is reported as a fault of
 the plug-in.
@@ -28,15 +27,14 @@ if TYPE_CHECKING:
 class RdzvError(Exception):
     """Base of all errors raised on purpose.
 
-    ``str(error)`` is the message, one line; ``error.remedy`` is the next step, or an empty string; ``error.exit_code``
-    is what the process ends with when nobody handles it. The exit code 70 is also that of an unexpected exception of
-    any other class: an internal error.
+    ``str(error)`` is the message, one line; ``error.remedy`` is the next step, or an empty string; the process ends
+    with ``error.exit_code`` if nobody handles it. Exit code 70 also stands for an unexpected exception of any other
+    class: an internal error.
     """
 
     exit_code: int = 70  # EX_SOFTWARE: a class below should say better
     scheduler: ClassVar[Advice] = "look"
-    """What whoever has started the process is to do about this exit code: start the job again, or not, or let a person
-    look first: nobody can tell by the code."""
+    """What a scheduler should do about this exit code: restart the job, not restart it, or let a person look first."""
     remedy_text: ClassVar[str] = ""
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
@@ -47,7 +45,7 @@ class RdzvError(Exception):
 class UsageError(RdzvError):
     """The command line, a PET_* variable or --rdzv-conf asks for something impossible.
 
-    Nothing has been started. A backend raises it from ``validate``: for an endpoint in a wrong form, for options that
+    Nothing has been started. A backend raises it from ``validate`` for a malformed endpoint, or for options that
     contradict each other.
     """
 
@@ -58,13 +56,13 @@ class UsageError(RdzvError):
 class OptionError(UsageError):
     """A --rdzv-conf key is unknown, has the wrong type or is out of range.
 
-    Raised before the backend is created, from what its options dataclass declares. The message names the key and the
-    backend, the remedy says what is accepted.
+    Raised before the backend is created, according to its options dataclass. The message names the key and the backend,
+    the remedy says what is accepted.
     """
 
 
 class RunIdMissing(UsageError):
-    """Jobs of others may meet at the same place, and this one has no name there: it was started without --rdzv-id.
+    """Other jobs may meet at the same place, and this one has no name there: it was started without --rdzv-id.
 
     With the default run id, ``none``, two jobs would take each other's nodes for their own. Raised before anything is
     written, for a backend whose nodes meet at a service, and at an ``rdzv serve``.
@@ -72,9 +70,9 @@ class RunIdMissing(UsageError):
 
 
 class UnknownBackend(UsageError):
-    """No installed plug-in provides the backend asked for.
+    """No installed plug-in provides the requested backend.
 
-    The remedy lists the names that there are. Also for a backend that is switched off.
+    The remedy lists the existing names. Also raised for a backend that is switched off.
     """
 
 
@@ -91,15 +89,15 @@ class PluginError(RdzvError):
 class BrokenPlugin(PluginError):
     """The plug-in behind the selected backend failed to load, or broke the contract.
 
-    Among them: its ``create`` raised an exception that is none of these classes, or returned something that is no
-    backend. With ``--rdzv-strict`` any installed plug-in that is broken.
+    For example, its ``create`` raised an exception that is not one of these classes, or returned something that is not
+    a backend. With ``--rdzv-strict``, raised for any installed plug-in that is broken.
     """
 
 
 class NameConflict(PluginError):
     """Two installed plug-ins claim the selected backend name.
 
-    Neither wins. A name that nobody asks for may be claimed twice.
+    Neither wins. A name that nobody selects may be claimed twice.
     """
 
 
@@ -111,16 +109,16 @@ class MissingDependency(PluginError):
 
 
 class NotProvided(PluginError):
-    """The name belongs to a backend that is known and not provided: ``etcd-v2``.
+    """The name belongs to a backend that is known but not provided: ``etcd-v2``.
 
     The remedy names the one to use instead.
     """
 
 
 class LimitTooLow(RdzvError):
-    """The system has less for this process than the launch needs: open files, or room on a disk.
+    """The system allows this process less than the launch needs: open files, or room on a disk.
 
-    Nothing has been started; where the disk is full, at least no worker of the round that was about to begin.
+    Nothing has been started; with a full disk, at least no worker of the round that was about to begin.
     """
 
     exit_code = 71  # EX_OSERR
@@ -129,15 +127,15 @@ class LimitTooLow(RdzvError):
 class WorkersStuck(RdzvError):
     """A worker of this node does not end, not even by SIGKILL, or was in uninterruptible sleep (state D) for too long.
 
-    The kernel holds it, and what it works with: a device, a network card, a file system. The node ends, and no worker
-    is started on it again; the other nodes may go on without it.
+    The kernel holds it, and what it was using: a device, a network card, a file system. The node ends, and no worker is
+    started on it again; the other nodes may go on without it.
     """
 
     exit_code = 71  # EX_OSERR
 
 
 class WorkerNotStarted(RdzvError):
-    """The system could not start a worker: its program is not there, or there may be no further process.
+    """The system could not start a worker: its program does not exist, or no further process is allowed.
 
     The message names the worker by its local rank, the program or file, and what the system said. No worker of the
     round runs on this node.
@@ -147,9 +145,9 @@ class WorkerNotStarted(RdzvError):
 
 
 class KeeperLost(RdzvError):
-    """The process that keeps this node's workers has ended, or does not answer: the workers are ended with it.
+    """The keeper of this node's workers has ended, or does not answer: the workers are ended with it.
 
-    Somebody has killed it, or memory was short.
+    Somebody killed it, or memory was short.
     """
 
     exit_code = 71
@@ -160,8 +158,8 @@ class CrashLoop(RdzvError):
     """The workers fail again and again at the same place, and restarting them does not help: the job has ended.
 
     Three rounds in a row had the same first failure over all nodes, by its exception and last frame, and no progress in
-    between, though restarts were left. Which failures count is ``--rdzv-conf crash_loop``; all nodes end with this
-    code. Where the restarts are used up, the job ends with the worker's own code instead.
+    between, though restarts were left. ``--rdzv-conf crash_loop`` says which failures count; all nodes end with this
+    code. If the restarts are used up, the job ends with the worker's own code instead.
     """
 
     exit_code = 82
@@ -175,8 +173,8 @@ class CrashLoop(RdzvError):
 class JobHung(RdzvError):
     """No worker of the job has made progress for ``--hang-timeout``, and no restart is left: the job has ended.
 
-    The summary names the worker that is different from the others, and where it stands; the stacks of all are in the
-    log directory of each node.
+    The summary names the worker that differs from the others, and where it stands; all stacks are in the log directory
+    of each node.
     """
 
     exit_code = 80
@@ -193,9 +191,9 @@ class JoinVetoed(RdzvError):
 
 
 class StoreError(RdzvError):
-    """A store of a round's agents, or the agents' control store, did not do what it was asked.
+    """A store of a round's agents, or the agents' control store, did not do what was requested.
 
-    Where torch calls it is torch's ``DistStoreError``, and the first class below ``DistNetworkError``.
+    If torch calls, it is torch's ``DistStoreError``, and the first class below it is ``DistNetworkError``.
     """
 
     exit_code = 68  # EX_NOHOST
@@ -203,14 +201,14 @@ class StoreError(RdzvError):
 
 
 class StoreLost(StoreError):
-    """The connection with the store is broken, for ever; the message names the store and says why.
+    """The connection to the store is broken for good; the message names the store and says why.
 
-    Most often the agent that served it has ended.
+    Usually the agent that served it has ended.
     """
 
 
 class StoreTimeout(StoreError):
-    """A key that was waited for in a store was not there in time; the message names key and store."""
+    """A key did not appear in a store in time; the message names key and store."""
 
     exit_code = 75  # EX_TEMPFAIL
 
@@ -218,9 +216,8 @@ class StoreTimeout(StoreError):
 class RendezvousFailed(RdzvError):
     """Nodes could not agree on a round, or lost each other.
 
-    This and the classes below it are at the same time torch's rendezvous error of their kind where torch's agent
-    calls, as from plain torchrun: ``RendezvousTimeoutError``, ``RendezvousConnectionError``, ``RendezvousClosedError``
-    or ``RendezvousStateError``.
+    If torch's agent calls, as with plain torchrun, this and its subclasses are also torch's corresponding errors:
+    ``RendezvousTimeoutError``, ``RendezvousConnectionError``, ``RendezvousClosedError`` or ``RendezvousStateError``.
     """
 
     exit_code = 76  # EX_PROTOCOL
@@ -229,7 +226,7 @@ class RendezvousFailed(RdzvError):
 class RendezvousTimeout(RendezvousFailed):
     """The round did not complete in time; the message names who is missing.
 
-    How long that is, is an option of the backend: ``timeout`` or ``join_timeout``.
+    The time is an option of the backend: ``timeout`` or ``join_timeout``.
     """
 
     exit_code = 75  # EX_TEMPFAIL
@@ -239,8 +236,8 @@ class RendezvousTimeout(RendezvousFailed):
 class EndpointUnreachable(RendezvousFailed):
     """The endpoint did not resolve, refused, did not answer, or is not what was expected.
 
-    Each of these is a message of its own, which names the endpoint. A coordination backend raises it from
-    ``open_session`` when its ``timeout`` is over, and not before: a service may be about to start.
+    Each case has its own message, which names the endpoint. A coordination backend raises it from ``open_session`` when
+    its ``timeout`` is over, but not earlier: a service may be about to start.
     """
 
     exit_code = 68  # EX_NOHOST
@@ -260,15 +257,15 @@ class AccessRefused(EndpointUnreachable):
 class EndpointLost(EndpointUnreachable):
     """The endpoint was reached and then went away.
 
-    The node or the service that served it has ended, or the network between has.
+    The node or the service that served it has ended, or the network between has failed.
     """
 
 
 class NodeLost(RendezvousFailed):
     """A node of the round was lost, and no restart is left.
 
-    The message names it, and how that is known. Workers of the other nodes fail with their peers there; that is not
-    the cause, and the error of such a worker is not what ended the job.
+    The message names it, and says how that is known. Workers of the other nodes fail with their peers there; that is
+    not the cause, and such a worker's error did not end the job.
     """
 
     exit_code = 68
@@ -278,14 +275,14 @@ class NodeLost(RendezvousFailed):
 class ConnectionLost(EndpointLost):
     """A session with the coordination service has ended: its connection broke, or it was silent for too long.
 
-    Raised by every call of an ended session, and given to ``on_lost``. ``silent`` is True for the second of the two:
-    the node then tries to open another for one second, and not for the time to live. Users do not see it: what they
-    see is how that ended.
+    Raised by every call of an ended session, and passed to ``on_lost``. ``silent`` is True in the second case: the node
+    then tries to open another for one second, instead of the time to live. Users do not see it: they see how that
+    ended.
     """
 
     silent = False
     closed = False
-    """The other side has closed the connection in order, as the kernel of a process that has ended does."""
+    """True if the other side closed the connection in an orderly way, as the kernel does for an ended process."""
 
 
 class Compacted(RendezvousFailed):
@@ -296,9 +293,9 @@ class Compacted(RendezvousFailed):
 
 
 class AddressInUse(RendezvousFailed):
-    """The address that this node has to serve is taken.
+    """The address that this node should serve is taken.
 
-    The message names the process that has it, where that can be known.
+    The message names the process that has it, if that can be known.
     """
 
     exit_code = 68
@@ -315,7 +312,7 @@ class RunIdMismatch(RendezvousFailed):
 class SettingsDiffer(RendezvousFailed):
     """This node was started with other settings than the rest of the job.
 
-    The message names each setting, here and there, and the node that has the other one. Only this node ends.
+    The message gives each setting on both sides, and names the other node. Only this node ends.
     """
 
     exit_code = 78  # EX_CONFIG
@@ -323,7 +320,7 @@ class SettingsDiffer(RendezvousFailed):
 
 
 class PreflightFailed(RendezvousFailed):
-    """By ``--preflight`` a node, or the way between two, is broken, and the job cannot do without it.
+    """``--preflight`` found that a node, or the path between two, is broken, and the job cannot do without it.
 
     The message names the nodes and says what is wrong with them. A job that has nodes to spare leaves such a node out.
     """
@@ -337,32 +334,32 @@ class PreflightFailed(RendezvousFailed):
 class RendezvousClosed(RendezvousFailed):
     """The job has ended on another node.
 
-    The message says how. A worker's failure is the class below.
+    The message says how. If a worker failed, it is the subclass ``PeerFailed``.
     """
 
 
 class PeerFailed(RendezvousClosed):
     """The job has failed on another node.
 
-    ``failure`` is the worker that failed first over all nodes: its rank, its node, its last lines on stderr. ``why``
-    says why the job was ended although restarts were left; empty if none was.
+    ``failure`` is the worker that failed first on any node: its rank, its node, its last lines on stderr. ``why`` says
+    why the job was ended although restarts were left; empty if none were left.
 
     Exit code:
         The failed worker's.
     """
 
     def __init__(self, message: str, failure: Failure, *, why: str = "", exit_code: int = 0) -> None:
-        """``exit_code`` is that of the node that ended the job, if it was not the worker's."""
+        """``exit_code`` is the code of the node that ended the job, if it was not the worker's."""
         super().__init__(message)
         self.failure, self.why = failure, why
         self.exit_code = exit_code or failure.process_exit_code or 1  # whatever was written: it has not succeeded
 
 
 class Preempted(RendezvousClosed):
-    """A node had to go, as its scheduler said in time, and its workers were told before: start the job again.
+    """A node had to go; its scheduler had announced it, and the workers were told in time: start the job again.
 
-    The node itself ends with it (``--preempt-grace``), and the other nodes do if they cannot go on: fewer than the
-    least number of ``--nnodes`` are left, or the node served the endpoint.
+    The node itself ends with it (``--preempt-grace``), and so do the other nodes if they cannot go on: fewer than the
+    minimum of ``--nnodes`` are left, or the node served the endpoint.
     """
 
     exit_code = 81
@@ -373,7 +370,7 @@ class Preempted(RendezvousClosed):
 class NotNeeded(RendezvousClosed):
     """This node came when its job was about to end: it has never run its script.
 
-    Not for a spare that waited while the job ran, and goes with it when it is done: that one ends with 0, and says so.
+    Not for a spare that waited while the job ran and leaves when it is done: that one ends with 0, and says so.
     """
 
     exit_code = 66  # EX_NOINPUT
@@ -383,8 +380,8 @@ class NotNeeded(RendezvousClosed):
 class SpareReleased(NotNeeded):
     """A spare's job is done: nothing is left to do for it, and nothing went wrong.
 
-    Raised by ``next_rendezvous``. ``rdzv-run`` makes a successful end of it, torch's agent does with the
-    ``RendezvousGracefulExitError`` that it gets.
+    Raised by ``next_rendezvous``. ``rdzv-run`` then ends successfully, as does torch's agent, which gets a
+    ``RendezvousGracefulExitError``.
 
     Exit code:
         0, of ``rdzv-run``.
@@ -397,8 +394,8 @@ def debug_wanted() -> bool:
 
 
 def is_signal(error: BaseException) -> bool:
-    """True for torch's ``SignalException``: an ``Exception``, but nobody's error. Told by its attribute.
+    """True for torch's ``SignalException``, which is an ``Exception`` but not an error. Recognised by its attribute.
 
-    A plug-in that catches ``Exception`` lets it pass. Raises nothing.
+    A plug-in that catches ``Exception`` has to let it pass. Raises nothing.
     """
     return hasattr(error, "sigval")

@@ -1,8 +1,8 @@
 """The whole contract between the framework and its plug-ins.
 
-A backend needs the first hook only; the others are optional, and a plug-in may also have just those.
-A plug-in is a module named by an entry point of group ``rdzv_plugins``. It marks its functions with
-``rdzv_plugins.hookimpl``. A hook may take any subset of the arguments, by name.
+A backend needs only the first hook; the others are optional, and a plug-in may also have just those. A plug-in is a
+module named by an entry point of group ``rdzv_plugins``. It marks its functions with ``rdzv_plugins.hookimpl``. A hook
+may take any subset of the arguments, by name.
 """
 
 # docs/reference/hooks.md shows the docstrings below: a summary, and the sections Called, Arguments, Result, Errors and
@@ -27,17 +27,17 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def rdzv_register_backends() -> Backend | Iterable[Backend]:  # type: ignore[empty-body]
-    """Bring one rendezvous backend, or several.
+    """Provide one or more rendezvous backends.
 
     Called:
         Once, when the plug-in is loaded: by every ``rdzv-run``, by ``rdzv backends``, and by torchrun once a backend
-        with our prefix is selected. So it must not import torch, nor a client library: ``create`` does.
+        with our prefix is selected. So it must not import torch or a client library: ``create`` does.
 
     Result:
         A ``rdzv_plugins.Backend``, or several in a list or from a generator.
 
     Errors:
-        An exception or any other result makes it a broken plug-in. ``rdzv backends`` says why, a launch that selects it
+        An exception or any other result makes the plug-in broken. ``rdzv backends`` says why, a launch that selects it
         ends with exit code 69, and other launches go on without it.
 
     Example:
@@ -60,22 +60,22 @@ def rdzv_register_backends() -> Backend | Iterable[Backend]:  # type: ignore[emp
 
 @hookspec
 def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """Fill in what the surroundings know, such as a scheduler: the node rank, the endpoint, the run id.
+    """Fill in what the environment knows, such as a scheduler: the node rank, the endpoint, the run id.
 
     Called:
         Once for each launch, after the command line is read and before the backend is made. Not with ``--standalone``.
 
     Arguments:
-        request: the launch as it is known so far. ``request.given`` has the names of the fields that the user set, or
-            a plug-in that was asked before; ``request.options`` is None.
-        backend: the ``Backend`` that is asked for; None where there is none of that name. It says where its nodes meet:
-            an endpoint made from a node's name is right where ``backend.meets_at`` is ``node``. And it says by its
-            capabilities whether a given node rank decides anything.
+        request: the launch as it is known so far. ``request.given`` has the names of the fields set by the user or by a
+            plug-in that was asked before; ``request.options`` is None.
+        backend: the requested ``Backend``; None if there is none of that name. It says where its nodes meet: an
+            endpoint made from a node's name is right if ``backend.meets_at`` is ``node``. Its capabilities say whether
+            a given node rank decides anything.
 
     Result:
-        A mapping of ``Request`` fields, ``{"node_rank": 3, "endpoint": "10.0.0.1:29500"}``; or None. What the user gave
-        wins over every plug-in; among plug-ins the first to answer for a field wins. Those that ship with us are asked
-        after all others: ``hookimpl(trylast=True)``.
+        A mapping of ``Request`` fields, ``{"node_rank": 3, "endpoint": "10.0.0.1:29500"}``; or None. The user's values
+        win over every plug-in; among plug-ins, the first to answer for a field wins. The ones we ship are asked after
+        all others: ``hookimpl(trylast=True)``.
 
     Errors:
         A field that ``Request`` does not have, or a value of the wrong type, is an error of the plug-in: the node ends
@@ -99,11 +99,11 @@ def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[s
 
 @hookspec
 def rdzv_before_join(request: Request) -> None:
-    """Check the health of this node before it joins a round; keep it out if need be.
+    """Check the health of this node before it joins a round, and keep it out if necessary.
 
     Called:
         Before every round, on every node, also before a restart. The round waits. Also by ``rdzv-run --check``, which
-        joins none.
+        joins no round.
 
     Arguments:
         request: the launch, complete; ``request.options`` are the backend's options.
@@ -136,20 +136,20 @@ def rdzv_preflight(request: Request) -> NodeCheck | Iterable[NodeCheck] | None:
     """Test a part of this node that the framework does not know, such as a device.
 
     Called:
-        With ``--preflight`` that has ``plugins`` among its checks: on every node before every round, after
+        If ``plugins`` is among the checks of ``--preflight``: on every node before every round, after
         ``rdzv_before_join``. The round waits, so be quick: a second or two.
 
     Arguments:
-        request: the launch, complete; ``request.preflight`` has the names of the checks that are asked for.
+        request: the launch, complete; ``request.preflight`` has the names of the requested checks.
 
     Result:
         A ``rdzv_plugins.NodeCheck``, or several in a list or from a generator; or None. A node that is ``broken`` is
-        left out of the round if the others are enough (``--nnodes=MIN:MAX``); so is one whose ``value`` is less than
-        that of its peers by the factor ``preflight_factor``. If they are not enough, a broken one ends the job with
-        exit code 83, and of a slow one there is a warning.
+        left out of the round if there are enough others (``--nnodes=MIN:MAX``); so is one whose ``value`` is less than
+        its peers' by the factor ``preflight_factor``. If there are not enough, a broken one ends the job with exit code
+        83, and a slow one gets a warning.
 
     Errors:
-        An exception, or any other result, ends this node with exit code 69: what is wrong with the node is a
+        An exception, or any other result, ends this node with exit code 69: report what is wrong with the node as a
         ``NodeCheck``.
 
     Example:
@@ -173,16 +173,16 @@ def rdzv_preflight(request: Request) -> NodeCheck | Iterable[NodeCheck] | None:
 
 @hookspec
 def rdzv_after_join(request: Request, info: RendezvousInfo) -> None:
-    """Hear that a round is complete, and this node's place in it.
+    """Learn that a round is complete, and this node's place in it.
 
     Called:
         After every completed round, before the workers start. They wait.
 
     Arguments:
         request: the launch, complete.
-        info: the ``RendezvousInfo``. ``info.rank`` and ``info.world_size`` count nodes,
-            ``info.bootstrap_store_info`` says where the workers' store is, ``info.store`` is the agents' store of the
-            round: the methods of torch's ``Store``, with the errors of ``rdzv_plugins.errors``.
+        info: the ``RendezvousInfo``. ``info.rank`` and ``info.world_size`` count nodes, ``info.bootstrap_store_info``
+            says where the workers' store is, ``info.store`` is the agents' store of the round, with the methods of
+            torch's ``Store`` and the errors of ``rdzv_plugins.errors``.
 
     Result:
         Ignored.
@@ -204,24 +204,24 @@ def rdzv_after_join(request: Request, info: RendezvousInfo) -> None:
 
 @hookspec
 def rdzv_assign_ranks(request: Request, nodes: Sequence[Node]) -> Sequence[str] | None:
-    """Put the nodes of a round into the order that a topology wants: those of one switch side by side.
+    """Order the nodes of a round to suit a topology: those of one switch side by side.
 
     Called:
-        Where an elastic backend (``parallel``, or any ``CoordinationBackend``) forms a round, on the node that leads at
-        that time, in a thread of its own. So install the plug-in on every node, and let the answer follow from its
-        arguments alone. The round waits for the answer. Not called for fewer than two such nodes: one that comes late
-        has no choice.
+        When an elastic backend (``parallel``, or any ``CoordinationBackend``) forms a round, on the node that leads at
+        that time, in a separate thread. So install the plug-in on every node, and let the answer depend on nothing but
+        the arguments. The round waits for the answer. Not called for fewer than two such nodes: one that comes late has
+        no choice.
 
     Arguments:
         request: the launch of the node that leads, complete.
-        nodes: those that neither were given a node rank nor return to an old one, in the order of their arrival; the
-            node that serves the endpoint is first. Each has ``node_id``, ``host``, ``address``, ``domain`` (empty if
-            it has none) and ``nproc`` (0 from plain torchrun, which does not say).
+        nodes: those that were not given a node rank and do not return to an old one, in order of arrival; the node that
+            serves the endpoint is first. Each has ``node_id``, ``host``, ``address``, ``domain`` (empty if it has none)
+            and ``nproc`` (0 from plain torchrun, which does not say).
 
     Result:
         The ids of ``nodes`` in the order of their ranks; ids that are left out come last. None: no opinion. The first
-        plug-in to answer decides. Nodes of one domain stay side by side: then it is the order within each, and that of
-        the first of each is the order of domains that are new.
+        plug-in to answer decides. Nodes of one domain stay together: then the result is the order within each domain,
+        and new domains are ordered by the first node of each.
 
     Errors:
         An exception, or an answer with other ids, ends the job on all nodes with exit code 76 and the reason, which
@@ -248,14 +248,14 @@ def rdzv_worker_env(request: Request, env: Mapping[str, str]) -> Mapping[str, st
 
     Arguments:
         request: the launch, complete.
-        env: what the worker gets from torch: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
+        env: the variables that the worker gets, as from torch: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
             TORCHELASTIC_RESTART_COUNT, ...
 
     Result:
-        Variables to add, or None. Among plug-ins the first to set a variable wins.
+        Variables to add, or None. Among plug-ins, the first to set a variable wins.
 
     Errors:
-        An exception, or a result that is no mapping, ends this node with exit code 69.
+        An exception, or a result that is not a mapping, ends this node with exit code 69.
 
     Example:
         ```python
@@ -271,15 +271,15 @@ def rdzv_worker_env(request: Request, env: Mapping[str, str]) -> Mapping[str, st
 
 @hookspec
 def rdzv_shutdown(request: Request, outcome: Outcome) -> None:
-    """Hear how this node's part in the job has ended.
+    """Learn how this node's part in the job has ended.
 
     Called:
-        Once, when it has ended, whatever way. Not when a signal has ended plain torchrun.
+        Once, when it has ended, in whatever way. Not if a signal has ended plain torchrun.
 
     Arguments:
         request: the launch, complete.
         outcome: ``outcome.end`` is ``done`` (its workers succeeded), ``failed`` (the job is over for everybody) or
-            ``lost`` (this node goes: a signal, an error of its own, or a failure elsewhere); ``outcome.reason`` is a
+            ``lost`` (this node leaves: a signal, an error of its own, or a failure elsewhere); ``outcome.reason`` is a
             sentence, ``outcome.failure`` the worker that failed, if one did. Plain torchrun does not say how it ended:
             there it is always ``lost``.
 
@@ -287,8 +287,8 @@ def rdzv_shutdown(request: Request, outcome: Outcome) -> None:
         Ignored.
 
     Errors:
-        An exception is logged with the name of the plug-in, and changes nothing: the others are still told, and the
-        exit code stays.
+        An exception is logged with the plug-in's name, and changes nothing: the others are still told, and the exit
+        code stays.
 
     Example:
         ```python

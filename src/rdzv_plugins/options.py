@@ -6,8 +6,8 @@ A backend declares its options as a frozen dataclass, one field per key::
     class MyOptions:
         read_timeout: float = option(60.0, help="Limit of one read.", unit="s", minimum=0.1)
 
-Field types: ``bool``, ``int``, ``float``, ``str``, ``Literal[...]``, ``PortRange``, each also ``| None``. A field that
-needs another gets it as ``str`` and is read in ``__post_init__``, whose ``ValueError`` becomes an ``OptionError``.
+Field types: ``bool``, ``int``, ``float``, ``str``, ``Literal[...]``, ``PortRange``, each also ``| None``. For another
+type, declare the field as ``str`` and convert it in ``__post_init__``, whose ``ValueError`` becomes an ``OptionError``.
 
 docs/reference/options.md is written from the options of the built-in backends, by ``python docs/generate.py``. Nothing
 here keeps state: all of it may be called from any thread.
@@ -76,14 +76,14 @@ class WorkerStoreOptions:
     """Options of every backend whose workers get their store from rank 0's agent."""
 
     store: Literal["torch", "parallel"] = option(
-        "torch", help="Server of the workers' store: torch's own, or parallel, the native one of several threads."
+        "torch", help="Server of the workers' store: torch's own, or parallel, the native one with several threads."
     )
     store_threads: int = option(
         0, help="Threads of the native store; 0: half of the processors, at most 8.", minimum=0, maximum=64
     )
     stored_bytes: int = option(
         0,
-        help="What the native store holds at most, keys and values; 0: a quarter of the memory.",
+        help="Limit of the native store's keys and values; 0: a quarter of the memory.",
         unit="bytes",
         minimum=0,
     )
@@ -104,9 +104,9 @@ class OptionInfo:
 
     name: str
     type: str
-    """The type in words, with unit and range: ``a number (s), at least 0.1``."""
+    """The type in words, with unit and range, such as ``a number (s), at least 0.1``."""
     default: str | None
-    """The default as it would be written; None: unset; ``REQUIRED``: it has to be given."""
+    """The default as the user would write it; None: unset; ``REQUIRED``: it has to be given."""
     unit: str
     help: str
 

@@ -49,19 +49,20 @@ _LOOK_S = 0.001
 
 @dataclass(frozen=True)
 class Notice:
-    """The job is about to lose a node. On all ranks of a round ``round`` and ``step`` are equal once they are known."""
+    """The job is about to lose a node. ``round`` and ``step`` are the same on all ranks of a round, once known."""
 
     reason: str
-    """Why, a sentence."""
+    """Why the node leaves, as a sentence."""
     deadline: float
-    """Until then workers have time to save, in seconds of ``time.monotonic``: then those of the node are stopped."""
+    """The time, as ``time.monotonic`` counts, until which workers can save; then those of the node are stopped."""
     node: int
-    """The rank of the node in the round."""
+    """The rank of the leaving node in the round."""
     round: int
     """The number of the round, as in RDZV_ROUND."""
     step: int | None
-    """Save when so many steps are done. None while no step is agreed on: because no worker says where it is (``step``
-    of ``notice``), since the agents are about to agree, or since this backend cannot carry it to the other nodes."""
+    """Save when this many steps are done. None while no step is agreed on: because no worker says where it is (``step``
+    of ``notice``), because the agents are still agreeing, or because this backend cannot carry it to the other nodes.
+    """
 
 
 _pages: dict[str, memoryview | None] = {}
@@ -73,12 +74,12 @@ _undecided = 0
 def notice(step: SupportsIndex | None = None) -> Notice | None:
     """The notice of this round, or None while there is none; always None outside of rdzv-run.
 
-    ``step``: so many steps are done by this worker, a count that is equal on all ranks when they have done the same
-    and that grows by one; to be said after each step. A worker whose count leaps over ``Notice.step`` has not saved it,
-    as far as the agents know. Returns in microseconds. Only within a second or so after a notice has come it may take
-    longer, while the agents agree on the step, at most some seconds. Thread-safe; for one thread of a
-    worker where ``step`` is given. Raises ``ValueError`` for a step below 0, ``TypeError`` for one that is no whole
-    number, and ``PermissionError`` for a process that runs as another user than its agent.
+    ``step``: how many steps this worker has done, to be given after each step; a count that grows by one and is equal
+    on all ranks when they have done the same. If a worker's count jumps past ``Notice.step``, the agents assume that it
+    has not saved it. Returns in microseconds; only within a second or so after a notice may it take longer, at most
+    some seconds, while the agents agree on the step. Thread-safe; with ``step``, for only one thread of a worker.
+    Raises ``ValueError`` for a step below 0, ``TypeError`` for one that is not a whole number, and ``PermissionError``
+    in a process of a different user than the agent's.
     """
     place = _place()
     if step is not None:
@@ -99,11 +100,11 @@ def notice(step: SupportsIndex | None = None) -> Notice | None:
 
 
 def saved() -> None:
-    """This worker has saved what it wants to save: as far as it is concerned, the node may go before the deadline.
+    """Say that this worker has saved what it wants to save: it does not need the node until the deadline.
 
-    A worker that was told to save its step, and then comes with a later one, has said so by that. Who has never called
-    ``saved`` nor ``notice(step=...)`` is not waited for, unless nobody has. Does nothing while there is no notice.
-    Thread-safe. Raises ``PermissionError`` as ``notice`` does.
+    A worker that was told to save its step, and then gives a later one to ``notice``, has also said so. Workers that
+    have never called ``saved`` or ``notice(step=...)`` are not waited for, unless none has. Does nothing while there is
+    no notice. Thread-safe. Raises ``PermissionError`` as ``notice`` does.
     """
     place = _place()
     if place is not None and place[0][NUMBER] and place[0][START] == place[1]:

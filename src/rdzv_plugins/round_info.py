@@ -1,4 +1,4 @@
-"""What a handler returns from a round: records with the attributes of torch's, for handlers that do without torch."""
+"""What a handler returns from a round: records with the same attributes as torch's, for handlers without torch."""
 
 from __future__ import annotations
 

@@ -19,25 +19,25 @@ class NodeStatus:
     there: bool = True
     """True if the node still takes part, as far as that is known."""
     domain: str = ""
-    """What it shares with the nodes near it; empty where nothing is known of that."""
+    """The name that it shares with nodes near it; empty if nothing is known."""
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run's newest round, who is in it, and what is waited for."""
+    """A run's newest round, who is in it, and what it is waiting for."""
 
     number: int = 0
     """The number of the newest round; 0 before the first."""
     state: Literal["none", "waiting", "complete", "over", "failed", "ended"] = "none"
-    """``waiting``: nodes are still to come; ``over``: they come again; ``failed`` and ``ended``: there is no other."""
+    """``waiting``: nodes are still to come; ``over``: they are rejoining; ``failed``, ``ended``: no round follows."""
     reason: str = ""
     """Why it is in that state, as a sentence."""
     progress: str = ""
-    """What is being waited for, or was at last, as a sentence."""
+    """What is or was last being waited for, as a sentence."""
     members: int | None = None
-    """How many nodes take part, those that wait included; None: it cannot be known."""
+    """How many nodes take part, including those that wait; None if it cannot be known."""
     leader: str = ""
-    """The node that decides; empty where none does, or it is not known."""
+    """The node that leads; empty if none does, or if it is not known."""
     nodes: tuple[NodeStatus, ...] = ()
     """The nodes of the round, by rank."""
     store: str = ""

@@ -1,7 +1,7 @@
 """The store of a round's agents, as engines, handlers and agents use it. Nothing here imports torch.
 
-The methods are those of ``torch.distributed.Store`` that a launcher needs; the errors are ours. A store of torch's is
-made one by ``torch_types.stores``.
+The methods are those of ``torch.distributed.Store`` that a launcher needs; the errors are ours. ``torch_types.stores``
+converts torch's stores.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Text = str | bytes
 class Store(Protocol):
     """Keys and values. Thread-safe.
 
-    Every method raises ``StoreLost`` when the store cannot be reached any more, and what waits ``StoreTimeout`` when
-    its time is over. Both are a ``StoreError``, as is anything else that the store refuses.
+    Every method raises ``StoreLost`` if the store can no longer be reached, and waits raise ``StoreTimeout`` when their
+    time is over. Both are a ``StoreError``, as is any other refusal of the store.
     """
 
     @property
@@ -26,7 +26,7 @@ class Store(Protocol):
         ...
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Waits that begin later may take so long."""
+        """Set how long waits that begin later may take."""
         ...
 
     def set(self, key: str, value: Text) -> None:
@@ -38,11 +38,11 @@ class Store(Protocol):
         ...
 
     def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
-        """Write ``desired`` if the value is ``expected``, or empty and there is none; returns the one that holds."""
+        """Write ``desired`` if the value is ``expected``, or empty and there is none; returns the current value."""
         ...
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number, which begins as 0; returns the sum."""
+        """Add to a number, which starts at 0; returns the sum."""
         ...
 
     def check(self, keys: Sequence[str]) -> bool:

@@ -10,10 +10,10 @@ database) asks first:
         save(checkpoint)
 
 Asking reads a number that the agent keeps in memory, in microseconds; it imports neither torch nor anything else of
-this project, and sends nothing. What is asked before is not protected while it is done: docs/explanation/fencing.md
-says what remains possible.
+this project, and sends nothing. Asking before a change does not protect it while it is made:
+docs/explanation/fencing.md says what remains possible.
 
-``notice`` and ``saved`` are those of ``rdzv_plugins.preemption``: is the job about to lose a node? ``progress``
+``notice`` and ``saved``, from ``rdzv_plugins.preemption``, tell whether the job is about to lose a node. ``progress``
 says that this worker is alive and well: for ``rdzv-run --hang-timeout``.
 """
 
@@ -39,10 +39,10 @@ register()  # `rdzv stacks` can be told where this worker is, also where no debu
 def round_holds() -> bool:
     """True while this worker's round is sure to hold: the service cannot have ended its node's session yet.
 
-    False once the round is over, or the session has ended, or its agent has gone; also while that is not known, since
-    the service has not answered for longer than the session's time to live: that may change again. Always True
-    outside of rdzv-run, and with backends that cannot tell (``static``, ``c10d``). Thread-safe; may be called after
-    a fork. Raises ``PermissionError`` for a process that may not read what the agent says: it runs as another user.
+    False once the round is over, the session has ended, or its agent has gone; also while that is unknown because the
+    service has not answered for longer than the session's time to live, which may change again. Always True outside of
+    rdzv-run, and with backends that cannot tell (``static``, ``c10d``). Thread-safe; may be called after a fork. Raises
+    ``PermissionError`` in a process of another user, which may not read what the agent says.
     """
     page = _look()
     return page is None or now_ns() < page
@@ -51,7 +51,8 @@ def round_holds() -> bool:
 def wait_until_round_holds(timeout: float) -> bool:
     """Wait until ``round_holds``, for at most ``timeout`` seconds. False at once when the round is over for good.
 
-    For an outage of the service: workers run on meanwhile, and what they write can wait until it answers again.
+    Use it for an outage of the service: workers keep running meanwhile, and what they write can wait until it answers
+    again.
     """
     deadline = time.monotonic() + timeout
     while True:

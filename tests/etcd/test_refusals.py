@@ -66,7 +66,7 @@ def test_writes_wait_for_space_and_sessions_live_meanwhile(small: Small, caplog:
         small.make_room()
         assert written.result(LONG)
         comes.result(LONG)
-    wait_until(lambda: "etcd does again what it has refused" in caplog.text, LONG, lambda: caplog.text)
+    wait_until(lambda: "etcd accepts again what it had refused" in caplog.text, LONG, lambda: caplog.text)
     assert subject.losses.none
     subject.write()
     newcomer.close()

@@ -178,10 +178,10 @@ def test_a_port_that_is_taken_costs_a_sentence_and_not_the_job(stands: Callable[
 @pytest.mark.parametrize(
     ("option", "variable", "said"),
     [
-        ("--health-port=65536", {}, "--health-port=65536 is no port"),
+        ("--health-port=65536", {}, "--health-port=65536 is not a port"),
         ("--rdzv-conf=health_port=x", {}, "health_port=x is not accepted by rdzv-run"),
         ("--max-restarts=0", {"TORCHELASTIC_HEALTH_CHECK_PORT": "http"}, "TORCHELASTIC_HEALTH_CHECK_PORT=http"),
-        ("--max-restarts=0", {"PET_HEALTH_PORT": "-1"}, "PET_HEALTH_PORT=-1 is no port"),
+        ("--max-restarts=0", {"PET_HEALTH_PORT": "-1"}, "PET_HEALTH_PORT=-1 is not a port"),
     ],
 )
 def test_what_is_no_port_is_refused(cluster: Cluster, option: str, variable: dict[str, str], said: str) -> None:

@@ -263,7 +263,7 @@ def test_a_grace_that_is_longer_than_the_scheduler_s_is_said(cluster: Cluster) -
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--preempt-grace=-1"], "--preempt-grace=-1 is no time"),
+        (["--preempt-grace=-1"], "--preempt-grace=-1 is not a valid time"),
         (["--preempt-grace=0.5"], "is less than a second"),
         (["--notice-signals=USR1"], "--notice-signals needs --preempt-grace"),
         (["--preempt-grace=9", "--notice-signals=KILL"], "--notice-signals: KILL cannot be handled"),

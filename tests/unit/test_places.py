@@ -491,7 +491,7 @@ def test_place_that_remembers_nothing_stops_nobody(servers: list[StoreServer], c
         assert begun.wait(20), "this node knows of a round, though no place shows one"
         side.close()
         assert watching.is_alive()
-        assert "remembers nothing of it: it refuses writing place/born: it is full" in caplog.text
+        assert "does not remember it: it refuses writing place/born: it is full" in caplog.text
     finally:
         one.close()
 

@@ -103,7 +103,7 @@ def test_who_refuses_stands_still_or_talks_nonsense_is_named_and_the_rest_measur
         talking.join()
     assert "refused" in ways[1].problem
     assert f"{HERE} port {ports[1]}: no answer within 2 s" in ways[2].problem
-    assert ways[3].problem == "something else than a node of this job answers there"
+    assert ways[3].problem == "something other than a node of this job answers there"
     assert ways[4].problem == ""
     assert ways[4].rate
 

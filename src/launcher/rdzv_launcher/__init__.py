@@ -1,6 +1,6 @@
 """``rdzv-run``, the launcher, and the ``rdzv`` tools around it; and ``elastic_launch``, a launch from Python.
 
-What is public here is in ``__all__``. It is imported when it is asked for: the commands do not need it.
+The public names are in ``__all__``. They are imported on first use: the commands do not need them.
 """
 
 from __future__ import annotations

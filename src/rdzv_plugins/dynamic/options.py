@@ -19,7 +19,7 @@ class DynamicSettings(WorkerStoreOptions):
     )
     # below a second nodes that poll once a second never meet: whoever was first goes on alone, again and again
     last_call_timeout: float = option(
-        30, help="Further wait for more nodes once the minimum has joined.", unit="s", minimum=1
+        30, help="How long to wait for more nodes once the minimum has joined.", unit="s", minimum=1
     )
     close_timeout: float = option(30, help="Time within which closing has to succeed.", unit="s", minimum=1)
     heartbeat_timeout: float = option(5, help="Time within which a keep-alive has to succeed.", unit="s", minimum=0.1)
@@ -28,7 +28,7 @@ class DynamicSettings(WorkerStoreOptions):
     read_timeout: float = option(60, help="Limit of one read of the control store.", unit="s", minimum=1)
     linger: float = option(
         5,
-        help="When nobody works any more, how long a node that serves others waits for them to leave.",
+        help="Once nobody is working, how long a node that serves others waits for them to leave.",
         unit="s",
         minimum=0,
     )

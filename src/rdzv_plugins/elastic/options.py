@@ -33,14 +33,15 @@ class ElasticOptions(WorkerStoreOptions):
     )
     trunk_grace: float = option(
         5,
-        help="store=tiered: time within which a proxy makes a broken connection to the store again.",
+        help="store=tiered: time within which a proxy restores a broken connection to the store.",
         unit="s",
         minimum=0.5,
         maximum=60,
     )
     fanout: int = option(
         0,
-        help="store=tiered: so many proxies connect to the store, the others to these, on worker_ports; 0: all to it.",
+        help="store=tiered: this many proxies connect to the store, and the others to these, on worker_ports; "
+        "0: all to it.",
         minimum=0,
     )
     timeout: float | None = option(
@@ -50,17 +51,17 @@ class ElasticOptions(WorkerStoreOptions):
         None, help="The same as timeout, by the name that c10d uses.", unit="s", minimum=1
     )
     last_call_timeout: float = option(
-        30, help="In a first round, further wait for more nodes once the minimum has joined.", unit="s", minimum=0
+        30, help="In a first round, how long to wait for more nodes once the minimum has joined.", unit="s", minimum=0
     )
     ttl: float = option(
-        10, help="A node that is not heard of for this long is lost.", unit="s", minimum=0.5, maximum=3600
+        10, help="A node that is not heard from for this long is lost.", unit="s", minimum=0.5, maximum=3600
     )
     reach_timeout: float = option(
         15, help="Time within which a node has to reach the workers' store; at least ttl + 1.", unit="s", minimum=0.1
     )
     rejoin_timeout: float = option(
         60,
-        help="After a round is over, how long the others wait for a node that lives and does not join again.",
+        help="After a round is over, how long the others wait for a node that is alive but does not rejoin.",
         unit="s",
         minimum=1,
     )
@@ -73,7 +74,7 @@ class ElasticOptions(WorkerStoreOptions):
     read_timeout: float = option(60, help="Limit of one read of the agents' store.", unit="s", minimum=1)
     linger: float = option(
         5,
-        help="When nobody works any more, how long a node that serves others waits for them to leave.",
+        help="Once nobody is working, how long a node that serves others waits for them to leave.",
         unit="s",
         minimum=0,
     )
@@ -83,33 +84,37 @@ class ElasticOptions(WorkerStoreOptions):
     )
     token_file: str | None = option(
         None,
-        help="File with the job's token, or with two while one is changed; unset: RDZV_TOKEN_FILE, or RDZV_TOKEN.",
+        help="File with the job's token, or with two during a change; unset: RDZV_TOKEN_FILE, or RDZV_TOKEN.",
     )
     node_unit: int = option(
-        1, help="A round has a multiple of so many nodes, of which MIN and MAX of --nnodes are two.", minimum=1
+        1,
+        help="A round has a multiple of this many nodes; MIN and MAX of --nnodes have to be multiples, too.",
+        minimum=1,
     )
     domain: str | None = option(
         None,
-        help="What this node shares with those near it, a switch or a rack: their ranks are side by side, and one "
-        "replaces another. Unset: RDZV_DOMAIN, or what a scheduler says of its network.",
+        help="The switch or rack that this node shares with those near it: their ranks are consecutive, and "
+        "they replace each other. Unset: RDZV_DOMAIN, or what a scheduler says about its network.",
     )
     min_per_domain: int = option(
         1, help="A domain with fewer nodes than this is left out of a round as a whole.", minimum=1
     )
     preflight_factor: float = option(
         3,
-        help="--preflight: slow is what is worse than usual among the nodes by more than this.",
+        help="--preflight: a node is slow if it is worse than usual by more than this factor.",
         unit="times",
         minimum=1.5,
     )
     preflight_timeout: float = option(
         30,
-        help="--preflight: how long the others wait at most for a node that has to measure something; twice if "
-        "something is measured again.",
+        help="--preflight: how long the others wait at most for a node's measurements; twice that if something "
+        "is measured again.",
         unit="s",
         minimum=5,
     )
-    allow_same_host: bool = option(False, help="Two agents on one machine are meant to be two nodes: no warning.")
+    allow_same_host: bool = option(
+        False, help="Do not warn about two agents on one machine: they are meant to be two nodes."
+    )
 
     @property
     def join_seconds(self) -> float:

@@ -4,7 +4,7 @@
 ``torch.distributed.elastic.rendezvous``: a torch handler is accepted as it is, and ours can be given
 to torch's elastic agent as they are.
 
-All of it is imported from here; each concept has a file of its own.
+Import everything from here; each concept has its own file.
 """
 
 from rdzv_plugins.capabilities import Capability as Capability

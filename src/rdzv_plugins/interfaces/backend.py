@@ -33,8 +33,8 @@ class Backend:
     create: Callable[[Request], Created]
     """Makes the handler, the coordination backend or the state backend of this node. May import and block.
 
-    Called once on each node, in the agent's main thread. ``RdzvError`` reaches the user as it is raised,
-    ``ModuleNotFoundError`` as what to install; anything else is a fault of the plug-in.
+    Called once on each node, in the agent's main thread. An ``RdzvError`` reaches the user unchanged, a
+    ``ModuleNotFoundError`` as advice on what to install; anything else is a fault of the plug-in.
     """
     aliases: tuple[str, ...] = ()
     """Other names for the backend."""
@@ -45,41 +45,41 @@ class Backend:
     validate: Callable[[Request], object] | None = None
     """Checks the request, its options parsed, before anything starts; raises ``UsageError``. Must not block.
 
-    What it returns is the ``target`` of the request that the other functions get: an endpoint is parsed once.
+    Its result becomes the ``target`` of the request that the other functions get, so an endpoint is parsed once.
     """
     meets_at: Literal["", "node", "service"] = ""
     """Where the backend's nodes meet, if that is the same for all jobs; empty if it is not.
 
     ``node``: at one of them, which the endpoint names, so that --master-addr may name it, too. ``service``: apart from
-    them, where other jobs may meet as well: a launch without --rdzv-id is refused, and --master-addr, which says
-    nothing of the endpoint then, is left alone.
+    them, where other jobs may meet as well: a launch without --rdzv-id is refused, and --master-addr, which then says
+    nothing about the endpoint, is ignored.
     """
     install: str = ""
     """The command that installs what ``create`` imports, for the error message."""
     check: Callable[[], object] | None = None
-    """Raises an ``RdzvError`` that says what is missing and what to do, where it cannot be used by this installation.
+    """Raises an ``RdzvError`` that says what is missing and what to do if this installation cannot use the backend.
 
-    For ``rdzv backends``, which calls it for each list, and for each launch: it is quick, imports no torch, and asks
-    nobody.
+    ``rdzv backends`` calls it for each list, and every launch calls it: it is quick, does not import torch, and makes
+    no requests.
     """
     preflight: Callable[[Request, ExitStack], str] | None = None
-    """Looks whether this node could meet the others now, for ``rdzv-run --check``; returns what it found, a sentence.
+    """Checks whether this node could meet the others now, for ``rdzv-run --check``; returns its finding as a sentence.
 
-    Gets the request that ``create`` would get, in its place. It asks for some seconds at most and leaves nothing:
-    what it opens and others are to find taken, such as a port that this node would serve, it puts on the ``ExitStack``,
-    which is closed once all is checked. Raises the ``RdzvError`` with which the launch would end. What may yet
+    Called instead of ``create``, with the same request. It takes a few seconds at most and leaves nothing behind: what
+    it opens and others should find taken, such as a port that this node would serve, it puts on the ``ExitStack``,
+    which is closed once everything is checked. Raises the ``RdzvError`` with which the launch would end. What may still
     become right, such as a node that is not there yet, is a warning of a logger below ``rdzv_plugins``.
     """
     recognise: Callable[[Request, float], str] | None = None
     """Tells what listens at the request's endpoint, if it is this backend's: "the rendezvous of run 'a' by ...", or "".
 
-    Asked for somebody who was given this endpoint and perhaps another backend: ``options`` is None, the endpoint may be
-    of another form. Any thread may call it. It takes no longer than that many seconds, imports no torch, and changes
-    nothing of what it finds. What it raises counts as "".
+    Called for somebody who was given this endpoint and perhaps another backend: ``options`` is None, and the endpoint
+    may have another form. Any thread may call it. It takes no longer than the given number of seconds, does not import
+    torch, and changes nothing. An exception counts as "".
     """
     status: Callable[[Request, float], RunStatus] | None = None
-    """Tells ``rdzv status`` what a run does, seen from outside; that many seconds for each step. Changes nothing.
+    """Tells ``rdzv status`` what a run is doing; each step may take the given seconds. Changes nothing.
 
     The request has its options. Raises an ``RdzvError`` that says why nothing is known. None: the framework reads the
-    keys of a coordination backend that ``meets_at`` a service; of others nothing is known.
+    keys of a coordination backend that ``meets_at`` a service; nothing is known about others.
     """

@@ -1,4 +1,4 @@
-"""A node's part in the rendezvous under full control, and what comes of a round."""
+"""A node's part in the rendezvous under full control, and the result of a round."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RendezvousInfo(Protocol):
 
     @property
     def store(self) -> Any:
-        """A ``store.Store``, or a ``torch.distributed.Store``: it is made one. As thread-safe as torch's own."""
+        """A ``store.Store``, or a ``torch.distributed.Store``, which is converted. As thread-safe as torch's own."""
         ...
 
     @property
@@ -51,9 +51,9 @@ class RendezvousInfo(Protocol):
 class RendezvousHandler(Protocol):
     """Full control over a node's part in the rendezvous; one instance per agent.
 
-    torch's agent calls it from its main thread only. Every method but ``next_rendezvous`` has to
-    return at once. It raises ``RendezvousFailed`` or a class below it, which become torch's errors of their kind
-    where torch's agent calls; or torch's errors themselves.
+    torch's agent calls it from its main thread only. Every method but ``next_rendezvous`` has to return at once. It
+    raises ``RendezvousFailed`` or a subclass, which torch's agent sees as the corresponding error of torch; or torch's
+    errors themselves.
     """
 
     def get_backend(self) -> str:
@@ -68,9 +68,9 @@ class RendezvousHandler(Protocol):
     def next_rendezvous(self) -> RendezvousInfo:
         """Block until this node is part of a complete round.
 
-        Each call gives the workers a store without any key of an earlier round.
-        Raises ``RendezvousClosed``, ``EndpointUnreachable``, ``RendezvousTimeout`` or another ``RendezvousFailed``
-        (or torch's error of that kind): it says who is missing.
+        Each call gives the workers a store without any key of an earlier round. Raises ``RendezvousClosed``,
+        ``EndpointUnreachable``, ``RendezvousTimeout`` or another ``RendezvousFailed`` (or torch's corresponding error),
+        which says who is missing.
         """
         ...
 
@@ -94,5 +94,5 @@ class RendezvousHandler(Protocol):
         ...
 
     def shutdown(self) -> bool:
-        """Let go of all resources. True on success."""
+        """Release all resources. True on success."""
         ...

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Holding(Protocol):
-    """Tells how long a node's round is sure to hold: an optional attribute of a handler, named ``holding``.
+    """How long a node's round is sure to hold: an optional attribute of a handler, named ``holding``.
 
     Reading it sends nothing. Thread-safe.
     """
@@ -33,13 +33,13 @@ class Holding(Protocol):
         ...
 
     def confirm(self, timeout: float) -> bool:
-        """Ask the service, for ``timeout`` seconds at most; True if it has answered as to a session that lives."""
+        """Ask the service, for at most ``timeout`` seconds; True if its answer shows that the session lives."""
         ...
 
     def wait_for_news(self, timeout: float) -> None:
-        """Return when something may have changed, after ``timeout`` seconds at the latest."""
+        """Return when something may have changed, or after ``timeout`` seconds."""
         ...
 
     def on_news(self, call: Callable[[], None] | None) -> None:
-        """Call it with all news of a round, before anything else is done with it. It returns at once."""
+        """Register a function that gets all news of a round before anybody else does. It returns at once."""
         ...

@@ -1,4 +1,4 @@
-"""What a plug-in that assigns ranks gets to know of each node."""
+"""What a plug-in that assigns ranks is told about each node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Node(Protocol):
 
     @property
     def domain(self) -> str:
-        """What the node shares with those near it, by which ranks are side by side; empty: nothing is known of that."""
+        """A name shared by nodes near each other, which keeps their ranks consecutive; empty if nothing is known."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""What a check of one node has found: what ``rdzv_preflight`` returns."""
+"""The result of a check of one node, as ``rdzv_preflight`` returns it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class NodeCheck:
-    """One part of a node, as its preflight has found it. Immutable."""
+    """The condition of one part of a node, as its preflight found it. Immutable."""
 
     name: str
-    """What was looked at, in a word or two; unique on its node, and the same on all."""
+    """What was checked, in a word or two; unique on its node, and the same on all nodes."""
     verdict: Literal["ok", "warning", "broken"] = "ok"
-    """``broken``: a job should not use this node. ``warning``: it may, and somebody is told."""
+    """``broken``: a job should not use this node. ``warning``: it may, but the finding is reported."""
     text: str = ""
-    """What was found, a sentence without its name."""
+    """The finding, as a sentence that does not repeat the name."""
     value: float | None = None
-    """A figure of which more is better, to be compared with those of the other nodes; None: there is none.
+    """A figure to compare with the other nodes', where more is better; None if there is none.
 
-    From three nodes on, one whose value is less than the median's ``preflight_factor``-th part is slow.
+    Among at least three nodes, one is slow if its value is less than the median divided by ``preflight_factor``.
     """
     unit: str = ""
-    """Of ``value``: ``GB/s``, say."""
+    """The unit of ``value``, for example ``GB/s``."""

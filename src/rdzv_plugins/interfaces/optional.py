@@ -1,4 +1,4 @@
-"""What a handler may offer beyond ``RendezvousHandler``: each a protocol of its own, found by its methods."""
+"""What a handler may offer beyond ``RendezvousHandler``: separate protocols, recognised by their methods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rdzv_plugins.interfaces.round_event import TellEvent
 
 @runtime_checkable
 class JobAware(Protocol):
-    """Optional methods of a handler: telling the other nodes why, and hearing it from them.
+    """Optional methods of a handler that tells the other nodes why something ended, and is told by them.
 
     ``note_failure`` may be called from any thread; the rest from the agent's main thread.
     """
@@ -43,11 +43,10 @@ class RestartAware(Protocol):
     """Optional method of a handler that counts restarts over all nodes. For the agent's main thread."""
 
     def count_restart(self, note: str) -> Sequence[str]:
-        """The workers of the current round have failed, and are to be restarted: count that, with a note of it.
+        """Count a restart, with a note about it: the workers of the current round have failed and will be restarted.
 
-        Each round counts once, with the note that comes first. Returns the notes of all rounds that count, in their
-        order; that of the current one is the last. Raises ``ConnectionLost``, ``StoreError`` or ``TimeoutError`` if
-        nobody can be asked.
+        Each round counts once, with the first note that arrives. Returns the notes of all rounds that count, in order,
+        the current one's last. Raises ``ConnectionLost``, ``StoreError`` or ``TimeoutError`` if nobody can be asked.
         """
         ...
 
@@ -57,30 +56,30 @@ class PreflightAware(Protocol):
     """Optional method of a handler whose nodes decide together who is fit to take part. For the agent's main thread."""
 
     def note_checks(self, checks: Sequence[NodeCheck]) -> None:
-        """What this node has found of itself; ``next_rendezvous`` follows, and measures what the request asks for.
+        """Note what this node has found about itself; ``next_rendezvous`` follows, and measures what is requested.
 
-        Called before each of them, if it asks for anything.
+        Called before each ``next_rendezvous`` if the request asks for any checks.
         """
         ...
 
 
 @runtime_checkable
 class WaitAware(Protocol):
-    """Optional method of a handler that knows what it waits for. Any thread; it sends nothing."""
+    """Optional method of a handler that knows what it is waiting for. Any thread may call it; it sends nothing."""
 
     def waits_for(self) -> str:
-        """While ``next_rendezvous`` waits: who is there and who is missing, a sentence. Empty while nobody knows."""
+        """Say who is there and who is missing while ``next_rendezvous`` waits, in a sentence; empty while unknown."""
         ...
 
 
 @runtime_checkable
 class EventAware(Protocol):
-    """Optional method of a handler that knows when what has happened to its rounds."""
+    """Optional method of a handler that knows what happened to its rounds, and when."""
 
     def tell_events(self, tell: TellEvent) -> None:
         """From now on tell each ``RoundEvent`` at once, in order, each once. Called before the first round.
 
-        Without this a timeline has the rounds as the agent sees them: numbered from 1 on each node by itself, and
+        Without this, a timeline has the rounds as the agent sees them: numbered from 1 on each node separately, and
         complete when ``next_rendezvous`` returns.
         """
         ...
@@ -91,37 +90,37 @@ class MembershipAware(Protocol):
     """Optional methods of a handler that knows which nodes live. For the agent's main thread."""
 
     def note_done(self) -> None:
-        """This node's workers have all succeeded; it waits for those of the others."""
+        """Note that this node's workers have all succeeded; it waits for those of the others."""
         ...
 
     def note_leaving(self, reason: str) -> None:
-        """This node is about to stop its workers and leave: their peers will fail, and not by themselves."""
+        """Note that this node is about to stop its workers and leave: peers that fail are not at fault."""
         ...
 
     def peer_lost(self) -> bool:
-        """A worker has failed here: True if that is because the nodes of the round have changed. May wait."""
+        """Say whether a worker's failure here is due to a change among the round's nodes. May wait."""
         ...
 
 
 @runtime_checkable
 class PeerAware(Protocol):
-    """Optional methods of a handler that knows which nodes still work. For the agent's main thread."""
+    """Optional methods of a handler that knows which nodes are still working. For the agent's main thread."""
 
     def working_peers(self) -> Sequence[str]:
-        """The other nodes of the round that are known to live, and not to be done, by name. May take some seconds."""
+        """The names of the round's other nodes that are known to be alive and not done. May take some seconds."""
         ...
 
     def lost_peers(self) -> Sequence[str]:
-        """The other nodes of the round that are gone, each with what is known of its end. Called after a worker failed.
+        """The round's other nodes that are gone, each with what is known about its end. Called after a worker failed.
 
-        May take some seconds. What a handler has told by ``peer_lost`` it need not tell again.
+        May take some seconds. Losses that ``peer_lost`` has reported need not be repeated.
         """
         ...
 
     def stay(self) -> None:
-        """This node is done and about to leave: wait while others work that need what it serves, however long.
+        """Wait, however long, while others that need what this node serves are working: it is done and about to leave.
 
-        Called once, before ``leave``. A signal ends it. Raises the reason if the job fails elsewhere meanwhile.
+        Called once, before ``leave``. A signal ends the wait. Raises the reason if the job fails elsewhere meanwhile.
         """
         ...
 

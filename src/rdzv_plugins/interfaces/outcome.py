@@ -1,4 +1,4 @@
-"""How a worker ended that failed, and how a node's part in the job ended."""
+"""How a failed worker ended, and how a node's part in the job ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Failure:
-    """One worker's end. ``exit_code`` is negative for a signal, as in ``subprocess``. Any thread may have it."""
+    """The end of a failed worker. ``exit_code`` is negative for a signal, as in ``subprocess``. Immutable."""
 
     node_rank: int
     """The rank, in the round that failed, of the node on which the worker ran; ``host`` is that node's name."""
@@ -20,11 +20,12 @@ class Failure:
     stderr: tuple[str, ...] = ()
     """The last lines of its standard error, at most a few kilobytes."""
     cause: str = ""
-    """What is known beyond its end and its last lines, a sentence: an out-of-memory kill, say. Empty: nothing is."""
+    """Anything else that is known about its end, as a sentence, for example an out-of-memory kill. May be empty."""
 
     hang: str = ""
-    """Of a worker that was found to be different in a job that hangs: where it stood, a verb first. It had not ended
-    then, and ``exit_code`` is that of ``JobHung``. Empty: it has ended by itself."""
+    """Where the worker stood, starting with a verb, if it differed from the others in a job that hung. Then it had not
+    ended, and ``exit_code`` is that of ``JobHung``. Empty: it ended by itself.
+    """
 
     @property
     def process_exit_code(self) -> int:
@@ -34,18 +35,18 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How this node's part in the job ended. Any thread may have it.
+    """How this node's part in the job ended. Immutable.
 
-    ``done``: its workers succeeded. ``failed``: restarts are used up, the job is over for everybody.
-    ``lost``: the node goes (a signal, an error of its own), the others may go on without it.
+    ``done``: its workers succeeded. ``failed``: restarts are used up, the job is over for everybody. ``lost``: the node
+    leaves (a signal, an error of its own), and the others may go on without it.
     """
 
     end: Literal["done", "failed", "lost"]
     reason: str = ""
     """A sentence, for the others and for the log."""
     failure: Failure | None = None
-    """The worker that failed first over all nodes, if one did."""
+    """The worker that failed first on any node, if one did."""
     why: str = ""
-    """Why the job has failed although restarts were left, a sentence; empty if none was."""
+    """Why the job failed although restarts were left, as a sentence; empty if none were left."""
     exit_code: int = 0
-    """What every node of a job that has ended so ends with; 0: the code of ``failure``."""
+    """The exit code of every node of the job; 0: that of ``failure``."""

@@ -17,10 +17,10 @@ class RendezvousBackend(Protocol):
     address travels beside the state); ``hosts_store`` (bool), true on the node in whose process that
     store is served; ``local_addr``, the address under which peers reach this node.
 
-    Called by one thread at a time, not always the same one: torch keeps this node's place from a thread of its own.
-    When the state cannot be read or written, raise ``EndpointUnreachable`` or ``EndpointLost`` of
-    ``rdzv_plugins.errors``, or let an ``OSError`` through: torch's keep-alive tries again, a rendezvous ends with it.
-    Never return None for a state that could not be read: to torch that is a job that has not begun.
+    Called by one thread at a time, not always the same: torch keeps this node's place from a separate thread. When the
+    state cannot be read or written, raise ``EndpointUnreachable`` or ``EndpointLost`` of ``rdzv_plugins.errors``, or
+    let an ``OSError`` through: torch's keep-alive tries again, a rendezvous ends with it. Never return None for a state
+    that could not be read: to torch that means a job that has not begun.
     """
 
     @property
@@ -33,7 +33,7 @@ class RendezvousBackend(Protocol):
         ...
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """Write ``state`` if the current one is that of ``token`` (None: if there is none).
+        """Write ``state`` if the current one is the one that ``token`` belongs to (None: if there is none).
 
         Returns the state now held, its token, and whether this call wrote it.
         """

@@ -1,9 +1,8 @@
-"""What a plug-in is built with: options to derive from, and for a coordination backend all but its own requests.
+"""What to build a plug-in with: options to derive from, and all of a coordination backend except its own requests.
 
-An author writes a ``ServiceClient``, which is coroutines alone, and ``coordination_backend`` makes a
-``CoordinationBackend`` of it: the thread, sessions that are kept alive, connections that are made again, time limits,
-watches and messages. Who has a service that does more by itself writes an ``AsyncSession`` instead. Importing this
-imports neither torch nor asyncio.
+An author writes a ``ServiceClient``, which consists only of coroutines, and ``coordination_backend`` turns it into a
+``CoordinationBackend``: the thread, keeping sessions alive, reconnecting, time limits, watches and messages. For a
+service that does more by itself, write an ``AsyncSession`` instead. Importing this imports neither torch nor asyncio.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``ServiceClient``: what the author of a backend writes of a coordination service."""
+"""``ServiceClient``: what the author of a backend writes for a coordination service."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rdzv_plugins.kit.security import Security
 
 
 class SessionEnded(Exception):
-    """Raised by a client's coroutine: the service answers, and does not know this session, or not any more."""
+    """Raised by a client's coroutine: the service answers, but does not know this session, or no longer does."""
 
 
 class ServiceClient(ABC):
     """One session's client of a service. All of it is coroutines on one thread; any number may wait at once.
 
-    Each of them asks once, as if all went well. The kit repeats what failed, after ``disconnect`` and ``connect``; it
-    cancels what takes too long; and it turns what is raised into messages and the contract's errors:
+    Each of them asks once, as if nothing could go wrong. The kit repeats what failed, after ``disconnect`` and
+    ``connect``; it cancels what takes too long; and it turns exceptions into messages and the contract's errors:
 
     - ``Unusable``, with a ``Reason``: the service says that it cannot now, or never will;
     - ``SessionEnded``: it does not know this session;
@@ -29,36 +29,36 @@ class ServiceClient(ABC):
     """
 
     service: str
-    """What it is, for messages: "Consul"."""
+    """The name of the service, for messages: "Consul"."""
     address: str
-    """Where it is, for messages: "10.0.0.1:8500"."""
+    """The address of the service, for messages: "10.0.0.1:8500"."""
     local_addr: str = ""
-    """This machine's address on the connection to the service. Set both in ``connect``, as soon as it is there."""
+    """This machine's address on the connection to the service. ``connect`` sets both as soon as possible."""
     remote_addr: str = ""
-    """The other end of it."""
+    """The service's address on that connection."""
     security: Security | None = None
-    """With what it talks to the service, so that messages about TLS can name the files."""
+    """The TLS files and credentials that it uses, so that messages about TLS can name the files."""
     repeats_writes: bool = True
-    """The service does each ``number`` of a session once, so that a write which was not answered can be repeated.
+    """True if the service does each ``number`` of a session only once, so that an unanswered write can be repeated.
 
-    False: such a write is a ``TimeoutError``, and whoever asked for it looks what has become of it.
+    If False, such a write is a ``TimeoutError``, and the caller has to find out what became of it.
     """
 
     def __init__(self) -> None:
         self.session: str = secrets.token_hex(8)
-        """The name of this session: no other has it."""
+        """The unique name of this session."""
 
     @abstractmethod
     async def connect(self) -> None:
-        """Reach the service, log in, and see that it is what it should be."""
+        """Reach the service, log in, and check that it is the right one."""
 
     @abstractmethod
     async def disconnect(self) -> None:
-        """Let go of the connection, if there is one, however broken it is. May be repeated."""
+        """Close the connection, if there is one, however broken it is. May be repeated."""
 
     @abstractmethod
     async def open(self, ttl: float) -> float:
-        """Open the session; returns its time to live as granted. The session may be open already: then do no more."""
+        """Open the session; returns the time to live that was granted. If the session is already open, do no more."""
 
     @abstractmethod
     async def keep_alive(self) -> None:
@@ -66,42 +66,43 @@ class ServiceClient(ABC):
 
     @abstractmethod
     async def end(self) -> None:
-        """End the session: its ephemeral keys go at once."""
+        """End the session: its ephemeral keys are deleted at once."""
 
     @abstractmethod
     async def create(self, number: int, key: str, value: bytes, *, ephemeral: bool) -> tuple[bool, KeyValue]:
-        """Write ``key`` if it is absent: (whether that was done, the key as it is now).
+        """Write ``key`` if it is absent; returns whether that was done, and the key as it is now.
 
         Writes come one after the other, and each has a ``number``, one more than the last. The service does a number
-        once: asked again it gives the same answer, and a smaller number is too late.
+        only once: if it is repeated, it gives the same answer, and a smaller number is too late.
         """
 
     @abstractmethod
     async def put(
         self, number: int, items: Mapping[str, bytes], *, ephemeral: bool, guard: KeyValue | None
     ) -> int | None:
-        """Write all items in order, if ``guard`` has not changed: the revision of the last one, else None."""
+        """Write all items in order if ``guard`` has not changed; returns the revision of the last one, or None."""
 
     @abstractmethod
     async def delete(self, number: int, keys: Sequence[str], *, guard: KeyValue | None) -> bool:
-        """Delete those of ``keys`` that exist, if ``guard`` has not changed; returns whether it has not."""
+        """Delete those of ``keys`` that exist, if ``guard`` has not changed; returns False if it has."""
 
     @abstractmethod
     async def list(self, prefix: str) -> tuple[Sequence[KeyValue], int]:
-        """The keys that begin with ``prefix``, in the order of their revisions, and the revision of this answer."""
+        """Return the keys that begin with ``prefix``, in order of their revisions, and the revision of this answer."""
 
     @abstractmethod
     async def changes(self, prefix: str, after: int, wait: float) -> tuple[Sequence[Event], int]:
-        """All changes since revision ``after`` of keys that begin with ``prefix``, and up to which revision.
+        """Return all changes since revision ``after`` of keys that begin with ``prefix``, and up to which revision.
 
-        If there is none yet it waits for one, but answers after ``wait`` seconds at the latest, with nothing. Raises
-        ``Compacted`` if the service does not know any more.
+        If there is none yet it waits for one, but after ``wait`` seconds it returns none. Raises ``Compacted`` if the
+        service no longer knows.
         """
 
     async def end_session(self, key: str) -> bool:
-        """End the session to which the ephemeral ``key`` belongs: whether that was done. It may be asked again.
+        """End the session that owns the ephemeral ``key``; returns whether that was done. May be repeated.
 
-        Optional: without it, False, the keys of a node whose process is gone stay for its time to live. To refuse it
-        (``AccessRefused``) is the same, and leaves this session alone. See ``rdzv_plugins.coordination.EndsSessions``.
+        Optional: without it, or if it returns False, the keys of a node whose process is gone stay for its time to
+        live. Refusing it (``AccessRefused``) has the same effect, and leaves this session alone. See
+        ``rdzv_plugins.coordination.EndsSessions``.
         """
         return False

@@ -1,4 +1,4 @@
-"""An ``AsyncSession`` on a ``ServiceClient``: what failed is asked again, by deadlines, and watches miss nothing."""
+"""An ``AsyncSession`` on a ``ServiceClient``: it repeats what failed, with deadlines, and its watches miss nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Asked = list[asyncio.Future[None]]
 _TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # one class from Python 3.11 on
 
 WAIT_S = 20.0
-"""How long the service lets a watch wait for a change: within this, and a little, a dead connection is found out."""
+"""How long the service lets a watch wait for a change: a dead connection is noticed within little more than this."""
 _LEAST_ATTEMPT_S = 0.5
 _MOST_ATTEMPT_S = 3.0
 """An answer that has not come by then counts as lost, the first time; then after twice as long, and so on."""
@@ -40,7 +40,7 @@ _LONGEST_PAUSE_S = 1.0
 
 
 def coordination_backend(name: str, new_client: Callable[[], ServiceClient], *, outage_timeout: float) -> Coordination:
-    """A ``CoordinationBackend`` called ``name``; each of its sessions has a client of its own, made by ``new_client``.
+    """Make a ``CoordinationBackend`` called ``name``; each of its sessions has its own client, made by ``new_client``.
 
     A session goes on for ``outage_timeout`` seconds while the service does not answer (``ttl``, if that is more).
     """

@@ -26,7 +26,7 @@ class _Opening:
 
 
 class Coordination:
-    """A ``CoordinationBackend`` called ``name``. ``new_session`` makes a session that is not open yet. Thread-safe."""
+    """A ``CoordinationBackend`` called ``name``. ``new_session`` makes a session that is not yet open. Thread-safe."""
 
     def __init__(self, name: str, new_session: Callable[[], AsyncSession]) -> None:
         self._name, self._new_session = name, new_session
@@ -42,9 +42,9 @@ class Coordination:
         return False
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> KitSession:
-        """As ``CoordinationBackend.open_session``.
+        """Open a session, as ``CoordinationBackend.open_session`` does.
 
-        Raises ``EndpointUnreachable``, and ``AccessRefused`` which is one, before the time-out if waiting cannot help.
+        Raises ``EndpointUnreachable`` or its subclass ``AccessRefused``, before the time-out if waiting cannot help.
         """
         loop, opening = hold(), _Opening()
         try:

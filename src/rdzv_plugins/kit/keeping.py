@@ -1,7 +1,7 @@
 """Keeping a session alive, and saying how it has ended. On the loop's thread only.
 
-Only the service knows whether a session lives: while it does not answer, this node does not know, and goes on for as
-long as the user allows.
+Only the service knows whether a session lives: while it does not answer, this node does not know, and goes on as long
+as the user allows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rdzv_plugins.reporting import EVERY_S
 logger = logging.getLogger(__name__)
 
 PER_TTL = 4
-"""So often within its time to live a session says that it lives."""
+"""How often a session says that it is alive within its time to live."""
 _LONGEST_PERIOD_S = 10.0
 """That the way to the service is dead may be found out by this alone."""
 _QUIET_S = 1.0
@@ -31,9 +31,9 @@ _QUIET_S = 1.0
 class Keeper:
     """Renews a session until the service has not answered for ``outage`` seconds (``ttl``, if that is more).
 
-    ``renew`` asks the service, by a deadline in the monotonic clock's seconds: it raises ``TimeoutError`` and the
-    ``ConnectionLost`` with which the session ends. ``why`` says what is wrong while there is no answer. ``name`` is of
-    the service, with its address; ``service`` without.
+    ``renew`` asks the service, with a deadline in the monotonic clock's seconds: it raises ``TimeoutError``, or the
+    ``ConnectionLost`` with which the session ends. ``why`` says what is wrong while there is no answer. ``name`` is the
+    service's name with its address; ``service`` is without.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Keeper:
         outage: float,
         opened: float,
     ) -> None:
-        """``opened``: when the session was asked for, as ``rdzv_plugins.clock.now`` had it."""
+        """``opened``: when the session was requested, by ``rdzv_plugins.clock.now``."""
         self._name, self._service, self._ask, self._why = name, service, renew, why
         self._ttl, self._patience = ttl, max(outage, ttl)
         self.period = ttl / PER_TTL
@@ -58,7 +58,7 @@ class Keeper:
 
     @property
     def known_until(self) -> float:
-        """The session lives until then, at least (``rdzv_plugins.clock.now``). Any thread may ask."""
+        """The time until which the session surely lives (``rdzv_plugins.clock.now``). Any thread may ask."""
         return self._last + self._ttl
 
     def more_often(self, period: float) -> None:
@@ -68,7 +68,7 @@ class Keeper:
             self._sooner.set()
 
     async def run(self) -> ConnectionLost:
-        """Until the session has ended, or nobody has answered for too long: returns why."""
+        """Keep the session alive until it has ended, or nobody has answered for too long; returns why."""
         try:
             while await self._renew():
                 self._sooner.clear()
@@ -126,11 +126,11 @@ class Keeper:
 
     @property
     def silence(self) -> float:
-        """Seconds since the newest renewal that was answered had been sent."""
+        """Seconds since the newest answered renewal was sent."""
         return now() - self._last
 
     def over(self) -> ConnectionLost:
-        """Why the session is over, as far as this node can tell, when the service says that it is."""
+        """Why the session is over, as far as this node can tell, if the service says that it is."""
         lead, silence = f"the session with {self._name} has ended: ", self.silence
         if silence < (self._ttl / 2 if self._stood else self._ttl):
             return ConnectionLost(

@@ -1,6 +1,6 @@
-"""The thread of this process on which every session of the kit lives: one for all, while there are any.
+"""The thread of this process on which all sessions of the kit live: a single one, while there are any.
 
-So a node whose main thread is busy, or waits for its workers, stays alive and hears of changes.
+So a node whose main thread is busy, or waits for its workers, stays alive and learns of changes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """What ``function`` returns, on a daemon thread of its own: it may block for as long as it likes."""
+    """Run ``function`` on a new daemon thread and return its result: it may block for as long as it likes."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
@@ -137,9 +137,9 @@ class LoopThread:
 
 
 async def within(timeout: float, work: Awaitable[T], undo: Callable[[], object] = lambda: None) -> T:
-    """What ``work`` returns. Raises ``TimeoutError`` after ``timeout`` seconds; ``work`` has ended then.
+    """Return the result of ``work``. Raises ``TimeoutError`` after ``timeout`` seconds; then ``work`` has ended.
 
-    ``asyncio.wait_for`` may lose a cancellation that comes just when the work is done. Here the work is undone then.
+    ``asyncio.wait_for`` may lose a cancellation that comes just when the work is done. Here the work is then undone.
     """
     task = asyncio.ensure_future(work)
     try:

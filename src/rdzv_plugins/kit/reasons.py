@@ -18,7 +18,7 @@ _PLAIN_TEXT = ("wrong version", "record layer")
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a service cannot be used. ``final``: not by waiting either. ``access``: it answers, but not to this user."""
+    """Why a service cannot be used. ``final``: waiting will not help. ``access``: it answers, but not to this user."""
 
     text: str
     remedy: str = ""
@@ -26,13 +26,13 @@ class Reason:
     access: bool = False
 
     def error(self, lead: str, service: str) -> EndpointUnreachable:
-        """As an exception; ``lead`` says what was tried, ``service`` what should be there, such as "Redis"."""
+        """Make an exception of it; ``lead`` says what was tried, ``service`` what should be there, such as "Redis"."""
         kind = AccessRefused if self.access else EndpointUnreachable
         return kind(f"{lead}: {self.text}", remedy=self.remedy or default_remedy(service))
 
 
 class Unusable(Exception):
-    """Raised by an author's coroutines: the service cannot be used now, for that ``reason``."""
+    """Raised by an author's coroutines: the service cannot be used now, for the given ``reason``."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.text)
@@ -50,7 +50,7 @@ def default_remedy(service: str) -> str:
 
 
 def network_reason(error: BaseException, service: str, security: Security | None = None) -> Reason | None:
-    """What an error of a socket or of TLS means, or what it was raised from; None if it is neither."""
+    """Explain an error of a socket or of TLS, or the one that it was raised from; None if it is neither."""
     for each in _chain(error):
         if isinstance(each, ssl.SSLError) and not isinstance(each, ssl.SSLEOFError):
             return _of_tls(each, service, security or Security())

@@ -1,4 +1,4 @@
-"""TLS and passwords: from what was given, files and the environment, checked before anything starts."""
+"""TLS and passwords, from options, files and the environment, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Security:
-    """How to talk to a service, and as whom. Files are PEM; the password is in no text of it.
+    """How to talk to a service, and as whom. Files are PEM; no text form of this shows the password.
 
-    Raises ``UsageError`` when it is made, for files that are missing, cannot be read or hold something else.
+    Making one raises ``UsageError`` for files that are missing, cannot be read or hold something else.
     """
 
     tls: bool = False
@@ -44,16 +44,16 @@ class Security:
         return f"user {self.user!r}" if self.user else "a node without a user"
 
     def context(self) -> ssl.SSLContext:
-        """For Python's TLS. Raises ``UsageError`` for files that hold something else."""
+        """Make the context for Python's TLS. Raises ``UsageError`` for files that hold something else."""
         return load_context(self.cacert, self.cert, self.key)
 
 
 @dataclass(frozen=True)
 class Account:
-    """Where a node's user and password for a service come from: a file of one line, else two variables.
+    """Where a node's user and password for a service come from: a one-line file, or two variables.
 
-    ``service`` is in the names of the variables: ``RDZV_REDIS_USER`` for "redis". ``default_user`` is who gives a
-    password alone; without one, a user and a password belong together.
+    ``service`` is part of the variables' names: ``RDZV_REDIS_USER`` for "redis". ``default_user`` is the user of a
+    password given alone; without a default, user and password have to be given together.
     """
 
     service: str
@@ -70,7 +70,7 @@ class Account:
         return f"RDZV_{self.service.upper()}_PASSWORD"
 
     def read(self, path: str | None) -> tuple[str, str]:
-        """User and password, from the file at ``path``, else from the environment; empty if there are none.
+        """Return user and password, from the file at ``path`` or from the environment; empty if there are none.
 
         Raises ``UsageError`` for a file that cannot be read or holds something else, and for half of a pair.
         """
@@ -103,6 +103,6 @@ class Account:
         )
 
     def forget(self) -> None:
-        """Take both out of the environment: workers inherit it, print it, and are not to find the password there."""
+        """Remove both from the environment, which workers inherit and print: they must not find the password there."""
         os.environ.pop(self.password_variable, None)
         os.environ.pop(self.user_variable, None)

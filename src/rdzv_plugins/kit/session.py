@@ -37,14 +37,14 @@ class AsyncSession(ABC):
     """
 
     name: str
-    """Of the service, with its address, for messages: "Redis at 10.0.0.1:6379"."""
+    """The service's name with its address, for messages: "Redis at 10.0.0.1:6379"."""
     ttl: float = 0.0
     known_until: float = 0.0
     local_addr: str = ""
     remote_addr: str = ""
 
     lose: Callable[[ConnectionLost], None]
-    """To be called when the session has ended by itself, on any thread and more than once. Set before ``open``."""
+    """Call this when the session has ended by itself, on any thread, perhaps repeatedly. It is set before ``open``."""
 
     @abstractmethod
     async def reach(self, deadline: float) -> None:
@@ -59,49 +59,49 @@ class AsyncSession(ABC):
 
     @abstractmethod
     def why(self) -> str:
-        """What is wrong with the service now, for whoever waits."""
+        """Say what is wrong with the service now, for those who wait."""
 
     @abstractmethod
     def problem(self, lead: str) -> EndpointUnreachable:
-        """The same as an error, with what to do about it; ``lead`` says what was tried."""
+        """Return what is wrong with the service as an error, with what to do about it; ``lead`` says what was tried."""
 
     @abstractmethod
     async def create(self, key: str, value: bytes, deadline: float, *, ephemeral: bool) -> tuple[bool, KeyValue]:
-        """As ``Session.create``."""
+        """Do what ``Session.create`` does."""
 
     @abstractmethod
     async def put(
         self, items: Mapping[str, bytes], guard: KeyValue | None, deadline: float, *, ephemeral: bool
     ) -> int | None:
-        """As ``Session.put``."""
+        """Do what ``Session.put`` does."""
 
     @abstractmethod
     async def delete(self, keys: Sequence[str], guard: KeyValue | None, deadline: float) -> bool:
-        """As ``Session.delete``."""
+        """Do what ``Session.delete`` does."""
 
     @abstractmethod
     async def list(self, prefix: str, deadline: float) -> tuple[Sequence[KeyValue], int]:
-        """As ``Session.list``."""
+        """Do what ``Session.list`` does."""
 
     @abstractmethod
     async def watch(self, prefix: str, call: StoppableCall, after: int, deadline: float) -> object:
-        """As ``Session.watch``; what it returns is given to ``unwatch``."""
+        """Do what ``Session.watch`` does; the result is passed to ``unwatch``."""
 
     async def end_session(self, key: str, deadline: float) -> bool:
-        """As ``EndsSessions.end_session``; False: the service cannot. ``EndpointUnreachable`` counts as False here."""
+        """Do what ``EndsSessions.end_session`` does; False, or ``EndpointUnreachable``: it cannot."""
         return False
 
     @abstractmethod
     def unwatch(self, watched: Any) -> None:
-        """Let go of a watch whose call-back is not called any more. May come twice."""
+        """Release a watch whose call-back is no longer called. May be called twice."""
 
     @abstractmethod
     async def end(self, deadline: float) -> None:
-        """Tell the service that the session ends. May raise what a request does: then it goes by its time to live."""
+        """Tell the service that the session ends. May raise what a request does: then its time to live has to pass."""
 
     @abstractmethod
     async def drop(self) -> None:
-        """Let go of everything: connections, tasks. May be repeated."""
+        """Release everything: connections, tasks. May be repeated."""
 
 
 class _Watch:
@@ -158,7 +158,7 @@ class KitSession:
         return self._ask(lambda deadline: self._work.list(prefix, deadline), timeout)
 
     def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> _Watch:
-        """As ``Session.watch``. An error of ``on_events`` ends the session: it has missed an event."""
+        """Do what ``Session.watch`` does. An error in ``on_events`` ends the session: it has missed an event."""
         call = StoppableCall(on_events)
         self._calls.append(call)
         try:
@@ -170,7 +170,7 @@ class KitSession:
         return _Watch(self, watched, call)
 
     def end_session(self, key: str, *, timeout: float) -> bool:
-        """As ``EndsSessions.end_session``."""
+        """Do what ``EndsSessions.end_session`` does."""
         return self._ask(lambda deadline: self._end_another(key, deadline), timeout)
 
     async def _end_another(self, key: str, deadline: float) -> bool:
@@ -184,11 +184,11 @@ class KitSession:
             return False
 
     def close(self) -> None:
-        """As ``Session.close``; waits for a call-back that runs, so hold no lock that it takes. None begins after."""
+        """Do what ``Session.close`` does; waits for a running call-back, so hold no lock it takes. None runs after."""
         self._end(f"the session with {self._work.name} has been closed", tell=True)
 
     def abandon(self) -> None:
-        """End as a process that is killed does: the service is not told, and waits for the time to live."""
+        """End like a killed process: the service is not told, and waits for the time to live."""
         self._end(f"the session with {self._work.name} has been abandoned", tell=False)
 
     def _end(self, reason: str, *, tell: bool) -> None:

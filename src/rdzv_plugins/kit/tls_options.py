@@ -1,4 +1,4 @@
-"""What a backend's options have for TLS."""
+"""The TLS options of a backend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rdzv_plugins.options import option
 
 @dataclass(frozen=True)
 class TlsOptions:
-    """Keys of --rdzv-conf for TLS, to derive from beside ``ElasticOptions``."""
+    """Keys of --rdzv-conf for TLS, to derive from together with ``ElasticOptions``."""
 
     cacert: str | None = option(
         None, help="File with the certificates of the authorities to trust; means TLS. Unset: the system's."

@@ -104,7 +104,7 @@ def warn_of_other_torch(theirs: object, by: str) -> None:
     mine = torch_version()
     if mine != theirs:
         there = printable(str(theirs), _LONGEST_VERSION)
-        logger.warning("this node has torch %s, %s has torch %s: that was never tested together", mine, by, there)
+        logger.warning("this node has torch %s, %s has torch %s: these were never tested together", mine, by, there)
 
 
 def refusal(mine: dict[str, Any], error: SettingsDiffer) -> str:

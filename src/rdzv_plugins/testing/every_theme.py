@@ -30,32 +30,32 @@ __all__ = [  # in the order of the tests: what the others build on comes first
 
 
 class TestPlugin(PluginTheme):
-    """See ``PluginTheme``."""
+    """Runs the theme ``plugin``: see ``PluginTheme``."""
 
 
 class TestBackend(BackendTheme):
-    """See ``BackendTheme``."""
+    """Runs the theme ``backend``: see ``BackendTheme``."""
 
 
 class TestRendezvous(RendezvousTheme):
-    """See ``RendezvousTheme``."""
+    """Runs the theme ``rendezvous``: see ``RendezvousTheme``."""
 
 
 class TestStore(StoreTheme):
-    """See ``StoreTheme``."""
+    """Runs the theme ``store``: see ``StoreTheme``."""
 
 
 class TestFailure(FailureTheme):
-    """See ``FailureTheme``."""
+    """Runs the theme ``failure``: see ``FailureTheme``."""
 
 
 class TestMoves(MovesTheme):
-    """See ``MovesTheme``."""
+    """Runs the theme ``moves``: see ``MovesTheme``."""
 
 
 class TestLaunch(LaunchTheme):
-    """See ``LaunchTheme``."""
+    """Runs the theme ``launch``: see ``LaunchTheme``."""
 
 
 class TestScale(ScaleTheme):
-    """See ``ScaleTheme``."""
+    """Runs the theme ``scale``: see ``ScaleTheme``."""

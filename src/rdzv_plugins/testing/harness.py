@@ -1,4 +1,4 @@
-"""What the conformance suite has to be told of a backend: how to start, address and clean it.
+"""What the conformance suite has to be told about a backend: how to start it, address it and clean up.
 
 A plug-in's tests have one fixture, ``harness``, with an instance of a subclass of ``Harness``. Most backends set
 ``backend`` and ``conf`` and leave the rest; one that needs a service starts it in ``start``.
@@ -52,18 +52,18 @@ class Service(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ServiceCounts:
-    """What a service has counted since it started, as its harness's ``probe`` reads it."""
+    """A service's counters since it started, as its harness's ``probe`` reads them."""
 
     requests: Mapping[str, int]
-    """Of clients, by name, signs of life left out."""
+    """Requests of clients, by name, without signs of life."""
     signs: int = 0
-    """Signs of life."""
+    """The number of signs of life."""
     syncs: int = 0
-    """How often it made sure that what it wrote is on disk."""
+    """How often the service made sure that its writes are on disk."""
     sync_s: float = 0.0
-    """How long that took."""
+    """How long these syncs took, in seconds."""
     cpu_s: float | None = None
-    """Processor time that serving took, as far as it tells; None: that of its processes."""
+    """Processor time spent on serving, if the service reports it; None: that of its processes counts."""
 
 
 class Harness:
@@ -74,7 +74,7 @@ class Harness:
     """
 
     backend: str = ""
-    """The name of the backend, as after ``--rdzv-backend``."""
+    """The name of the backend, as given to ``--rdzv-backend``."""
     kind: ClassVar[Literal["state", "coordination", "handler"]] = "state"
     """What the backend creates: a ``RendezvousBackend``, a ``CoordinationBackend`` or a ``RendezvousHandler``."""
     conf: Mapping[str, str] = NOTHING
@@ -82,30 +82,30 @@ class Harness:
     environment: Mapping[str, str] = NOTHING
     """Variables for the processes of nodes: a password, for example."""
     service: Service | None = None
-    """The service that the nodes dial, once started; None where a node serves the endpoint, or nobody does (a file)."""
+    """The service that the nodes dial, once started; None if a node serves the endpoint, or nobody does (a file)."""
     dialled: ClassVar[bool] = True
-    """True if the endpoint is HOST:PORT of TCP: the suite may put a relay before it, to cut and to slow it."""
+    """True if the endpoint is a TCP HOST:PORT: the suite may put a relay in front of it, to cut or slow it."""
     wrong_endpoints: tuple[str, ...] = ("a b",)
     """Values of ``--rdzv-endpoint`` that the backend refuses before it starts anything."""
 
     # for ``rdzv bench`` alone: what is left as it is costs precision, and nothing else
 
     native: ClassVar[bool] = False
-    """The nodes meet at rdzv-plugins' native store: ``rdzv serve`` may serve it, apart from them."""
+    """True if the nodes meet at rdzv-plugins' native store, which ``rdzv serve`` may serve, apart from them."""
     probe: str = ""
-    """``module:function`` that says what the service has counted: from its ``Endpoint`` to a ``ServiceCounts``."""
+    """``module:function`` that reads the service's counters: it gets an ``Endpoint``, returns a ``ServiceCounts``."""
     remark: str = ""
-    """What a reader of figures is to know of the service that it starts, in full lines."""
+    """What a reader of figures should know about the service that it starts, in full lines."""
     imports: tuple[str, ...] = ()
     """Modules that ``create`` imports: once for all nodes of a process, before the clock starts."""
 
     def require(self) -> None:
-        """Raises ``MissingDependency`` for what ``start`` needs and is not installed here. Starts nothing."""
+        """Raise ``MissingDependency`` if something that ``start`` needs is not installed here. Starts nothing."""
 
     def afresh(self, directory: Path) -> Harness:
-        """To be measured: a harness whose service is a new one for each job, with its data below ``directory``.
+        """Return a harness for benchmarks, whose service is new for each job, with its data below ``directory``.
 
-        Itself, where a job does not find what earlier ones have left.
+        Returns itself if a job does not see what earlier ones have left.
         """
         return self
 
@@ -113,22 +113,22 @@ class Harness:
         """Start what outlives the jobs: servers. Called once."""
 
     def close(self) -> None:
-        """Stop it, and delete what jobs have left behind. Called once, also when ``start`` has failed."""
+        """Stop what ``start`` started, and delete what jobs have left behind. Called once, even if ``start`` failed."""
 
     def endpoint(self, directory: Path) -> str:
-        """``--rdzv-endpoint`` for a new job; called once for each. ``directory`` is empty, and of this job alone."""
+        """Return ``--rdzv-endpoint`` for a new job; called once for each. ``directory`` is empty, for this job only."""
         return f"127.0.0.1:{free_port()}"
 
     def endpoints(self, directory: Path, count: int) -> str:
-        """As ``endpoint``, ``count`` of them, where any node can serve; for a backend that takes several."""
+        """Return ``count`` endpoints for a new job, where any node can serve; for a backend that takes several."""
         return ",".join(f"127.0.0.1:{free_port()}" for _ in range(count))
 
     def nowhere(self, directory: Path) -> str | None:
-        """An endpoint in the right form at which nobody is and no node can serve; None if there is no such thing."""
+        """Return a well-formed endpoint where nobody is and no node can serve; None if there is no such thing."""
         return f"198.51.100.1:{free_port()}" if self.dialled else None  # TEST-NET-2 of RFC 5737: no machine has it
 
     def request(self, endpoint: str, **fields: Any) -> Request:
-        """A request of one node, not prepared yet: ``conf`` is text, ``options`` None. ``fields`` replace the rest.
+        """Make a request of one node, not yet prepared: ``conf`` is text, ``options`` None. ``fields`` replace others.
 
         A mapping given as ``conf`` comes on top of the harness's.
         """

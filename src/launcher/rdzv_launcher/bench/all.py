@@ -72,7 +72,7 @@ def _is_there(harness: Harness) -> bool:
 def configure(what: Any) -> None:
     """Add the sub-command's parser."""
     names = ",".join(NAMES)
-    parser = what.add_parser("all", help="every benchmark one after the other, and a report of them")
+    parser = what.add_parser("all", help="all benchmarks one after the other, and a report of them")
     parser.description = (
         f"{names.replace(',', ', ')}: one after the other, each in a process of its own. If one fails the others still "
         "run. Writes their results, charts, and a page that shows all of it (report.html) into one directory."

@@ -120,7 +120,7 @@ def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
     bench = commands.add_parser(
         "bench",
-        help="measure, beside torch's own in the same run",
+        help="run benchmarks, with torch's own in the same run",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

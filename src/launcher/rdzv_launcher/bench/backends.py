@@ -84,11 +84,11 @@ class Names:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """``--backends``, ``--rdzv-endpoint`` and ``--rdzv-conf``."""
     add = parser.add_argument
-    named = add("--backends", metavar="A,B", help="any that are installed, beside torch's own (default those of "
-        "%(shipped)s that are installed)")  # fmt: skip
+    named = add("--backends", metavar="A,B", help="any installed backends, compared with torch's own (default those "
+        "of %(shipped)s that are installed)")  # fmt: skip
     vars(named)["shipped"] = Names(shipped, ",")
     add("--rdzv-endpoint", "--rdzv_endpoint", action="append", default=[], metavar="BACKEND=WHERE", help="where a "
-        "backend's service runs already; without it, its own harness starts one. May be repeated")  # fmt: skip
+        "backend's service already runs; without it, its own harness starts one. May be repeated")  # fmt: skip
     add("--rdzv-conf", "--rdzv_conf", action="append", default=[], metavar="BACKEND=K=V,...", help="options of a "
         "backend; may be repeated")  # fmt: skip
 

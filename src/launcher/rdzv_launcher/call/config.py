@@ -1,4 +1,4 @@
-"""What a launch from Python is told. The names and defaults are those of torch's class, one of which is taken, too."""
+"""The settings of a launch from Python. Names and defaults are those of torch's class, which is accepted, too."""
 
 from __future__ import annotations
 
@@ -14,56 +14,56 @@ from rdzv_plugins.errors import UsageError
 
 @dataclass(frozen=True)
 class DefaultLogsSpecs:
-    """Where the workers' output goes, as by --log-dir, --redirects, --tee and --local-ranks-filter."""
+    """Where the workers' output goes, as with --log-dir, --redirects, --tee and --local-ranks-filter."""
 
     log_dir: str | None = None
-    """Empty: a directory for temporary files."""
+    """The directory for log files; empty: a temporary directory."""
     redirects: Std | Mapping[int, Std] = Std.NONE
-    """The streams that go to files: of all workers, or by local rank."""
+    """The streams that go to files, for all workers or by local rank."""
     tee: Std | Mapping[int, Std] = Std.NONE
-    """Those that go to files and are shown as well."""
+    """The streams that go to files and are also shown, for all workers or by local rank."""
     local_ranks_filter: set[int] | None = None
-    """Whose output is shown; none: that of all."""
+    """The local ranks whose output is shown; None: all."""
 
 
 @dataclass
 class LaunchConfig:
-    """One launch. Every field says the same as the flag of ``rdzv-run`` that it is named after."""
+    """The settings of one launch. Every field means the same as the flag of ``rdzv-run`` that it is named after."""
 
     min_nodes: int
     max_nodes: int
-    """--nnodes."""
+    """The maximum of --nnodes; ``min_nodes`` is its minimum."""
     nproc_per_node: int
     logs_specs: Any = None
     """A ``DefaultLogsSpecs``, ours or torch's, or an object of a class derived from torch's ``LogsSpecs``."""
     run_id: str = ""
-    """--rdzv-id."""
+    """The job's name, as with --rdzv-id."""
     role: str = "default_role"
     rdzv_endpoint: str = ""
     rdzv_backend: str = ""
-    """Empty: the one that ``rdzv-run`` takes without --rdzv-backend. torch's default is ``etcd``."""
+    """The backend; empty: the one that ``rdzv-run`` uses without --rdzv-backend. torch's default is ``etcd``."""
     rdzv_configs: dict[str, Any] = field(default_factory=dict)
-    """--rdzv-conf; ``rank`` in it is --node-rank."""
+    """The keys of --rdzv-conf; ``rank`` among them is --node-rank."""
     rdzv_timeout: int = -1
-    """``timeout`` of ``rdzv_configs``, in seconds; -1: not given."""
+    """The same as ``timeout`` in ``rdzv_configs``, in seconds; -1: not given."""
     max_restarts: int = 3
     monitor_interval: float = 0.1
     start_method: str = "spawn"
     """How workers that run a function are started: ``spawn``, ``fork`` or ``forkserver``, as in ``multiprocessing``."""
     log_line_prefix_template: str | None = None
-    """What stands before each line of ``tee``, with ``${role_name}``, ``${rank}`` and ``${local_rank}``."""
+    """The prefix of each line of ``tee``, with ``${role_name}``, ``${rank}`` and ``${local_rank}``."""
     metrics_cfg: dict[str, str] = field(default_factory=dict)
-    """Taken and not used: torch's public build has nowhere to send metrics, either."""
+    """Accepted but not used: torch's public build has nowhere to send metrics, either."""
     local_addr: str | None = None
     event_log_handler: str = "null"
     numa_options: Any = None
-    """torch's ``NumaOptions``."""
+    """The NUMA binding of the workers, as torch's ``NumaOptions``."""
     signals_to_handle: str = SIGNALS
     duplicate_stdout_filters: Sequence[str] | None = None
     duplicate_stderr_filters: Sequence[str] | None = None
     virtual_local_rank: bool = False
     shutdown_timeout: int | None = None
-    """In seconds; none: ``TORCH_ELASTIC_SHUTDOWN_TIMEOUT``, else 30."""
+    """How long stopped workers may take to end, in seconds; None: ``TORCH_ELASTIC_SHUTDOWN_TIMEOUT``, else 30."""
 
 
 _TORCHS_TIMEOUT = 900

@@ -1,6 +1,6 @@
-"""What a launch from Python raises. Where torch's elastic part is imported, its own errors are these, too.
+"""What a launch from Python raises. If torch's elastic part is imported, these are also its own errors.
 
-``except ChildFailedError`` goes on working, and nobody has to have torch for it: who writes it has imported torch.
+``except ChildFailedError`` still works, and torch is not needed otherwise: whoever writes that has imported torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIGNALLED = ("torch.distributed.elastic.multiprocessing.api", "SignalException"
 class WorkersFailed(RdzvError):
     """The job has failed. ``__cause__`` is the exception of the worker that failed first, if it is known.
 
-    ``failures`` has them by global rank: those of this node, and the first one of the job, wherever that was.
+    ``failures`` has the failures by global rank: those of this node, and the first one of the job, on whichever node.
     """
 
     def __init__(self, message: str, name: str, failures: Mapping[int, WorkerFailure], first: int) -> None:
@@ -33,7 +33,7 @@ class WorkersFailed(RdzvError):
         self._message, self._first = message, first
 
     def get_first_failure(self) -> tuple[int, WorkerFailure]:
-        """The global rank and the failure of the worker that failed first over all nodes."""
+        """Return the global rank and the failure of the worker that failed first on any node."""
         return self._first, self.failures[self._first]
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class WorkersFailed(RdzvError):
 
 
 class LaunchStopped(RdzvError):
-    """A signal has stopped the launch, and its workers: ``sigval``. For SIGINT it is ``KeyboardInterrupt`` instead."""
+    """The signal ``sigval`` has stopped the launch and its workers. SIGINT raises ``KeyboardInterrupt`` instead."""
 
     def __init__(self, number: int) -> None:
         self.sigval = signal.Signals(number)
@@ -57,7 +57,7 @@ class LaunchStopped(RdzvError):
 
 
 class AgentLost(RdzvError):
-    """The process in which the launch ran has ended without a word, and its workers with it: somebody has killed it.
+    """The process in which the launch ran has ended without an answer, and its workers with it: somebody killed it.
 
     Or memory was short.
     """
@@ -67,7 +67,7 @@ class AgentLost(RdzvError):
 
 
 class ResultLost(RdzvError):
-    """What a worker has returned cannot be read here: its class cannot be imported, say."""
+    """A worker's result cannot be read here, for example because its class cannot be imported."""
 
     exit_code = 65  # EX_DATAERR
     remedy_text = "Return what pickle can bring back in the caller: numbers, strings, lists, arrays, tensors."

@@ -1,4 +1,4 @@
-"""``elastic_launch``: a function or a program in the workers of a job, called from Python as torch's is."""
+"""``elastic_launch``: runs a function or a program in the workers of a job, called from Python like torch's."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class elastic_launch:  # torch's name
 
         results = elastic_launch(LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2), train)(0.1, epochs=3)
 
-    Called in one process on each node, with the same settings. It may be called in any thread, and again and again;
-    nothing of it stays in this process. Signals are handled if that is the main thread.
+    Call it in one process on each node, with the same settings. It may be called in any thread, any number of times; it
+    leaves nothing behind in this process. Signals are handled if it is called in the main thread.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class elastic_launch:  # torch's name
     ) -> None:
         """``config``: a ``LaunchConfig``, or torch's; ``entrypoint``: a function, or the name of a program.
 
-        ``health_check_server``: not supported. All mistakes are found when it is called.
+        ``health_check_server`` is not supported. All mistakes are found when the object is called.
         """
         self._config, self._entrypoint, self._health = config, entrypoint, health_check_server
 

@@ -68,7 +68,7 @@ def _devices(start: Start) -> str:
     if not count:
         return f"torch sees no accelerator; workers: {workers}"
     if workers > count:
-        logger.warning("%d workers share %d %s device(s), and mostly each needs its own", workers, count, kind)
+        logger.warning("%d workers share %d %s device(s), but usually each needs its own", workers, count, kind)
     return f"{count} {kind} device(s), workers: {workers}"
 
 
@@ -105,7 +105,7 @@ def _worker_ports(start: Start) -> str:
     if ports.last == 0:
         return "any free one is taken for the workers' store"
     if request.node_rank:
-        raise NotKnown("node rank 0 serves the workers' store, and this is another")
+        raise NotKnown("node rank 0 serves the workers' store, not this node")
     host = "127.0.0.1" if is_only_local(request.endpoint) else ""
     needed = 2 if isinstance(options, ElasticOptions) and options.fanout else 1  # the store, and for others a proxy
     try:

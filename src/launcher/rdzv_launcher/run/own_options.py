@@ -23,8 +23,8 @@ class OwnOptions:
 
     job_restarts: int | None = option(
         None,
-        help="How often workers that failed are restarted, counted over all nodes; unset: --max-restarts of each node "
-        "alone. Without --max-restarts it is that, too.",
+        help="How often failed workers are restarted, counted over all nodes; unset: only each node's "
+        "--max-restarts counts. Without --max-restarts it sets that, too.",
         minimum=0,
     )
     restart_delay: float = option(
@@ -37,14 +37,14 @@ class OwnOptions:
     )
     crash_loop: Literal["code", "any", "off"] = option(
         "code",
-        help="Which failures end the job, with exit code 82, when they have come three times in a row at the same "
-        "place: those of the program's text, any, or none.",
+        help="Which failures end the job, with exit code 82, if they happen three times in a row at the same "
+        "place: errors in the program's text, any, or none.",
     )
     hang_timeout: float = option(0.0, help="The same as --hang-timeout.", unit="s", minimum=0)
     health_port: int = option(0, help="The same as --health-port.", minimum=0, maximum=65535)
     health_timeout: float = option(
         60.0,
-        help="How long the agent's main thread may stand still before /healthz says that it does.",
+        help="How long the agent's main thread may be stuck before /healthz says so.",
         unit="s",
         minimum=1,
     )
@@ -54,7 +54,7 @@ class OwnOptions:
     notice_signals: str = option("SIGTERM", help="The same as --notice-signals, with colons between the names.")
     worker_notice_signal: str = option("", help="The same as --worker-notice-signal.")
     log_prefix: bool = option(False, help="The same as --log-prefix.")
-    fold: bool = option(True, help="With log_prefix: what workers print alike is shown once. false: --no-fold.")
+    fold: bool = option(True, help="With log_prefix: show identical lines of several workers once. false: --no-fold.")
     ranks_filter: str = option("", help="The same as --ranks-filter, with colons between the ranks.")
     log_timestamps: Literal["none", "screen", "files", "all"] = option("none", help="The same as --log-timestamps.")
     log_rotate: str = option("", help="The same as --log-rotate.")
@@ -70,10 +70,10 @@ def read_own(args: argparse.Namespace) -> OwnOptions:
     conf = {key: value for key, value in parse_conf(args.rdzv_conf).items() if key in names}
     own = parse_options(OwnOptions, conf, "rdzv-run")
     if not 0 <= args.health_port <= 65535:
-        raise UsageError(f"--health-port={args.health_port} is no port", remedy="1 to 65535, or 0 for none.")
+        raise UsageError(f"--health-port={args.health_port} is not a port", remedy="1 to 65535, or 0 for none.")
     if not 0 <= args.preempt_grace <= 86400:
         raise UsageError(
-            f"--preempt-grace={args.preempt_grace:g} is no time",
+            f"--preempt-grace={args.preempt_grace:g} is not a valid time",
             remedy="Up to 86400 seconds, or 0: no notice is given.",
         )
     by_flag = "hang_timeout" in args.given

@@ -29,7 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--version", action=ShowVersion, help="print the versions, and whether the native part is there"
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    backends = commands.add_parser("backends", help="list the installed rendezvous backends, and plug-ins that failed")
+    backends = commands.add_parser(
+        "backends", help="list the installed rendezvous backends, and plug-ins that do not work"
+    )
     backends.add_argument("--json", action="store_true", help="print the list as JSON")
     bench.configure(commands)
     conformance.configure(commands)

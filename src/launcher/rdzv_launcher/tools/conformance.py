@@ -23,20 +23,20 @@ def configure(commands: Any) -> None:
         "conformance", help="test an installed backend: what it promises must hold (needs 'rdzv-plugins[testing]')"
     )
     add = parser.add_argument
-    add("backend", metavar="BACKEND", help="its name, as after --rdzv-backend")
+    add("backend", metavar="BACKEND", help="the backend's name, as given to --rdzv-backend")
     add(
         "--rdzv-endpoint",
         "--rdzv_endpoint",
         metavar="WHERE",
-        help="where its service runs already; without it, the backend's own harness starts what it needs",
+        help="where its service already runs; without it, the backend's harness starts what it needs",
     )
-    add("--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="of every job; give short time-outs")
+    add("--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="options of every job; give short time-outs")
     add("--theme", metavar="A,B", help=f"some of {', '.join(THEMES)} (default all)")
     add("--json", metavar="FILE", help="write the report to FILE too, as JSON")
-    add("-x", dest="maxfail", action="store_const", const=1, help="end at the first failure")
-    add("--maxfail", type=int, metavar="N", help="end after N failures")
-    add("--timeout", type=float, metavar="SECONDS", help="a test that takes longer has failed (default 300)")
-    add("-k", dest="select", default="", metavar="EXPR", help="run only the tests with such names, as pytest does")
+    add("-x", dest="maxfail", action="store_const", const=1, help="stop at the first failure")
+    add("--maxfail", type=int, metavar="N", help="stop after N failures")
+    add("--timeout", type=float, metavar="SECONDS", help="a test that takes longer fails (default 300)")
+    add("-k", dest="select", default="", metavar="EXPR", help="run only the tests whose names match, as in pytest")
 
 
 def run(args: argparse.Namespace) -> int:

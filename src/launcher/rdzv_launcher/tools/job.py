@@ -30,11 +30,21 @@ def add_job_flags(parser: argparse.ArgumentParser, *, endpoint_help: str, endpoi
         help=endpoint_help,
     )
     parser.add_argument(
-        "--rdzv-backend", "--rdzv_backend", default="", metavar="NAME", help="of the job; unset: found by the endpoint"
+        "--rdzv-backend",
+        "--rdzv_backend",
+        default="",
+        metavar="NAME",
+        help="the job's backend; if unset, the endpoint is asked",
     )
-    parser.add_argument("--rdzv-id", "--rdzv_id", default="", metavar="ID", help="of the job, where others meet, too")
     parser.add_argument(
-        "--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="the job's, to reach where its nodes meet"
+        "--rdzv-id", "--rdzv_id", default="", metavar="ID", help="the job's id, if other jobs meet there, too"
+    )
+    parser.add_argument(
+        "--rdzv-conf",
+        "--rdzv_conf",
+        default="",
+        metavar="K=V,...",
+        help="the job's options, as needed to reach where its nodes meet",
     )
 
 

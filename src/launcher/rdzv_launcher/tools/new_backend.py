@@ -38,14 +38,16 @@ As yet the tests stop at the first method that is not written. Start with src/{m
 
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
-    parser = commands.add_parser("new-backend", help="write a package for a backend of your own, with tests")
-    parser.add_argument("name", metavar="NAME", help="its name, as after --rdzv-backend; the package is rdzv-NAME")
+    parser = commands.add_parser("new-backend", help="write a package for your own backend, with tests")
+    parser.add_argument(
+        "name", metavar="NAME", help="the backend's name, as given to --rdzv-backend; the package is rdzv-NAME"
+    )
     parser.add_argument(
         "--kind",
         choices=tuple(_NEXT),
         default="state",
-        help="state: one value with compare-and-swap, works as it is (default); coordination: sessions, keys and "
-        "watches; its requests are to be written",
+        help="state: one value with compare-and-swap, works as it is (default); coordination: sessions, keys "
+        "and watches, whose requests you have to write",
     )
     parser.add_argument(
         "--directory", metavar="DIR", help="where to put the package; must not exist (default: ./rdzv-NAME)"

@@ -61,7 +61,7 @@ def configure(commands: Any) -> None:
         metavar="K=V,...",
         help="limits: "
         + ", ".join(StoreLimits.__dataclass_fields__)
-        + "; token_file, of the tokens that are accepted; cacert, cert, key: TLS",
+        + "; token_file: the accepted tokens; cacert, cert, key: TLS",
     )
 
 
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.threads <= MOST_THREADS:
         raise UsageError(f"--threads={args.threads} is not from 0 to {MOST_THREADS}")
     if not 0 <= args.metrics_port <= 65535:
-        raise UsageError(f"--metrics-port={args.metrics_port} is no port", remedy="1 to 65535, or 0 for none.")
+        raise UsageError(f"--metrics-port={args.metrics_port} is not a port", remedy="1 to 65535, or 0 for none.")
     conf = parse_conf(args.rdzv_conf)
     accepted = Accepted(conf.pop(OPTION, None))
     certificates = _certificates(conf)

@@ -29,7 +29,7 @@ class C10dOptions(DynamicSettings):
     """torch's keys for its c10d backend, and ours for the workers' store."""
 
     is_host: bool | None = option(
-        None, help="Whether this node serves the control store; unset: if the endpoint is an address of it."
+        None, help="Whether this node serves the control store; unset: if the endpoint is one of its addresses."
     )
     store_type: Literal["tcp", "file"] = option("tcp", help="tcp, or a file on a file system that all nodes share.")
 

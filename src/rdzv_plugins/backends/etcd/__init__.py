@@ -28,11 +28,15 @@ class EtcdOptions(TlsOptions, ElasticOptions):
     """Those of every elastic backend, and how to talk to etcd."""
 
     ttl: float = option(
-        10, help="A node that is not heard of for this long is lost; whole seconds.", unit="s", minimum=2, maximum=3600
+        10,
+        help="A node that is not heard from for this long is lost; whole seconds.",
+        unit="s",
+        minimum=2,
+        maximum=3600,
     )
     prefix: str = option("/rdzv-plugins", help="All keys begin with this.")
     protocol: Literal["http", "https"] | None = option(
-        None, help="https: TLS. Unset: as in the endpoint, and https where cacert or cert is given."
+        None, help="https: TLS. Unset: as in the endpoint, or https if cacert or cert is given."
     )
     credentials: str | None = option(
         None, help="File with one line, user:password; unset: RDZV_ETCD_USER and RDZV_ETCD_PASSWORD, if set."

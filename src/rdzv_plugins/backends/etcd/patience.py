@@ -43,5 +43,5 @@ class Patience:
     def rewarded(self) -> None:
         """Note that etcd has done a request again."""
         if self._told and self._since is not None:
-            logger.warning("etcd does again what it has refused, after %.0f s", time.monotonic() - self._since)
+            logger.warning("etcd accepts again what it had refused, after %.0f s", time.monotonic() - self._since)
         self._since, self._told = None, False

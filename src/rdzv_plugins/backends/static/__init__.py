@@ -32,15 +32,15 @@ class StaticOptions(WorkerStoreOptions):
 
     store: Literal["torch", "parallel"] | None = option(  # type: ignore[assignment]  # unset, too
         None,
-        help="Server of the workers' store, and of the control store on node rank 0: torch's own, or parallel, the "
-        "native one of several threads; unset: parallel where it is installed.",
+        help="Server of the workers' store, and of the control store on node rank 0: torch's own, or parallel, "
+        "the native one with several threads; unset: parallel if it is installed.",
     )
     rank: int | None = option(None, help="This node's rank, where --node-rank cannot be given.", minimum=0)
     timeout: float = option(900, help="Time within which all nodes have to join a round.", unit="s", minimum=1)
     read_timeout: float = option(60, help="Limit of one read of the control store.", unit="s", minimum=1)
     linger: float = option(
         5,
-        help="When nobody works any more, how long a node that serves others waits for them to leave.",
+        help="Once nobody is working, how long a node that serves others waits for them to leave.",
         unit="s",
         minimum=0,
     )

@@ -240,7 +240,7 @@ class Places:
         """The place answers, and does not remember what it is to: it may be full. The others may do."""
         if str(error) not in self._refusals:
             self._refusals.add(str(error))
-            logger.warning("a place where this job can be served remembers nothing of it: %s", error)
+            logger.warning("a place where this job can be served does not remember it: %s", error)
 
     def _raise_errors(self) -> None:
         """At the start a place of another run is a mistake, or of another list; later it does not answer, or waits."""

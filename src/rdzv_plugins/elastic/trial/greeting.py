@@ -27,11 +27,11 @@ async def greet(socket: sockets.socket, task: Task, to: int, kind: int) -> None:
     """Begin as the one who dials node ``to``. Raises ``Broken`` if somebody else answers."""
     theirs = await receive(socket, len(_MAGIC) + _RANDOM)
     if not theirs.startswith(_MAGIC):
-        raise Broken("something else than a node of this job answers there")
+        raise Broken("something other than a node of this job answers there")
     mine, who = os.urandom(_RANDOM), _HELLO.pack(task.me, kind)
     await send(socket, mine + who + _proof(task, b"dial", theirs[len(_MAGIC) :], mine, who, to))
     if await receive(socket, _PROOF) != _proof(task, b"accept", mine, theirs[len(_MAGIC) :], who, to):
-        raise Broken("another node than the one that is meant answers there")
+        raise Broken("a different node than expected answers there")
 
 
 async def welcome(socket: sockets.socket, tasks: AsyncIterator[Task]) -> tuple[Task, int, int]:

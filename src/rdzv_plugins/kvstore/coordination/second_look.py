@@ -51,7 +51,7 @@ class SecondLook:
         threading.Thread(target=self._run, name="rdzv-second-look", daemon=True).start()
 
     def _run(self) -> None:
-        logger.warning("%s does not answer; whoever works goes on", self._endpoint)
+        logger.warning("%s does not answer; nodes that are working go on", self._endpoint)
         while self._first.is_silent:
             if self._answers():
                 self._pause.wait(_SECOND_WORD_S)

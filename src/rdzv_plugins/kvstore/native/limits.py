@@ -24,7 +24,7 @@ _LEAST_SHARE = 64 * 2**20
 class StoreLimits:
     """A client that goes beyond is closed, or its request refused, with the reason; the statistics count it."""
 
-    key_bytes: int = option(8192, help="Length of a key, its leading slash included.", unit="bytes", minimum=1)
+    key_bytes: int = option(8192, help="Length of a key, including its leading slash.", unit="bytes", minimum=1)
     value_bytes: int = option(8 * 2**20, help="Length of a value in a request.", unit="bytes", minimum=1)
     keys_per_request: int = option(131072, help="Keys of one request, and keys that one client waits for.", minimum=1)
     request_bytes: int = option(256 * 2**20, help="Length of one whole request.", unit="bytes", minimum=1024)
@@ -34,28 +34,30 @@ class StoreLimits:
     )
     stored_bytes: int = option(
         0,
-        help="Keys and values of one keyspace, and of all runs together, with what it costs to know them; 0: a quarter "
-        "of the memory that this process may use.",
+        help="Keys and values of one keyspace, and of all runs together, including overhead; 0: a quarter of "
+        "the memory that this process may use.",
         unit="bytes",
         minimum=0,
     )
-    stored_keys: int = option(2**24, help="Keys of one keyspace, those that are only waited for included.", minimum=1)
+    stored_keys: int = option(2**24, help="Keys of one keyspace, including those that are only waited for.", minimum=1)
     run_bytes: int = option(
-        64 * 2**20, help="Keys and values of one run, with what it costs to know them.", unit="bytes", minimum=1024
+        64 * 2**20, help="Keys and values of one run, including overhead.", unit="bytes", minimum=1024
     )
     run_keys: int = option(2**18, help="Keys of one run.", minimum=1)
     sessions: int = option(2**18, help="Sessions of all runs: nodes, and commands that look at a job.", minimum=1)
     run_sessions: int = option(2**16, help="Sessions of one run.", minimum=1)
     watches: int = option(1024, help="Watches of one session.", minimum=1)
     run_watches: int = option(2**18, help="Watches of all sessions of one run.", minimum=1)
-    connections: int = option(0, help="Open connections; 0: what the limit of open files leaves.", minimum=0)
+    connections: int = option(0, help="Open connections; 0: as many as the limit of open files allows.", minimum=0)
     pending_connections: int = option(
         2**16,
-        help="Connections that have not sent a valid first request, and half of all connections at most: beyond, the "
-        "one that has been silent for longest is closed.",
+        help="Connections that have not sent a valid first request, at most half of all; beyond that, the one "
+        "that has been silent longest is closed.",
         minimum=1,
     )
-    pending_per_address: int = option(2**14, help="The same of one address.", minimum=1)
+    pending_per_address: int = option(
+        2**14, help="Connections from one address that have not sent a valid first request.", minimum=1
+    )
     handshake_bytes: int = option(
         64 * 2**10, help="What a new connection may send until its first request is valid.", unit="bytes", minimum=64
     )
@@ -63,7 +65,7 @@ class StoreLimits:
         30.0, help="Time in which a new connection has to send a valid first request.", unit="s", minimum=0.01
     )
     stall_seconds: float = option(
-        60.0, help="Time for which a half-sent request or an unread reply may stand still.", unit="s", minimum=0.01
+        60.0, help="How long a half-sent request or an unread reply may make no progress.", unit="s", minimum=0.01
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What the services of our own backends have counted: the ``probe`` of their harnesses."""
+"""The counters of our own backends' services: the ``probe`` of their harnesses."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _ROOT = str(Path(rdzv_plugins.__path__[0]).parent)
 
 
 class ServerProcess:
-    """A server on loopback, with all processes of its session; a ``Service``. For one thread that outlives it.
+    """A server on loopback, with all processes of its session; a ``Service``. Use it from one thread that outlives it.
 
     ``start`` starts it, ``kill`` ends it for good unless ``start_again`` follows.
     """
@@ -83,7 +83,7 @@ class ServerProcess:
     def start(self) -> None:
         """Start it, and return when it answers. Raises ``RdzvError`` with its last words if it does not.
 
-        And if somebody else serves its port already: the tests would speak to that one.
+        Also raises it if somebody else already serves its port: the tests would talk to that one.
         """
         assert not self.pids, f"{self._command[0]} runs already: kill it first"
         self.kill()  # one that has ended by itself was not waited for yet

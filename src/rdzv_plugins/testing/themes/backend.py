@@ -13,6 +13,6 @@ from rdzv_plugins.testing.contract.watches import CoordinationWatches
 class BackendTheme(
     ContractGround, CoordinationKeys, CoordinationSessions, CoordinationWatches, StateContract, HandlerContract
 ):
-    """The state with its token, sessions with keys and watches, or a handler's methods; the others are gaps."""
+    """Tests a state with its token, sessions with keys and watches, or a handler's methods; the others are gaps."""
 
     theme = "backend"

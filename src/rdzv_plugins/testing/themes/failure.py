@@ -1,4 +1,4 @@
-"""Theme ``failure``: of the service, of the network, of nodes; and nothing is left behind."""
+"""Theme ``failure``: the service, the network or nodes fail, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from rdzv_plugins.testing.faults.state import StateFaults
 
 
 class FailureTheme(ServiceFaults, StateFaults, NodeFailures, Leaks):
-    """Killed, frozen, parted, slow: who is told what, and what goes on."""
+    """Services and nodes are killed, frozen, partitioned and slowed down: who is told what, and what keeps working."""
 
     theme = "failure"

@@ -33,13 +33,13 @@ SHORT_S = 5
 
 
 class LaunchTheme(Theme):
-    """Launches: restarts, failures, plain torchrun, the command line, signals."""
+    """Tests launches: restarts, failures, plain torchrun, the command line, signals."""
 
     theme: ClassVar[str] = "launch"
 
     @pytest.fixture
     def job(self, harness: Harness, tmp_path: Path) -> Iterator[Job]:
-        """A job that no process of it outlives."""
+        """A job whose processes all end with the test."""
         with closing(Job(harness, tmp_path)) as job:
             yield job
 

@@ -1,4 +1,4 @@
-"""``MovesTheme``: nodes that were given several endpoints meet at another one when that which serves is lost."""
+"""``MovesTheme``: nodes that were given several endpoints meet at another one when the one that serves is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNDECLARED = "not tried: several_endpoints is not declared"
 
 
 class MovesTheme(NodeTheme):
-    """For backends that declare ``SEVERAL_ENDPOINTS``. Of three endpoints, each node of this machine may serve one."""
+    """Tests backends that declare ``SEVERAL_ENDPOINTS``, with three endpoints, each of which a node here may serve."""
 
     theme = "moves"
 

@@ -42,7 +42,7 @@ _SHORT_S = 3
 
 
 class PluginTheme(Theme):
-    """A light module, options that are explained and checked, a well-formed entry in the list, errors with a remedy."""
+    """Tests for a light module, explained and checked options, a well-formed list entry, errors with a remedy."""
 
     theme: ClassVar[str] = "plugin"
     builds_on_ground = False

@@ -1,4 +1,4 @@
-"""``RendezvousTheme``: nodes meet, come late, are spare, leave and are lost, and all agree on who is where."""
+"""``RendezvousTheme``: nodes meet, come late, are spares, leave and are lost, and all agree on who is where."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rdzv_plugins.testing.rendezvous.rounds import Rounds
 
 
 class RendezvousTheme(Rounds, Ends, Refusals):
-    """The invariants of the elastic rendezvous, I1 to I11, as far as the backend and its kind promise them.
+    """Tests the invariants of the elastic rendezvous, I1 to I11, as far as the backend and its kind promise them.
 
     Each node is a process of its own, whose handler is made as the launcher makes it.
     """

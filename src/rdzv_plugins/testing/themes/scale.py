@@ -27,7 +27,7 @@ Requests = Mapping[str, int]
 
 
 class ScaleTheme(NodeTheme):
-    """I3 of the design, for coordination backends. Requests are the calls of a node's session, whoever makes them."""
+    """Tests invariant I3, for coordination backends. Requests are the calls of a node's session, whoever makes them."""
 
     theme = "scale"
 

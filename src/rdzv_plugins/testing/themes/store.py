@@ -1,4 +1,4 @@
-"""Theme *store*: what workers and agents of a round share. Asked by torch's own client, from two nodes."""
+"""Theme *store*: what workers and agents of a round share, tested with torch's own client from two nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _write(node: Node, operation: str, key: str, value: str) -> None:
 
 
 class StoreTheme(Theme):
-    """Every operation of a store, and that each round has a store of its own: new, empty and private."""
+    """Tests every operation of a store, and that each round has its own store: new, empty and private."""
 
     theme: ClassVar[str] = "store"
 

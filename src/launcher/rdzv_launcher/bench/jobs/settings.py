@@ -13,5 +13,5 @@ def references() -> Any:
     return setting(
         ",".join(reversed(REFERENCES)),
         metavar="A,B",
-        help="torchrun's own backends to measure beside, {default}, or none (default both)",
+        help="torchrun's own backends to compare with, {default}, or none (default both)",
     )

@@ -22,10 +22,10 @@ class RendezvousSettings:
     """How many nodes meet, where they are, and how often."""
 
     nodes: tuple[int, ...] = setting(
-        (4, 16, 64), quick=(4, 16), metavar="N,N", minimum=1, help="how many (default {default})"
+        (4, 16, 64), quick=(4, 16), metavar="N,N", minimum=1, help="numbers of nodes (default {default})"
     )
     references: str = setting(
-        ",".join(REFERENCES), metavar="A,B", help="torch's own to measure beside, {default}, or none (default both)"
+        ",".join(REFERENCES), metavar="A,B", help="torch's own to compare with, {default}, or none (default both)"
     )
     simulate: str = setting(
         "",

@@ -21,7 +21,7 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="after so long a node that is done waits only for nodes that are known to live (default: "
+        help="after this time, a node that is done waits only for nodes known to be alive (default: "
         "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300)",
     )
     ours.add_argument(
@@ -30,8 +30,8 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         type=str,
         default="",
         metavar="MODULE[,MODULE...]",
-        help="import these once, while the nodes meet, and fork the workers of every round from there; torch, say "
-        "(also RDZV_PRELOAD, or --rdzv-conf preload=MODULE[:MODULE...])",
+        help="import these once, while the nodes meet, and fork the workers of every round from there, for "
+        "example torch (also RDZV_PRELOAD, or --rdzv-conf preload=MODULE[:MODULE...])",
     )
     ours.add_argument(
         "--hang-timeout",
@@ -40,9 +40,9 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="a job of which no worker makes progress for so long hangs: the stacks of all are stored, the one that is "
-        "different is named, and the workers are restarted, or the job ends with 80; 0: off (also RDZV_HANG_TIMEOUT, "
-        "or --rdzv-conf hang_timeout=SECONDS)",
+        help="a job hangs if no worker makes progress for this long: all stacks are stored, the rank that "
+        "differs is named, and the workers are restarted, or the job ends with 80; 0: off (also "
+        "RDZV_HANG_TIMEOUT, or --rdzv-conf hang_timeout=SECONDS)",
     )
     ours.add_argument(
         "--health-port",
@@ -71,9 +71,9 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="a node that is about to be taken away has so long: the workers of all nodes are told first, so that they "
-        "can save, and the node ends with 81; 0: a signal stops its workers (also RDZV_PREEMPT_GRACE, or --rdzv-conf "
-        "preempt_grace=SECONDS)",
+        help="the time that a node about to be taken away has: the workers of all nodes are told first, so that "
+        "they can save, and the node ends with 81; 0: a signal stops its workers (also RDZV_PREEMPT_GRACE, or "
+        "--rdzv-conf preempt_grace=SECONDS)",
     )
     ours.add_argument(
         "--notice-signals",
@@ -82,8 +82,9 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         type=str,
         default="",
         metavar="SIGNAL[,SIGNAL...]",
-        help="by these the agent is told so, with --preempt-grace: USR1 for Slurm's --signal=USR1@120, say (default: "
-        "SIGTERM; also RDZV_NOTICE_SIGNALS, or --rdzv-conf notice_signals=SIGNAL[:SIGNAL...])",
+        help="with --preempt-grace: the signals that give notice, for example USR1 with Slurm's "
+        "--signal=USR1@120 (default: SIGTERM; also RDZV_NOTICE_SIGNALS, or --rdzv-conf "
+        "notice_signals=SIGNAL[:SIGNAL...])",
     )
     ours.add_argument(
         "--worker-notice-signal",
@@ -102,8 +103,8 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         type=str,
         default="",
         metavar="DIR",
-        help="write what happens on this node, and when, to a file of its own in this directory: rdzv timeline DIR "
-        "shows what each interruption has cost (also RDZV_TIMELINE, or --rdzv-conf timeline=DIR)",
+        help="write what happens on this node, and when, to its own file in this directory: rdzv timeline DIR "
+        "shows what each interruption cost (also RDZV_TIMELINE, or --rdzv-conf timeline=DIR)",
     )
     ours.add_argument(
         "--enable-tiered-parallel-tcpstore",
@@ -117,7 +118,7 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
     ours.add_argument(
         "--check",
         action=Switch,
-        help="say what can be known before the start, line by line, and end: nothing is started, nothing is left",
+        help="report what can be known before the start, line by line, and exit: nothing is started or left behind",
     )
     ours.add_argument(
         "--rdzv-no-plugin",
@@ -136,7 +137,7 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         "-v", "--verbose", action=Switch, help="log more, and show tracebacks of errors (also RDZV_DEBUG=1)"
     )
     ours.add_argument(
-        "--version", action=ShowVersion, help="print the versions, and whether the native part is there, and end"
+        "--version", action=ShowVersion, help="print the versions, and whether the native part is there, and exit"
     )
 
 
@@ -146,8 +147,8 @@ def _output(ours: argparse._ArgumentGroup) -> None:
         "--log-prefix",
         "--log_prefix",
         action=Switch,
-        help="show all that workers print with HOST:RANK in front (or TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, which may "
-        "have ${host}), and what they print alike once; it goes to files, too, as with --tee",
+        help="show the workers' lines with HOST:RANK in front (or TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, which "
+        "may contain ${host}), and identical lines once; they go to files, too, as with --tee",
     )
     ours.add_argument(
         "--no-fold",
@@ -171,8 +172,8 @@ def _output(ours: argparse._ArgumentGroup) -> None:
         type=str,
         default="none",
         choices=["none", "screen", "files", "all"],
-        help="where lines of workers get the time in front: shown ones of --tee and --log-prefix, log files, both "
-        "(default none)",
+        help="where workers' lines get the time in front: on the screen (--tee, --log-prefix), in log files, or "
+        "both (default none)",
     )
     ours.add_argument(
         "--log-rotate",
@@ -181,6 +182,6 @@ def _output(ours: argparse._ArgumentGroup) -> None:
         type=str,
         default="",
         metavar="SIZE[:FILES]",
-        help="begin a new log file of a worker when one has reached this size, and keep so many (default 5): 100MiB:5, "
-        "say",
+        help="begin a new log file when a worker's has reached this size, and keep this many (default 5), for "
+        "example 100MiB:5",
     )

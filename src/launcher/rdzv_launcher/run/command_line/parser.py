@@ -18,8 +18,8 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="rdzv-run",
         usage="%(prog)s [flag ...] script [argument ...]",
-        description="torchrun with rendezvous backends as plug-ins. Each flag may also be written with underscores, "
-        "and come by a variable: PET_NNODES=2 is --nnodes=2. See also: rdzv backends",
+        description="torchrun with rendezvous backends as plug-ins. Each flag may also be written with "
+        "underscores, or set by a variable: PET_NNODES=2 is --nnodes=2. See also: rdzv backends",
         formatter_class=_Help,
     )
     add_torchruns(parser)

@@ -20,7 +20,7 @@ def add_torchruns(parser: argparse.ArgumentParser) -> None:
         declare(parser)
     parser.add_argument("training_script", metavar="script", help="what each worker runs")
     parser.add_argument(
-        "training_script_args", metavar="argument", nargs=argparse.REMAINDER, help="the script's own, whatever it is"
+        "training_script_args", metavar="argument", nargs=argparse.REMAINDER, help="any arguments of the script"
     )
 
 
@@ -50,7 +50,10 @@ class _Group:
 def _size(parser: argparse.ArgumentParser) -> None:
     group = _Group(parser, "nodes and workers")
     group.add(
-        "--nnodes", "how many nodes, or how many at least and at most (default 1)", default="1:1", metavar="N|MIN:MAX"
+        "--nnodes",
+        "the number of nodes, or the minimum and the maximum (default 1)",
+        default="1:1",
+        metavar="N|MIN:MAX",
     )
     group.add(
         "--nproc-per-node",
@@ -58,7 +61,7 @@ def _size(parser: argparse.ArgumentParser) -> None:
         default="1",
         metavar="N|auto|cpu|gpu|xpu|npu",
     )
-    group.switch("--standalone", "one node that meets no other: needs no endpoint and no id")
+    group.switch("--standalone", "a single node, which needs no endpoint and no id")
 
 
 def _rendezvous(parser: argparse.ArgumentParser) -> None:
@@ -69,26 +72,26 @@ def _rendezvous(parser: argparse.ArgumentParser) -> None:
     group.add("--rdzv-endpoint", "where they meet", default="", metavar="HOST:PORT")
     group.add("--rdzv-id", "the name of the job, the same on all nodes", metavar="NAME")
     group.add("--rdzv-conf", "options of the backend", default="", metavar="KEY=VALUE,...")
-    group.add("--local-addr", "this node's address for the others, instead of the one found out", metavar="ADDRESS")
+    group.add("--local-addr", "this node's address for the others, instead of the detected one", metavar="ADDRESS")
 
 
 def _static(parser: argparse.ArgumentParser) -> None:
     group = _Group(parser, "rendezvous: given ranks and node rank 0's address")
-    group.add("--node-rank", "which of the nodes this one is, from 0", type=int, metavar="N")
+    group.add("--node-rank", "the rank of this node, from 0", type=int, metavar="N")
     group.add(
-        "--master-addr", "node rank 0's host; with --master-port another way to say --rdzv-endpoint", metavar="HOST"
+        "--master-addr", "node rank 0's host; with --master-port an alternative to --rdzv-endpoint", metavar="HOST"
     )
     group.add("--master-port", "node rank 0's port (default 29500)", type=int, metavar="PORT")
 
 
 def _script(parser: argparse.ArgumentParser) -> None:
     group = _Group(parser, "how the script is run")
-    group.switch("--module", "the script is the name of a module: run it by python -m", short="-m")
+    group.switch("--module", "the script is the name of a module: run it with python -m", short="-m")
     group.switch("--no-python", "the script is a program: run it without Python in front")
-    group.switch("--run-path", "run the script inside of the processes that torch starts, by runpy.run_path")
+    group.switch("--run-path", "run the script inside the processes that torch starts, with runpy.run_path")
     group.add(
         "--start-method",
-        "how those of --run-path are started (default spawn)",
+        "how the processes of --run-path are started (default spawn)",
         default="spawn",
         choices=["spawn", "fork", "forkserver"],
     )
@@ -99,14 +102,14 @@ def _restarts(parser: argparse.ArgumentParser) -> None:
     group = _Group(parser, "failures, and the end")
     group.add(
         "--max-restarts",
-        "how often the workers are started again after a failure (default 0)",
+        "how often the workers are restarted after a failure (default 0)",
         type=int,
         default=0,
         metavar="N",
     )
     group.add(
         "--monitor-interval",
-        "time between two looks at the workers (default 0.1)",
+        "time between checks of the workers (default 0.1)",
         type=float,
         default=0.1,
         metavar="SECONDS",
@@ -128,11 +131,11 @@ def _restarts(parser: argparse.ArgumentParser) -> None:
 def _output(parser: argparse.ArgumentParser) -> None:
     group = _Group(parser, "what workers print")
     streams = "0 none, 1 stdout, 2 stderr, 3 both; or by local rank, as in 0:1,1:3"
-    group.add("--log-dir", "where log files go, in a directory of their own for each job", metavar="DIRECTORY")
+    group.add("--log-dir", "where log files go, in a separate directory for each job", metavar="DIRECTORY")
     group.add("--redirects", f"streams that go to a file: {streams}", short="-r", default="0", metavar="STREAMS")
     group.add(
         "--tee",
-        "streams that go to a file and to the console, written the same",
+        "streams that go to a file and to the console, in the same form",
         short="-t",
         default="0",
         metavar="STREAMS",

@@ -62,7 +62,7 @@ class HealthServer:
         try:
             return HealthServer(health, bind("", PortRange(port, port), f"--health-port={port}"))
         except (AddressInUse, OSError) as error:
-            logger.warning("%s; nobody is told there how this agent is, and the job goes on", error)
+            logger.warning("%s; this agent's health cannot be asked there, and the job goes on", error)
             return None
 
     @property

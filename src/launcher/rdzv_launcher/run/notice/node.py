@@ -121,7 +121,7 @@ class NodeNotices:
                     return first, True
                 if self._too_late != word.step:
                     self._too_late = word.step
-                    logger.warning("this node has heard too late of step %d, which all others save", word.step)
+                    logger.warning("this node was told too late of step %d, which all others save", word.step)
             case "drop":
                 self._board.drop(word.step)
             case "over":

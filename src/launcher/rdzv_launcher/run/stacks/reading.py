@@ -182,7 +182,7 @@ def _written(text: str) -> list[Thread]:
             number = frame["line"]
             found[-1][1].append(Frame(frame["function"], frame["file"], int(number) if number.isdecimal() else 0))
     if not found:
-        raise NoStacks("what it has written are no stacks")
+        raise NoStacks("what it has written is not a stack")
     # the kernel gives a signal to the main thread, as long as that can take it
     main = current if len(found) >= _MOST_WRITTEN else len(found) - 1
     threads = [Thread(name, number == main, limited(frames)) for number, (name, frames) in enumerate(found)]

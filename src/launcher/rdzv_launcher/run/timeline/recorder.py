@@ -211,7 +211,7 @@ def _try(call: Callable[[], None]) -> None:
 
 
 def _say_dropped(count: int) -> None:
-    logger.warning("%d events of the timeline were dropped: what they are written to did not take them", count)
+    logger.warning("%d events of the timeline were dropped: they could not be written in time", count)
 
 
 def _worker(group: WorkerGroup | None, local_rank: int) -> str:

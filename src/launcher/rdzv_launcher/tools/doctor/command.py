@@ -24,14 +24,14 @@ _LONGEST = 4000
 
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
-    parser = commands.add_parser("doctor", help="look at this machine, and at its way to where a job's nodes meet")
+    parser = commands.add_parser("doctor", help="check this machine, and its path to where a job's nodes meet")
     add_job_flags(
         parser,
-        endpoint_help="where the nodes meet; unset: this machine alone is looked at",
+        endpoint_help="where the nodes meet; if unset, only this machine is checked",
         endpoint_required=False,
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.add_argument("--strict", action="store_true", help="exit code 1 for a warning, too")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings, too")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,14 +22,16 @@ _LINES = 20
 
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
-    parser = commands.add_parser("logs", help="find the log files of a rank, or of the round that failed, in --log-dir")
-    parser.add_argument("directory", metavar="DIR", help="the --log-dir of a job, or one that has those of its nodes")
-    parser.add_argument("--rank", type=int, metavar="N", help="what this global rank has written, byte for byte")
-    parser.add_argument("--failed", action="store_true", help="the last round in which a worker failed, and who did")
+    parser = commands.add_parser("logs", help="find the log files of a rank, or of the failed round, in --log-dir")
+    parser.add_argument(
+        "directory", metavar="DIR", help="the --log-dir of a job, or a directory that contains those of its nodes"
+    )
+    parser.add_argument("--rank", type=int, metavar="N", help="print what this global rank has written, byte for byte")
+    parser.add_argument("--failed", action="store_true", help="the last round in which a worker failed, and which one")
     parser.add_argument("--round", type=int, metavar="N", help="this round (default: the last)")
     parser.add_argument("--tail", type=int, metavar="N", help="the last N lines of each worker")
-    parser.add_argument("--stream", choices=_STREAMS, help="this one alone (default: both)")
-    parser.add_argument("--json", action="store_true", help="what there is of the workers, as JSON")
+    parser.add_argument("--stream", choices=_STREAMS, help="only this one (default: both)")
+    parser.add_argument("--json", action="store_true", help="print what is known about the workers as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

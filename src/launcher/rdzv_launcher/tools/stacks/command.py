@@ -31,18 +31,26 @@ def configure(commands: Any) -> None:
     parser = commands.add_parser("stacks", help="show where the workers of a job are in their code, the odd ones first")
     add_job_flags(
         parser,
-        endpoint_help="of the job, one or several: all of its nodes are asked; unset: the workers of this machine, of "
-        "any backend",
+        endpoint_help="the job's endpoint, one or several: all of its nodes are asked; if unset, show the "
+        "workers of this machine, of any backend",
         endpoint_required=False,
     )
-    parser.add_argument("--children", action="store_true", help="also what the workers have started (data loaders)")
     parser.add_argument(
-        "--native", action="store_true", help="wait for native frames; else only those that are read within 3 seconds"
+        "--children", action="store_true", help="also processes that the workers have started (data loaders)"
     )
-    parser.add_argument("--threads", action="store_true", help="all threads of the workers, not the main ones alone")
+    parser.add_argument(
+        "--native",
+        action="store_true",
+        help="wait for native frames; otherwise only those that can be read within 3 seconds",
+    )
+    parser.add_argument("--threads", action="store_true", help="all threads of the workers, not only the main ones")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(
-        "--timeout", type=float, default=20.0, metavar="SECONDS", help="for the answers of the nodes (default 20)"
+        "--timeout",
+        type=float,
+        default=20.0,
+        metavar="SECONDS",
+        help="how long to wait for the nodes' answers (default 20)",
     )
 
 

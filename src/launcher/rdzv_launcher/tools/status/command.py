@@ -31,15 +31,19 @@ from rdzv_plugins.plain_text import printable_data
 
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
-    parser = commands.add_parser("status", help="ask a job, or a native store, who is there and what is waited for")
+    parser = commands.add_parser(
+        "status", help="ask a job, or a native store, who is there and what they are waiting for"
+    )
     add_job_flags(
         parser,
         endpoint_required=True,
-        endpoint_help="of a job (several: the one that serves it now is found), of rdzv serve, or of a workers' store "
-        "(its first node says it; MASTER_ADDR:MASTER_PORT)",
+        endpoint_help="the endpoint of a job (of several, the one that serves now is found), of rdzv serve, or "
+        "of a workers' store (its first node prints it; MASTER_ADDR:MASTER_PORT)",
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="for an answer (default 10)")
+    parser.add_argument(
+        "--timeout", type=float, default=10.0, metavar="SECONDS", help="how long to wait for an answer (default 10)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,10 +19,10 @@ _COMPLAINTS_SHOWN = 20
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
     parser = commands.add_parser(
-        "timeline", help="what happened in a job and what each interruption has cost, from what --timeline wrote"
+        "timeline", help="show what happened in a job and what each interruption cost, from the files of --timeline"
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="files of all nodes, or directories with them")
-    parser.add_argument("--run", metavar="ID", help="this run (default: the one that was there last)")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="files of all nodes, or directories that contain them")
+    parser.add_argument("--run", metavar="ID", help="this run (default: the latest)")
     parser.add_argument("--chrome", metavar="OUT.json", help="write a trace for Perfetto or chrome://tracing")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
