@@ -50,13 +50,15 @@ $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 demo: $(NATIVE)
 	@$(BIN)/python examples/demo.py
 
-# tests wait more than they compute: three at a time keep less than one of two processors busy
-TESTERS ?= 6
+# tests wait as much as they compute: six at a time leave two processors idle for a third of the first minutes
+TESTERS ?= 8
 # kept bytecode: else each of some thousand processes compiles our modules again
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(NATIVE)
 	@tests/install.sh etcd redis slurm openmpi
 	@echo "running the tests, $(TESTERS) at a time: up to half an hour with two processors ..."
+	@# a fresh checkout: else each tester would compile all tests for itself, at the same time
+	@test -e tests/__pycache__ || $(BIN)/python -m pytest -n0 --collect-only -qq --ignore=tests/native >/dev/null
 	@# what takes minutes first (tests/conftest.py), then the folders in their order: many of the last ones are quick, so
 	@# that all processes end at about the same time
 	@$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder --ignore=tests/native $(ARGS)

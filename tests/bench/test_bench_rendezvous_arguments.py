@@ -129,7 +129,7 @@ def test_what_is_measured(arguments, nodes, repeats, monkeypatch) -> None:
     ],
 )
 def test_nodes_that_may_be_lost_have_a_process_of_their_own(nodes, changes, groups) -> None:
-    assert layout(nodes, settings(**changes)) == groups
+    assert [*map(list, layout(nodes, settings(**changes)))] == groups
 
 
 @pytest.mark.parametrize("nodes", [4, 5, 11, 100, 1024, 4096])

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kits.unit.many_worlds import without_collections
 from kits.unit.quorum_world import QuorumWorld
 
 from rdzv_plugins.elastic.keys import Member
@@ -48,6 +49,7 @@ CASES = [
 ]
 
 
+@without_collections()
 def explore(case: Case, make: type[Quorum] = Quorum, of: type[QuorumWorld] = QuorumWorld) -> tuple[int, int]:
     """Visits all states; returns how many there are, and how many rounds were declared. Raises ``AssertionError``."""
     world = of(case.nodes, case.newcomers, case.places, make)

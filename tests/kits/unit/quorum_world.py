@@ -5,10 +5,10 @@ Each method is one step, and whoever calls them decides what comes first. ``worl
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from kits.unit.many_worlds import shallow
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat
 from rdzv_plugins.elastic.leading.quorum import Quorum, seat_of, seats_complete, seats_reached
 
@@ -60,9 +60,9 @@ class QuorumWorld:
         self.declare(0)
 
     def copy(self) -> QuorumWorld:
-        twin = copy.copy(self)
-        twin.nodes = {name: replace(node) for name, node in self.nodes.items()}
-        twin.places = [replace(place, quorum=_twin(place.quorum), held=place.held.copy()) for place in self.places]
+        twin = shallow(self)
+        twin.nodes = {name: shallow(node) for name, node in self.nodes.items()}
+        twin.places = list(map(_twin_of_place, self.places))
         return twin
 
     def steps(self) -> list[tuple[str, Any]]:
@@ -237,8 +237,13 @@ class QuorumWorld:
             place.plan = ()
 
 
+def _twin_of_place(place: Place) -> Place:
+    twin = shallow(place)
+    twin.quorum, twin.held = _twin(place.quorum), place.held.copy()
+    return twin
+
+
 def _twin(quorum: Quorum) -> Quorum:
-    twin = copy.copy(quorum)
-    for name, value in vars(quorum).items():
-        setattr(twin, name, value.copy() if hasattr(value, "copy") else value)
+    twin = shallow(quorum)
+    vars(twin).update([(name, value.copy()) for name, value in vars(quorum).items() if type(value) in (dict, set)])
     return twin

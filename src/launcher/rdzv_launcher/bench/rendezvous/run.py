@@ -42,20 +42,26 @@ class AlsoMeasured:
 
 def shape(nodes: int, settings: RendezvousSettings) -> tuple[int, int]:
     """How many processes there are, and how many nodes the fullest of them holds."""
+    if not settings.simulate:
+        return nodes, 1
     groups = layout(nodes, settings)
     return len(groups), max(map(len, groups))
 
 
-def layout(nodes: int, settings: RendezvousSettings) -> list[list[int]]:
+def layout(nodes: int, settings: RendezvousSettings) -> list[range]:
     """The numbers of the nodes in each process. The first holds node 0, and as many others as any."""
     if not settings.simulate:
-        return [[number] for number in range(nodes)]
+        return [range(number, number + 1) for number in range(nodes)]
     native = settings.simulate == NATIVE
     alone = min(_ALONE_OF_NATIVE if native else _ALONE, nodes - 1)
     begin, end = (1, nodes - 1) if native else (0, nodes - alone)
     each = math.ceil((end - begin) / min(settings.processes, end - begin))
-    groups = [[*range(start, min(start + each, end))] for start in range(begin, end, each)]
-    return [[number] for number in range(begin)] + groups + [[number] for number in range(end, nodes)]
+    groups = [range(start, min(start + each, end)) for start in range(begin, end, each)]
+    return (
+        [range(number, number + 1) for number in range(begin)]
+        + groups
+        + [range(number, number + 1) for number in range(end, nodes)]
+    )
 
 
 def run_once(
@@ -79,7 +85,7 @@ def run_once(
         machines = network.nodes if network is not None else [_LOOPBACK] * len(groups)
         way = _way(target, settings, machines[0], network, directory, running)
         processes = [
-            {"numbers": numbers, "endpoint": way.endpoint, "machine": asdict(machine)}
+            {"numbers": [*numbers], "endpoint": way.endpoint, "machine": asdict(machine)}
             for numbers, machine in zip(groups, machines, strict=False)
         ]
         tells = target.harness.kind == "coordination"
