@@ -93,7 +93,7 @@ class WorkerStores:
             threads = self._options.store_threads
             self._server = StoreServer(
                 threads=threads,
-                limits=StoreLimits(stored_bytes=self._options.stored_bytes),
+                limits=StoreLimits.among(self._options),
                 listen_fd=listener.detach(),
                 name=name,
                 tokens=self._tokens,
