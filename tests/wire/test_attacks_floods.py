@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kits.wire.attack_kit import MIB, PROXY, Bystanders, Crowd, ServerProcess, repeated, standing, wait_until
 from kits.wire.wire_client import (
+    LIST_KEYS,
     MULTI_GET,
     MULTI_SET,
     NUM_KEYS,
@@ -245,6 +246,22 @@ def test_a_reply_is_limited_while_it_is_made(threads: int) -> None:
             server.expect_refused("unread replies", 1)
         bystanders.advance(10)
         assert server.peak_growth() < 128 * MIB
+
+
+def test_a_list_of_keys_is_limited_while_it_is_made(threads: int) -> None:
+    """64 MB of names, of which a quarter is more than one client is sent."""
+    limit, names = 16 * MIB, [b"/%d/" % number + b"n" * 1000 for number in range(64_000)]
+    with ServerProcess(threads=threads, output_bytes=limit) as server, Bystanders(server.port) as bystanders:
+        with Raw(server.port) as client:
+            for start in range(0, len(names), 4000):
+                client.send(multi_set((name, b"") for name in names[start : start + 4000]))
+            assert client.fence() == b""
+        before = server.peak_growth()
+        with standing(server.port, op(LIST_KEYS)):
+            server.expect_refused("unread replies", 1)
+        bystanders.advance(10)
+        if threads != PROXY:  # which was sent it by its root, by whose limits it is made
+            assert server.peak_growth() - before < 2 * limit
 
 
 def test_a_request_is_limited_as_a_whole(threads: int) -> None:

@@ -100,7 +100,7 @@ def test_sessions_of_a_run_and_in_all() -> None:
         words = "opens no session: too many sessions: there may be {} {} of the server"
         with pytest.raises(EndpointUnreachable, match=words.format(3, r"of this run \(run_sessions")) as refused:
             session_of(server.port, "greedy")
-        assert "options of rdzv serve" in refused.value.remedy
+        assert "an option (--rdzv-conf) of who serves" in refused.value.remedy
         job.advance()
         for number in range(2):
             held.enter_context(closing(session_of(server.port, f"other-{number}")))
