@@ -15,6 +15,7 @@ from kits.wire.wire_client import (
     MULTI_SET,
     NUM_KEYS,
     SET,
+    WAIT,
     Closed,
     Raw,
     get,
@@ -246,6 +247,17 @@ def test_a_reply_is_limited_while_it_is_made(threads: int) -> None:
             server.expect_refused("unread replies", 1)
         bystanders.advance(10)
         assert server.peak_growth() < 128 * MIB
+
+
+def test_keys_that_a_client_waits_for_are_limited_together(threads: int) -> None:
+    """Each request has no more than it may."""
+    with ServerProcess(threads=threads, keys_per_request=100) as server, Bystanders(server.port) as bystanders:
+        with Raw(server.port) as client:
+            for wait in range(2):
+                client.send(keyed(WAIT, [b"/never/%d/%d" % (wait, number) for number in range(60)]))
+            assert client.until_close() == b""
+        server.expect_refused("too many waits", 1)
+        bystanders.advance(5)
 
 
 def test_a_list_of_keys_is_limited_while_it_is_made(threads: int) -> None:
