@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import stat
@@ -15,8 +16,11 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rdzv_plugins.endpoints import is_loopback_address
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
+
+logger = logging.getLogger(__name__)
 
 VARIABLE = "RDZV_TOKEN"
 FILE_VARIABLE = "RDZV_TOKEN_FILE"
@@ -24,6 +28,10 @@ OPTION = "token_file"
 
 OPEN = "a token closes it: RDZV_TOKEN, see docs/explanation/security.md"
 """What is said where anybody is let in."""
+
+_open_runs: set[str] = set()
+"""Those of which it was said."""
+_open_runs_lock = threading.Lock()
 
 MOST_RUN_ID = 1024
 """Bytes of a run id for which a token can be proved."""
@@ -59,6 +67,20 @@ class JobToken:
         """For a server of this run alone."""
         pattern = re.sub(r"([*?\[\]\\])", r"\\\1", run_id)
         return tuple(AcceptedToken("", key, pattern, True) for key in self.keys)
+
+
+def say_open(run_id: str, host: str) -> None:
+    """Say that whoever reaches what this process serves for run ``run_id`` at ``host`` can take part.
+
+    Once for each run, whatever else is served, and nothing where only this machine can reach it.
+    """
+    if is_loopback_address(host):
+        return
+    with _open_runs_lock:
+        if run_id in _open_runs:
+            return
+        _open_runs.add(run_id)
+    logger.warning("whoever reaches a port of this job can read and change what is there (%s)", OPEN)
 
 
 def token_of(request: Request) -> JobToken | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import uuid
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from kits.bench.bench_kit import Done, bench, find, install, started
+from kits.bench.bench_kit import Done, bench, find, install, started, with_openssl
 from kits.bench.etcd_needed import etcd_installed, needs_etcd  # noqa: F401
 from kits.launcher.harness import wait_until
 
@@ -141,9 +140,7 @@ def test_all_that_are_installed_are_measured_beside_torchs_own(measured, monkeyp
     }
 
 
-@pytest.mark.skipif(
-    shutil.which("openssl") is None and not os.environ.get("CI"), reason="certificates are made by the command openssl"
-)
+@with_openssl
 def test_closed_jobs_are_measured_beside_open_ones(measured) -> None:
     ways = ("tiered", "tiered, token", "tiered, tls", "tiered, token+tls")
     result = measured(*ALONE, "--backends=tiered", "--nodes=4", "--closed=token,tls,token+tls")

@@ -9,17 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kits.bench.bench_kit import bench, find
+from kits.bench.bench_kit import bench, find, with_openssl
 
 from rdzv_launcher.bench import _load
 from rdzv_launcher.bench.method.points import compare
 from rdzv_launcher.bench.method.results import Result
 from rdzv_launcher.bench.method.turns import DidNotFinish, Turns
+from rdzv_launcher.bench.processes.closed import conf_of
 from rdzv_launcher.bench.store.bench import _Servers
 from rdzv_launcher.bench.store.cases import StoreCase, StoreSample, measure
 from rdzv_launcher.bench.store.figures import as_points, notes
 from rdzv_launcher.bench.store.many import measure_many
 from rdzv_launcher.bench.store.servers import StoreProcess, StoreTarget, parse_target
+from rdzv_launcher.bench.store.sessions import measure_sessions
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.kvstore.native.server import StoreServer
@@ -231,7 +233,7 @@ def test_what_was_asked_is_in_the_details(measured) -> None:
 def test_servers_that_hold_are_new_in_each_turn(workload, new) -> None:
     with ExitStack() as running:
         case = StoreCase(workload, 10, rounds=1, gets=1, limit_s=1)
-        servers = _Servers(case, [StoreTarget("echo"), StoreTarget("ours")], [], running)
+        servers = _Servers(case, [StoreTarget("echo"), StoreTarget("ours")], [], running, {})
         pids = [[servers.of(name, turn)[0].pid for name in ("echo", "ours", "echo")] for turn in (-1, 0, 1)]
         for echo, ours, again in pids:
             assert echo == again != ours
@@ -252,6 +254,35 @@ def test_many_clients_are_in_several_processes_and_each_asks_once() -> None:
             assert sample["wall_s"] == pytest.approx(sum(sample["phases"].values()))
             assert sample["phases"].keys() == {"connect", "ask"}
     assert find(result, "many, 30 clients", "ours", "wall").nodes == 30
+
+
+def test_a_server_that_accepts_no_session_is_not_measured_as_if_it_did(tmp_path) -> None:
+    case = StoreCase("ask", 2, rounds=1, gets=1, limit_s=LIMIT_S)
+    with StoreProcess(StoreTarget("ours", "token"), [], conf_of("token", tmp_path)) as server:
+        server.start()
+        server.conf = {}
+        with pytest.raises(RdzvError, match="needs the job's token"):
+            measure_sessions(case, server, "/test")
+        server.conf = conf_of("token", tmp_path)
+        with pytest.raises(RdzvError, match="does not accept this node's token"):
+            measure_sessions(case, server, "/test")
+
+
+@with_openssl
+def test_sessions_are_measured_in_every_way_beside_open_ones() -> None:
+    ways = ["ours", "ours, token", "ours, tls", "ours, token+tls"]
+    sizes = ["--sessions=3", "--rounds=2", "--repeats=2", "--targets=ours,echo", "--closed=token,tls,token+tls"]
+    result = bench("store", "--workloads=open,ask", *sizes, "--json").result()
+    assert [details["case"] for details in result.details] == ["open, 3 sessions", "ask, 3 sessions"]
+    for details, requests in zip(result.details, (3, 3 * 2 * 2), strict=True):
+        assert [*details["runs"]] == ways, "nobody else has sessions"
+        for way, samples in details["runs"].items():
+            assert [sample["requests"] for sample in samples] == [requests] * 2
+            both = find(result, details["case"], way, "cpu_both")
+            alone = find(result, details["case"], way, "cpu_per_request")
+            assert all(0 < mine < ours for mine, ours in zip(alone.samples, both.samples, strict=True))
+            assert alone.reference == (way == "ours")
+    assert {(ratio.target, ratio.reference) for ratio in result.ratios} == {(way, "ours") for way in ways[1:]}
 
 
 def test_processes_share_the_clients() -> None:
@@ -309,9 +340,12 @@ def test_terminal_has_tables_and_says_what_they_are() -> None:
         "--connections=1000,no": "--connections=no: a whole number, at least 1",
         "--repeats=0": "--repeats=0: a whole number",
         "--limit=0": "--limit=0: a number of seconds",
+        "--closed=open": "--closed: 'open' is none of token, tls, token+tls",
+        "--closed=tls --targets=echo": "--closed is about open and ask of ours, which are not measured",
+        "--closed=tls --workloads=storm": "--closed is about open and ask of ours, which are not measured",
         "--storm=100000000": "100000000 connections need 100000100 open files",
     }.items(),
 )  # fmt: skip
 def test_wrong_argument_is_named(argument, error, capsys) -> None:
-    assert tools.main(["bench", "store", argument]) == UsageError.exit_code
+    assert tools.main(["bench", "store", *argument.split()]) == UsageError.exit_code
     assert error in capsys.readouterr().err

@@ -7,17 +7,21 @@ import threading
 import time
 
 import pytest
-from kits.bench.bench_kit import bench, find
+from kits.bench.bench_kit import bench, find, with_openssl
 
 from rdzv_launcher.bench.method.results import Result
 from rdzv_launcher.bench.method.turns import DidNotFinish, Turns
+from rdzv_launcher.bench.processes.closed import conf_of
 from rdzv_launcher.bench.processes.hosts import Network
 from rdzv_launcher.bench.processes.parts import Part
 from rdzv_launcher.bench.tiered.cases import TieredCase, Way, measure
 from rdzv_launcher.bench.tiered.figures import as_points
 from rdzv_launcher.bench.tiered.goals import Goal, as_text, goals
+from rdzv_launcher.bench.tiered.parts import TieredParts
 from rdzv_launcher.tools import cli as tools
-from rdzv_plugins.errors import UsageError
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.errors import AccessRefused, UsageError
+from rdzv_plugins.kvstore.native.framing import ask_statistics
 
 NODES, PER_NODE = 8, 4
 RANKS = NODES * PER_NODE
@@ -150,6 +154,36 @@ def test_real_workers_come_together_through_proxies() -> None:
     assert find(result, case, "tiered", "wall").samples == (tiered["wall_s"],)
 
 
+@with_openssl
+def test_trunks_that_are_closed_to_strangers_are_measured_beside_open_ones() -> None:
+    only = ["--nodes=2", "--per-node=2", "--many=none", "--tree=none", "--routes=direct,tiered", "--delay=0"]
+    closed = ["token", "tls", "token+tls"]
+    for hosts in ("loopback", "auto"):
+        more = [f"--hosts={hosts}", f"--closed={','.join(closed)}"]
+        result = bench("tiered", "--quick", "--json", *only, *more).result()
+        (plain,) = runs(result, "gloo init", "tiered")
+        for way in closed:
+            (run,) = runs(result, "gloo init", f"tiered, {way}")
+            assert (run["asked"], run["connections"]) == (plain["asked"], 2)
+            assert run["proxies"]["lost"] == []
+        goals = next(details["goals"] for details in result.details if details["case"] == "goals")
+        cpu = [goal for goal in goals if goal["goal"] == "CPU, beside tiered"]
+        most = {goal["where"].rpartition(", ")[2]: goal["most"] for goal in cpu}
+        assert most == {"token": 1.05, "tls": 2.0, "token+tls": 2.0}
+
+
+@with_openssl
+@pytest.mark.parametrize(("way", "why"), [("token", "needs the job's token"), ("tls", "speaks TLS")])
+def test_the_root_of_a_closed_way_lets_in_its_proxies_and_nobody_else(tmp_path, way, why) -> None:
+    with Network(1, namespaces=False) as network:
+        conf = conf_of(way, tmp_path)
+        with TieredParts(network, network.nodes, per_node=1, delay_s=0.0, conf=conf) as parts:
+            parts.open_proxies(unix=False, fanout=0)
+            assert parts.root.question()["connections"]["open"] == 1
+            with pytest.raises(AccessRefused, match=why):
+                ask_statistics(Endpoint(*parts.entrance), 60)
+
+
 def test_way_that_does_not_finish_is_a_result() -> None:
     with (
         pytest.raises(DidNotFinish, match=r"clients had no answer|clients were not done"),
@@ -205,6 +239,7 @@ def read_all(end: socket.socket) -> bytes:
         (["--tree=20000x1"], "at most 18000 proxies"),
         (["--tree=8x2", "--fanout=8"], "fewer than the 8 proxies"),
         (["--delay=-1"], "a number of milliseconds"),
+        (["--closed=tls", "--routes=direct"], "--closed is about the route tiered"),
         (["--limit=0"], "a number of seconds from 1"),
         (["--repeats=0"], "--repeats=0: a whole number"),
     ],

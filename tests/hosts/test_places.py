@@ -5,34 +5,45 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from kits.hosts.fleet import PORT, TTL, Fleet, in_one_round, outputs
 from kits.hosts.hosts import Host
 from kits.launcher.harness import Agent, wait_until
+from kits.wire.tls_kit import Issued
+
+from rdzv_plugins.errors import AccessRefused
 
 SOON = TTL + 60
 OUTAGE = 120
+TOKEN = "0123456789abcdef-of-places"
+IS_OPEN = "whoever reaches a port of this job can read and change what is there"
 
 
 class Job:
     """Nodes on hosts, which meet at places."""
 
-    def __init__(self, fleet: Fleet, places: list[Host], nnodes: str, backend: str = "parallel") -> None:
+    def __init__(
+        self, fleet: Fleet, places: list[Host], nnodes: str, backend: str = "parallel", *, closed: bool = False
+    ) -> None:
         self.fleet, self._nnodes, self._flags = fleet, nnodes, [f"--rdzv-backend={backend}"]
-        self._conf = "last_call_timeout=60" + (",worker_transport=direct" if backend == "tiered" else "")
+        self._conf = "last_call_timeout=60" + (",worker_transport=direct" if backend == "tiered" and not closed else "")
         self.endpoint = ",".join(f"{host.address}:{PORT}" for host in places)
 
-    def node(self, host: Host, ttl: float = TTL, rank: int | None = None, endpoint: str = "") -> Agent:
+    def node(
+        self, host: Host, ttl: float = TTL, rank: int | None = None, endpoint: str = "", conf: str = "", **env: str
+    ) -> Agent:
         return self.fleet.node(
             host,
             endpoint or self.endpoint,
             self._nnodes,
             ttl=ttl,
             outage=OUTAGE,
-            conf=self._conf,
+            conf=f"{self._conf},{conf}" if conf else self._conf,
             rank=rank,
             flags=self._flags,
+            **env,
         )
 
 
@@ -74,6 +85,39 @@ def test_serving_agent_is_killed_and_its_host_comes_back(fleet: Fleet) -> None:
     assert any("round 3, 3 nodes" in agent.text for agent in (late, second, third)), outputs([late, second, third])
     fleet.finish(late, second, third)
     assert no_restart(late, second, third)
+    said = [agent.text.count(IS_OPEN) for agent in (first, second, third, late)]
+    assert said == [1, 1, 1, 1], "each serves a place, and one of them the workers' stores, too"
+
+
+def test_under_tls_with_a_token_the_next_place_serves(fleet: Fleet, tmp_path: Path) -> None:
+    hosts = fleet.lan.add("alpha", "beta", "gamma")
+    own = {host: Issued(tmp_path / host.name, hosts=(host.address,)) for host in hosts}  # no other host's place
+    job = Job(fleet, hosts, "2:3", "tiered", closed=True)
+    first, second, third = agents = [
+        job.node(host, 60, rank, conf=own[host].conf, RDZV_TOKEN=TOKEN) for rank, host in enumerate(hosts)
+    ]
+    before = in_one_round(*agents)
+    os.kill(first.pid, signal.SIGKILL)
+    smaller = in_one_round(second, third, after=before)
+    for agent in (second, third):
+        assert f"the rendezvous is served at {hosts[1].address}:{PORT} now" in agent.text
+
+    theirs = Issued(tmp_path / "theirs", by="theirs", hosts=(hosts[0].address,))
+    token = {"RDZV_TOKEN": TOKEN}
+    for why, conf, env in (
+        ("speaks TLS, and this process was given no certificates", "is_host=false", token),
+        ("is of an authority that it does not know", f"is_host=false,{theirs.conf}", token),
+        ("needs the job's token, and this process was given none", f"is_host=false,{own[hosts[0]].conf}", {}),
+    ):
+        stranger = job.node(hosts[0], 60, 0, conf=conf, **env)
+        assert stranger.wait(SOON) == AccessRefused.exit_code, stranger.text
+        assert why in stranger.text
+
+    late = job.node(hosts[0], 60, 0, conf=own[hosts[0]].conf, RDZV_TOKEN=TOKEN)
+    in_one_round(late, second, third, after=smaller)
+    fleet.finish(late, second, third)
+    assert no_restart(late, second, third)
+    assert IS_OPEN not in outputs([first, second, third, late])
 
 
 def test_serving_agent_stands_still_and_finds_itself_replaced(fleet: Fleet) -> None:
@@ -127,6 +171,7 @@ def test_places_that_no_node_serves(fleet: Fleet) -> None:
     fleet.finish(*agents)
     for agent in agents:
         assert len(agent.reports()) == 1, "its worker was never stopped"
+    assert sorted(agent.text.count(IS_OPEN) for agent in agents) == [0, 1], "that of rank 0"
 
 
 @pytest.mark.parametrize("killed", [0, 1])

@@ -8,9 +8,13 @@ import sys
 
 import pytest
 
-from rdzv_plugins.errors import OptionError
+from rdzv_plugins.backends.parallel import ParallelOptions
+from rdzv_plugins.backends.tiered import TieredOptions
+from rdzv_plugins.elastic.endpoint_options import validate
+from rdzv_plugins.errors import OptionError, UsageError
+from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.native.limits import StoreLimits
-from rdzv_plugins.options import describe_options, parse_options
+from rdzv_plugins.options import WorkerStoreOptions, describe_options, parse_options
 
 NAMES = [field.name for field in dataclasses.fields(StoreLimits)]
 SECONDS = ["handshake_seconds", "stall_seconds"]
@@ -93,3 +97,24 @@ def test_system_that_refuses_its_own_limit_is_no_error(error: str):
     script = REFUSED.format(error=error)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=180, check=True)
     assert done.stdout == "goes on\n"
+
+
+@pytest.mark.parametrize("options", [ParallelOptions, TieredOptions])
+def test_a_node_that_serves_takes_each_by_the_same_name(options: type) -> None:
+    given = {name: str(2000 + number) for number, name in enumerate(NAMES)}
+    node, served = (parse_options(each, given, "it") for each in (options, StoreLimits))
+    assert StoreLimits.among(node) == served
+    assert StoreLimits.among(options()) == StoreLimits()
+
+
+def test_of_other_options_what_is_a_limit_counts() -> None:
+    assert StoreLimits.among(WorkerStoreOptions(stored_bytes=5)) == StoreLimits(stored_bytes=5)
+    assert StoreLimits.among(object()) == StoreLimits()
+
+
+@pytest.mark.parametrize("name", ["sessions", "run_sessions"])
+def test_fewer_sessions_than_nodes_are_refused(name: str) -> None:
+    request = Request("parallel", "r", "localhost:1", min_nodes=1, max_nodes=3, nproc_per_node=1)
+    validate(dataclasses.replace(request, options=ParallelOptions(**{name: 3})))
+    with pytest.raises(UsageError, match=f"{name}=2 is fewer than the 3 nodes of --nnodes"):
+        validate(dataclasses.replace(request, options=ParallelOptions(**{name: 2})))

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from kits.wire.attack_kit import MIB, PROXY, Bystanders, Crowd, ServerProcess, repeated, standing, wait_until
 from kits.wire.wire_client import (
+    LIST_KEYS,
     MULTI_GET,
     MULTI_SET,
     NUM_KEYS,
     SET,
+    WAIT,
     Closed,
     Raw,
     get,
@@ -245,6 +247,33 @@ def test_a_reply_is_limited_while_it_is_made(threads: int) -> None:
             server.expect_refused("unread replies", 1)
         bystanders.advance(10)
         assert server.peak_growth() < 128 * MIB
+
+
+def test_keys_that_a_client_waits_for_are_limited_together(threads: int) -> None:
+    """Each request has no more than it may."""
+    with ServerProcess(threads=threads, keys_per_request=100) as server, Bystanders(server.port) as bystanders:
+        with Raw(server.port) as client:
+            for wait in range(2):
+                client.send(keyed(WAIT, [b"/never/%d/%d" % (wait, number) for number in range(60)]))
+            assert client.until_close() == b""
+        server.expect_refused("too many waits", 1)
+        bystanders.advance(5)
+
+
+def test_a_list_of_keys_is_limited_while_it_is_made(threads: int) -> None:
+    """64 MB of names, of which a quarter is more than one client is sent."""
+    limit, names = 16 * MIB, [b"/%d/" % number + b"n" * 1000 for number in range(64_000)]
+    with ServerProcess(threads=threads, output_bytes=limit) as server, Bystanders(server.port) as bystanders:
+        with Raw(server.port) as client:
+            for start in range(0, len(names), 4000):
+                client.send(multi_set((name, b"") for name in names[start : start + 4000]))
+            assert client.fence() == b""
+        before = server.peak_growth()
+        with standing(server.port, op(LIST_KEYS)):
+            server.expect_refused("unread replies", 1)
+        bystanders.advance(10)
+        if threads != PROXY:  # which was sent it by its root, by whose limits it is made
+            assert server.peak_growth() - before < 2 * limit
 
 
 def test_a_request_is_limited_as_a_whole(threads: int) -> None:

@@ -88,6 +88,9 @@ def test_a_root_refuses_nonsense_of_a_proxy(root: ServerProcess, others: list[By
             client.until_close()
         advance(others)
     assert sum(root.stats()["refused"].values()) == 3
+    assert (root.refused("request too long") == 3) == (what == "a frame of 4 GiB"), (
+        "what it announces is not waited for"
+    )
     with wire.Raw(root.port) as client:
         client.send(wire.get(KEY))
         assert client.receive_text() == b"", "it was carried out"

@@ -14,7 +14,7 @@ from kits.wire.proxy_kit import Node
 from kits.wire.trunk_peer import FORWARD, OK, RECALL, RECALLED, RECEIVED, TAKEN, answer, attached, frame
 from kits.wire.wire_client import PATIENCE, Closed, Raw, get, set_
 
-from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
 
 GRACE_MS = 3000
 BEAT = frame(0, RECEIVED, struct.pack("<Q", 0))
@@ -102,3 +102,22 @@ def test_one_that_takes_its_time_cannot_do_so_again_and_again(root: StoreServer)
         assert writer.receive_text() == b"new"
         assert fetch(slow, b"/key", 7) == (False, b"new")
         assert root.stats()["refused"] == {}
+
+
+def test_what_is_kept_for_who_waits_for_it_is_limited() -> None:
+    """A trunk whose write has to wait says more meanwhile than two requests may have."""
+    more = b"".join(frame(3 + number, FORWARD, get(b"/" + b"k" * 900)) for number in range(100))
+    limits = StoreLimits(request_bytes=2000)
+    with (
+        StoreServer("127.0.0.1", threads=2, limits=limits) as root,
+        Bystanders(root.port) as direct,
+        closing(Raw(root.port)) as first,
+        closing(attached(root.port, 77, grace_ms=20_000)) as holding,
+        closing(attached(root.port, 78, grace_ms=20_000)) as writer,
+    ):
+        first.send(set_(b"/key", b"old"))
+        assert first.fence() == b""
+        assert fetch(holding, b"/key") == (True, b"old")
+        writer.send(frame(2, FORWARD, set_(b"/key", b"new")) + more)
+        wait_until(lambda: root.stats()["refused"] == {"request too long": 1}, root.stats)
+        direct.advance(5)

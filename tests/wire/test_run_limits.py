@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
@@ -9,10 +10,11 @@ import pytest
 from kits.wire.attack_kit import MIB, PROXY, Bystanders, ServerProcess
 from kits.wire.coordination_kit import Losses, opened
 from kits.wire.session_peers import at
-from kits.wire.wire_client import PATIENCE, WAIT, Closed, Raw, add, i64, keyed, multi_set
+from kits.wire.trunk_peer import FORWARD, attached, frame
+from kits.wire.wire_client import PATIENCE, WAIT, Closed, Raw, add, get, i64, keyed, multi_set, set_
 
 from rdzv_plugins.coordination import Event
-from rdzv_plugins.errors import EndpointUnreachable, RdzvError
+from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError
 from rdzv_plugins.kvstore.coordination.sessions import NativeSession
 from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
 
@@ -93,6 +95,37 @@ def test_bytes_of_all_runs() -> None:
         assert server.stats()["refused"] == {"store full": 1}
 
 
+def test_what_one_session_is_sent_at_once() -> None:
+    """Neither a list nor what a watch tells of may be longer than replies that are not read."""
+    much = {f"key-{number}": bytes(10_000) for number in range(10)}
+    lost: queue.Queue[ConnectionLost] = queue.Queue()
+    with limited(output_bytes=64 * 1024) as (server, job), closing(session_of(server.port, "greedy")) as writer:
+        with closing(at(server.port, "greedy").open_session(600, on_lost=lost.put, timeout=PATIENCE)) as watcher:
+            watcher.watch("", lambda events: None, timeout=PATIENCE)
+            writer.put(much, timeout=PATIENCE)
+            assert "closed" in str(lost.get(timeout=PATIENCE))
+        assert server.stats()["refused"] == {"unread replies": 1}
+        with pytest.raises(ConnectionLost):
+            writer.list("", timeout=PATIENCE)
+        assert server.stats()["refused"] == {"unread replies": 2}
+        job.advance()
+
+
+def test_what_a_trunk_has_not_said_to_have_is_limited() -> None:
+    with (
+        StoreServer("127.0.0.1", threads=1, limits=StoreLimits(output_bytes=64 * 1024)) as server,
+        closing(Raw(server.port)) as worker,
+        closing(attached(server.port, 77)) as trunk,
+    ):
+        worker.send(set_(b"/key", bytes(10_000)))
+        assert worker.fence() == b""
+        for number in range(10):
+            trunk.send(frame(5 + number, FORWARD, get(b"/key")))
+        trunk.until_close()
+        assert server.stats()["refused"] == {"unread replies": 1}
+        assert worker.fence() == b""
+
+
 def test_sessions_of_a_run_and_in_all() -> None:
     with limited(run_sessions=3, sessions=6) as (server, job), ExitStack() as held:
         for _ in range(3):
@@ -100,7 +133,7 @@ def test_sessions_of_a_run_and_in_all() -> None:
         words = "opens no session: too many sessions: there may be {} {} of the server"
         with pytest.raises(EndpointUnreachable, match=words.format(3, r"of this run \(run_sessions")) as refused:
             session_of(server.port, "greedy")
-        assert "options of rdzv serve" in refused.value.remedy
+        assert "an option (--rdzv-conf) of who serves" in refused.value.remedy
         job.advance()
         for number in range(2):
             held.enter_context(closing(session_of(server.port, f"other-{number}")))

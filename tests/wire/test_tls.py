@@ -28,6 +28,7 @@ from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.framing import ask_statistics, frame
 from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
+from rdzv_plugins.kvstore.sockets.reach import try_connect
 
 LONG_S = 60.0
 SECRET = b"a word that is not to be heard on the way"
@@ -47,6 +48,20 @@ def server(ours: Issued) -> Iterator[StoreServer]:
 
 def at(server: StoreServer) -> Endpoint:
     return Endpoint("127.0.0.1", server.port)
+
+
+def test_what_is_said_behind_the_handshake_waits_for_nothing(server: StoreServer, ours: Issued) -> None:
+    """Its last flight has no answer: by Nagle's algorithm the next words would wait for its acknowledgement, 40 ms."""
+    said: list[int] = []
+
+    def greet(connection: socket.socket) -> str:
+        said.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        return ""
+
+    connection, why = try_connect(at(server), LONG_S, greet, tls=ours.files)
+    assert connection is not None, why
+    connection.close()
+    assert said == [1]
 
 
 def session_at(

@@ -89,7 +89,8 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         self._state_backend = state
         self._options = settings
         self._hosts_store = hosts_store
-        self._workers = WorkerStores(settings, timeout=settings.read_timeout, several=request.max_nodes > 1)
+        shared_by = request.run_id if request.max_nodes > 1 else ""
+        self._workers = WorkerStores(settings, timeout=settings.read_timeout, shared_by=shared_by)
         self._prefix = run_prefix(request.run_id)
         self._shared = PrefixStore(self._prefix, store)
         self._record_ = JobRecord(OfTorch(self._shared))

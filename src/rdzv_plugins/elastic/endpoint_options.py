@@ -10,6 +10,7 @@ from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.endpoints import Endpoint, meeting_point, parse_endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.options import option
 
 DEFAULT_PORT = 29500
@@ -17,8 +18,11 @@ MOST_PLACES = 7
 
 
 @dataclass(frozen=True)
-class EndpointOptions(NodeTlsOptions, ElasticOptions):
-    """The options of every elastic backend, who serves the endpoint, and TLS between the nodes."""
+class EndpointOptions(StoreLimits, NodeTlsOptions, ElasticOptions):
+    """The options of every elastic backend, who serves the endpoint, TLS between the nodes, and what a node serves.
+
+    Limits are those of the endpoint, of the workers' store and of this node's proxy, each where this node has it.
+    """
 
     is_host: bool | None = option(
         None, help="Whether this node serves the endpoint; unset: if the endpoint's address can be bound here."
@@ -67,6 +71,8 @@ def validate(request: Request) -> Endpoint | tuple[Endpoint, ...]:
     elastic_options.validate(request)
     if (certificates := certificates_of(request)) is not None:
         certificates.check()
+    if isinstance(request.options, EndpointOptions):
+        _validate_limits(request, request.options)
     found = meeting_places(request)
     if isinstance(found, tuple) and getattr(request.options, "is_host", None):
         raise UsageError(
@@ -74,3 +80,13 @@ def validate(request: Request) -> Endpoint | tuple[Endpoint, ...]:
             remedy="Leave it out: a node serves the place whose address is its own. is_host=false serves none.",
         )
     return found
+
+
+def _validate_limits(request: Request, options: EndpointOptions) -> None:
+    for name in ("sessions", "run_sessions"):
+        if (most := getattr(options, name)) < request.max_nodes:
+            raise UsageError(
+                f"--rdzv-conf: {name}={most} is fewer than the {request.max_nodes} nodes of --nnodes, each of which "
+                "has a session at the endpoint",
+                remedy="Give more: rdzv status and rdzv top have one, too, while they look.",
+            )

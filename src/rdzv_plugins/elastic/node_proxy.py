@@ -18,7 +18,7 @@ from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable
 from rdzv_plugins.job_token import JobToken
-from rdzv_plugins.kvstore.native.limits import raise_file_limit
+from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.native.proxy import StoreProxy
 from rdzv_plugins.kvstore.native.server import Admit
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
@@ -143,6 +143,7 @@ class NodeProxy:
                     name=f"node {place.rank} on {place.host} (pid {place.pid})",
                     leaf=not self._has_children(place),
                     grace=self._options.trunk_grace,
+                    limits=StoreLimits.among(self._options),
                     timeout=_ATTEMPT_S,
                     on_lost=lambda reason: self._on_lost(place.round, reason),
                     interruption=interruption,

@@ -66,7 +66,7 @@ class RoundStore:
             options,
             timeout=options.read_timeout,
             ports=ports,
-            several=several,
+            shared_by=run_id if several else "",
             tokens=guarded.accepted(run_id) if guarded is not None else (),
             admit="anyone" if token is None and tls is None else "user",
             tls=self._tls,

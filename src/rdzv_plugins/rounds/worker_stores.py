@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from rdzv_plugins.certificates import NodeCertificates
-from rdzv_plugins.endpoints import Endpoint, is_loopback_address
-from rdzv_plugins.job_token import OPEN, AcceptedToken
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.job_token import AcceptedToken, say_open
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.kvstore.sockets.port_turns import PortTurns
@@ -27,7 +27,7 @@ class WorkerStores:
         timeout: float,
         ports: PortTurns | None = None,
         alone: bool = False,
-        several: bool = False,
+        shared_by: str = "",
         tokens: Sequence[AcceptedToken] = (),
         admit: Literal["anyone", "user"] = "anyone",
         tls: NodeCertificates | None = None,
@@ -35,13 +35,13 @@ class WorkerStores:
         """``timeout`` (seconds) is that of the object which ``store=torch`` needs for its server.
 
         ``ports`` are those of ``options`` where others take their turns at them, too. ``alone``: there is one node, and
-        where its store is concerns nobody. ``several``: there are more nodes, and it is said once if everybody can
-        take part. The native store lets in who proves one of the ``tokens``; without them ``admit``: anyone, or only
-        processes of this user on this machine. With ``tls`` it speaks nothing else.
+        where its store is concerns nobody. ``shared_by``: the run whose nodes these are, if there are several: then it
+        is said if everybody can take part. The native store lets in who proves one of the ``tokens``; without them
+        ``admit``: anyone, or only processes of this user on this machine. With ``tls`` it speaks nothing else.
         """
         self._tokens, self._admit, self._tls = tokens, admit, tls
         closed = bool(tokens) or (admit == "user" and tls is None) or (tls is not None and tls.asks_clients)
-        self._says_open = several and not closed
+        self._open_run = "" if closed else shared_by
         self._options = options
         self._ports = ports or PortTurns(options.worker_ports)
         self._timeout = timeout
@@ -59,9 +59,8 @@ class WorkerStores:
         """
         self.close()
         self._served += 1
-        if self._says_open and not is_loopback_address(host):
-            self._says_open = False
-            logger.warning("whoever reaches a port of this job can read and change what is there (%s)", OPEN)
+        if self._open_run:
+            say_open(self._open_run, host)
         self._current = self._native(host, what) if self._options.is_native else self._torch(host, what)
         return self._current
 
@@ -92,10 +91,9 @@ class WorkerStores:
         if self._server is None:
             raise_file_limit()
             threads = self._options.store_threads
-            limits = StoreLimits(stored_bytes=self._options.stored_bytes)
             self._server = StoreServer(
                 threads=threads,
-                limits=limits,
+                limits=StoreLimits.among(self._options),
                 listen_fd=listener.detach(),
                 name=name,
                 tokens=self._tokens,

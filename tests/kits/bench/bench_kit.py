@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,11 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from rdzv_launcher.bench.method.points import Point
 from rdzv_launcher.bench.method.results import Result, read_result
 from rdzv_plugins.testing.agents.processes import kill
 from rdzv_plugins.testing.forks.signals import before_exec
 
+with_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None and not os.environ.get("CI"), reason="certificates are made by the command openssl"
+)
 HERE = Path(__file__).parent
 RDZV = str(Path(sys.executable).parent / "rdzv")
 _TIMEOUT_S = 200.0

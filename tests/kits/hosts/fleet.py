@@ -98,7 +98,7 @@ def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[d
 
     def together() -> list[dict[str, Any]] | None:
         last = [report for agent in agents for report in agent.reports()[-1:]]
-        ports = {report["MASTER_PORT"] for report in last}
+        ports = {report.get("RDZV_ROOT_PORT", report["MASTER_PORT"]) for report in last}
         ranks = [int(report["RANK"]) for report in last]
         sizes = {int(report["WORLD_SIZE"]) for report in last}
         ended = [agent for agent in agents if agent.process.poll() is not None]

@@ -3,6 +3,9 @@
 Features: min:max nodes, given node ranks, spares, take-over of a lost leader, a lost node costs no restart.
 Endpoint: ``HOST[:PORT]``, port 29500 when left out; or several, separated by commas, of which one serves at a time.
 With one node it may be left out altogether.
+
+From ``key_bytes`` on the keys are limits of what this node serves, as those of ``rdzv serve``; those of the node that
+serves count. The defaults are enough for ten thousand nodes.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class StaticHandler:
             request.options,
             timeout=request.options.read_timeout,
             alone=request.max_nodes == 1 and not request.options.store,
-            several=request.max_nodes > 1,
+            shared_by=request.run_id if request.max_nodes > 1 else "",
         )
         self._rounds: Rounds | None = None
         self._record: JobRecord | None = None

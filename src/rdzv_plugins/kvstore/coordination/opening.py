@@ -18,7 +18,7 @@ from rdzv_plugins.kvstore.tcpstore.whose import Stranger, is_torch_store, look_i
 _LEAST_TTL, _MOST_TTL = 0.1, 3600.0
 _OUR_NUMBER = 1
 _TOO_MANY = "too many sessions"
-_FULL = "rdzv status shows whose they are; the limit is one of the options of rdzv serve (--rdzv-conf)."
+_FULL = "rdzv status shows whose they are; the limit is an option (--rdzv-conf) of who serves: rdzv serve, or a node."
 _SAME_VERSION = "Install the same version of rdzv-plugins on every node."
 
 

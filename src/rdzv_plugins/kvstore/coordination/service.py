@@ -9,9 +9,9 @@ import socket
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.job_token import token_of
+from rdzv_plugins.job_token import say_open, token_of
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
-from rdzv_plugins.kvstore.native.limits import raise_file_limit
+from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.listening import bind_if_here
 from rdzv_plugins.kvstore.tcpstore.whose import stranger_at, telling_whose
@@ -40,15 +40,18 @@ def serve_if_here(request: Request, endpoint: Endpoint) -> StoreServer | None:
     if listener is None:
         return None
     raise_file_limit()
-    token = token_of(request)
+    token, tls = token_of(request), certificates_of(request)
     server = StoreServer(
         threads=request.options.store_threads,
         listen_fd=listener.detach(),
         name="rendezvous",
         run=request.run_id,
         tokens=token.accepted(request.run_id) if token is not None else (),
-        tls=certificates_of(request),
+        tls=tls,
+        limits=StoreLimits.among(request.options),
     )
+    if request.max_nodes > 1 and token is None and not (tls is not None and tls.asks_clients):
+        say_open(request.run_id, endpoint.host)
     logger.debug("serving the rendezvous of run %s at %s", request.run_id, Endpoint(endpoint.host, server.port))
     return server
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rdzv_plugins.options import option
 
@@ -69,15 +71,26 @@ class StoreLimits:
     )
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
+        for name, value in of_limits(self).items():
             most = _MOST_SECONDS if name.endswith("_seconds") else _MOST_STORED if name == "stored_bytes" else _MOST
             if not 0 <= value <= most or (value == 0 and name not in ("connections", "stored_bytes")):
                 raise ValueError(f"{name}={value} is not a limit (at most {most:g})")
+
+    @classmethod
+    def among(cls, options: object) -> StoreLimits:
+        """Those that are among the options of a backend; the default of each that is not."""
+        return cls(**of_limits(options))
 
     @property
     def most_stored(self) -> int:
         """``stored_bytes``, or the share of memory that 0 stands for. In bytes."""
         return self.stored_bytes or max(_LEAST_SHARE, usable_memory() // _SHARE)
+
+
+def of_limits(options: object) -> dict[str, Any]:
+    """The values of those options that are limits, by name."""
+    names = (field.name for field in dataclasses.fields(StoreLimits))
+    return {name: getattr(options, name) for name in names if hasattr(options, name)}
 
 
 def usable_memory() -> int:

@@ -12,16 +12,21 @@ import socket
 import sys
 import threading
 from contextlib import ExitStack, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdzv_launcher.bench.method.turns import DidNotFinish
 from rdzv_launcher.bench.processes.child import Child, module_command
+from rdzv_launcher.bench.processes.closed import RUN, of_client, of_server
 from rdzv_launcher.bench.processes.hosts import Machine, inside
 from rdzv_launcher.bench.processes.load import checked, clients
+from rdzv_launcher.bench.processes.sessions import Sessions
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 from rdzv_plugins.options import PortRange
+
+if TYPE_CHECKING:
+    from rdzv_plugins.kvstore.native.server import Admit
 
 _LOOPBACK = "127.0.0.1"
 _ANY = "0.0.0.0"
@@ -70,11 +75,13 @@ class Part(Child):
 class _Store:
     """The server that all keys are at."""
 
-    def __init__(self, machine: dict[str, str]) -> None:
+    def __init__(self, machine: dict[str, str], conf: dict[str, str] | None = None) -> None:
+        """``conf``: of ``closed.conf_of``, if strangers are kept out."""
         from rdzv_plugins.kvstore.native.server import StoreServer
 
+        tokens, tls = of_server(conf or {})
         with inside(Machine(**machine)):
-            self._server = StoreServer(_ANY if machine["network"] else _LOOPBACK)
+            self._server = StoreServer(_ANY if machine["network"] else _LOOPBACK, tokens=tokens, tls=tls)
         self.ready = {"port": self._server.port, "threads": self._server.threads}
 
     def answer(self) -> dict[str, Any]:
@@ -122,7 +129,10 @@ class _Relay:
 class _Proxies:
     """The proxies of some nodes. Each has threads of its own, which are where its node is."""
 
-    def __init__(self) -> None:
+    def __init__(self, conf: dict[str, str] | None = None) -> None:
+        """``conf``: that of the store."""
+        self._token, self._tls = of_client(conf or {})
+        self._admit: Admit = "user" if conf else "anyone"
         self._proxies: list[Any] = []
         self._echoes: list[socket.socket] = []
         self.ready: dict[str, Any] = {}
@@ -141,13 +151,22 @@ class _Proxies:
         with inside(home):
             if echo:
                 return f"{_LOOPBACK}:{self._echo()}"
-            proxy = StoreProxy(Endpoint(host, port), name=name, leaf=not parent, timeout=60.0)
+            proxy = StoreProxy(
+                Endpoint(host, port),
+                name=name,
+                leaf=not parent,
+                timeout=60.0,
+                token=self._token,
+                run_id=RUN,
+                tls=self._tls,
+            )
             self._proxies.append(proxy)
             if unix:
                 path = f"@rdzv-bench-{os.getpid()}-{name}"
                 proxy.listen_unix(path)
                 return f"unix:{path}"
-            return f"{_LOOPBACK}:{proxy.listen(_ANY if parent and home.network else _LOOPBACK, PortRange(0, 0))}"
+            near = _ANY if parent and home.network else _LOOPBACK
+            return f"{_LOOPBACK}:{proxy.listen(near, PortRange(0, 0), admit=self._admit)}"
 
     def _echo(self) -> int:
         from rdzv_launcher.bench import _load
@@ -199,6 +218,7 @@ _ROLES: dict[str, Any] = {
     "relay": _Relay,
     "proxies": _Proxies,
     "clients": _Clients,
+    "sessions": Sessions,
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rdzv_launcher.bench.backends import REFERENCES, reference_names
 from rdzv_launcher.bench.method.settings import setting
-from rdzv_launcher.bench.processes.closed import WAYS
+from rdzv_launcher.bench.processes.closed import closed_setting
 from rdzv_launcher.bench.processes.hosts import KINDS, may_have_namespaces
 from rdzv_plugins.errors import UsageError
 
@@ -65,13 +65,7 @@ class RendezvousSettings:
         help="of %(native)s: part of the first node's process (agent, the "
         "default), or of another one (process), as with rdzv serve",
     )
-    closed: tuple[str, ...] = setting(
-        (),
-        metavar="A,B",
-        choices=WAYS,
-        help="%(native)s once more, as jobs that are closed to strangers: token, tls, token+tls (default: not; needs "
-        "hosts on loopback, and for tls the command openssl)",
-    )
+    closed: tuple[str, ...] = closed_setting("%(native)s", "hosts on loopback, and ")
     etcd_data: str = setting(
         "",
         metavar="DIR",

@@ -8,14 +8,17 @@ spoils it least.
 from __future__ import annotations
 
 import resource
+import tempfile
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import chain
+from pathlib import Path
 
 from rdzv_launcher.bench.method.progress import Progress
 from rdzv_launcher.bench.method.turns import Turns, take_turns
+from rdzv_launcher.bench.processes.closed import conf_of
 from rdzv_launcher.bench.processes.guard import Guard
 from rdzv_launcher.bench.processes.load import load_module
 from rdzv_launcher.bench.processes.names import hosts_file_only
@@ -24,6 +27,7 @@ from rdzv_launcher.bench.store.cases import StoreCase, StoreSample, measure
 from rdzv_launcher.bench.store.figures import as_details, as_points, caption, notes
 from rdzv_launcher.bench.store.many import measure_many
 from rdzv_launcher.bench.store.servers import StoreProcess, StoreTarget
+from rdzv_launcher.bench.store.sessions import measure_sessions
 from rdzv_launcher.bench.store.settings import StoreSettings
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
@@ -43,7 +47,8 @@ def run(settings: StoreSettings, args: Namespace) -> int:
     cases = settings.cases()
     _require_files(max(max(case.shares) for case in cases))
     targets = settings.compared()
-    with Guard() as guard:
+    with Guard() as guard, ExitStack() as kept:
+        confs = {way: conf_of(way, Path(kept.enter_context(tempfile.TemporaryDirectory()))) for way in settings.closed}
         apart = hosts_file_only(guard.directory)
         options = asdict(settings) | {
             "targets": [target.name for target in targets],
@@ -51,8 +56,11 @@ def run(settings: StoreSettings, args: Namespace) -> int:
         }
         with Output("store", options, as_json=args.json, out=args.out) as output:
             for case in cases:
-                turns = _measure(case, targets, settings.repeats, apart or [], output.progress)
-                points = as_points(case, targets, turns)
+                asked = [target for target in targets if case.takes(target)]
+                if not asked:
+                    continue
+                turns = _measure(case, asked, settings.repeats, apart or [], output.progress, confs)
+                points = as_points(case, asked, turns)
                 output.case(case.name, points, details=as_details(case, turns), notes=notes(case, turns))
             output.end(caption(cases, targets, names_from_hosts=apart is not None))
     return 0
@@ -70,10 +78,15 @@ def _require_files(connections: int) -> None:
 
 
 def _measure(
-    case: StoreCase, targets: Sequence[StoreTarget], repeats: int, apart: list[str], progress: Progress
+    case: StoreCase,
+    targets: Sequence[StoreTarget],
+    repeats: int,
+    apart: list[str],
+    progress: Progress,
+    confs: Mapping[str, Mapping[str, str]],
 ) -> Turns[StoreSample]:
     with ExitStack() as running:
-        servers = _Servers(case, targets, apart, running)
+        servers = _Servers(case, targets, apart, running, confs)
         return take_turns(
             case.name,
             [target.name for target in targets],
@@ -86,15 +99,24 @@ def _measure(
 
 
 def _measure_one(case: StoreCase, servers: Sequence[StoreProcess], prefix: str) -> StoreSample:
-    return measure_many(case, servers, prefix) if case.per_process else measure(case, servers[0], prefix)
+    if case.per_process:
+        return measure_many(case, servers, prefix)
+    return (measure_sessions if case.of_sessions else measure)(case, servers[0], prefix)
 
 
 class _Servers:
     """The servers of one case, as many of each target as it has processes: the same over all turns, or new ones."""
 
-    def __init__(self, case: StoreCase, targets: Sequence[StoreTarget], apart: list[str], running: ExitStack) -> None:
-        """``running`` keeps them, and stops them with its block."""
-        self._case, self._targets, self._apart, self._running = case, targets, apart, running
+    def __init__(
+        self,
+        case: StoreCase,
+        targets: Sequence[StoreTarget],
+        apart: list[str],
+        running: ExitStack,
+        confs: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        """``running`` keeps them, and stops them with its block. ``confs``: of those that are closed, by the way."""
+        self._case, self._targets, self._apart, self._running, self._confs = case, targets, apart, running, confs
         self._servers: dict[str, list[StoreProcess]] = {}
         self._turn = 0
 
@@ -112,4 +134,4 @@ class _Servers:
 
     def _start(self, target: StoreTarget) -> StoreProcess:
         prefix = self._apart if target.looks_up_names and self._case.workload != "names" else []
-        return self._running.enter_context(StoreProcess(target, prefix))
+        return self._running.enter_context(StoreProcess(target, prefix, self._confs.get(target.closed, {})))

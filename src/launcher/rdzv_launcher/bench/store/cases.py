@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rdzv_launcher.bench.method.readings import forget_peak, listen_losses, peak_memory, resident_memory
 from rdzv_launcher.bench.processes.load import clients
-from rdzv_launcher.bench.store.servers import StoreProcess
+from rdzv_launcher.bench.store.servers import StoreProcess, StoreTarget
 
 if TYPE_CHECKING:
     from rdzv_launcher.bench._load import Figures, Load
@@ -21,7 +21,11 @@ WORKLOADS = {
     "hold": "connect, then stay idle",
     "many": "clients in several processes connect to as many servers, stay, and ask once each, all at the same time",
     "names": "a storm with reverse DNS as the system has it",
+    "open": "nodes' sessions are opened, one after the other, by the client that nodes have",
+    "ask": "each of these puts 64 bytes and lists that key, one request under way at a time",
 }
+SESSIONS = ("open", "ask")
+"""The workloads in our own protocol: the only one that has tokens and TLS, and that ours alone speaks."""
 NAMES_LIMIT_S = 20.0
 _NAMES_SOURCE = "127.0.0.9"  # in nobody's hosts file
 _WINDOW = 256
@@ -56,15 +60,29 @@ class StoreCase:
     @property
     def name(self) -> str:
         """The case in a few words."""
-        return f"{self.workload}, {self.connections} clients"
+        return f"{self.workload}, {self.connections} {self.axis}"
+
+    @property
+    def axis(self) -> str:
+        """What there are ``connections`` of."""
+        return "sessions" if self.of_sessions else "clients"
 
     @property
     def title(self) -> str:
         """One line that says what is done, and how often."""
         repeated = {"mesh": f", {self.gets} peers", "many": f", {self.processes} of each"} | dict.fromkeys(
-            ("barrier", "one_key", "multi_get"), f", {self.rounds} times"
+            ("barrier", "one_key", "multi_get", "ask"), f", {self.rounds} times"
         )
         return f"{self.workload}: {WORKLOADS[self.workload]}{repeated.get(self.workload, '')}"
+
+    @property
+    def of_sessions(self) -> bool:
+        """Whether it is in our own protocol."""
+        return self.workload in SESSIONS
+
+    def takes(self, target: StoreTarget) -> bool:
+        """Whether that server can be asked for it; torch's client in a worker knows neither token nor TLS."""
+        return target.kind == "ours" if self.of_sessions else not target.closed
 
     @property
     def fresh_servers(self) -> bool:
@@ -90,6 +108,8 @@ class StoreSample:
     failures: dict[str, int] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
     """Of "many": the seconds of each part."""
+    both_cpu_us: float = 0.0
+    """Of sessions: the CPU time of their process, too, for each request."""
 
 
 def measure(case: StoreCase, server: StoreProcess, prefix: str) -> StoreSample:

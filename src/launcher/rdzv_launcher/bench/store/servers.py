@@ -1,42 +1,53 @@
 """The servers that ``rdzv bench store`` compares, each in a process of its own.
 
-``python -m rdzv_launcher.bench.store.servers KIND [THREADS]`` is one. It serves on a free port, prints the port, and
-ends with its standard input: nothing is left behind if whoever started it is killed.
+``python -m rdzv_launcher.bench.store.servers KIND [THREADS [CONF]]`` is one. It serves on a free port, prints the port,
+and ends with its standard input: nothing is left behind if whoever started it is killed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from rdzv_launcher.bench.processes.child import Child, module_command
+from rdzv_launcher.bench.processes.closed import of_server
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 
 _START_LIMIT_S = 120.0
 _SETTLE_LIMIT_S = 20.0
 _QUIET_S = 0.02
+_OPEN: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class StoreTarget:
     """A kind of server; ``ours:2`` is ours with two threads."""
 
-    name: str
+    server: str
+    closed: str = ""
+    """How ours keeps strangers out, as ``closed.WAYS`` has it; empty: not at all."""
+
+    @property
+    def name(self) -> str:
+        """What figures and charts call it."""
+        return f"{self.server}, {self.closed}" if self.closed else self.server
 
     @property
     def kind(self) -> str:
-        return self.name.partition(":")[0]
+        return self.server.partition(":")[0]
 
     @property
     def threads(self) -> int:
         """Event loops of ours; 0: its default."""
-        return int(self.name.partition(":")[2] or 0)
+        return int(self.server.partition(":")[2] or 0)
 
     @property
     def echo(self) -> bool:
@@ -72,12 +83,12 @@ def parse_target(text: str) -> StoreTarget:
 class StoreProcess(Child):
     """A running server. A context manager: it is stopped at the end of the block."""
 
-    def __init__(self, target: StoreTarget, prefix: list[str]) -> None:
-        """``prefix``: what goes before its command. Returns at once, see ``start``."""
-        self.target = target
+    def __init__(self, target: StoreTarget, prefix: list[str], conf: Mapping[str, str] = _OPEN) -> None:
+        """``prefix``: what goes before its command; ``conf``: of ``closed.conf_of``. Returns at once, see ``start``."""
+        self.target, self.conf = target, conf
         super().__init__(
             f"the server '{target.name}'",
-            [*prefix, *module_command("store.servers", target.kind, str(target.threads))],
+            [*prefix, *module_command("store.servers", target.kind, str(target.threads), json.dumps(dict(conf)))],
             end_limit_s=0.5,
             # what torch says about every connection that is reset would be counted as its CPU
             environment={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ},
@@ -104,10 +115,11 @@ _Server = tuple[int, object]
 """The port, and what has to be kept alive."""
 
 
-def _ours(threads: int) -> _Server:
+def _ours(threads: int, conf: Mapping[str, str]) -> _Server:
     from rdzv_plugins.kvstore.native.server import StoreServer
 
-    server = StoreServer("127.0.0.1", threads=threads)
+    tokens, tls = of_server(conf)
+    server = StoreServer("127.0.0.1", threads=threads, tokens=tokens, tls=tls)
     return server.port, server
 
 
@@ -130,11 +142,11 @@ def _echo() -> _Server:
     return int(listener.getsockname()[1]), listener
 
 
-_SERVE: dict[str, Callable[[int], _Server]] = {
+_SERVE: dict[str, Callable[[int, Mapping[str, str]], _Server]] = {
     "ours": _ours,
-    "libuv": lambda _: _torch(use_libuv=True),
-    "legacy": lambda _: _torch(use_libuv=False),
-    "echo": lambda _: _echo(),
+    "libuv": lambda threads, conf: _torch(use_libuv=True),
+    "legacy": lambda threads, conf: _torch(use_libuv=False),
+    "echo": lambda threads, conf: _echo(),
 }
 
 
@@ -142,7 +154,8 @@ def main() -> None:
     """Serve until standard input ends."""
     raise_file_limit()
     kind, threads = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    port, _kept = _SERVE[kind](threads)
+    conf = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+    port, _kept = _SERVE[kind](threads, conf)
     print(port, flush=True)
     sys.stdin.buffer.read()
     os._exit(0)  # no tidying up of thousands of connections

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rdzv_launcher.bench.method.settings import setting
-from rdzv_launcher.bench.store.cases import NAMES_LIMIT_S, WORKLOADS, StoreCase
+from rdzv_launcher.bench.processes.closed import closed_setting
+from rdzv_launcher.bench.store.cases import NAMES_LIMIT_S, SESSIONS, WORKLOADS, StoreCase
 from rdzv_launcher.bench.store.servers import KINDS, StoreTarget, parse_target
 from rdzv_plugins.errors import UsageError
 
@@ -35,6 +36,9 @@ class StoreSettings:
         minimum=1,
         help="the most of these in one process, and at one server (default {default})",
     )
+    sessions: int = setting(
+        64, quick=4, metavar="N", minimum=1, help="sessions of nodes, which ours alone has (default {default})"
+    )
     repeats: int = setting(5, quick=1, metavar="N", minimum=1, help="turns of all servers (default {default})")
     rounds: int = setting(
         10, quick=2, metavar="N", minimum=1, help="how often a client repeats a workload (default {default})"
@@ -49,6 +53,7 @@ class StoreSettings:
     threads: tuple[int, ...] = setting(
         (), metavar="N,N", minimum=1, help="also ours with so many threads; the same as targets ours:N"
     )
+    closed: tuple[str, ...] = closed_setting("the sessions of ours")
     limit_s: float = setting(
         60.0, metavar="SECONDS", minimum=0, help="of one run; beyond is a result too (default {default})"
     )
@@ -63,11 +68,19 @@ class StoreSettings:
     def compared(self) -> list[StoreTarget]:
         """The servers that are compared: those of ``threads`` come right after the default of ours."""
         ours = ("ours", *(f"ours:{number}" for number in self.threads)) if self.threads else ()
-        return [parse_target(name) for name in dict.fromkeys((*ours, *self.targets))]
+        found = [parse_target(name) for name in dict.fromkeys((*ours, *self.targets))]
+        plain = [each for each in found if each.kind == "ours"]
+        if self.closed and not (plain and {*SESSIONS} & {*self.workloads}):
+            raise UsageError(
+                f"--closed is about {' and '.join(SESSIONS)} of ours, which are not measured",
+                remedy="Add them to --workloads, and ours to --targets.",
+            )
+        return [*found, *(replace(each, closed=way) for each in plain for way in self.closed)]
 
     def cases(self) -> list[StoreCase]:
         """The cases in the order in which they are measured: small ones of a workload first."""
         counts = {"storm": (self.storm,), "hold": (self.hold,), "many": (self.many,), "names": (self.names,)}
+        counts |= dict.fromkeys(SESSIONS, (self.sessions,))
         return [
             StoreCase(
                 workload,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rdzv_launcher.bench.processes.closed import conf_of
 from rdzv_launcher.bench.processes.hosts import Network
 from rdzv_launcher.bench.processes.load import clients
 from rdzv_launcher.bench.tiered.parts import TieredParts
@@ -63,11 +66,14 @@ class Way:
     """How much longer a round trip between a node and the root takes; there is no delay within a node."""
     fanout: int = 0
     """Proxies at the root, which those of the other nodes dial; 0: all dial the root."""
+    closed: str = ""
+    """How root and proxies keep strangers out, as ``closed.WAYS`` has it; empty: not at all."""
 
     @property
     def target(self) -> str:
         """Its name among the ways with the same delay."""
-        return f"{self.route}, fanout={self.fanout}" if self.fanout else self.route
+        more = f"fanout={self.fanout}" if self.fanout else self.closed
+        return f"{self.route}, {more}" if more else self.route
 
     @property
     def reference(self) -> bool:
@@ -154,8 +160,13 @@ def measure(case: TieredCase, way: Way, network: Network) -> TieredSample:
     sample = TieredSample()
     who = f"{way.name}, {case.ranks} ranks on {case.nodes} nodes"
     with ExitStack() as running:
+        nodes = network.nodes[: case.nodes]
+        conf: Mapping[str, str] = {}
+        if way.closed:
+            files = Path(running.enter_context(tempfile.TemporaryDirectory()))
+            conf = conf_of(way.closed, files, [network.root.address])
         parts = running.enter_context(
-            TieredParts(network, network.nodes[: case.nodes], per_node=case.per_node, delay_s=way.delay_s)
+            TieredParts(network, nodes, per_node=case.per_node, delay_s=way.delay_s, conf=conf)
         )
         load = running.enter_context(clients(who, echo=way.route == "echo"))
         for name in ("connect", *case.phases):

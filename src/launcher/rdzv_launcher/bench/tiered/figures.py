@@ -27,7 +27,7 @@ time holds what the nodes would do at the same time on machines of their own.
               proxies of K nodes dial the root, and those of the other nodes dial one of these
   echo        as tiered, with a bare loop in the place of each proxy: one recv and one send for each message of the same
               size, and nothing else, also not what comes from the root. The least that any proxy could cost
-{delay}\
+{closed}{delay}\
   requests    at the root: those of the ranks, or what the proxies ask (they forward, follow keys, arrive at barriers);
               what a proxy says of itself every few seconds is left out
   bytes       that the root has received and sent, in the same time
@@ -36,6 +36,10 @@ time holds what the nodes would do at the same time on machines of their own.
   NCCL init   each rank: the same ADD; rank 0: SET of 128 bytes, the others: WAIT, GET
   barrier     torch's BARRIER, once
   workers     of torch, each a process: init_process_group('gloo')"""
+_CLOSED = """\
+  {closed:<12}tiered once more: root and proxies prove to each other that they know a token, or speak TLS, and a proxy
+              asks the kernel whose each worker is
+"""
 _DELAY = """\
   {delay:<12}with a relay between the nodes and the root, which takes half of that in each direction and lets any amount
               through; within a node there is no delay. The relay's processor time is part of the wall time
@@ -95,4 +99,8 @@ def _stage(sample: TieredSample, name: str) -> TieredPhase:
 def caption(ways: Sequence[Way]) -> str:
     """The sentence above the figures that says what they are."""
     delays = dict.fromkeys(way.delay for way in ways if way.delay)
-    return _CAPTION.format(delay="".join(_DELAY.format(delay=delay) for delay in delays))
+    closed = ", ".join(way.closed for way in ways if way.closed)
+    return _CAPTION.format(
+        closed=_CLOSED.format(closed=closed) if closed else "",
+        delay="".join(_DELAY.format(delay=delay) for delay in delays),
+    )

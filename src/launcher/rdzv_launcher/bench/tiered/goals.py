@@ -6,14 +6,16 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rdzv_launcher.bench.method.points import Point, Ratio, compare
+from rdzv_launcher.bench.method.points import Point, Ratio, compare, ratio_of
 from rdzv_launcher.bench.method.turns import Turns
+from rdzv_launcher.bench.processes.closed import BOTH, TLS, TOKEN
 from rdzv_launcher.bench.tiered.cases import TieredCase, TieredSample, Way
 
 _MOST_REQUESTS = 1.5  # for each rank and node
 _MOST_BYTES, _FROM_RANKS, _FROM_NODES = 0.15, 1024, 128
 _MOST_TIME = 0.25
 _MOST_BARRIER = 2
+_MOST_CPU = {TOKEN: 1.05, TLS: 2.0, BOTH: 2.0}
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,9 @@ def goals(
     for way in ways:
         if way.reference:
             continue
-        if stage == "gloo init":
+        if way.closed:
+            reached = _of_closed(way, points[0].case, points) if stage == "gloo init" else ()
+        elif stage == "gloo init":
             reached = _of_init(case, way, points[0].case, _requests(way, points), ratios)
         elif stage == "barrier":
             reached = _of_barrier(case, way, points[0].case, _requests(way, points), turns.samples[way.name])
@@ -75,6 +79,14 @@ def _of_init(
     for figure, limit in most.items():
         if ratio := ratios.get((way.target, figure)):
             yield Goal(f"{words[figure]} of the init, beside direct", where, limit, ratio.value, ratio.refused)
+
+
+def _of_closed(way: Way, where: str, points: Sequence[Point]) -> Iterator[Goal]:
+    """What keeping strangers out may cost; the requests are the same."""
+    cpu = {point.target: point for point in points if point.figure == "cpu"}
+    ratio = ratio_of(cpu[way.target], cpu[way.route])
+    where = f"{where}, {way.target}"
+    yield Goal(f"CPU, beside {way.route}", where, _MOST_CPU[way.closed], ratio.value, ratio.refused)
 
 
 def _of_barrier(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from rdzv_launcher.bench.processes.hosts import Machine, Network
@@ -17,23 +17,32 @@ _FILES_PER_PROXY = 10
 """A proxy's own files, beside one for each worker."""
 _SETTLE_LIMIT_S = 2.0
 _QUIET_S = 0.03
+_OPEN: Mapping[str, str] = MappingProxyType({})
 
 
 class TieredParts:
     """A root, and the way of each node to it. A context manager."""
 
-    def __init__(self, network: Network, nodes: Sequence[Machine], *, per_node: int, delay_s: float) -> None:
-        """``delay_s``: of a round trip between a node and the root."""
+    def __init__(
+        self,
+        network: Network,
+        nodes: Sequence[Machine],
+        *,
+        per_node: int,
+        delay_s: float,
+        conf: Mapping[str, str] = _OPEN,
+    ) -> None:
+        """``delay_s``: of a round trip between a node and the root. ``conf``: of ``closed.conf_of``, for both."""
         self.apart = network.namespaces
         """Whether each node has addresses of its own."""
-        self._network, self._nodes, self._per_node = network, nodes, per_node
+        self._network, self._nodes, self._per_node, self._conf = network, nodes, per_node, dict(conf)
         self._stack = ExitStack()
         self._proxies: list[Part] = []
         self._relay: Part | None = None
         self.places: list[tuple[str, str]] = []
         """For each node: where its workers dial, and the file of the network from which they do."""
         try:
-            self.root = self._start("store", machine=asdict(network.root))
+            self.root = self._start("store", machine=asdict(network.root), conf=self._conf)
             host, port = network.root.address, self.root.port
             if delay_s:
                 home = asdict(network.relay)
@@ -62,7 +71,7 @@ class TieredParts:
         files = self._per_node + _FILES_PER_PROXY
         together = max(1, FILES_PER_PROCESS // files)
         groups = [range(start, len(self._nodes))[:together] for start in range(0, len(self._nodes), together)]
-        parts = [Part("proxies") for _ in groups]
+        parts = [Part("proxies", conf=self._conf) for _ in groups]
         for part in parts:
             self._proxies.append(self._stack.enter_context(part))
             part.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdzv_launcher.bench.method.settings import setting
+from rdzv_launcher.bench.processes.closed import closed_setting
 from rdzv_launcher.bench.processes.hosts import KINDS
 from rdzv_launcher.bench.tiered.cases import ROUTES, Way
 from rdzv_plugins.errors import UsageError
@@ -12,6 +13,8 @@ from rdzv_plugins.errors import UsageError
 _MOST_RANKS = 18_000
 """Connections that this process may have, with room for other files."""
 _MOST_MESH_RANKS = 4_096
+_CLOSED_ROUTE = "tiered"
+"""Where only our own protocol crosses machines."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class TieredSettings:
         none=None,
         help="real workers of torch on M nodes, N on each, or none (default 2x4)",
     )
+    closed: tuple[str, ...] = closed_setting("gloo's start by tiered, without the delay,")
     hosts: str = setting(
         "auto",
         metavar="HOW",
@@ -86,6 +90,8 @@ class TieredSettings:
     )
 
     def __post_init__(self) -> None:
+        if self.closed and _CLOSED_ROUTE not in self.routes:
+            raise UsageError(f"--closed is about the route {_CLOSED_ROUTE}", remedy="Add it to --routes.")
         if self.nodes and max(self.nodes) * self.per_node > _MOST_MESH_RANKS:
             raise UsageError(
                 f"--nodes={max(self.nodes)} with --per-node={self.per_node}: at most {_MOST_MESH_RANKS} ranks"
@@ -105,7 +111,8 @@ class TieredSettings:
     def ways(self) -> list[Way]:
         """The ways of gloo's start, those without a delay first. An echo has none: it asks nobody."""
         delays = [0.0, self.delay_ms / 1000] if self.delay_ms else [0.0]
-        return [Way(route, delay) for delay in delays for route in self.routes if not (delay and route == "echo")]
+        ways = [Way(route, delay) for delay in delays for route in self.routes if not (delay and route == "echo")]
+        return [*ways, *(Way(_CLOSED_ROUTE, closed=way) for way in self.closed)]
 
     def ways_of_many(self) -> list[Way]:
         """The ways of NCCL's start: without a delay, and with a second tier."""

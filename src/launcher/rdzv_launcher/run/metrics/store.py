@@ -21,9 +21,7 @@ CONNECTIONS_LIMIT = _metric("rdzv_store_connections_limit", "gauge", "Connection
 PENDING = _metric(
     "rdzv_store_pending_connections", "gauge", "Connections that have sent no valid request yet, out of those."
 )
-LIMITS = _metric(
-    "rdzv_store_limit", "gauge", "What may be taken of the store, by the option of rdzv serve that sets it.", "limit"
-)
+LIMITS = _metric("rdzv_store_limit", "gauge", "What may be taken of the store, by the option that sets it.", "limit")
 ACCEPTED = _metric("rdzv_store_connections_accepted", "counter", "Connections that were ever accepted.")
 REQUESTS = _metric(
     "rdzv_store_requests",
