@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rdzv_plugins.interfaces import Failure
 
     Advice: TypeAlias = Literal["requeue", "do not requeue", "look"]
+    """What a scheduler is to do about an exit code."""
 
 
 class RdzvError(Exception):
@@ -34,14 +35,17 @@ class RdzvError(Exception):
     """
 
     exit_code: int = 70  # EX_SOFTWARE: a class below should say better
+    """What the process ends with when nobody handles it."""
     scheduler: ClassVar[Advice] = "look"
     """What whoever has started the process is to do about this exit code: start the job again, or not, or let a person
     look first: nobody can tell by the code."""
     remedy_text: ClassVar[str] = ""
+    """The ``remedy`` of those that are raised without one."""
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
         super().__init__(message)
         self.remedy = remedy or self.remedy_text
+        """The next step, a sentence; empty if there is none."""
 
 
 class UsageError(RdzvError):
