@@ -81,7 +81,9 @@ def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
                 "Name the job's with --rdzv-backend; or another program has that port.",
             )
             continue
-        services += [*_native(host, there, endpoint)]
+        entry = known.entry if known is not None else host.catalog.find(request.backend)
+        if entry.backend.health is None:  # else it says itself what its service is
+            services += [*_native(host, there, endpoint)]
     yield from services
     if not name or (services and not request.backend):  # each of several backends may be the job's
         return
