@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
+from email.parser import HeaderParser
 from pathlib import Path
 
 from builder import WORK
@@ -23,13 +25,21 @@ _WORKERS = 4
 
 
 def without_torch(python: str, wheel: Path) -> str:
-    """Install with nothing but pluggy, and run a job over each backend; returns a sentence."""
+    """Install with all that it requires but torch, and run a job over each backend; returns a sentence."""
     interpreter = environment(WORK / f"trial-{python}", python, fresh=True)
-    install(interpreter, ["pluggy>=1.7"])
+    install(interpreter, [each for each in _required(wheel) if not each.startswith("torch")])
     install(interpreter, ["--no-deps", "--no-index", str(wheel)])
     for backend in _BACKENDS:
         _job(interpreter, backend, "over_the_store.py")
     return f"Python {python} without torch: jobs over {' and '.join(_BACKENDS)}, with {wheel.name}"
+
+
+def _required(wheel: Path) -> list[str]:
+    """What it says that it cannot do without."""
+    with zipfile.ZipFile(wheel) as files:
+        (metadata,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
+        said = HeaderParser().parsestr(files.read(metadata).decode())
+    return [each for each in said.get_all("Requires-Dist", ()) if "extra ==" not in each]
 
 
 def with_torch(wheel: Path) -> str:

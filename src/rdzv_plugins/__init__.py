@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         RendezvousHandler,
         RendezvousInfo,
         Request,
+        ServiceCheck,
         StoreAddress,
     )
     from rdzv_plugins.options import option
@@ -52,6 +53,7 @@ __all__ = [
     "RendezvousInfo",
     "Request",
     "RoundInfo",
+    "ServiceCheck",
     "Session",
     "Store",
     "StoreAddress",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rdzv_plugins.interfaces import Failure
 
     Advice: TypeAlias = Literal["requeue", "do not requeue", "look"]
+    """What a scheduler is to do about an exit code."""
 
 
 class RdzvError(Exception):
@@ -33,13 +34,16 @@ class RdzvError(Exception):
     """
 
     exit_code: int = 70  # EX_SOFTWARE: a class below should say better
+    """What the process ends with when nobody handles it."""
     scheduler: ClassVar[Advice] = "look"
     """What a scheduler should do about this exit code: restart the job, not restart it, or let a person look first."""
     remedy_text: ClassVar[str] = ""
+    """The ``remedy`` of those that are raised without one."""
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
         super().__init__(message)
         self.remedy = remedy or self.remedy_text
+        """The next step, a sentence; empty if there is none."""
 
 
 class UsageError(RdzvError):

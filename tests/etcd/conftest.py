@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from kits.etcd.etcd_kit import Cluster, etcd
+from kits.etcd.small import QUOTA, Small
 from kits.launcher import harness
 
 from rdzv_plugins.kit import session
@@ -27,6 +28,15 @@ def single(tmp_path: Path) -> Iterator[Cluster]:
 def three(tmp_path: Path) -> Iterator[Cluster]:
     """An etcd of three members, empty, that elects a leader within a second, and so grants short leases."""
     with etcd(tmp_path, members=3, heartbeat=20, election=200) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Small]:
+    """An etcd of one member with little room."""
+    with etcd(tmp_path, arguments=[f"--quota-backend-bytes={QUOTA}"]) as cluster:
+        cluster.__class__ = Small
+        assert isinstance(cluster, Small)
         yield cluster
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kits.etcd.etcd_kit import Cluster, Users, etcd
+from kits.etcd.etcd_kit import Users, etcd
 from kits.etcd.failover_kit import Subject
+from kits.etcd.small import Small
 from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round, worlds
 from kits.launcher.harness import wait_until
 from kits.wire.coordination_kit import LONG, Losses, opened
@@ -19,32 +18,6 @@ from kits.wire.coordination_kit import LONG, Losses, opened
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.backends.etcd.security import ACCOUNT, Security
 from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable
-
-
-class Small(Cluster):
-    """An etcd that can be filled, and emptied again."""
-
-    def fill(self) -> None:
-        """Until it takes no more writes."""
-        for _ in range(30):
-            with contextlib.suppress(AssertionError):  # that there is no space left
-                self.etcdctl("put", "rubbish", "x" * 120_000)  # more is too long for a command line
-        assert "NOSPACE" in self.etcdctl("alarm", "list")
-
-    def make_room(self) -> None:
-        """As the documentation says."""
-        revision = self.etcdctl("endpoint", "status", "--write-out=fields").partition('"Revision" : ')[2].split()[0]
-        self.etcdctl("compact", revision)
-        self.etcdctl("defrag")
-        self.etcdctl("alarm", "disarm")
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Small]:
-    with etcd(tmp_path, arguments=[f"--quota-backend-bytes={1 << 20}"]) as cluster:
-        cluster.__class__ = Small
-        assert isinstance(cluster, Small)
-        yield cluster
 
 
 def test_writes_wait_for_space_and_sessions_live_meanwhile(small: Small, caplog: pytest.LogCaptureFixture) -> None:

@@ -87,6 +87,10 @@ def test_three_machines(jobs: Cluster, tmp_path: Path) -> None:
     with three_members(jobs) as loopback:
         health = loopback.here(block(GUIDE, "endpoint health"))
         wait_until(lambda: healthy(health, tmp_path), 120, lambda: "they are not healthy")
+        doctor = loopback.here(block(GUIDE, "rdzv doctor")).strip()
+        looked = run(f"{doctor} || true", tmp_path)  # what may be wrong with this machine is another matter
+        assert "ok       members: 3 members, of which 1 may be lost" in looked
+        assert looked.count("; answers in ") == 3
         two_nodes(jobs, loopback.here(block(GUIDE, "10.0.0.13:2379 --rdzv-id=job-1")))
 
 

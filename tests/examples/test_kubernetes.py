@@ -91,6 +91,22 @@ def test_what_a_schema_does_not_have_is_found() -> None:
     del wrong["spec"]["runtimeRef"]["name"]
     with pytest.raises(ValueError, match="name"):
         schemas.check(wrong)
+    wrong = one("etcd.yaml", "StatefulSet")
+    wrong["spec"]["template"]["spec"]["containers"][0]["portz"] = []
+    with pytest.raises(ValueError, match=r"not in the schema: \.spec\.template\.spec\.containers\[0\]\.portz"):
+        schemas.check(wrong)
+    wrong = one("etcd.yaml", "StatefulSet")
+    wrong["spec"]["replicas"] = "3"
+    with pytest.raises(ValueError, match=r"Expected `int.*replicas"):
+        schemas.check(wrong)
+    wrong = one("etcd.yaml", "StatefulSet")
+    del wrong["spec"]["selector"]
+    with pytest.raises(ValueError, match="selector"):
+        schemas.check(wrong)
+    wrong = one("etcd.yaml", "PodDisruptionBudget")
+    wrong["spec"]["maxUnavailible"] = wrong["spec"].pop("maxUnavailable")
+    with pytest.raises(ValueError, match="maxUnavailible"):
+        schemas.check(wrong)
 
 
 def test_names_and_labels_of_etcd_meet() -> None:

@@ -17,6 +17,9 @@ from kits.launcher.harness import wait_until
 from rdzv_launcher.tools import cli
 from rdzv_launcher.tools.doctor import leftovers, limits, names, place
 from rdzv_launcher.tools.doctor.findings import Finding, findings_of
+from rdzv_plugins import Backend, Request, ServiceCheck
+from rdzv_plugins.errors import EndpointUnreachable
+from rdzv_plugins.host import PluginHost, PluginRecord
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.linux import cgroups
 from rdzv_plugins.linux.cgroups import Group
@@ -183,6 +186,30 @@ def test_a_service_that_answers(capsys: pytest.CaptureFixture[str], monkeypatch:
         )
         assert wrong[0] == 1
         assert "a native store of rdzv-plugins" in wrong[1]["who answers"].text
+
+
+def test_a_service_is_as_its_backend_says_also_where_nodes_cannot_meet() -> None:
+    def preflight(request: Request, held: object) -> str:
+        raise EndpointUnreachable("it takes no more jobs")
+
+    backend = Backend(
+        name="toy",
+        summary="a toy",
+        create=lambda request: pytest.fail("nothing is made"),
+        preflight=preflight,
+        health=lambda request, timeout: [
+            ServiceCheck("room", "none", "wrong", "Make some."),
+            ServiceCheck("fan", "on"),
+        ],
+    )
+    host = PluginHost([PluginRecord("toy", "toy_module", "dist-toy", "1.0", backends=(backend,))])
+    request = Request("toy", "run", "127.0.0.1:1", 1, 1, 0)
+    found = list(findings_of("who answers", lambda: place.who_answers(host, request)))
+    assert found == [
+        Finding("wrong", "room", "none", "Make some."),
+        Finding("ok", "fan", "on"),
+        Finding("wrong", "who answers", "it takes no more jobs", found[-1].remedy),
+    ]
 
 
 def test_nobody_and_strangers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from kits.slurm.slurm_jobs import User
-from kits.slurm.slurm_kit import GPUS, NODES
+from kits.slurm.slurm_kit import GPUS, NODES, SWITCHES
 from kits.unit import scheduler_variables as of
 
 pytestmark = pytest.mark.timeout(300)
@@ -54,6 +54,20 @@ def test_of_many_tasks_on_a_node_one_is_the_agent(user: User) -> None:
         (str(rank), str(rank % 3), "0") for rank in range(6)
     ]
     assert step.text.count("nothing to do here: the agent of this node is the task with SLURM_LOCALID=0") == 4
+
+
+def test_a_domain_is_the_switch_of_the_node(user: User) -> None:
+    """As Slurm says it: a node that is alone at its own is left out, since that was asked for."""
+    worker = [user.script("asked.py"), "SLURMD_NODENAME"]
+    nodes = ["--nnodes=2:3", "--rdzv-backend=parallel", "--rdzv-conf=min_per_domain=2"]
+    step = user.srun("--nodes=3", "rdzv-run", "-v", *nodes, *worker)
+    assert step.wait() == 0, step.text
+    together, _ = SWITCHES.values()
+    assert sorted((each["SLURMD_NODENAME"], each["WORLD_SIZE"]) for each in step.reports()) == [
+        (node, "2") for node in together
+    ]
+    for leaf, of_it in SWITCHES.items():
+        assert step.text.count(f"--rdzv-conf domain={leaf} from SLURM_TOPOLOGY_ADDR (plug-in slurm)") == len(of_it)
 
 
 def test_a_contradiction_is_refused_by_name(user: User) -> None:
@@ -110,7 +124,7 @@ def test_components_of_a_heterogeneous_job_are_one_training(user: User) -> None:
 @pytest.mark.parametrize(
     ("options", "shown"),
     [
-        (["--nodes=2", "--gpus-per-node=1"], of.SRUN),
+        (["--nodes=2", "--gpus-per-node=1"], of.SRUN | of.SLURM_TREE),
         (["--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=1"], of.SRUN_TASKS),
     ],
     ids=["srun", "tasks"],

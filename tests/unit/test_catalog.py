@@ -6,10 +6,12 @@ import sys
 
 import pytest
 
-from rdzv_plugins import Backend, Request, option
+from rdzv_plugins import Backend, Request, ServiceCheck, option
 from rdzv_plugins.assemble.create import create_handler, preflight, prepare
+from rdzv_plugins.assemble.create import health as health_of
 from rdzv_plugins.errors import (
     BrokenPlugin,
+    EndpointUnreachable,
     MissingDependency,
     NameConflict,
     NotProvided,
@@ -180,6 +182,29 @@ def test_preflight_gets_what_it_may_hold_and_its_errors_are_put_down_to_the_plug
             preflight(PluginHost([]), Entry(backend("toy", preflight=missing), TOY), REQUEST, held)
         assert not closed
     assert closed == [REQUEST]
+
+
+def test_health_is_service_checks_and_anything_else_is_put_down_to_the_plugin():
+    def asked(health):
+        return health_of(PluginHost([]), Entry(backend("toy", health=health), TOY), REQUEST, 3.0)
+
+    seen = []
+    good = [ServiceCheck("room", "5 MiB left", "warning", "Make some.")]
+    assert asked(lambda request, timeout: seen.append((request.options, timeout)) or iter(good)) == good
+    assert seen == [(REQUEST.options, 3.0)]
+    assert asked(None) is None
+    strange = ["fine"], [ServiceCheck("room", "", "fine")], [ServiceCheck("", "here")], [ServiceCheck("room", None)]
+    for wrong in strange:
+        with pytest.raises(BrokenPlugin, match=r"plug-in 'toy' of dist-toy 1.0 .* says of the health of its service"):
+            asked(lambda request, timeout, wrong=wrong: wrong)
+
+    def slow(request, timeout):
+        raise TimeoutError("no answer")
+
+    with pytest.raises(EndpointUnreachable, match="has not told in time how it is: no answer"):
+        asked(slow)
+    with pytest.raises(BrokenPlugin, match="raised ZeroDivisionError when it was asked for the health"):
+        asked(lambda request, timeout: 1 / 0)
 
 
 def test_workers_store_that_a_strangers_options_name_is_the_rendezvous_own(monkeypatch):

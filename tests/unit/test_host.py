@@ -115,6 +115,9 @@ def test_wrong_result_is_named_by_its_type(result, named):
         ("validate", "text"),
         ("check", "text"),
         ("preflight", "text"),
+        ("recognise", "text"),
+        ("status", "text"),
+        ("health", "text"),
     ],
 )
 def test_wrong_field_of_a_backend_is_named(field, value):

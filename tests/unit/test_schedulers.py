@@ -86,6 +86,16 @@ RESOLVED = {
         {"run_id": "big-4713.0-1", "endpoint": "node002:24713", "node_rank": 1},
     ),
     "a heterogeneous job": (of.SRUN_HET, [], {"max_nodes": 3, "node_rank": 2, "endpoint": "cpu1:24711"}),
+    "a heterogeneous job whose components are in another order": (
+        of.SRUN_HET | {"SLURM_JOB_NODELIST_PACK_GROUP_0": "gpu[07-08]", "SLURM_JOB_NODELIST_PACK_GROUP_1": "cpu1"},
+        [],
+        {"max_nodes": 3, "node_rank": 2, "endpoint": "gpu07:24711"},
+    ),
+    "a heterogeneous job, and a step of some of its nodes": (
+        of.SRUN_HET | {"SLURM_JOB_NODELIST_HET_GROUP_0": "gpu[05-08]", "SLURM_JOB_NODELIST_HET_GROUP_1": "cpu[1-9]"},
+        [],
+        {"max_nodes": 3, "node_rank": 2, "endpoint": "gpu07:24711"},
+    ),
     "many tasks, one agent": (of.SRUN_TASKS, [], {"max_nodes": 2, "node_rank": 1, "nproc_per_node": 2, "idle": ""}),
     "one node": (
         of.SRUN | {"SLURM_STEP_NUM_NODES": "1", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "1"},

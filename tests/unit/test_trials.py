@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from kits.unit.membership_steps import Leader, node
 
 from rdzv_plugins.elastic.keys import Member
@@ -126,6 +127,26 @@ def test_a_slow_node_without_a_spare_stays_and_is_named():
     assert notice == (
         "host-c (pid 7) is slow: throughput 1.0 MiB/s, where 400.0 MiB/s is usual here; there is no spare for it"
     )
+
+
+@pytest.mark.parametrize(
+    ("way", "others"),
+    [({"rate": 2**20}, 3), ({"latency_us": 40_000}, 3), ({"rate": 2**20, "latency_us": 40_000}, 2)],
+    ids=["slow", "late", "both"],
+)
+def test_a_node_is_tested_again_with_a_few_others_and_fewer_if_each_test_takes_longer(way, others):
+    tests = Job(7, 8)
+    names = "abcdefgh"
+    tests.network = {frozenset(("d", other)): way for other in names if other != "d"}
+    tests.come(*names)
+    while not tests.stages or tests.stages[-1][0] == "measure":
+        tests.answer(next(name for name in tests.tasks))
+    asked = {name: task for name, task in tests.tasks.items() if task.tests}
+    pairs = {(name, partner.index) for name, task in asked.items() for partner in task.tests}
+    assert len(pairs) == others
+    tests.answer_all()
+    tests.leader.complete()
+    assert tests.ranks() == set(names) - {"d"}
 
 
 def test_what_a_node_says_of_itself_counts():

@@ -15,7 +15,7 @@ from rdzv_plugins.assemble.recognition import whose
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.options import ElasticOptions, with_token
 from rdzv_plugins.endpoints import require_name
-from rdzv_plugins.errors import BrokenPlugin, MissingDependency, RdzvError, UsageError, is_signal
+from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, MissingDependency, RdzvError, UsageError, is_signal
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.discovery import install_hint
 from rdzv_plugins.host.manager import PluginHost
@@ -26,7 +26,9 @@ from rdzv_plugins.interfaces import (
     RendezvousBackend,
     RendezvousHandler,
     Request,
+    ServiceCheck,
 )
+from rdzv_plugins.interfaces.service_check import VERDICTS
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.options import WorkerStoreOptions, parse_options
 
@@ -167,6 +169,32 @@ def preflight(host: PluginHost, entry: Entry, request: Request, held: ExitStack)
         return None
     with blaming(entry, "in its preflight"):
         return entry.backend.preflight(_with_neighbours(host, entry, request), held)
+
+
+def health(host: PluginHost, entry: Entry, request: Request, timeout: float) -> list[ServiceCheck] | None:
+    """How the service of a prepared request is, or None if its backend cannot say; ``timeout``: seconds for each step.
+
+    See ``Backend.health``. Raises as ``create_handler``.
+    """
+    if entry.backend.health is None:
+        return None
+    with blaming(entry, "when it was asked for the health of its service"):
+        try:
+            found = list(entry.backend.health(_with_neighbours(host, entry, request), timeout))
+        except TimeoutError as error:
+            raise EndpointUnreachable(f"{request.endpoint} has not told in time how it is: {error}") from error
+    for check in found:
+        if not isinstance(check, ServiceCheck) or not _is_sound(check):
+            raise BrokenPlugin(
+                f"{entry.record.label} says of the health of its service: {check!r}",
+                remedy="The function health of a Backend returns rdzv_plugins.ServiceCheck, any number of them.",
+            )
+    return found
+
+
+def _is_sound(check: ServiceCheck) -> bool:
+    texts = all(isinstance(each, str) for each in (check.name, check.text, check.remedy))
+    return texts and bool(check.name) and check.verdict in VERDICTS
 
 
 def _with_neighbours(host: PluginHost, entry: Entry, request: Request) -> Request:

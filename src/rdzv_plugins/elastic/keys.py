@@ -60,7 +60,7 @@ ANSWERS = "answer/"
 BORN = "place/born"
 BEGUN = "place/begun"
 
-PROTOCOL = 5
+PROTOCOL = 6
 """The version of these keys. Nodes of different versions refuse each other."""
 
 MOST_CHECKS = 64

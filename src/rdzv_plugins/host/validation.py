@@ -113,6 +113,9 @@ def _wrong_field(backend: Backend) -> str:
         "install": (isinstance(backend.install, str), "text"),
         "check": (backend.check is None or callable(backend.check), "a function"),
         "preflight": (backend.preflight is None or callable(backend.preflight), "a function"),
+        "recognise": (backend.recognise is None or callable(backend.recognise), "a function"),
+        "status": (backend.status is None or callable(backend.status), "a function"),
+        "health": (backend.health is None or callable(backend.health), "a function"),
         "meets_at": (backend.meets_at in ("", "node", "service"), "'', 'node' or 'service'"),
     }
     for field, (good, wanted) in checks.items():

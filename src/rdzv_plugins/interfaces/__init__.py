@@ -30,5 +30,6 @@ from rdzv_plugins.interfaces.request import DEFAULT_RUN_ID as DEFAULT_RUN_ID
 from rdzv_plugins.interfaces.request import Request as Request
 from rdzv_plugins.interfaces.round_event import RoundEvent as RoundEvent
 from rdzv_plugins.interfaces.round_event import TellEvent as TellEvent
+from rdzv_plugins.interfaces.service_check import ServiceCheck as ServiceCheck
 from rdzv_plugins.interfaces.state_backend import RendezvousBackend as RendezvousBackend
 from rdzv_plugins.interfaces.state_backend import Token as Token

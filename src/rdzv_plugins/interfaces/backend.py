@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from rdzv_plugins.capabilities import Capability
 from rdzv_plugins.interfaces.handler import RendezvousHandler
 from rdzv_plugins.interfaces.request import Request
+from rdzv_plugins.interfaces.service_check import ServiceCheck
 from rdzv_plugins.interfaces.state_backend import RendezvousBackend
 
 if TYPE_CHECKING:
@@ -82,4 +83,11 @@ class Backend:
 
     The request has its options. Raises an ``RdzvError`` that says why nothing is known. None: the framework reads the
     keys of a coordination backend that ``meets_at`` a service; nothing is known about others.
+    """
+    health: Callable[[Request, float], Iterable[ServiceCheck]] | None = None
+    """Tells ``rdzv doctor`` how the service is that answers at the endpoint: each member, its room, its way here.
+
+    Gets the request that ``create`` would get, and how many seconds each step may take. Any thread may call it. Changes
+    nothing of what it finds, and also tells what it can of a service that nodes cannot use now: ``preflight`` says that
+    they cannot. Raises an ``RdzvError`` where nothing is known.
     """

@@ -4,7 +4,8 @@ Only srun's tasks are read: in the script of sbatch, and in the shell of salloc 
 on its own machine. Sources of the variables: https://slurm.schedmd.com/srun.html, *OUTPUT ENVIRONMENT VARIABLES*;
 https://slurm.schedmd.com/sbatch.html for SLURM_RESTART_COUNT and SLURM_CLUSTER_NAME;
 https://slurm.schedmd.com/heterogeneous_jobs.html. In a step over several components of a heterogeneous job,
-SLURM_NODEID and SLURM_STEP_* count over all of them, and SLURM_JOB_ID is that of the first.
+SLURM_NODEID and SLURM_STEP_* count over all of them, one component after the other, and SLURM_JOB_ID is that of the
+first. SLURM_STEP_NODELIST is sorted all the same: the order is in the lists of the components (seen with 22.05).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rdzv_plugins.hookspecs import hookimpl
@@ -93,14 +94,35 @@ def _tasks_of_this_node(variables: Variables, nodes: Fact[int], rank: Fact[int])
 
 
 def _hosts(variables: Variables, nodes: Fact[int], count: int) -> Fact[tuple[str, ...]]:
+    """The first ``count`` of the step, in the order in which its nodes are numbered."""
     listed = variables.needed_text("SLURM_STEP_NODELIST")
-    try:
-        hosts = expand(listed.value)
-    except ValueError as error:
-        raise variables.wrong(listed.source, f"cannot be read: {error}") from error
+    hosts = _expanded(variables, listed)
+    components = [each for text in _components(variables) for each in _expanded(variables, text)]
+    if (numbered := [host for host in components if host in hosts]) and sorted(numbered) == sorted(hosts):
+        hosts = numbered
     if len(hosts) != nodes.value:
         raise variables.wrong(listed.source, f"contradicts {nodes}: it has {len(hosts)} hosts")
     return Fact(tuple(hosts[:count]), listed.source)
+
+
+def _expanded(variables: Variables, listed: Fact[str]) -> list[str]:
+    try:
+        return expand(listed.value)
+    except ValueError as error:
+        raise variables.wrong(listed.source, f"cannot be read: {error}") from error
+
+
+def _components(variables: Variables) -> Iterator[Fact[str]]:
+    """The lists of nodes of a heterogeneous job's components; srun of 22.05 has the old name for them."""
+    count = variables.number("SLURM_HET_SIZE")
+    for number in range(count.value if count is not None else 0):
+        for name in ("HET", "PACK"):
+            listed = variables.text(f"SLURM_JOB_NODELIST_{name}_GROUP_{number}")
+            if listed is not None:
+                yield listed
+                break
+        else:
+            return
 
 
 def _warn_of_shares(environ: Mapping[str, str], tasks: Fact[int]) -> None:

@@ -21,6 +21,8 @@ CLUSTER = "bench"
 LOGIN = "ctl"
 """Where slurmctld runs, and the commands of the tests."""
 NODES = ("n1", "n2", "n3")
+SWITCHES = {"leaf1": ("n1", "n2"), "leaf2": ("n3",)}
+"""The leaves of the network, below one switch, and their nodes."""
 GPUS = ("/dev/null", "/dev/zero")
 """Of each node: what Slurm takes for devices."""
 PATIENCE_S = 90
@@ -45,6 +47,7 @@ SelectTypeParameters=CR_CPU
 SchedulerParameters=sched_interval=1,sched_min_interval=0,bf_interval=1,batch_sched_delay=0
 # nodes have more processors than this machine
 SlurmdParameters=config_overrides
+TopologyPlugin=topology/tree
 GresTypes=gpu
 ReturnToService=2
 # a busy machine takes no node down: tests say so, as an administrator does
@@ -78,6 +81,9 @@ class Slurm:
         """All of it; then the nodes are ready for jobs."""
         self._conf.write_text(_CONF.format(folder=self.folder))
         (self.folder / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in GPUS))
+        leaves = [f"SwitchName={name} Nodes={','.join(nodes)}\n" for name, nodes in SWITCHES.items()]
+        top = f"SwitchName=top Switches={','.join(SWITCHES)}\n"
+        (self.folder / "topology.conf").write_text("".join(leaves) + top)
         (self.folder / "state").mkdir()
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(1024))

@@ -14,7 +14,7 @@ from rdzv_plugins.backends.etcd.members import parse_members
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.hookspecs import hookimpl
-from rdzv_plugins.interfaces import Backend, Capability, Request
+from rdzv_plugins.interfaces import Backend, Capability, Request, ServiceCheck
 from rdzv_plugins.kit import ElasticOptions, TlsOptions, validate_elastic
 from rdzv_plugins.options import option
 
@@ -111,6 +111,19 @@ def preflight(request: Request, held: ExitStack) -> str:
     return f"etcd answers at {request.endpoint}, {with_job(request, 'etcd', job)}"
 
 
+def health(request: Request, timeout: float) -> list[ServiceCheck]:
+    """As ``Backend.health``: of the members that the endpoint names, and of what they know of each other."""
+    from rdzv_plugins.backends.etcd.findings import checks_of
+    from rdzv_plugins.backends.etcd.looks import look_at
+    from rdzv_plugins.backends.etcd.space import Space
+    from rdzv_plugins.elastic import keys
+
+    members, security = request.target
+    options: EtcdOptions = request.options
+    looks, listed = look_at(members, security, Space(options.prefix, request.run_id).full(keys.JOB), timeout)
+    return checks_of(looks, listed)
+
+
 @hookimpl
 def rdzv_register_backends() -> Backend:
     """The hook through which it is found."""
@@ -126,5 +139,6 @@ def rdzv_register_backends() -> Backend:
         preflight=preflight,
         meets_at="service",
         recognise=recognise,
+        health=health,
         install="pip install 'rdzv-plugins[etcd]'",
     )

@@ -61,5 +61,22 @@ def _in_another_mode(error: TypeError) -> BrokenPlugin:
     )
 
 
+def unknown_fields(message: Any) -> dict[int, list[Any]]:
+    """What a message has beyond the fields of this version of the API, by their numbers: numbers, and bytes.
+
+    A field that holds 0, or False, is not sent.
+    """
+    try:
+        from google.protobuf.unknown_fields import UnknownFieldSet
+    except ImportError:  # before protobuf 4.23 messages had a method for it
+        fields = message.UnknownFields()
+    else:
+        fields = UnknownFieldSet(message)
+    found: dict[int, list[Any]] = {}
+    for field in fields:
+        found.setdefault(field.field_number, []).append(field.data)
+    return found
+
+
 grpc, rpc = _load()
 """The packages ``grpc`` and ``etcd3.etcdrpc``."""

@@ -29,6 +29,7 @@ _UNARY = {
     "Lease/LeaseTimeToLive": (rpc.LeaseTimeToLiveRequest, rpc.LeaseTimeToLiveResponse),
     _LOGIN: (rpc.AuthenticateRequest, rpc.AuthenticateResponse),
     "Maintenance/Status": (rpc.StatusRequest, rpc.StatusResponse),
+    "Cluster/MemberList": (rpc.MemberListRequest, rpc.MemberListResponse),
 }
 _STREAMS = {
     "Watch/Watch": (rpc.WatchRequest, rpc.WatchResponse),

@@ -6,6 +6,7 @@ gRPC says "unavailable" for each of these.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import socket
 import ssl
@@ -15,7 +16,8 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kit.reasons import HANGS_UP, Reason, network_reason, no_tls
 from rdzv_plugins.kvstore.sockets.reach import dial
 
-_ENOUGH = 4096
+_ENOUGH, _MOST = 4096, 1 << 20
+"""Bytes that are read of an answer: of its version, and of anything."""
 _FIRST_VERSION = 3
 _SETTINGS = b"\x04"
 """The type of the first frame of an HTTP/2 server; it comes behind three bytes of length."""
@@ -66,6 +68,23 @@ def version_at(endpoint: Endpoint, timeout: float) -> str:
             if version := _version(_ask_version(connection, endpoint)):
                 return version
     return ""
+
+
+def page_of(endpoint: Endpoint, security: Security, path: str, timeout: float) -> tuple[str, bytes]:
+    """The date that the member gives its answer to an HTTP request, and the answer; empty where it gives none.
+
+    Raises ``OSError`` (errors of TLS are some) and ``HTTPException``; each step may take ``timeout`` seconds.
+    """
+    connection = (
+        http.client.HTTPSConnection(endpoint.host, endpoint.port, timeout=timeout, context=security.context())
+        if security.tls
+        else http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=timeout)
+    )
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        found = answer.read(_MOST) if answer.status == http.HTTPStatus.OK else b""
+        return answer.headers.get("Date", ""), found
 
 
 def _anyone() -> ssl.SSLContext:

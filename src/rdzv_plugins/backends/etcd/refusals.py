@@ -9,6 +9,12 @@ from rdzv_plugins.backends.etcd.api import grpc
 from rdzv_plugins.backends.etcd.security import PASSWORD, USER, Security
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RendezvousFailed
 
+MAKE_ROOM = (
+    "Make room there: etcdctl compact REVISION, etcdctl defrag, then etcdctl alarm disarm. "
+    "--auto-compaction-retention=1h avoids this."
+)
+NO_LEADER = "no leader: too few members of the cluster live, or reach each other, for a majority"
+
 
 class Verdict(enum.Enum):
     """What to do about a request that etcd has refused."""
@@ -80,7 +86,7 @@ def reason_of(error: Any) -> str:
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and "Deadline" in text:
         return "it does not answer"
     if text == "no leader":
-        return "no leader: too few members of the cluster live, or reach each other, for a majority"
+        return NO_LEADER
     return str(text)
 
 
@@ -118,11 +124,7 @@ def refusal(error: Any, what: str, path: str, security: Security) -> RendezvousF
     if error.code() == grpc.StatusCode.PERMISSION_DENIED:
         return denied(path, security)
     if _FULL in text:
-        return EndpointUnreachable(
-            f"etcd takes no more writes: {text}",
-            remedy="Make room there: etcdctl compact REVISION, etcdctl defrag, then etcdctl alarm disarm. "
-            "--auto-compaction-retention=1h avoids this.",
-        )
+        return EndpointUnreachable(f"etcd takes no more writes: {text}", remedy=MAKE_ROOM)
     if "too many requests" in text:
         return EndpointUnreachable(f"etcd is too busy for {what}: {text}", remedy="It wants faster disks.")
     kind = RendezvousFailed if error.code() in _OF_THE_REQUEST else EndpointUnreachable

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from rdzv_plugins.elastic.trial import flow
 from rdzv_plugins.elastic.trial.gloo import Gloo
 from rdzv_plugins.elastic.trial.greeting import DIAL, TEST, greet, welcome
-from rdzv_plugins.elastic.trial.sockets import Broken, dial, reason_of, receive, receive_struct, send
+from rdzv_plugins.elastic.trial.sockets import Broken, dial, least_latency, reason_of, receive, receive_struct, send
 from rdzv_plugins.elastic.trial_keys import Partner, Task, Tried, Way
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children
 from rdzv_plugins.kvstore.sockets.listening import bind
@@ -197,7 +197,8 @@ class NodeTrials:
                     gloo = await asyncio.wait_for(self._gloo_as_dialler(connection, task, partner), _GLOO_S)
                 except (OSError, Broken, asyncio.TimeoutError) as error:
                     return Way(partner.index, problem=_why(partner, error, _FLOW_S))
-        least = min(_us(latency), known.latency_us or _us(latency))
+        latencies = [each for each in (known.latency_us, _us(latency) if latency else 0) if each]
+        least = min(latencies, default=0)
         return Way(partner.index, latency_us=least, rate=rate, gloo_rate=gloo)
 
     async def _its_turn(self, connection: sockets.socket, task: Task, partner: Partner) -> None:
@@ -270,17 +271,18 @@ def _close(connection: sockets.socket, _: object) -> None:
 
 
 async def _both_ways(connection: sockets.socket, seconds: float) -> tuple[float, int]:
-    """Latency in seconds, and bytes in a second in the worse direction."""
-    latency = await flow.ask_back(connection)
+    """Latency in seconds, as the kernel has seen it meanwhile, and bytes in a second in the worse direction.
+
+    Nothing is asked back for it: on a way that answers late that would take longer than all the rest.
+    """
     there = await flow.pour(connection, seconds)
     await flow.swallow(connection)
     (back,) = await receive_struct(connection, _RATE)
-    return latency, int(min(there, back))
+    return least_latency(connection), int(min(there, back))
 
 
 async def _both_ways_answered(connection: sockets.socket, seconds: float) -> None:
     await send(connection, _GO)
-    await flow.answer(connection)
     await flow.swallow(connection)
     rate = await flow.pour(connection, seconds)
     await send(connection, _RATE.pack(int(rate)))

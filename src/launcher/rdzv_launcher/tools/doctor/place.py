@@ -9,14 +9,15 @@ import time
 import uuid
 from collections.abc import Iterator
 
-from rdzv_launcher.tools.doctor.findings import Finding, within
+from rdzv_launcher.tools.doctor.findings import Finding, findings_of, within
 from rdzv_launcher.tools.job import Whose, statistics_of
-from rdzv_plugins.assemble.create import preflight, prepare
+from rdzv_plugins.assemble.create import health, preflight, prepare
 from rdzv_plugins.assemble.recognition import recognise
 from rdzv_plugins.elastic.endpoint_options import DEFAULT_PORT
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.host import PluginHost
+from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.native.server import version
 from rdzv_plugins.kvstore.sockets.reach import REFUSED, is_own_address, remedy_of, resolve, try_connect
@@ -80,17 +81,27 @@ def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
                 "Name the job's with --rdzv-backend; or another program has that port.",
             )
             continue
-        services += [*_native(host, there, endpoint)]
+        entry = known.entry if known is not None else host.catalog.find(request.backend)
+        if entry.backend.health is None:  # else it says itself what its service is
+            services += [*_native(host, there, endpoint)]
     yield from services
     if not name or (services and not request.backend):  # each of several backends may be the job's
         return
     entry = host.catalog.find(name)
+    prepared = prepare(entry, dataclasses.replace(request, backend=name))
+    yield from findings_of("health", lambda: _health(host, entry, prepared))
     with contextlib.ExitStack() as held:
-        found = preflight(host, entry, prepare(entry, dataclasses.replace(request, backend=name)), held)
+        found = preflight(host, entry, prepared, held)
     if found is None:
         yield Finding("skipped", "backend", f"{name} does not say what it finds there")
     else:
         yield Finding("ok", "backend", f"{name}: {found}".replace(f", and run {request.run_id!r} has no node yet", ""))
+
+
+def _health(host: PluginHost, entry: Entry, request: Request) -> Iterator[Finding]:
+    """How the service there is, as its backend says; nothing if that says nothing."""
+    for check in health(host, entry, request, _LIMIT_S) or ():
+        yield Finding(check.verdict, check.name, check.text, check.remedy)
 
 
 def _native(host: PluginHost, request: Request, endpoint: Endpoint) -> Iterator[Finding]:

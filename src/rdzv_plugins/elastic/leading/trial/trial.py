@@ -9,6 +9,7 @@ one to which most others have no way either is not waited for, nor one that need
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,8 +26,9 @@ _STRAGGLE_S = 5.0
 """How much longer than twice the time of half of the nodes one may need, before the others go on without it."""
 _CUT_OFF_S = 2.0
 """How long the last ones are waited for that most others cannot reach: they may yet tell the leader why."""
-_PARTNERS = 3
-"""With how many others a node is tested again."""
+_PARTNERS, _PARTNERS_OF_LATE = 3, 2
+"""With how many others a node is tested again. Fewer, where two things are slow: that of a way which answers late both
+its latency and its throughput are, and each test takes the longer for it."""
 
 
 @dataclass(frozen=True)
@@ -216,10 +218,11 @@ class Trial:
             if way.problem and named.intersection(pair) and out.isdisjoint(pair)
         }
         tests = {fault.nodes for fault in suspects if len(fault.nodes) == 2 and out.isdisjoint(fault.nodes)}
-        slow = {fault.nodes[0] for fault in suspects if len(fault.nodes) == 1 and fault.kind == "slow"}
+        slow = Counter(fault.nodes[0] for fault in suspects if len(fault.nodes) == 1 and fault.kind == "slow")
         count = len(self._members)
-        for node in slow - out:
-            tests.update(schedule.other_partners(node, count, out | named, self._secret, _PARTNERS))
+        for node in slow.keys() - out:
+            most = _PARTNERS if slow[node] == 1 else _PARTNERS_OF_LATE
+            tests.update(schedule.other_partners(node, count, out | named, self._secret, most))
         pairs = {(min(pair), max(pair)) for pair in tests}
         return cut | pairs, pairs
 
