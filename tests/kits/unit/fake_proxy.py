@@ -15,6 +15,7 @@ from rdzv_plugins.elastic import node_proxy
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.job_token import JobToken
+from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.options import PortRange
 
@@ -33,6 +34,7 @@ class FakeProxy:
         name: str,
         leaf: bool,
         grace: float,
+        limits: StoreLimits,
         timeout: float,
         on_lost: Callable[[str], None],
         interruption: Interruption,

@@ -107,11 +107,11 @@ def secure(
     Raises ``AccessRefused`` when trying again is of no use: a certificate is not accepted, or there is no TLS; else
     ``OSError``, ``Interrupted`` among them. Then the socket is closed.
     """
-    # what is said behind the handshake would wait until its last flight is acknowledged, which has no answer: 40 ms
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     context = certificates.context()
     context.sslsocket_class = SecuredSocket
     try:
+        # what is said behind the handshake would wait until its last flight is acknowledged, which has no answer: 40 ms
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made: Any = context.wrap_socket(connection, server_hostname=endpoint.host, do_handshake_on_connect=False)
     except OSError as error:
         raise ConnectionError(f"it accepts connections, and hangs up: {error.strerror or error}") from None
