@@ -13,9 +13,11 @@ import pytest
 from kits.etcd import etcd_kit
 from kits.launcher.harness import Agent, Cluster, error_of, wait_until
 
-from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.kvstore.tcpstore import wire
+from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 
 BACKENDS = ["parallel", "tiered", "static", "c10d"]
 NATIVE = ("parallel", "tiered")
@@ -78,6 +80,18 @@ def test_second_at_an_etcd_is_told_so(one_etcd: etcd_kit.Cluster, cluster: Clust
     message = error_of(node(cluster, second, 1), 68)
     assert f"at {cluster.endpoint} is etcd 3." in message
     assert f"this node was given --rdzv-backend={second}" in message
+
+
+@pytest.mark.parametrize("pid", [0x0A05, 0x0B05])
+def test_an_etcd_that_hangs_up_is_told_as_well(one_etcd: etcd_kit.Cluster, monkeypatch, pid: int) -> None:
+    """It waits for the end of a line, and a greeting has the process id in it: one in a hundred has such a byte."""
+    monkeypatch.setattr(wire.os, "getpid", lambda: pid)
+    known = EndpointUnreachable("it is an etcd")
+    with (
+        socket.create_connection(("127.0.0.1", one_etcd.endpoints[0].port), PATIENCE_S) as connection,
+        pytest.raises(EndpointUnreachable, match="it is an etcd"),
+    ):
+        greet_store(connection, lambda: known)
 
 
 @pytest.mark.parametrize("there", BACKENDS)

@@ -24,6 +24,8 @@ def greet_store(connection: socket.socket, stranger: Stranger = unknown) -> str:
             f"{Endpoint(host, port)} is not a torch TCPStore: it answered {error.args[0]!r}",
             remedy="Another program uses that port. Choose another port, the same on every node.",
         ) from None
-    except ConnectionError:  # a store that is just ending, or starting
+    except ConnectionError:  # a store that is just ending, or starting; or HTTP that finds a line's end in the greeting
+        if known := stranger():
+            raise known from None
         return "something accepts connections there and hangs up"
     return ""
