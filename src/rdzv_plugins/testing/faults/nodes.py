@@ -27,9 +27,8 @@ class NodeFailures(NodeTheme):
     def test_node_is_killed_while_it_waits(self, harness: Harness, tmp_path: Path) -> None:
         """A node that is killed while nodes wait is in no round that goes on: the others are complete without it."""
         with Job(harness, tmp_path, "3") as job:
-            host = job.node()
-            host.create()  # it may serve the endpoint
-            joining = [host.join()]
+            host = self.waiting_node(job)  # it may serve; and it is to have a place before the others fill the round
+            joining = [host.joining]
             victim = self.waiting_node(job)
             victim.kill()
             others = [job.node(node_rank=rank) for rank in ((1, 2) if job.ranks_have_to_be_given else (None, None))]
