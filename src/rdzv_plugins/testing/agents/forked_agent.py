@@ -48,14 +48,8 @@ def become(_: int, request: Mapping[str, Any], fds: list[int]) -> Callable[[], A
     """
     if fds:
         enter(fds[0])
-    nothing = os.open(os.devnull, os.O_RDONLY)
     stdout, stderr = (os.open(request[name], os.O_WRONLY | os.O_APPEND) for name in ("stdout", "stderr"))
-    for fd, stream in ((nothing, 0), (stdout, 1), (stderr, 2)):
-        os.dup2(fd, stream)
-        os.close(fd)
-    os.chdir(request["directory"])
-    os.environ.clear()
-    os.environ.update(request["environment"])
+    process.settle(stdout, stderr, request["directory"], request["environment"])
     resource.setrlimit(resource.RLIMIT_NOFILE, tuple(request["files"]))
     program, arguments = request["program"], request["arguments"]
     process.show([sys.executable, program, *arguments], request["environment"])

@@ -73,9 +73,9 @@ class Forks:
             )
         self._lock = threading.Lock()
         self._said = threading.Condition()
-        self._started: list[int] = []
+        self._args: Sequence[str] = ()  # of the process that is asked for
+        self._started: list[Fork] = []
         self._forks: dict[int, Fork] = {}
-        self._early: dict[int, int] = {}
         self._over = False
         threading.Thread(target=self._read, name="forks", daemon=True).start()
         atexit.register(self.close)
@@ -89,6 +89,7 @@ class Forks:
             file.write(json.dumps(request).encode())
             file.flush()
             file.seek(0)
+            self._args = args
             try:
                 socket.send_fds(self._control, [b"x"], [file.fileno(), *fds])
             except OSError:
@@ -99,11 +100,7 @@ class Forks:
                     error = self.lost()
                     self._process.kill()
                     raise error
-                pid = self._started.pop()
-                fork = self._forks[pid] = Fork(pid, args, self)
-                if pid in self._early:
-                    self._forks.pop(pid).end(self._early.pop(pid))
-                return fork
+                return self._started.pop()
 
     @property
     def alive(self) -> bool:
@@ -134,11 +131,10 @@ class Forks:
             pid, code = json.loads(data)
             with self._said:
                 if code is None:
-                    self._started.append(pid)
-                elif (fork := self._forks.pop(pid, None)) is not None:
-                    fork.end(code)
+                    fork = self._forks[pid] = Fork(pid, self._args, self)
+                    self._started.append(fork)
                 else:
-                    self._early[pid] = code
+                    self._forks.pop(pid).end(code)
                 self._said.notify_all()
         with self._said:
             self._over = True

@@ -1,4 +1,4 @@
-"""What makes a fork a process of its own: what /proc shows of it, and how it ends."""
+"""What makes a fork a process of its own: what it has, what /proc shows of it, and how it ends."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+
+
+def settle(stdout: int, stderr: int, directory: str, variables: Mapping[str, str]) -> None:
+    """Give this process its own output, which may be one descriptor twice, its directory and its variables."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for fd, stream in ((nothing, 0), (stdout, 1), (stderr, 2)):
+        os.dup2(fd, stream)
+    for fd in {nothing, stdout, stderr}:
+        os.close(fd)
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(variables)
 
 
 def show(words: Iterable[str], variables: Mapping[str, str]) -> None:

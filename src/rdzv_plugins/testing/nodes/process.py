@@ -28,6 +28,7 @@ from typing import Any
 
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.linux import prctl
+from rdzv_plugins.testing.forks import process
 from rdzv_plugins.testing.nodes import messages as node_messages
 
 LANES = ("agent", "worker", "side")
@@ -99,14 +100,7 @@ def become(parent: int, job: Mapping[str, Any], fds: list[int]) -> Callable[[], 
         as_at_start = signal.SIG_IGN if number in _IGNORED else signal.SIG_DFL
         if signal.getsignal(number) is not as_at_start:
             signal.signal(number, as_at_start)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for fd, target in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(fd, target)
-    os.close(nothing)
-    os.close(output)
-    os.chdir(job["directory"])
-    os.environ.clear()
-    os.environ.update(job["environment"])
+    process.settle(output, output, job["directory"], job["environment"])
     sys.path[:] = job["path"]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s: %(message)s", force=True)
     logging.getLogger("rdzv_plugins").setLevel(logging.DEBUG)

@@ -7,6 +7,7 @@ import secrets
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rdzv_launcher.bench.method.settings import setting
@@ -18,6 +19,8 @@ TOKEN, TLS, BOTH = "token", "tls", "token+tls"
 WAYS = (TOKEN, TLS, BOTH)
 RUN = "bench"
 """The run of which trunks and sessions are, where there is no job."""
+OPEN: Mapping[str, str] = MappingProxyType({})
+"""What ``conf_of`` is for one that is not closed."""
 _LOOPBACK = "127.0.0.1"
 _DAYS = "2"
 

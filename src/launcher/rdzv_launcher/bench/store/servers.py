@@ -14,17 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from rdzv_launcher.bench.processes.child import Child, module_command
-from rdzv_launcher.bench.processes.closed import of_server
+from rdzv_launcher.bench.processes.closed import OPEN, of_server
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 
 _START_LIMIT_S = 120.0
 _SETTLE_LIMIT_S = 20.0
 _QUIET_S = 0.02
-_OPEN: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def parse_target(text: str) -> StoreTarget:
 class StoreProcess(Child):
     """A running server. A context manager: it is stopped at the end of the block."""
 
-    def __init__(self, target: StoreTarget, prefix: list[str], conf: Mapping[str, str] = _OPEN) -> None:
+    def __init__(self, target: StoreTarget, prefix: list[str], conf: Mapping[str, str] = OPEN) -> None:
         """``prefix``: what goes before its command; ``conf``: of ``closed.conf_of``. Returns at once, see ``start``."""
         self.target, self.conf = target, conf
         super().__init__(

@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any
 
+from rdzv_launcher.bench.processes.closed import OPEN
 from rdzv_launcher.bench.processes.hosts import Machine, Network
 from rdzv_launcher.bench.processes.parts import Part
 
@@ -17,7 +18,6 @@ _FILES_PER_PROXY = 10
 """A proxy's own files, beside one for each worker."""
 _SETTLE_LIMIT_S = 2.0
 _QUIET_S = 0.03
-_OPEN: Mapping[str, str] = MappingProxyType({})
 
 
 class TieredParts:
@@ -30,7 +30,7 @@ class TieredParts:
         *,
         per_node: int,
         delay_s: float,
-        conf: Mapping[str, str] = _OPEN,
+        conf: Mapping[str, str] = OPEN,
     ) -> None:
         """``delay_s``: of a round trip between a node and the root. ``conf``: of ``closed.conf_of``, for both."""
         self.apart = network.namespaces
