@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import signal
 from pathlib import Path
 
@@ -18,6 +19,10 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # below nohup the run goes on, and what it starts is as anywhere else
     signal.signal(signal.SIGHUP, lambda *_: None)
 
+_THRESHOLDS = gc.get_threshold()
+gc.set_threshold(50_000, 20, 20)
+"""While tests are collected, next to nothing is garbage."""
+
 LONG = [
     "examples/test_rdzv_redis.py",
     "examples/test_rdzv_file.py",
@@ -34,3 +39,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     place = {here / name: number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path, len(LONG)))
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays: no later search for garbage looks through thousands of tests."""
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)

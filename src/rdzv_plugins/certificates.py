@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
+
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.options import option
@@ -48,8 +50,7 @@ class CertificateTexts(NamedTuple):
     key: bytes
 
 
-@dataclass(frozen=True)
-class NodeCertificates:
+class NodeCertificates(Struct, frozen=True):
     """The files by which a node shows who it is, and knows the others."""
 
     cacert: str | None = None

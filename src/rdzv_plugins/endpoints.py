@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from rdzv_plugins.errors import RunIdMissing, UsageError
 from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
@@ -12,8 +13,7 @@ from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
 _HOST = re.compile(r"[\w.-]+")
 
 
-@dataclass(frozen=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """A host (name, IPv4 or IPv6 address without brackets) and a port (0: any free one)."""
 
     host: str

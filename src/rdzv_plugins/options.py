@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from msgspec import Struct
+
 from rdzv_plugins.errors import OptionError, UsageError
 
 _TRUE = ("1", "true", "t", "yes", "y")
@@ -48,8 +50,7 @@ def option(
     )
 
 
-@dataclass(frozen=True)
-class PortRange:
+class PortRange(Struct, frozen=True):
     """TCP ports ``first`` to ``last`` inclusive; 0-0 leaves the choice to the kernel. Iterates over its ports."""
 
     first: int = 0
@@ -98,8 +99,7 @@ class WorkerStoreOptions:
         return self.store != "torch"
 
 
-@dataclass(frozen=True)
-class OptionInfo:
+class OptionInfo(Struct, frozen=True):
     """One accepted key, for lists and documents."""
 
     name: str

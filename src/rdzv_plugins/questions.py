@@ -9,8 +9,9 @@ an attribute ``questions``; of one that has none, its nodes cannot be asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 STACKS = "stacks"
 """The kind of question to which the answer is where this node's workers are: see ``rdzv_launcher.run.stacks``."""
@@ -28,8 +29,7 @@ STANDSTILL, HANG = "standstill", "hang"
 ``rdzv_launcher.run.hangs``."""
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(Struct, frozen=True):
     """A question to a node, which its agent answers."""
 
     id: str
@@ -40,8 +40,7 @@ class Question:
     """JSON, from somebody who can reach the service: to be checked."""
 
 
-@dataclass(frozen=True)
-class NodeAnswer:
+class NodeAnswer(Struct, frozen=True):
     """What one node of the job has answered, or why there is no answer."""
 
     node_rank: int | None

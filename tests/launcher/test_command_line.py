@@ -137,7 +137,15 @@ def test_backend_that_is_torchs_imports_it(variables, level, tmp_path: Path) -> 
 
 
 def test_workers_have_torchs_own_level_of_its_log(tmp_path: Path) -> None:
-    command = [RDZV_RUN, "--standalone", "--no-python", "/bin/sh", "-c", "echo level ${TORCH_CPP_LOG_LEVEL-unset}"]
+    command = [
+        RDZV_RUN,
+        "--standalone",
+        "--rdzv-backend=c10d",
+        "--no-python",
+        "/bin/sh",
+        "-c",
+        "echo level ${TORCH_CPP_LOG_LEVEL-unset}",
+    ]
     code, text = ended(command, tmp_path, watched=False)
     assert code == 0, text
     assert "level unset\n" in text

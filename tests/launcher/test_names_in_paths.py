@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 from kits.launcher.starts_workers import spec_of
+from msgspec.structs import replace
 
 from rdzv_launcher.run import file_names
 from rdzv_launcher.run.workers.output.log_files import LogFiles
@@ -35,7 +35,7 @@ def test_the_workers_logs_are_where_they_are_asked_to_be(run_id: str, tmp_path: 
     script = tmp_path / "train.py"
     script.touch()
     spec = spec_of(["--redirects=3", f"--log-dir={logs}", str(script)])
-    spec = dataclasses.replace(spec, run_id=run_id)
+    spec = replace(spec, run_id=run_id)
     files = LogFiles(spec, "").begin({0: {"TORCHELASTIC_RESTART_COUNT": "0"}})
     assert Path(files.stdouts[0]).is_relative_to(logs)
     assert [each.name for each in tmp_path.iterdir()] in (["some", "train.py"], ["train.py", "some"])

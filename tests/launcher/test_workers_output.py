@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from kits import KITS
 from kits.launcher.harness import WORKERS
@@ -274,9 +275,7 @@ def test_full_disk_ends_a_collected_file_and_nothing_else(worker: Path, capfd: p
         root = ""
 
         def begin(self, variables):  # type: ignore[no-untyped-def]
-            from dataclasses import replace
-
-            return replace(files.begin(variables), filtered_stdout="/dev/full")
+            return msgspec.structs.replace(files.begin(variables), filtered_stdout="/dev/full")
 
     assert round_of(spec, Output(spec, Full()), 0) == []
     assert capfd.readouterr().out.endswith("[default0]:out 49999\n[default0]:no end\n")

@@ -99,7 +99,7 @@ def test_event_handler_is_torchs() -> None:
 
 def events_of(command: str, script: Path) -> list[dict[str, Any]]:
     """The events of a launch with a watchdog, in their order, without what is another in each run."""
-    flags = ["--standalone", "--event-log-handler=console", script]
+    flags = ["--standalone", "--rdzv-backend=c10d", "--event-log-handler=console", script]
     env = os.environ | {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
     ended = subprocess.run(
         [Path(sys.executable).parent / command, *flags], capture_output=True, text=True, env=env, check=False

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import sys
 
+import msgspec
 import pytest
 
 from rdzv_plugins import Backend, Request, ServiceCheck, option
@@ -28,7 +29,7 @@ REQUEST = Request("toy", "run", "", 1, 1, 1)
 
 def record(name, *backends, distribution=None, **state):
     found = PluginRecord(name, f"{name}_module", distribution or f"dist-{name}", "1.0", backends=backends)
-    return dataclasses.replace(found, **state)
+    return msgspec.structs.replace(found, **state)
 
 
 def backend(name, *aliases, create=print, **fields):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rdzv_launcher.run.hangs import samples
 from rdzv_launcher.run.hangs.odd_one import find

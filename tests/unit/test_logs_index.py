@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from contextlib import ExitStack
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from msgspec.structs import replace
 
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.keeper.messages import Ended

@@ -9,13 +9,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from rdzv_launcher.call import launching
 from rdzv_launcher.call.config import LaunchConfig

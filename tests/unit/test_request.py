@@ -308,9 +308,10 @@ def test_endpoint_and_the_same_address_are_no_contradiction(checked):
 
 
 @pytest.mark.parametrize("argv", [["--standalone"], ["--standalone", "--rdzv-backend=static"]])
-def test_standalone_is_c10d_as_in_torchrun(checked, argv):
+def test_standalone_needs_nothing_of_torch(checked, argv):
+    """torchrun takes c10d for it, whose rendezvous is torch's."""
     request = checked(*argv)
-    assert (request.backend, request.endpoint) == ("c10d", "localhost:0")
+    assert (request.backend, request.endpoint) == ("static", "localhost:0")
 
 
 def test_standalone_keeps_a_backend_that_is_asked_for(checked):

@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-from rdzv_plugins.backends.parallel import ParallelOptions
 from rdzv_plugins.backends.tiered import TieredOptions
-from rdzv_plugins.elastic.endpoint_options import validate
+from rdzv_plugins.elastic.endpoint_options import EndpointOptions, validate
 from rdzv_plugins.errors import OptionError, UsageError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.native.limits import StoreLimits
@@ -99,7 +98,7 @@ def test_system_that_refuses_its_own_limit_is_no_error(error: str):
     assert done.stdout == "goes on\n"
 
 
-@pytest.mark.parametrize("options", [ParallelOptions, TieredOptions])
+@pytest.mark.parametrize("options", [EndpointOptions, TieredOptions])
 def test_a_node_that_serves_takes_each_by_the_same_name(options: type) -> None:
     given = {name: str(2000 + number) for number, name in enumerate(NAMES)}
     node, served = (parse_options(each, given, "it") for each in (options, StoreLimits))
@@ -115,6 +114,6 @@ def test_of_other_options_what_is_a_limit_counts() -> None:
 @pytest.mark.parametrize("name", ["sessions", "run_sessions"])
 def test_fewer_sessions_than_nodes_are_refused(name: str) -> None:
     request = Request("parallel", "r", "localhost:1", min_nodes=1, max_nodes=3, nproc_per_node=1)
-    validate(dataclasses.replace(request, options=ParallelOptions(**{name: 3})))
+    validate(dataclasses.replace(request, options=EndpointOptions(**{name: 3})))
     with pytest.raises(UsageError, match=f"{name}=2 is fewer than the 3 nodes of --nnodes"):
-        validate(dataclasses.replace(request, options=ParallelOptions(**{name: 2})))
+        validate(dataclasses.replace(request, options=EndpointOptions(**{name: 2})))

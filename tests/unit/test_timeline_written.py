@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.timeline import recorder
@@ -136,7 +137,7 @@ def test_rounds_of_a_handler_that_tells_nothing_are_counted() -> None:
     for generation in (1, 2):
         told.takes(steps.Join(), None)
         told.heard(events.Joined(0), GROUP)
-        told.started(WorkerGroup(**vars(GROUP) | {"generation": generation}))
+        told.started(replace(GROUP, generation=generation))
         told.heard(events.NodesWait(), GROUP)
         told.heard(events.NodesWait(), GROUP)
     told.close()

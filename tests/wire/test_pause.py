@@ -59,7 +59,7 @@ def test_nobody_is_served_until_it_resumes(apart: ServerProcess, stack: ExitStac
     waiter.start()
     clients = [stack.enter_context(closing(Raw(apart.port))) for _ in range(6)]
     clients[0].send(keyed(WAIT, [b"/gate"]))
-    wait_until(lambda: space(apart)["waited_keys"], lambda: space(apart))
+    wait_until(lambda: apart.stats()["requests"]["wait"] == 2, apart.stats)  # both have been served so far
     read: list[bytes] = []
     reader = threading.Thread(target=lambda: read.append(stock.get("old")))
     before = apart.stats()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class TrialRules:
+class TrialRules(Struct, frozen=True):
     """How nodes are tried before a round."""
 
     network: bool = True

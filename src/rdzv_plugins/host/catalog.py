@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from rdzv_plugins.errors import BrokenPlugin, MissingDependency, NameConflict, NotProvided, UnknownBackend
 from rdzv_plugins.host.discovery import PluginRecord
@@ -16,8 +16,7 @@ DROPPED = {
 """Names that torchrun users know and that are not to come: why, and what to use."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A backend and the plug-in that provides it."""
 
     backend: Backend

@@ -7,8 +7,9 @@ import re
 import sys
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from rdzv_plugins.hookspecs import PROJECT
 from rdzv_plugins.installed import Distribution, EntryPoint, entry_points, normalise
@@ -20,8 +21,7 @@ SLOW_IMPORT_S = 0.5
 """Seconds of import above which a plug-in is reported as slow."""
 
 
-@dataclass
-class PluginRecord:
+class PluginRecord(Struct):
     """One entry point: where it comes from, and what became of it."""
 
     name: str

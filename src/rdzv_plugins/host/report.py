@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
+
+from msgspec import structs
 
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.host.manager import PluginHost
@@ -20,7 +21,7 @@ def as_data(host: PluginHost) -> dict[str, Any]:
                 "aliases": list(entry.backend.aliases),
                 "summary": entry.backend.summary,
                 "capabilities": sorted(capability.value for capability in entry.backend.capabilities),
-                "options": [dataclasses.asdict(info) for info in describe_options(entry.backend.options)],
+                "options": [structs.asdict(info) for info in describe_options(entry.backend.options)],
                 "distribution": entry.record.distribution,
                 "version": entry.record.version,
                 "entry_point": f"{entry.record.name} = {entry.record.value}",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from msgspec import Struct
 
-@dataclass(frozen=True)
-class RoundEvent:
+
+class RoundEvent(Struct, frozen=True):
     """Something that happened to a round, as this node sees it; reported at the moment when it happens.
 
     ``placed``: this node has been told its rank. ``served``: it serves the workers' store; reported before the others

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 T = TypeVar("T")
 
@@ -18,8 +19,7 @@ FIRST_PORT, PORTS = 20000, 10000
 """Derived ports are 20000 to 29999: below the range from which Linux takes ports for outgoing connections."""
 
 
-@dataclass(frozen=True)
-class Fact(Generic[T]):
+class Fact(Struct, Generic[T], frozen=True):
     """One value that a scheduler has set, and where it was found."""
 
     value: T
@@ -30,8 +30,7 @@ class Fact(Generic[T]):
         return f"{self.source}={self.value}"
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """All that one scheduler says; None where it says nothing."""
 
     launcher: str

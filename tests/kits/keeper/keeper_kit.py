@@ -38,7 +38,7 @@ def hear(keeper, ends):
     '''Say each event, until so many workers have ended or the keeper has.'''
     while ends > 0:
         for event in keeper.events(60):
-            say(type(event).__name__, vars(event), str(event))
+            say(type(event).__name__, event._asdict(), str(event))
             ends -= isinstance(event, Ended)
             if isinstance(event, Lost):
                 return

@@ -14,9 +14,10 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import open_standard_streams, setup_logging

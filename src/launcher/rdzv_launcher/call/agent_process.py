@@ -9,8 +9,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.call.order import Answer, Order

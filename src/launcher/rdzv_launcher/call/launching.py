@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import forkserver
 from typing import Any
 
+import msgspec
+
 from rdzv_launcher.call import errors
 from rdzv_launcher.call.agent import Agent, interpreter
 from rdzv_launcher.call.agent_process import Function
@@ -133,7 +135,7 @@ class _Launch:
             parts["command"] = (*interpreter(), "-u", _literally(_SPAWNED), _literally(file), "${local_rank}")
             if config.start_method == "forkserver":
                 parts["forkserver"] = _preloaded()
-        return Order(**{**vars(self._order), **parts, "arguments": tuple(flags)}), function
+        return msgspec.structs.replace(self._order, arguments=tuple(flags), **parts), function
 
     def _read(self, agent: Agent, arrived: signal.Signals | None) -> dict[int, Any]:
         """What has come of it. Raises what is to be raised."""

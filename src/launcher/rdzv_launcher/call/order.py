@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from rdzv_launcher.run.workers.failures import WorkerFailure
 from rdzv_plugins.errors import RdzvError
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(Struct, frozen=True):
     """What the process of one launch is told: the function, its arguments and its settings."""
 
     arguments: tuple[str, ...]
@@ -42,8 +42,7 @@ class Order:
         return f"{self.directory}/results"
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """How a launch ended, as its caller is told."""
 
     pids: Mapping[int, int] = field(default_factory=dict)

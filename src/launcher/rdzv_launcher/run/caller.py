@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from rdzv_launcher.run.keeper.messages import Inherited
 from rdzv_launcher.run.workers.failures import WorkerFailure
@@ -12,8 +13,7 @@ from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.interfaces import Failure
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """How a launch ended: by a failure, an error or a signal, or with success."""
 
     group: WorkerGroup | None

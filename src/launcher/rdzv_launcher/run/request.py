@@ -20,8 +20,6 @@ from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
 from rdzv_plugins.options import parse_conf
 
 DEFAULT_MASTER_PORT = 29500
-TORCHS_DYNAMIC = "c10d"
-"""The backend of torchrun's --standalone."""
 _DEFAULT = "static"
 """The backend that torchrun takes without --rdzv-backend."""
 _TIERED = "tiered"
@@ -270,16 +268,11 @@ def _refuse_company(args: argparse.Namespace, meets_at: str) -> None:
         )
 
 
-def _standalone_backend(request: Request) -> str:
-    return request.backend if "backend" in request.given and request.backend != _DEFAULT else TORCHS_DYNAMIC
-
-
 def _standalone(request: Request, *, forced: bool) -> Request:
     """One node without an address needs no endpoint and no id, only a free port.
 
-    --standalone means c10d, as in torchrun, unless another backend than static is asked for. Without it
-    torchrun turns static into c10d; here it stays static, which on one node starts sooner and gives the
-    workers the same.
+    Where torchrun turns static into c10d, with --standalone and without, it stays static: that starts a second sooner,
+    without torch in the agent, and the workers get the same.
     """
     alone = request.backend == _DEFAULT and request.max_nodes == 1 and not request.endpoint
     if not forced and not alone:
@@ -295,7 +288,6 @@ def _standalone(request: Request, *, forced: bool) -> Request:
         )
     return dataclasses.replace(
         request,
-        backend=_standalone_backend(request) if forced else _DEFAULT,
         endpoint=str(ALONE),
         standalone=True,
         run_id=request.run_id if "run_id" in request.given and not forced else str(uuid.uuid4()),

@@ -10,17 +10,10 @@ serves count. The defaults are enough for ten thousand nodes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rdzv_plugins.elastic.endpoint_options import EndpointOptions
 from rdzv_plugins.elastic.native_backend import native_backend
 from rdzv_plugins.hookspecs import hookimpl
 from rdzv_plugins.interfaces import Backend
-
-
-@dataclass(frozen=True)
-class ParallelOptions(EndpointOptions):
-    """The options of every backend that meets at a native store."""
 
 
 @hookimpl
@@ -30,5 +23,5 @@ def rdzv_register_backends() -> Backend:
         "parallel",
         "parallel-epoll",
         "elastic rendezvous (min:max nodes) on the native store, served by the endpoint's node or rdzv serve",
-        ParallelOptions,
+        EndpointOptions,
     )

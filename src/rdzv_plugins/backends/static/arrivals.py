@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.rounds.ends import parse_outcome
 
 
-@dataclass(frozen=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     """One node's entry into a round."""
 
     incarnation: str
@@ -23,8 +23,7 @@ class Arrival:
         return f"{self.host} (pid {self.pid})"
 
 
-@dataclass(frozen=True)
-class Go:
+class Go(Struct, frozen=True):
     """A complete round: who is in it, and where its workers' store is. Or the end of the job."""
 
     members: tuple[str, ...] = ()

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
 from datetime import timedelta
+
+from msgspec import to_builtins
 
 from rdzv_plugins.backends.static.arrivals import Arrival, Go, parse_go
 from rdzv_plugins.errors import StoreTimeout
@@ -48,7 +49,7 @@ class Rounds:
 
     def arrive(self, round_: int, rank: int, arrival: Arrival) -> Arrival | None:
         """Enter; returns an earlier entry of the same rank by another process, which is replaced."""
-        key, text = f"node/{round_}/{rank}", json.dumps(asdict(arrival))
+        key, text = f"node/{round_}/{rank}", json.dumps(to_builtins(arrival))
         held = json.loads(self.store.compare_set(key, "", text))
         if held["incarnation"] == arrival.incarnation:
             return None
@@ -81,4 +82,4 @@ class Rounds:
 
     def settle(self, round_: int, go: Go) -> Go:
         """Write ``go`` unless there is one; returns the one that holds."""
-        return parse_go(self.store.compare_set(f"go/{round_}", "", json.dumps(asdict(go))))
+        return parse_go(self.store.compare_set(f"go/{round_}", "", json.dumps(to_builtins(go))))

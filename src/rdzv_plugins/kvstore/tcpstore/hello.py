@@ -10,7 +10,9 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RunIdMismatch
@@ -21,8 +23,7 @@ from rdzv_plugins.kvstore.tcpstore import wire
 _TYPES: dict[str, type | tuple[type, ...]] = {"run_id": str, "nnodes": (int, str), "host": str, "pid": int}
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(Struct, frozen=True):
     """The node that serves the store, and its job."""
 
     run_id: str

@@ -85,7 +85,7 @@ def _wants_torch(program: Program, arguments: Sequence[str], directory: Path, en
     words = {word for text in told for word in re.split(r"[=,]", text)}
     return (
         program == "torchrun"
-        or any(text.startswith(("--preload", "--standalone")) or "torch" in text for text in arguments)
+        or any(text.startswith(("--preload", "--check")) or "torch" in text for text in arguments)
         or not words.isdisjoint(_torchs_own())
         or any(asks_for_it(directory / text) for text in arguments if text.endswith(".py"))
     )

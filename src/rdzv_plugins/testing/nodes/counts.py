@@ -153,4 +153,4 @@ def counted(entry: Entry, asked: Asked) -> Entry:
             return CountedCoordination(created, asked)
         return CountedState(created, asked) if isinstance(created, RendezvousBackend) else created
 
-    return dataclasses.replace(entry, backend=dataclasses.replace(entry.backend, create=create))
+    return Entry(dataclasses.replace(entry.backend, create=create), entry.record)

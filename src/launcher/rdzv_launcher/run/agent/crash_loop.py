@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from rdzv_launcher.run.summary import describe_exit
 from rdzv_launcher.run.workers.tracebacks import read_traceback
@@ -29,8 +31,7 @@ _LONGEST_DELAY_S = 60.0
 _LONGEST_TEXT = 500
 
 
-@dataclass(frozen=True)
-class Spent:
+class Spent(Struct, frozen=True):
     """One round that failed, as it is noted for all nodes."""
 
     what: str

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _STOP_S, _LEAVE_S = 10.0, 2.0
 """The most of a grace that is kept for the workers' end, and for telling the others."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """The limits of one agent. Times are in seconds."""
 
     workers: int

@@ -15,7 +15,9 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.collaborators import NoNotices, Notices, Observer, Rendezvous, Workers
@@ -47,8 +49,7 @@ Inbox = queue.SimpleQueue[Event]
 """Its ``put`` may be called from any thread, and in the middle of a signal handler."""
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """What the user has set, beyond the ``Limits`` of the decisions. Times in seconds."""
 
     limits: Limits

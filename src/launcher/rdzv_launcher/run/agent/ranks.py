@@ -11,8 +11,10 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from datetime import timedelta
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from rdzv_launcher.run.agent.round_store import RoundStore, is_timeout
 from rdzv_launcher.run.workers.worker_group import Worker
@@ -29,8 +31,7 @@ _SHOWN = 100
 _NAMED = 16
 
 
-@dataclass(frozen=True)
-class RoleInfo:
+class RoleInfo(Struct, frozen=True):
     """What a node says of itself."""
 
     role: str
@@ -40,8 +41,7 @@ class RoleInfo:
     """How many workers it has."""
 
 
-@dataclass(frozen=True)
-class Base:
+class Base(Struct, frozen=True):
     """Where a node's ranks begin, and of how many workers they are."""
 
     global_rank: int

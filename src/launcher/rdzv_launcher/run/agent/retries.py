@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from rdzv_launcher.run.agent import crash_loop
 from rdzv_launcher.run.agent.crash_loop import Counts, Spent
@@ -21,8 +22,7 @@ from rdzv_plugins.interfaces import Failure
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class RetryLimits:
+class RetryLimits(Struct, frozen=True):
     """What the user has set about restarts of the whole job."""
 
     job_restarts: int | None = None

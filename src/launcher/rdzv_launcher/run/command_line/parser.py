@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -20,10 +21,12 @@ def build_parser() -> Parser:
         usage="%(prog)s [flag ...] script [argument ...]",
         description="torchrun with rendezvous backends as plug-ins. Each flag may also be written with "
         "underscores, or set by a variable: PET_NNODES=2 is --nnodes=2. See also: rdzv backends",
-        formatter_class=_Help,
+        # argparse makes one for some flags; to ask for the width loads shutil with all of its decompressors
+        formatter_class=functools.partial(_Help, width=80),
     )
     add_torchruns(parser)
     add_our_own(parser)
+    parser.formatter_class = _Help
     return parser
 
 

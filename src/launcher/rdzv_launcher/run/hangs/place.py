@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from rdzv_launcher.run.stacks.workers import Worker
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where this node is now. Any thread may have it."""
 
     node_rank: int = -1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from rdzv_launcher.run.stacks import processes
 from rdzv_plugins.linux.process_stat import ProcessStat, read_stat
@@ -14,8 +15,7 @@ from rdzv_plugins.linux.process_stat import ProcessStat, read_stat
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True)
-class Signs:
+class Signs(Struct, frozen=True):
     """What was counted for one process until a moment. Times in seconds."""
 
     at: float

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from rdzv_launcher.run.health.http import TEXT
 from rdzv_launcher.run.health.pulse import Pulse
@@ -18,8 +19,7 @@ ALIVE, READY, METRICS = "/healthz", "/readyz", "/metrics"
 _OK, _NOT_FOUND, _FAILED, _NOT_INSTALLED, _UNAVAILABLE = 200, 404, 500, 501, 503
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A status of HTTP, and a sentence for people, or what ``kind`` says."""
 
     status: int

@@ -6,7 +6,8 @@ The standard library's server would cost 25 ms of import in every agent, and a t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 MOST_BYTES = 4096
 """The longest head of a request."""
@@ -23,8 +24,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """What a whole request asks for, or the status with which it is refused."""
 
     path: str = ""

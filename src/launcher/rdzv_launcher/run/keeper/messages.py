@@ -1,16 +1,18 @@
-"""What the agent asks its keeper for, and what it hears of it."""
+"""What the agent asks its keeper for, and what it hears of it.
+
+A keeper that replaces another one is an interpreter that has only our own packages and the standard library.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 NAME = "rdzv-keeper"
 """What the kernel calls the keeper, whose command line is that of its agent."""
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """One worker to start. ``environment`` is all of it; an empty path leaves a stream as the agent's own is."""
 
     local_rank: int
@@ -20,8 +22,7 @@ class Start:
     stderr: str = ""
 
 
-@dataclass(frozen=True)
-class Inherited:
+class Inherited(NamedTuple):
     """What workers get of the agent's own process, where it was made for one call from Python."""
 
     descriptors: tuple[int, ...] = ()
@@ -31,8 +32,7 @@ class Inherited:
     the local rank and returns the exit code."""
 
 
-@dataclass(frozen=True)
-class Belongings:
+class Belongings(NamedTuple):
     """What is the agent's own, and what its keeper sees to when the agent cannot."""
 
     page: int = -1
@@ -43,8 +43,7 @@ class Belongings:
     """Of an agent that is no more all but the logs of workers is removed; empty: there is none."""
 
 
-@dataclass(frozen=True)
-class Preload:
+class Preload(NamedTuple):
     """Modules that the workers' interpreter is to have imported before it is forked for each of them.
 
     ``command`` is that of the workers, ``environment`` what theirs have in common: with other values of variables that
@@ -58,8 +57,7 @@ class Preload:
     limit: float = 60.0
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """A worker has ended; ``exit_code`` is negative for a signal. They come in the order in which the workers ended."""
 
     local_rank: int
@@ -67,8 +65,7 @@ class Ended:
     exit_code: int
 
 
-@dataclass(frozen=True)
-class Preloaded:
+class Preloaded(NamedTuple):
     """The modules are imported. ``memory`` in KiB is the template's own part of it, ``seconds`` what it took."""
 
     modules: tuple[str, ...]
@@ -76,8 +73,7 @@ class Preloaded:
     seconds: float
 
 
-@dataclass(frozen=True)
-class NotPreloaded:
+class NotPreloaded(NamedTuple):
     """Workers are started as fresh interpreters, and why. Each reason comes once."""
 
     modules: tuple[str, ...]
@@ -88,8 +84,7 @@ class NotPreloaded:
         return f"workers start as fresh interpreters, without the preloaded {names}: {self.reason}"
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(NamedTuple):
     """The keeper has ended and not been asked to: no worker lives any more, and no other event comes."""
 
     reason: str

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
 
-@dataclass(frozen=True)
-class Metric:
+
+class Metric(Struct, frozen=True):
     """A family of OpenMetrics. A unit is the end of the name, as Prometheus has it: ``_seconds``, ``_bytes``."""
 
     name: str

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rdzv_launcher.run.notice.wire import Report, Word
 from rdzv_plugins.notice_page import MOST_STEPS

@@ -6,8 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from rdzv_launcher.run.agent.events import NoticeAnswered
 from rdzv_launcher.run.notice.agreement import Agreement

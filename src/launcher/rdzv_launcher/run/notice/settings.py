@@ -7,7 +7,8 @@ import os
 import signal
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from rdzv_launcher.run import signals
 from rdzv_launcher.run.keeper.keeper_process import DEAF_TO
@@ -20,8 +21,7 @@ logger = logging.getLogger(__name__)
 _LEAST_S = 1.0
 
 
-@dataclass(frozen=True)
-class NoticeSettings:
+class NoticeSettings(Struct, frozen=True):
     """What the user has said about notices before preemption: ``--preempt-grace`` and what goes with it."""
 
     grace: float

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from rdzv_plugins.notice_page import MOST_STEPS
 from rdzv_plugins.plain_text import printable
@@ -15,8 +17,7 @@ _REASON = 500
 _MOST = 2**31 - 1
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(Struct, frozen=True):
     """One question. Each carries the whole notice, so it does not matter which of them a node hears first."""
 
     round: int
@@ -39,8 +40,7 @@ class Word:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     """What a node answers when it is asked about a notice."""
 
     round: int

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from rdzv_plugins.linux.process_stat import read_stat
 
 _COMMAND = 200
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(Struct, frozen=True):
     """One process, as it was a moment ago."""
 
     pid: int

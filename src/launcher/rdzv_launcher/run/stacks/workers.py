@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 
-@dataclass(frozen=True)
-class Worker:
+
+class Worker(Struct, frozen=True):
     """A worker of this node, and the ranks that it has."""
 
     rank: int
@@ -16,8 +16,7 @@ class Worker:
     pid: int
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Struct, frozen=True):
     """This node, as its agent knows it."""
 
     host: str

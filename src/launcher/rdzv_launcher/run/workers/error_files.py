@@ -11,8 +11,9 @@ import os
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 logger = logging.getLogger(__name__)
 
@@ -20,8 +21,7 @@ _MOST_BYTES = 16 << 20
 """A worker may write there what it likes: more is not looked at."""
 
 
-@dataclass(frozen=True)
-class ErrorRecord:
+class ErrorRecord(Struct, frozen=True):
     """What a worker has recorded."""
 
     message: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from rdzv_launcher.run.workers.error_files import ErrorRecord, read_error_file
 from rdzv_plugins.interfaces import Failure
@@ -14,8 +15,7 @@ NOT_AVAILABLE = "<N/A>"
 """What torch has in place of a name that is not known."""
 
 
-@dataclass(frozen=True)
-class WorkerFailure:
+class WorkerFailure(Struct, frozen=True):
     """One worker that has failed. Any thread may have it."""
 
     local_rank: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from rdzv_plugins.errors import UsageError
 
@@ -26,8 +27,7 @@ class Timestamps(enum.Enum):
     ALL = "all"
 
 
-@dataclass(frozen=True)
-class LogSettings:
+class LogSettings(Struct, frozen=True):
     """The same for every round. Any thread may have it."""
 
     prefix: bool = False

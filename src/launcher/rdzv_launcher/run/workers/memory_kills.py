@@ -7,9 +7,10 @@ and counts those of that cgroup. Where there is none of these, that of the machi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
+
+from msgspec import Struct
 
 from rdzv_plugins.linux.cgroups import directories_of
 
@@ -20,8 +21,7 @@ _NO_LIMIT = 1 << 60
 """cgroup v1 has no word for it, but a number that no machine has."""
 
 
-@dataclass(frozen=True)
-class _Counter:
+class _Counter(Struct, frozen=True):
     """Where the kernel counts, and what that number is about."""
 
     file: Path

@@ -7,8 +7,9 @@ import enum
 import os
 import string
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from rdzv_plugins.errors import UsageError
 
@@ -29,8 +30,7 @@ class Kind(enum.Enum):
     """A script, by a function that records its exception: --run-path."""
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(Struct, frozen=True):
     """What is run, with its arguments as the user wrote them. ``python`` is the interpreter."""
 
     kind: Kind

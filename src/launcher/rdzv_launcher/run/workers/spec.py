@@ -7,7 +7,8 @@ import logging
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from rdzv_launcher.run.signals import read
 from rdzv_launcher.run.workers.log_settings import LogSettings, Timestamps
@@ -26,8 +27,7 @@ _STUCK = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 _PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
-@dataclass(frozen=True)
-class WorkersSpec:
+class WorkersSpec(Struct, frozen=True):
     """The same for every round. Any thread may have it."""
 
     program: Program

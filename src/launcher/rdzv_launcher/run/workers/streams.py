@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from rdzv_plugins.errors import UsageError
 
@@ -22,8 +23,7 @@ class Std(enum.IntFlag):
     ALL = 3
 
 
-@dataclass(frozen=True)
-class Streams:
+class Streams(Struct, frozen=True):
     """The streams of all workers, or of some: a local rank that is not named has none."""
 
     all_ranks: Std = Std.NONE

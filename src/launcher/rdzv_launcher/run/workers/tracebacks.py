@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _HEAD = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^[\s|]*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
@@ -21,8 +22,7 @@ _OF_THE_TEXT = _OF_IMPORTS | {"NameError"}
 _MODULE = "<module>"
 
 
-@dataclass(frozen=True)
-class LastTraceback:
+class LastTraceback(Struct, frozen=True):
     """The last one on a worker's stderr."""
 
     exception: str

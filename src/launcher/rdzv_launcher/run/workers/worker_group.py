@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from rdzv_plugins.interfaces import Failure, StoreAddress
 
 
-@dataclass(frozen=True)
-class Worker:
+class Worker(Struct, frozen=True):
     """One worker's place. Ranks count from 0; they may be others in the next round."""
 
     local_rank: int
@@ -24,8 +24,7 @@ class Worker:
     """The workers of the same role."""
 
 
-@dataclass(frozen=True)
-class WorkerGroup:
+class WorkerGroup(Struct, frozen=True):
     """This node's part of a round. Any thread may have it."""
 
     role: str

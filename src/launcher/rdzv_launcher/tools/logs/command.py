@@ -6,8 +6,9 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from rdzv_launcher.run.rank_names import compressed
 from rdzv_launcher.tools.logs.indexes import Entry, find_nodes, newest_job
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.rank is not None:
         chosen = _rank(args.rank, chosen)
     if args.json:
-        print(json.dumps([asdict(each) | {"failed": each.failed} for each in chosen], indent=2), flush=True)
+        print(json.dumps([to_builtins(each) | {"failed": each.failed} for each in chosen], indent=2), flush=True)
     elif args.rank is not None and args.tail is None:
         _print_whole(chosen, args.stream)
     elif args.tail is not None or args.failed:

@@ -8,8 +8,10 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rdzv_launcher.run.workers.output.index import NAME, WorkerRecord
 from rdzv_plugins.errors import UsageError
@@ -24,8 +26,7 @@ _MOST_S = 1e11
 """Beyond all times that a clock has."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A worker in one round, with all that its node's index says of it."""
 
     worker: WorkerRecord
@@ -45,8 +46,7 @@ class Entry:
         return os.path.join(self.directory, found) if found else ""
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Struct, frozen=True):
     """What one agent has written."""
 
     directory: str

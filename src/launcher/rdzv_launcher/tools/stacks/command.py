@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from msgspec import to_builtins
+
 from rdzv_launcher.run.stacks.answers import read
 from rdzv_launcher.run.stacks.gathering import NATIVE_S
 from rdzv_launcher.run.stacks.grouping import grouped
@@ -73,7 +75,7 @@ def _remote(args: argparse.Namespace) -> int:
     answers = ask_job(request_of(args), STACKS, arguments, args.timeout, otherwise=HERE)
     workers, silent = read(answers)
     if args.json:
-        nodes = [asdict(each) for each in answers]
+        nodes = [to_builtins(each) for each in answers]
         print(json.dumps({"endpoint": args.rdzv_endpoint, "nodes": nodes} | _summary(workers, silent), indent=2))
     else:
         print(report_text(workers, silent, threads=args.threads), flush=True)

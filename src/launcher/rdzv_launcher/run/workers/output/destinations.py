@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec import Struct, field
 
-@dataclass(frozen=True)
-class Destinations:
+
+class Destinations(Struct, frozen=True):
     """Where the output of each worker goes: paths by local rank."""
 
     stdouts: Mapping[int, str]

@@ -11,7 +11,9 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from rdzv_plugins.background_queue import BackgroundQueue
 
@@ -23,8 +25,7 @@ _FLUSH_S = 1.0
 """How long the end of a round waits for a disk that does not take the last lines."""
 
 
-@dataclass(frozen=True)
-class WorkerRecord:
+class WorkerRecord(Struct, frozen=True):
     """A worker in one round, as it stands in the index."""
 
     run: str

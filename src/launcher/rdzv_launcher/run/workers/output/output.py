@@ -7,8 +7,9 @@ import os
 import socket
 import string
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from rdzv_launcher.run.workers.log_settings import LogSettings
 from rdzv_launcher.run.workers.output.allowance import Allowance
