@@ -11,7 +11,7 @@ from rdzv_plugins import Backend, Request, hookimpl
 from rdzv_plugins.errors import PluginError
 from rdzv_plugins.host import PluginHost, PluginRecord, discovery
 from rdzv_plugins.host.report import as_data, as_text
-from rdzv_plugins.host.validation import validate
+from rdzv_plugins.host.validation import Validator
 
 REQUEST = Request("static", "run", "", 1, 1, 1)
 WORKING = """
@@ -58,7 +58,7 @@ def record_of(result):
     plugin = types.ModuleType("stranger")
     plugin.rdzv_register_backends = hookimpl(lambda: result)
     record = PluginRecord("stranger", "stranger", "dist", "3", plugin=plugin)
-    validate(record)
+    Validator().validate(record)
     return record
 
 
@@ -68,7 +68,7 @@ def host_with(**hooks):
     for name, function in hooks.items():
         setattr(plugin, name, hookimpl(function))
     record = PluginRecord("stranger", "stranger", "dist", "3", plugin=plugin)
-    validate(record)
+    Validator().validate(record)
     assert not record.error
     return PluginHost([record])
 
@@ -207,7 +207,7 @@ def test_resolve_hooks_are_asked_in_order_each_with_what_is_known():
         module = types.ModuleType(name)
         module.rdzv_resolve_request = hookimpl(**mark)(rdzv_resolve_request)
         record = PluginRecord(name, name, "dist", "3", plugin=module)
-        validate(record)
+        Validator().validate(record)
         return record
 
     records = [plugin("last", trylast=True), plugin("middle"), plugin("first", tryfirst=True)]

@@ -13,7 +13,7 @@ from typing import Any
 from rdzv_plugins.errors import BrokenPlugin, PluginError, RdzvError, is_signal
 from rdzv_plugins.host.catalog import Catalog
 from rdzv_plugins.host.discovery import PluginRecord, disabled_by_environment, discover
-from rdzv_plugins.host.validation import new_manager, validate
+from rdzv_plugins.host.validation import Validator, new_manager
 from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import Backend, Node, NodeCheck, Outcome, RendezvousInfo, Request
 
@@ -43,10 +43,10 @@ class PluginHost:
         ``strict`` raises ``BrokenPlugin`` if any of them failed; otherwise failures stay in ``records``.
         """
         off = frozenset(disabled) | disabled_by_environment()
-        records = discover(off)
+        records, validator = discover(off), Validator()
         for record in records:
             if record.plugin is not None:
-                validate(record)
+                validator.validate(record)
         _warn_unknown(off, records)
         host = cls(records)
         failed = [f"{record.label} {record.error}" for record in host.failed] + host.catalog.conflicts()

@@ -23,12 +23,18 @@ vars(_SPECS).update({name: getattr(hookspecs, name) for name in HOOK_NAMES})
 
 
 class _Manager(pluggy.PluginManager):
-    """One that spends no time on what a module has imported: what is no function is no hook."""
+    """One that spends no time on what a module has imported: no function without ``@hookimpl`` is a hook."""
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
-        if isinstance(plugin, ModuleType) and not inspect.isroutine(vars(plugin).get(name, _unknown)):
-            return None
+        if isinstance(plugin, ModuleType):
+            found = vars(plugin).get(name, _unknown)
+            if not inspect.isroutine(found) or not (found is _unknown or hasattr(found, _MARK)):
+                return None
         return super().parse_hookimpl_opts(plugin, name)
+
+
+_MARK = f"{PROJECT}_impl"
+"""What pluggy's ``@hookimpl`` sets on a function."""
 
 
 def _unknown() -> None:
@@ -42,20 +48,29 @@ def new_manager() -> pluggy.PluginManager:
     return manager
 
 
-def validate(record: PluginRecord) -> None:
-    """Fill in ``record.backends``, or mark the record as failed and say why."""
-    # A manager of its own: a plug-in that fails half-way through leaves nothing behind.
-    manager = new_manager()
-    try:
-        manager.register(record.plugin, name=record.id)
-        _check_hook_names(manager, record)
-        if not record.error:
-            _collect_backends(manager, record)
-    except pluggy.PluginValidationError as error:
-        # pluggy's text is three lines, the last of which says what is wrong
-        record.fail("has a wrong hook signature: " + str(error).strip().splitlines()[-1].strip(), cause=error)
-    except (Exception, SystemExit) as error:  # reported, not propagated: it must not stop other backends
-        record.fail(f"raised {type(error).__name__} in rdzv_register_backends: {error}", cause=error)
+class Validator:
+    """Checks plug-ins, each by itself: no other is registered meanwhile."""
+
+    def __init__(self) -> None:
+        self._manager = new_manager()
+
+    def validate(self, record: PluginRecord) -> None:
+        """Fill in ``record.backends``, or mark the record as failed and say why."""
+        manager, plugin = self._manager, record.plugin
+        try:
+            manager.register(plugin, name=record.id)
+            _check_hook_names(manager, record)
+            if not record.error:
+                _collect_backends(manager, record)
+        except pluggy.PluginValidationError as error:
+            # pluggy's text is three lines, the last of which says what is wrong
+            record.fail("has a wrong hook signature: " + str(error).strip().splitlines()[-1].strip(), cause=error)
+        except (Exception, SystemExit) as error:  # reported, not propagated: it must not stop other backends
+            record.fail(f"raised {type(error).__name__} in rdzv_register_backends: {error}", cause=error)
+        if record.error:  # it may have been registered half-way
+            self._manager = new_manager()
+        else:
+            manager.unregister(plugin)
 
 
 def _check_hook_names(manager: pluggy.PluginManager, record: PluginRecord) -> None:

@@ -12,7 +12,7 @@ import re
 
 _MOST = 1_000_000
 _PART = re.compile(r"(?P<text>[\w.-]+)|\[(?P<ranges>[^\[\]]*)\]")
-_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_RANGE = r"([0-9]+)(?:-([0-9]+))?"
 
 
 def expand(text: str) -> list[str]:
@@ -50,7 +50,7 @@ def _expand_item(item: str) -> list[str]:
 def _numbers(ranges: str) -> list[str]:
     numbers: list[str] = []
     for each in ranges.split(","):
-        found = _RANGE.fullmatch(each)
+        found = re.fullmatch(_RANGE, each)
         if not found:
             raise ValueError(f"{each[:40]!r} is no range of numbers")
         first, last = found[1], found[2] or found[1]

@@ -42,9 +42,10 @@ def _pbs(environ: Environ) -> bool:
 
 def _pytorchjob(environ: Environ) -> bool:
     """People set such variables, too: a pod of a PyTorchJob also has its names."""
+    if not all(each in environ for each in ("KUBERNETES_SERVICE_HOST", "MASTER_PORT", "WORLD_SIZE", "RANK")):
+        return False
     named = re.fullmatch(r"(.+)-(?:master|worker)-[0-9]+", environ.get("HOSTNAME", ""))
-    there = all(each in environ for each in ("KUBERNETES_SERVICE_HOST", "MASTER_PORT", "WORLD_SIZE", "RANK"))
-    return there and bool(named) and environ.get("MASTER_ADDR") in (named and f"{named[1]}-master-0", "localhost")
+    return named is not None and environ.get("MASTER_ADDR") in (f"{named[1]}-master-0", "localhost")
 
 
 def _has(*names: str) -> Callable[[Environ], bool]:

@@ -22,8 +22,8 @@ from rdzv_plugins.schedulers.resolve import resolve
 from rdzv_plugins.schedulers.variables import Variables
 
 NAME = "openmpi"
-_NAMESPACE = re.compile(r"(?:prterun|prte)-(?P<host>[\w.-]+)-(?P<pid>[0-9]+)@[0-9]+")
-_URI = re.compile(r"(?P<job>[0-9]+)\.[0-9]+;tcp://(?P<address>[0-9.]+)")
+_NAMESPACE = r"(?:prterun|prte)-(?P<host>[\w.-]+)-(?P<pid>[0-9]+)@[0-9]+"
+_URI = r"(?P<job>[0-9]+)\.[0-9]+;tcp://(?P<address>[0-9.]+)"
 
 
 @hookimpl(trylast=True)
@@ -59,7 +59,7 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
 def _run_id(variables: Variables) -> Fact[str] | None:
     namespace, uri = variables.text("PMIX_NAMESPACE"), variables.text("OMPI_MCA_orte_hnp_uri")
     for fact, form in ((namespace, _NAMESPACE), (uri, _URI)):
-        if fact is not None and (found := form.match(fact.value)):
+        if fact is not None and (found := re.match(form, fact.value)):
             return Fact(f"mpirun-{'-'.join(found.groups())}", fact.source)
     return None
 
@@ -84,9 +84,9 @@ def _first_host(variables: Variables, rank: int) -> Fact[tuple[str, ...]] | None
 
 def _host_of_mpirun(variables: Variables) -> Fact[str] | None:
     namespace, uri = variables.text("PMIX_NAMESPACE"), variables.text("OMPI_MCA_orte_hnp_uri")
-    if namespace is not None and (found := _NAMESPACE.fullmatch(namespace.value)):
+    if namespace is not None and (found := re.fullmatch(_NAMESPACE, namespace.value)):
         return Fact(found["host"], namespace.source)
-    if uri is not None and (found := _URI.match(uri.value)):
+    if uri is not None and (found := re.match(_URI, uri.value)):
         return Fact(found["address"], uri.source)
     return None
 

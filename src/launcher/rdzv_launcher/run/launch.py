@@ -44,7 +44,6 @@ from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.error_files import hand_to_scheduler, record_own_error
 from rdzv_launcher.run.workers.event_log import EventLog
 from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
-from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs
 from rdzv_launcher.run.workers.output.destinations import Layout
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
@@ -77,7 +76,11 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
     event_log = EventLog(spec.event_log_handler)
     with RunDirectory() as directory, contextlib.ExitStack() as at_end:
         own_logs = caller.logs_specs if caller is not None else None
-        layout = ThirdPartyLogs(spec, own_logs) if spec.logs_specs or own_logs else LogFiles(spec, directory.logs)
+        layout: Layout = LogFiles(spec, directory.logs)
+        if spec.logs_specs or own_logs:
+            from rdzv_launcher.run.workers.logs_specs import ThirdPartyLogs  # what most launches do not need
+
+            layout = ThirdPartyLogs(spec, own_logs)
         handled = ",".join((start.args.signals_to_handle, *(number.name for number in start.notice.signals)))
         signals = StoppingSignals(handled, inbox.put)
 

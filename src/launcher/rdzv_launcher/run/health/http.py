@@ -11,7 +11,7 @@ from msgspec import Struct
 
 MOST_BYTES = 4096
 """The longest head of a request."""
-_LINE = re.compile(rb"(?P<method>[A-Z]{1,16}) (?P<path>/[!-~]*) HTTP/1\.[01]\r?\n")
+_LINE = rb"(?P<method>[A-Z]{1,16}) (?P<path>/[!-~]*) HTTP/1\.[01]\r?\n"
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -37,7 +37,7 @@ def read_request(data: bytes) -> Wanted | None:
     """What has come so far; None: more of it is to come."""
     if not (b"\r\n\r\n" in data or b"\n\n" in data):
         return Wanted(refused=431) if len(data) >= MOST_BYTES else None
-    line = _LINE.match(data)
+    line = re.match(_LINE, data)
     if line is None:
         return Wanted(refused=400)
     if line["method"] not in (b"GET", b"HEAD"):

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from rdzv_plugins.errors import UsageError
 
-_RANKS = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
-_SIZE = re.compile(r"(?P<number>[0-9]+)(?P<unit>[KMG])(?:i?B)?(?::(?P<files>[0-9]+))?", re.IGNORECASE)
+_RANKS = r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*"
+_SIZE = r"(?i)(?P<number>[0-9]+)(?P<unit>[KMG])(?:i?B)?(?::(?P<files>[0-9]+))?"
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _FILES = 5
 _MOST_FILES = 1000
@@ -69,7 +69,7 @@ def read_log_settings(*, prefix: bool, fold: bool, ranks: str, timestamps: str, 
 def _ranks(text: str) -> tuple[range, ...]:
     if not text:
         return ()
-    pairs = [part.partition("-") for part in text.split(",")] if _RANKS.fullmatch(text) else []
+    pairs = [part.partition("-") for part in text.split(",")] if re.fullmatch(_RANKS, text) else []
     found = tuple(range(int(first), int(last or first) + 1) for first, _, last in pairs)
     if not found or not all(found):
         raise UsageError(
@@ -82,7 +82,7 @@ def _ranks(text: str) -> tuple[range, ...]:
 def _rotation(text: str) -> tuple[int, int]:
     if not text:
         return 0, 0
-    found = _SIZE.fullmatch(text)
+    found = re.fullmatch(_SIZE, text)
     size = int(found["number"]) * _UNITS[found["unit"].upper()] if found else 0
     files = int(found["files"] or _FILES) if found else 0
     if size < LEAST_SIZE or not 2 <= files <= _MOST_FILES:

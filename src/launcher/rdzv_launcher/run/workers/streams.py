@@ -10,8 +10,7 @@ from msgspec import Struct, field
 
 from rdzv_plugins.errors import UsageError
 
-_ONE = re.compile(r"[0-3]")
-_BY_RANK = re.compile(r"[0-9]+:[0-3](,[0-9]+:[0-3])*")
+_BY_RANK = r"[0-9]+:[0-3](,[0-9]+:[0-3])*"
 
 
 class Std(enum.IntFlag):
@@ -39,9 +38,9 @@ def parse_streams(flag: str, text: str) -> Streams:
 
     torch takes local ranks of one digit only.
     """
-    if _ONE.fullmatch(text):
+    if text in {"0", "1", "2", "3"}:
         return Streams(Std(int(text)))
-    if _BY_RANK.fullmatch(text):
+    if re.fullmatch(_BY_RANK, text):
         pairs = (part.split(":") for part in text.split(","))
         return Streams(by_rank={int(rank): Std(int(streams)) for rank, streams in pairs})
     raise UsageError(

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 _HEAD = "Traceback (most recent call last):"
-_FRAME = re.compile(r'^[\s|]*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
-_EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?:: .*)?$")
-_IMPORT = re.compile(r"^\s*(?:import|from)\s")
-_NO_PROGRAM = re.compile(
-    r"^\S*python[\d.]*: (?:can't (?:open file|find '__main__')|No module named |Error while finding )"
-)
+_FRAME = r'^[\s|]*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$'
+_EXCEPTION = r"^(?P<name>[A-Za-z_][\w.]*)(?:: .*)?$"
+_IMPORT = r"^\s*(?:import|from)\s"
+_NO_PROGRAM = r"^\S*python[\d.]*: (?:can't (?:open file|find '__main__')|No module named |Error while finding )"
 _OF_IMPORTS = frozenset({"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError"})
 _OF_THE_TEXT = _OF_IMPORTS | {"NameError"}
 _MODULE = "<module>"
@@ -40,14 +38,14 @@ class LastTraceback(Struct, frozen=True):
 
 def read_traceback(lines: Sequence[str]) -> LastTraceback | None:
     """The last traceback among the last lines of a worker's stderr; None if there is none that can be read."""
-    if lines and _NO_PROGRAM.match(lines[-1]):
+    if lines and re.match(_NO_PROGRAM, lines[-1]):
         return LastTraceback("", "", importing=True)
     heads = [number for number, line in enumerate(lines) if line.strip(" |") == _HEAD]
-    frames = [(number, found) for number, line in enumerate(lines) if (found := _FRAME.match(line))]
+    frames = [(number, found) for number, line in enumerate(lines) if (found := re.match(_FRAME, line))]
     if not frames:
         return None
     last, frame = frames[-1]
-    name = next((found["name"] for line in lines[last + 1 :] if (found := _EXCEPTION.match(line))), "")
+    name = next((found["name"] for line in lines[last + 1 :] if (found := re.match(_EXCEPTION, line))), "")
     if not name:
         return None
     whole = bool(heads) and heads[-1] < last
@@ -66,7 +64,7 @@ def _is_interpreters(frame: re.Match[str]) -> bool:
 def _is_of_imports(lines: Sequence[str], frames: list[tuple[int, re.Match[str]]], name: str, whole: bool) -> bool:
     """``frames`` are those of the traceback that are there; ``whole``: all of it is, its beginning included."""
     number, first = frames[0]
-    if whole and first["function"] == _MODULE and _IMPORT.match("".join(lines[number + 1 : number + 2])):
+    if whole and first["function"] == _MODULE and re.match(_IMPORT, "".join(lines[number + 1 : number + 2])):
         return True
     # the script itself cannot be compiled: no traceback then; or its beginning is cut off
     return (

@@ -6,9 +6,12 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from rdzv_launcher.run.workers.log_settings import LogSettings
-from rdzv_launcher.run.workers.output.log_copy import LogCopy
+
+if TYPE_CHECKING:
+    from rdzv_launcher.run.workers.output.log_copy import LogCopy
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +33,8 @@ class LogCopies:
         for local_rank, path in files.items():
             if not self._settings.copies or path in ("", os.devnull):
                 continue
+            from rdzv_launcher.run.workers.output.log_copy import LogCopy  # what most launches do not need
+
             pipe = os.path.join(self._directory, f"{stream}.{local_rank}.{self._round}")
             try:
                 os.makedirs(self._directory, mode=0o700, exist_ok=True)

@@ -5,26 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import string
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from rdzv_launcher.run.workers.log_settings import LogSettings
-from rdzv_launcher.run.workers.output.allowance import Allowance
-from rdzv_launcher.run.workers.output.console import Console
 from rdzv_launcher.run.workers.output.destinations import Destinations, Layout
-from rdzv_launcher.run.workers.output.filtered import FilteredFile
 from rdzv_launcher.run.workers.output.index import Index, WorkerRecord
 from rdzv_launcher.run.workers.output.log_copies import LogCopies
-from rdzv_launcher.run.workers.output.tail import Tail
-from rdzv_launcher.run.workers.output.tee import Tee
-from rdzv_launcher.run.workers.output.view import Folded, Plain, View, stamped_by
 from rdzv_launcher.run.workers.spec import WorkersSpec
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.workers.output.first_lines import FirstLines
+    from rdzv_launcher.run.workers.output.tee import Tee
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +79,11 @@ class Output:
         found = self._layout.begin(variables)
         self._error_files = found.error_files
         self._found = found = self._only_shown(found, variables)
-        self._tee = self._show(found, variables)
+        if found.teed_stdouts or found.teed_stderrs or self._spec.stdout_filters or self._spec.stderr_filters:
+            from rdzv_launcher.run.workers.output.shown import show  # what most launches do not need
+
+            ranks = {each: _rank(each, own) for each, own in variables.items()}
+            self._tee = show(found, self._spec, variables, ranks)
         if self._on_first is not None:
             from rdzv_launcher.run.workers.output.first_lines import FirstLines  # what most launches do not need
 
@@ -144,47 +142,6 @@ class Output:
             stderrs=muted(found.stderrs),
             teed_stdouts=kept(found.teed_stdouts),
             teed_stderrs=kept(found.teed_stderrs),
-        )
-
-    def _show(self, found: Destinations, variables: Mapping[int, Mapping[str, str]]) -> Tee:
-        """Begin to show the files that are to be shown."""
-        logs, ranks = self._spec.logs, {each: _rank(each, own) for each, own in variables.items()}
-        stamped = stamped_by(screen=logs.stamps_screen, files=logs.stamps_files)
-        tails, filtered, views = list[Tail](), list[FilteredFile](), list[View]()
-        for stream, paths, needles, path in (
-            ("stdout", found.teed_stdouts, self._spec.stdout_filters, found.filtered_stdout),
-            ("stderr", found.teed_stderrs, self._spec.stderr_filters, found.filtered_stderr),
-        ):
-            collected = FilteredFile(path, needles) if needles and path else None
-            if collected is not None:
-                filtered.append(collected)
-            prefixes = {each: self._prefix(each, variables[each]) if each in variables else "" for each in paths}
-            kind = Folded if logs.fold and len(paths) > 1 else Plain
-            views.append(view := kind(Console(stream), prefixes, stamped, ranks))
-            for each, file in paths.items():
-                try:
-                    tails.append(
-                        Tail(
-                            file,
-                            each,
-                            view,
-                            filtered=collected,
-                            prefix=prefixes[each],
-                            allowance=Allowance() if logs.fold else None,
-                            files=logs.rotate_files,
-                        )
-                    )
-                except OSError as error:
-                    logger.warning("--tee cannot show %s: %s", file, error.strerror or error)
-        return Tee(tails, filtered, views)
-
-    def _prefix(self, local_rank: int, variables: Mapping[str, str]) -> str:
-        """Of each line. ``local_rank`` is not always the LOCAL_RANK of the worker's variables."""
-        template = self._spec.prefix_template or (
-            "${host}:${rank} " if self._spec.logs.prefix else "[${role_name}${local_rank}]:"
-        )
-        return string.Template(template).safe_substitute(
-            role_name=self._spec.role, rank=variables.get("RANK", ""), local_rank=local_rank, host=self._host
         )
 
 
