@@ -38,7 +38,6 @@ from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 
-_NEEDED = ("rdzv_plugins.dynamic.handler", "rdzv_plugins.elastic.handler")
 _CREATE_S = 120.0
 _REPORT_S = 120.0
 _SO_FAR_S = 20.0
@@ -225,11 +224,11 @@ class _NobodyPlain(DidNotFinish):
     pass
 
 
-def _import_all(theirs: Sequence[str]) -> PluginHost:
-    """Import what every node needs, once, and ``theirs``; nothing of it starts a thread that a fork would miss."""
+def _import_all(needed: Sequence[str]) -> PluginHost:
+    """Import what every node needs, once; nothing of it starts a thread that a fork would miss."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # as the launcher does
     gc.disable()
-    for name in (*_NEEDED, *theirs):
+    for name in needed:
         importlib.import_module(name)
     host = PluginHost.load()
     gc.freeze()

@@ -21,6 +21,8 @@ from rdzv_launcher.bench.rendezvous.targets import LATER_S, RendezvousTarget
 from rdzv_plugins.errors import RdzvError
 
 _LOOPBACK = Machine("127.0.0.1")
+_IMPORTS = {"coordination": ["rdzv_plugins.elastic.handler"], "state": ["rdzv_plugins.dynamic.handler"]}
+"""What the nodes need, by what their backend is: torch is imported for torch's dynamic rendezvous alone."""
 _ALONE = 4
 """Nodes that have a process of their own though the others share theirs: one may lead, one be rank 0, two may go."""
 _ALONE_OF_NATIVE = 2
@@ -91,7 +93,7 @@ def run_once(
         tells = target.harness.kind == "coordination"
         task = {
             "target": target.name,
-            "imports": target.imports,
+            "imports": [*_IMPORTS.get(target.harness.kind, ()), *target.imports],
             "request": as_data(target.request(nodes, f"bench-{uuid.uuid4().hex[:8]}", way.first)),
             "ranks": target.ranks,
             "says_who_serves": target.says_who_serves,
