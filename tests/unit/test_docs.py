@@ -22,7 +22,7 @@ from rdzv_launcher.tools.timeline import command as timeline
 from rdzv_launcher.tools.top import command as top
 from rdzv_plugins import coordination
 from rdzv_plugins.host import PluginHost, PluginRecord
-from rdzv_plugins.host.validation import validate
+from rdzv_plugins.host.validation import Validator
 from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.options import describe_options
 
@@ -161,7 +161,7 @@ def test_what_a_new_torch_can_break_is_tested_with_another_torch() -> None:
 def test_sketch_of_the_how_to_has_the_contract_of_a_coordination_backend(monkeypatch) -> None:
     module = plugin_of_the_how_to(monkeypatch)
     record = PluginRecord("myservice", module.__name__, "rdzv-myservice", "0.1.0", plugin=module)
-    validate(record)
+    Validator().validate(record)
     assert not record.error
     service = record.backends[0].create(types.SimpleNamespace(endpoint="h:1", run_id="run"))
     session = module.MySession(types.SimpleNamespace(local_addr="10.0.0.2", remote_addr="10.0.0.1"), "/", 10.0, print)

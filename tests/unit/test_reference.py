@@ -16,7 +16,7 @@ import pytest
 
 from rdzv_plugins import capabilities, errors, hookspecs, option
 from rdzv_plugins.host import PluginRecord
-from rdzv_plugins.host.validation import HOOK_NAMES, validate
+from rdzv_plugins.host.validation import HOOK_NAMES, Validator
 from rdzv_plugins.interfaces import Backend, Capability
 from rdzv_plugins.testing.suite import THEMES
 
@@ -120,7 +120,7 @@ def test_a_hook_is_documented_and_its_example_is_a_plugin_with_that_hook(name) -
     module = types.ModuleType("example")
     exec(example, vars(module))
     record = PluginRecord("example", "example", "rdzv-example", "1.0", plugin=module)
-    validate(record)
+    Validator().validate(record)
     assert not record.error
     assert callable(getattr(module, name))
 

@@ -18,13 +18,13 @@ _PROGRAM = """
 import json, sys, time
 from importlib.metadata import EntryPoint
 from rdzv_plugins.host.discovery import PluginRecord
-from rdzv_plugins.host.validation import validate
+from rdzv_plugins.host.validation import Validator
 
 name, value = sys.argv[1:]
 before = set(sys.modules)
 record = PluginRecord(name, value, "", "")
 record.plugin = EntryPoint(name, value, "rdzv_plugins").load()
-validate(record)
+Validator().validate(record)
 new = {module.partition(".")[0] for module in set(sys.modules) - before}
 print(json.dumps({"seconds": time.process_time(), "modules": sorted(new), "error": record.error}))
 """
