@@ -17,7 +17,7 @@ from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.elastic.leading.quorum import Which, which
 
 Verdict = Literal["none", "wait", "whole", "over"]
-"""``none``: nobody keeps a round. ``wait``: its nodes may still come, or be working. ``whole``: all are there.
+"""``none``: nobody keeps a round. ``wait``: its nodes may still come, or work. ``whole``: they are all there.
 
 ``over``: it does not go on (see ``reason``).
 """
@@ -27,7 +27,7 @@ class KeptRound:
     """What a leader has heard while no round is declared. Not thread-safe. Times are the leader's own."""
 
     def __init__(self, window: float, begun: Mapping[str, Assignment], *, one_place: bool) -> None:
-        """``window``: how long the nodes that are back wait for the rest; no session outlives its service for longer.
+        """``window``: how long the nodes that are back wait for the rest; no session outlives its service by that much.
 
         ``begun``: the places that were given already. ``one_place``: there is one endpoint, and the node that served it
         is gone; with several, ``quorum`` says which nodes have to come before a round begins.

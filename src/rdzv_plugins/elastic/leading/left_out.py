@@ -49,7 +49,7 @@ class LeftOut:
     def add(self, member: Member, *, silent_after: int | None = None) -> None:
         """Leave the member out for as long as its place has to wait.
 
-        One that was silent first has to say something, and to have left round ``silent_after`` behind.
+        A node that was silent has to say something first, and to have left round ``silent_after`` behind.
         """
         self._until[member.node_id] = self._wait_of(member)
         if silent_after is not None:

@@ -27,10 +27,9 @@ _STRAGGLE_S = 5.0
 _CUT_OFF_S = 2.0
 """How long to wait for the last nodes that most others cannot reach, in seconds: they may yet tell the leader why."""
 _PARTNERS, _PARTNERS_OF_LATE = 3, 2
-"""How many other nodes a node is tested with again.
+"""How many other nodes a node is tested with again; fewer if two things are slow.
 
-There are fewer if two things are slow: a way that answers late has both its latency and its throughput tested, and each
-test takes longer for it.
+A way that answers late is slow in both latency and throughput, and each test takes longer for it.
 """
 
 
