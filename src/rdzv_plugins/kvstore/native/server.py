@@ -35,7 +35,7 @@ MOST_THREADS = 64
 LEAST_PAUSE = 0.1  # seconds
 
 Admit = Literal["anyone", "user", "token"]
-"""Who may connect: ``user``, only processes of this user on this machine; ``token``, whoever proves to know one."""
+"""Who may connect: ``user``, only this user's processes on this machine; ``token``, whoever proves they know one."""
 
 _servers: list[weakref.ref[StoreServer]] = []
 _servers_lock = threading.Lock()
