@@ -15,8 +15,10 @@ from rdzv_plugins.testing.services.etcd import data_directory, etcd_process, req
 from rdzv_plugins.testing.services.process import ServerProcess
 
 _LOST_AFTER_S = 4
-"""A node that is not heard of for so many seconds is lost: short for the tests that wait for it, and long enough for a
-busy machine."""
+"""A node that is not heard from for this many seconds is lost.
+
+Short for the tests that wait for it, and long enough for a busy machine.
+"""
 _WRONG = ("a b", "127.0.0.1:99999", "fe80::1:2:3")
 
 _ELASTIC: Mapping[str, str] = MappingProxyType(
