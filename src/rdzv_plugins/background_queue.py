@@ -1,4 +1,4 @@
-"""A bounded queue with a thread that empties it: whoever puts something in never waits for what becomes of it."""
+"""A bounded queue with a thread that empties it: whoever puts something in never waits for what happens to it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ T = TypeVar("T")
 
 _MOMENT_S, _BEGIN_S = 0.0005, 1.0
 _LAST_WORDS_S = 5.0
-"""How long the end of the process waits for what is still to be delivered."""
+"""Seconds that the end of the process waits for what is still to be delivered."""
 
 
 class BackgroundQueue(Generic[T]):
-    """Hands each item to ``deliver``, in order, on one thread. Thread-safe, also within a signal's handler.
+    """Hands each item to ``deliver``, in order, on one thread. Thread-safe, also within a signal handler.
 
-    What would make it hold more than ``limit`` (in whatever ``size`` counts) is dropped; ``on_dropped`` is called with
-    the number of items on that thread when it flows again. Both may block; what they raise is ignored. When the
-    process ends it waits a few seconds for what is left. A forked child delivers at once: it has no such thread.
+    Whatever would make it hold more than ``limit`` (in whatever ``size`` counts) is dropped; ``on_dropped`` is called
+    on that thread with the number of dropped items once it flows again. Both may block; exceptions from them are
+    ignored. When the process ends it waits a few seconds for what is left. A forked child delivers at once, as it has
+    no such thread.
     """
 
     def __init__(
         self, name: str, deliver: Callable[[T], None], on_dropped: Callable[[int], None], *, limit: int
     ) -> None:
         self._name, self._deliver, self._on_dropped, self._limit = name, deliver, on_dropped, limit
-        self._changed = threading.Condition(threading.RLock())  # a signal's handler may come back to it
+        self._changed = threading.Condition(threading.RLock())  # a signal handler may re-enter it
         self._items: collections.deque[tuple[T, int]] = collections.deque()
         self._held = self._dropped = 0
         self._on_room: list[Callable[[], None]] = []
@@ -40,7 +41,7 @@ class BackgroundQueue(Generic[T]):
         atexit.register(self.flush, _LAST_WORDS_S)
 
     def put(self, item: T, size: int = 1) -> bool:
-        """False if it was dropped. Never blocks."""
+        """Queue an item; returns False if it was dropped. Never blocks."""
         if os.getpid() != self._process:
             self._deliver(item)
             return True
@@ -55,10 +56,10 @@ class BackgroundQueue(Generic[T]):
         return True
 
     def has_room(self, otherwise: Callable[[], None]) -> bool:
-        """Less than half of it is in use. If not, ``otherwise`` is called once that is so, on the queue's thread.
+        """Whether less than half of it is in use.
 
-        For those who can wait with what they have, so that it is not dropped. Who asks again with the same
-        ``otherwise`` is called once.
+        If not, ``otherwise`` is called once that is so, on the queue's thread. For callers that can wait with what they
+        have, so that it is not dropped. If a caller asks again with the same ``otherwise``, that is called once.
         """
         with self._changed:
             room = self._held < self._limit // 2 or os.getpid() != self._process
@@ -69,21 +70,21 @@ class BackgroundQueue(Generic[T]):
             return room
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all is delivered, at most ``timeout`` seconds; True if it is."""
+        """Wait until everything is delivered, at most ``timeout`` seconds; True if it is."""
         if os.getpid() != self._process:
             return True
         with self._changed:
             return self._changed.wait_for(lambda: not self._items, timeout)
 
     def rest(self, timeout: float) -> None:
-        """Let its thread end when all is delivered, for at most ``timeout`` seconds; the next item begins another."""
+        """Let its thread end when everything is delivered, within ``timeout`` seconds; the next item starts another."""
         with self._changed:
             thread, self._resting = self._thread, True
             self._changed.notify_all()
         if thread is not None and os.getpid() == self._process:
             until = time.monotonic() + timeout
             thread.join(timeout)
-            # the kernel has it for a moment more, and who forks then is taken for one that has threads
+            # the kernel keeps it for a moment more, and a fork then looks like that of a threaded process
             task = f"/proc/self/task/{thread.native_id}"
             while not thread.is_alive() and os.path.exists(task) and time.monotonic() < until:
                 time.sleep(_MOMENT_S)
@@ -95,7 +96,7 @@ class BackgroundQueue(Generic[T]):
             self._thread = threading.Thread(target=self._run, args=(begun,), name=self._name, daemon=True)
             try:
                 self._thread.start()
-            except BaseException:  # raised by the handler of a signal, before it was started or after
+            except BaseException:  # raised by a signal handler, before it was started or after
                 if not begun.wait(_BEGIN_S):
                     self._thread = None
                 raise
@@ -108,7 +109,7 @@ class BackgroundQueue(Generic[T]):
                 if not self._items:
                     self._thread = None
                     return
-                item, size = self._items[0]  # held until it is delivered
+                item, size = self._items[0]  # kept until it is delivered
             with contextlib.suppress(Exception):
                 self._deliver(item)
             dropped, on_room = 0, list[Callable[[], None]]()

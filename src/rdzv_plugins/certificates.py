@@ -1,7 +1,7 @@
-"""Certificates from files: of who trusts whom by TLS, between nodes and with services; and read again when they change.
+"""Certificates from files, for TLS between nodes and with services: who trusts whom. Changed files are read again.
 
-Files are PEM. What is wrong with one is said before anything starts, by ``UsageError``. Any thread may call what is
-here.
+Files are PEM. What is wrong with one is reported before anything starts, by ``UsageError``. Everything here may be
+called from any thread.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from rdzv_plugins.options import option
 from rdzv_plugins.secret_files import warn_if_others_can_read
 
 if TYPE_CHECKING:
-    import ssl  # slow: for those who have TLS
+    import ssl  # slow to import: only for those that use TLS
 
 OPTIONS = ("cacert", "cert", "key")
 
 
 @dataclass(frozen=True)
 class NodeTlsOptions:
-    """Keys of --rdzv-conf for TLS between the nodes of a job, which all serve others sooner or later."""
+    """Keys of --rdzv-conf for TLS between the nodes of a job, all of which serve others sooner or later."""
 
     cacert: str | None = option(
         None,
@@ -43,7 +43,7 @@ class NodeTlsOptions:
 
 
 class CertificateTexts(NamedTuple):
-    """What the files of a node hold, as the native part takes it; empty where there is none."""
+    """The contents of a node's files, as the native part takes them; empty where there is none."""
 
     cacert: bytes
     cert: bytes
@@ -51,27 +51,27 @@ class CertificateTexts(NamedTuple):
 
 
 class NodeCertificates(Struct, frozen=True):
-    """The files by which a node shows who it is, and knows the others."""
+    """The files by which a node proves who it is and recognises the others."""
 
     cacert: str | None = None
     cert: str | None = None
     key: str | None = None
     checks_host: bool = True
-    """Whether a server's certificate has to be for the host that was dialled; not needed within one process."""
+    """Whether a server's certificate has to match the host that was dialled; not needed within one process."""
 
     @classmethod
     def given(cls, option_of: Callable[[str], str | None]) -> NodeCertificates | None:
-        """Those of which ``option_of`` knows a file, by the option's name; None if there is none. Reads no file."""
+        """The files that ``option_of`` returns for the options' names; None if there are none. Reads no file."""
         cacert, cert, key = map(option_of, OPTIONS)
         return None if cacert is None and cert is None and key is None else cls(cacert, cert, key)
 
     @property
     def asks_clients(self) -> bool:
-        """Whether servers let in nobody without a certificate."""
+        """Whether servers require a certificate from every client."""
         return self.cacert is not None
 
     def check(self) -> None:
-        """Raise ``UsageError`` for files that are missing, cannot be read or hold something else."""
+        """Raise ``UsageError`` for files that are missing, cannot be read or have unexpected contents."""
         if self.cert is None or self.key is None:
             given, missing = ("key", "cert") if self.cert is None and self.key is not None else ("cert", "key")
             if self.cert is None and self.key is None:
@@ -84,17 +84,17 @@ class NodeCertificates(Struct, frozen=True):
         self.context()
 
     def check_client(self) -> None:
-        """The same for a process that never serves: it may do without a certificate of its own."""
+        """The same check for a process that never serves: it needs no certificate of its own."""
         if (self.cert is None) != (self.key is None):
             raise half_of_a_pair()
         self.context()
 
     def texts(self) -> CertificateTexts:
-        """What the files hold now. Raises ``UsageError``."""
+        """The current contents of the files. Raises ``UsageError``."""
         return CertificateTexts(*(b"" if path is None else read_file(path, name) for name, path in self._paths()))
 
     def fitting_texts(self) -> CertificateTexts:
-        """The same; while the files are being replaced, what they held when they last fitted each other."""
+        """The current contents, or while the files are being replaced, the last ones that fitted each other."""
         self.context()
         with _contexts_lock:
             _, fitted = _contexts[self]
@@ -108,9 +108,10 @@ class NodeCertificates(Struct, frozen=True):
         return fresh
 
     def context(self) -> ssl.SSLContext:
-        """For connections to others, as the files are now; as they were, while they are being replaced.
+        """A context for connections to others, from the current files.
 
-        Raises ``UsageError`` if they were never right.
+        While they are being replaced, it is made from their previous state. Raises ``UsageError`` if they were never
+        right.
         """
         import ssl
 
@@ -131,11 +132,11 @@ class NodeCertificates(Struct, frozen=True):
             return fresh
 
     def stamp(self) -> tuple[object, ...]:
-        """Another one when a file has changed."""
+        """A value that differs when a file has changed."""
         return tuple(None if path is None else _stamp(path) for _, path in self._paths())
 
     def within_one_process(self) -> NodeCertificates:
-        """The same for a server that this process has itself, whatever it is dialled by."""
+        """The same for a server of this process itself, by whatever name it is dialled."""
         return NodeCertificates(self.cacert, self.cert, self.key, checks_host=False)
 
     def _paths(self) -> tuple[tuple[str, str | None], ...]:
@@ -143,14 +144,14 @@ class NodeCertificates(Struct, frozen=True):
 
 
 _contexts: dict[NodeCertificates, tuple[ssl.SSLContext, tuple[object, ...]]] = {}
-"""Those that were made last, with the stamp of their files: to make one takes longer than a connection does."""
+"""The contexts made last, with the stamp of their files: making one takes longer than a connection."""
 _texts: dict[NodeCertificates, CertificateTexts] = {}
-"""What files held when they last fitted each other."""
+"""The contents of files when they last fitted each other."""
 _contexts_lock = threading.Lock()
 
 
 def certificates_of(request: Request) -> NodeCertificates | None:
-    """The certificates of a node of ``request``; None if its nodes have no TLS between them. Reads no file."""
+    """The certificates of a node of ``request``; None if its nodes use no TLS between them. Reads no file."""
     if request.options is None:
         return NodeCertificates.given(request.conf.get)
     if isinstance(request.options, NodeTlsOptions):
@@ -164,7 +165,7 @@ def half_of_a_pair() -> UsageError:
 
 
 def load_context(cacert: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
-    """For connections to servers, by these files. Raises ``UsageError`` for files that hold something else."""
+    """A context for connections to servers, from these files. Raises ``UsageError`` for unexpected contents."""
     import ssl
 
     for name, path in zip(OPTIONS, (cacert, cert, key), strict=True):
@@ -179,7 +180,7 @@ def load_context(cacert: str | None, cert: str | None, key: str | None) -> ssl.S
         ) from None
     if cert is not None:
         try:
-            context.load_cert_chain(cert, key, password="")  # else it would ask for one at the terminal
+            context.load_cert_chain(cert, key, password="")  # otherwise it would ask for one at the terminal
         except ssl.SSLError as error:
             raise UsageError(
                 f"--rdzv-conf: cert={cert} and key={key} are not a certificate and its key: "
@@ -190,7 +191,7 @@ def load_context(cacert: str | None, cert: str | None, key: str | None) -> ssl.S
 
 
 def read_file(path: str, name: str) -> bytes:
-    """What the file holds that option ``name`` has given. Raises ``UsageError``."""
+    """The contents of the file that was given for option ``name``. Raises ``UsageError``."""
     if name in ("key", "credentials"):
         warn_if_others_can_read(path, name)
     try:

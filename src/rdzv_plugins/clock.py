@@ -8,7 +8,7 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def now() -> float:
     """Seconds that never jump, and that count on while the machine sleeps if it has such a clock (CLOCK_BOOTTIME).
 
-    All processes of a machine read the same; they mean nothing on another one, or after a reboot.
+    All processes of a machine read the same; the numbers mean nothing on another machine, or after a reboot.
     """
     return time.clock_gettime(_CLOCK)
 

@@ -1,4 +1,4 @@
-"""One parser for ``host:port``, so that every backend refuses the same mistakes in the same words."""
+"""One parser for ``host:port``, so that every backend rejects the same mistakes in the same words."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def is_loopback_address(host: str) -> bool:
 def parse_endpoint(text: str, default_port: int | None, *, what: str = "--rdzv-endpoint") -> Endpoint:
     """Split ``host``, ``host:port`` or ``[v6]:port``.
 
-    ``default_port`` None makes the port obligatory. Raises ``UsageError`` for an IPv6 address
-    without brackets, a bad host or a port out of range.
+    ``default_port`` None makes the port mandatory. Raises ``UsageError`` for an IPv6 address without brackets, a bad
+    host or a port out of range.
     """
     text = text.strip()
     if "," in text:
@@ -67,10 +67,10 @@ def parse_endpoint(text: str, default_port: int | None, *, what: str = "--rdzv-e
 
 
 def is_only_local(text: str) -> bool:
-    """True for one or more endpoints, separated by commas, if none of them can be reached from another machine."""
+    """True if none of the endpoints, separated by commas, can be reached from another machine."""
     try:
         found = [parse_endpoint(part.rpartition("://")[2], 0) for part in filter(None, text.split(","))]
-    except UsageError:  # of a form that only its backend knows
+    except UsageError:  # in a form that only its backend knows
         return False
     return bool(found) and all(endpoint.is_loopback for endpoint in found)
 
@@ -82,7 +82,7 @@ ALONE = Endpoint("localhost", 0)
 def meeting_point(request: Request, default_port: int | None) -> Endpoint:
     """Where the nodes of ``request`` meet; a single node that was given no endpoint meets ``ALONE``.
 
-    ``default_port`` as for ``parse_endpoint``. Raises ``UsageError`` also for several nodes without an endpoint, or
+    ``default_port`` is as for ``parse_endpoint``. Also raises ``UsageError`` for several nodes without an endpoint, or
     with port 0.
     """
     require_meeting_point(request.endpoint, request.max_nodes)
@@ -96,7 +96,7 @@ def meeting_point(request: Request, default_port: int | None) -> Endpoint:
 
 
 def require_meeting_point(endpoint: str, nodes: int, *, also: str = "") -> None:
-    """Refuse several nodes without a place to meet. Raises ``UsageError``."""
+    """Refuse several nodes that have no place to meet. Raises ``UsageError``."""
     if nodes > 1 and not endpoint:
         raise UsageError(
             f"--nnodes asks for {nodes} nodes, but there is no endpoint where they could meet{also}",

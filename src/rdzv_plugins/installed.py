@@ -1,9 +1,10 @@
 """What is installed: distributions with their versions and entry points, as ``importlib.metadata`` finds them.
 
-That module takes longer to import, and to read what each distribution says of itself, than all other plug-ins' work at
-the start of an agent: it parses whole descriptions as e-mails. Here folders are listed, and of each distribution a file
-of a few lines is read. Where distributions may be elsewhere than in folders (a zip file, a finder that somebody has
-added), that module is asked after all. Source of the format: packaging.python.org, "Entry points specification".
+Importing that module, and having it read what each distribution says about itself, takes longer than all other work of
+plug-ins when an agent starts: it parses whole descriptions as e-mails. Here folders are listed, and a file of a few
+lines is read for each distribution. If distributions may be somewhere other than in folders (a zip file, a finder that
+somebody has added), that module is asked after all. Source of the format: packaging.python.org, "Entry points
+specification".
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class EntryPoint:
     """One entry point of a distribution."""
 
     def __init__(self, name: str, value: str, distribution: Distribution) -> None:
-        """``value`` is ``module`` or ``module:attribute``, as it was written."""
+        """``value`` is ``module`` or ``module:attribute``, as written."""
         self.name, self.value, self.distribution = name, value, distribution
 
     @property
@@ -35,7 +36,7 @@ class EntryPoint:
         return self._parts()[0]
 
     def load(self) -> Any:
-        """Import what it leads to. Raises ``ValueError`` if that cannot be, and whatever the import raises."""
+        """Import what it leads to. Raises ``ValueError`` if that is impossible, and whatever the import raises."""
         module, attributes = self._parts()
         return functools.reduce(getattr, filter(None, attributes.split(".")), import_module(module))
 
@@ -47,7 +48,7 @@ class EntryPoint:
 
 
 class Distribution:
-    """One that is installed. What it says of itself is read when it is asked for."""
+    """An installed distribution. What it says about itself is read when needed."""
 
     def __init__(self, folder: str) -> None:
         """``folder`` ends with .dist-info or .egg-info."""
@@ -55,21 +56,21 @@ class Distribution:
 
     @functools.cached_property
     def name(self) -> str:
-        """As it is written; empty if it does not say so, as after an install that was cut short."""
+        """Its name as written; empty if it states none, for example after an interrupted install."""
         return self._head("name")
 
     @functools.cached_property
     def version(self) -> str:
-        """As it is written; empty if it does not say so."""
+        """Its version as written; empty if it states none."""
         return self._head("version")
 
     @property
     def requires(self) -> list[str]:
-        """What it needs, a requirement each, with those of its extras."""
+        """Its requirements, one string each, including those of its extras."""
         return list(self._by_python().requires or ())
 
     def entry_points(self, group: str) -> Iterator[EntryPoint]:
-        """Those of a group, in their order. A line that is none leads nowhere."""
+        """The entry points of a group, in order. A malformed line yields one that leads nowhere."""
         within = ""
         for line in map(str.strip, self._read("entry_points.txt").splitlines()):
             if line.startswith("[") and line.endswith("]"):
@@ -89,7 +90,7 @@ class Distribution:
         return ""
 
     def _read(self, file: str) -> str:
-        """Empty if there is no such file, or it may not be read."""
+        """The file's text; empty if there is no such file, or it may not be read."""
         try:
             with open(os.path.join(self._folder, file), encoding="utf-8", errors="replace") as text:
                 return text.read()
@@ -103,7 +104,7 @@ class Distribution:
 
 
 class _Elsewhere(Distribution):
-    """One that is in no folder: ``importlib.metadata`` reads it."""
+    """A distribution that is in no folder: ``importlib.metadata`` reads it."""
 
     def __init__(self, known: Any) -> None:
         self._known = known
@@ -116,12 +117,12 @@ class _Elsewhere(Distribution):
 
 
 def normalise(name: str) -> str:
-    """A distribution or plug-in name in the form in which names are compared."""
+    """A distribution or plug-in name in the form used for comparisons."""
     return _SEPARATORS.sub("-", name).lower()
 
 
 def distributions() -> Iterator[Distribution]:
-    """Each that is installed, once: the first on ``sys.path`` of each name, as it is for import."""
+    """Each installed distribution, once: the first on ``sys.path`` of each name, as for imports."""
     found = _in_folders()
     seen = set()
     for name, distribution in _by_python() if found is None else found:
@@ -131,7 +132,7 @@ def distributions() -> Iterator[Distribution]:
 
 
 def entry_points(group: str) -> Iterator[EntryPoint]:
-    """The entry points of all that is installed. A distribution may have several of one name."""
+    """The entry points of everything installed. A distribution may have several of one name."""
     for distribution in distributions():
         yield from distribution.entry_points(group)
 
@@ -144,7 +145,7 @@ def version_of(name: str) -> str:
 
 
 def _in_folders() -> list[tuple[str, Distribution]] | None:
-    """All of them with their names, normalised; None if not all may be in folders."""
+    """All distributions with their normalised names; None if some may not be in folders."""
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return None
     found: list[tuple[str, Distribution]] = []
@@ -153,7 +154,7 @@ def _in_folders() -> list[tuple[str, Distribution]] | None:
             names = os.listdir(entry or ".")
         except NotADirectoryError:
             return None
-        except OSError:  # it is not there
+        except OSError:  # it does not exist
             continue
         if entry.lower().endswith(".egg"):
             return None
@@ -170,4 +171,4 @@ def _by_python() -> Iterator[tuple[str, Distribution]]:
 
     for known in by_python():
         distribution = _Elsewhere(known)
-        yield normalise(distribution.name or str(id(known))), distribution  # without a name it is nobody else's
+        yield normalise(distribution.name or str(id(known))), distribution  # one without a name is nobody else's

@@ -1,7 +1,8 @@
-"""The token of a job: who knows it may take part, nobody else. From a file or the environment, before anything starts.
+"""The token of a job: only those that know it may take part.
 
-The text of a token is used for nothing but a key that is derived from it, and no object here shows either of them.
-Decision 0054 has the handshake by which nodes prove to each other that they know it. Any thread may call what is here.
+Read from a file or the environment before anything starts. The text of a token is used only to derive a key from it,
+and no object here shows either. Decision 0054 describes the handshake by which nodes prove to each other that they know
+it. Everything here may be called from any thread.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ FILE_VARIABLE = "RDZV_TOKEN_FILE"
 OPTION = "token_file"
 
 OPEN = "a token closes it: RDZV_TOKEN, see docs/explanation/security.md"
-"""What is said where anybody is let in."""
+"""What is logged if anybody is let in."""
 
 _open_runs: set[str] = set()
-"""Those of which it was said."""
+"""The runs for which it was logged."""
 _open_runs_lock = threading.Lock()
 
 MOST_RUN_ID = 1024
-"""Bytes of a run id for which a token can be proved."""
+"""The most bytes of a run id for which a token can be proved."""
 
 _LABEL = b"rdzv-plugins token"
 _LEAST, _MOST = 16, 1024
@@ -46,33 +47,33 @@ _MAKE_ONE = "Make one with: (umask 077; openssl rand -hex 32 > FILE), and give e
 
 @dataclass(frozen=True)
 class AcceptedToken:
-    """What a server knows of a token that it accepts."""
+    """What a server knows about a token that it accepts."""
 
     name: str
-    """Several of one name are one token that is being changed: a run belongs to all of them."""
+    """Several tokens of one name are one token that is being changed: a run belongs to all of them."""
     key: bytes = field(repr=False)
     runs: str
-    """A pattern of the run ids that it opens, as a shell's."""
+    """A pattern of the run ids that it opens, as in a shell."""
     whole: bool
-    """It also opens the keys of the server's ports, and its statistics, which are of all runs."""
+    """Whether it also opens the keys of the server's ports, and its statistics, which cover all runs."""
 
 
 @dataclass(frozen=True)
 class JobToken:
-    """What a node knows: one token, or two while one is changed, the new one first."""
+    """What a node knows: one token, or two while it is being changed, the new one first."""
 
     keys: tuple[bytes, ...] = field(repr=False)
 
     def accepted(self, run_id: str) -> tuple[AcceptedToken, ...]:
-        """For a server of this run alone."""
+        """The tokens for a server of this run alone."""
         pattern = re.sub(r"([*?\[\]\\])", r"\\\1", run_id)
         return tuple(AcceptedToken("", key, pattern, True) for key in self.keys)
 
 
 def say_open(run_id: str, host: str) -> None:
-    """Say that whoever reaches what this process serves for run ``run_id`` at ``host`` can take part.
+    """Log that whoever reaches what this process serves for run ``run_id`` at ``host`` can take part.
 
-    Once for each run, whatever else is served, and nothing where only this machine can reach it.
+    This is logged once for each run, whatever else is served, and not at all if only this machine can reach it.
     """
     if is_loopback_address(host):
         return
@@ -84,9 +85,9 @@ def say_open(run_id: str, host: str) -> None:
 
 
 def token_of(request: Request) -> JobToken | None:
-    """The token that the nodes of ``request`` share; None if there is none. A file is read anew.
+    """The token that the nodes of ``request`` share; None if there is none. A file is read anew each time.
 
-    Raises ``UsageError`` for a file that cannot be read, or that others may read, and for what is no token.
+    Raises ``UsageError`` for a file that cannot be read, or that others may read, and for what is not a token.
     """
     source = _source(_option(request))
     if source is None:
@@ -101,10 +102,10 @@ def token_of(request: Request) -> JobToken | None:
 
 
 def accepted_tokens(path: str | None) -> tuple[AcceptedToken, ...] | None:
-    """The tokens of ``rdzv serve``: each opens all runs, or those that its line names. None if there is none.
+    """The tokens of ``rdzv serve``: each opens all runs, or those that its line names. None if there are none.
 
-    A line is a token, or a name, a token or its key (``hmac:`` and 64 hexadecimal digits), and a pattern of run ids.
-    Raises ``UsageError`` as ``token_of``.
+    A line is a token, or it consists of a name, a token or its key (``hmac:`` and 64 hexadecimal digits), and a pattern
+    of run ids. Raises ``UsageError`` as ``token_of`` does.
     """
     source = _source(path)
     if source is None:
@@ -114,7 +115,7 @@ def accepted_tokens(path: str | None) -> tuple[AcceptedToken, ...] | None:
 
 
 def _accepted(line: str, where: str, number: int) -> AcceptedToken:
-    # which word of a wrong line is the token is not known: none is shown
+    # it is not known which word of a wrong line is the token: none is shown
     words = line.split()
     if len(words) == 1:
         return AcceptedToken("", _key(words[0], where, f"token {number}"), "*", True)
@@ -128,7 +129,7 @@ def _accepted(line: str, where: str, number: int) -> AcceptedToken:
 
 
 def _key(text: str, where: str, which: str = "the token") -> bytes:
-    import hmac  # slow, and only where there is a token
+    import hmac  # slow to import, and needed only with a token
 
     if text.startswith(_KEY):
         with contextlib.suppress(ValueError):
@@ -172,7 +173,7 @@ def _source(path: str | None) -> tuple[str, Sequence[str]] | None:
 
 def _read(path: str, where: str) -> list[str]:
     try:
-        # a pipe that nobody writes to is not to be waited for
+        # do not wait for a pipe that nobody writes to
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
             found = os.fstat(descriptor)

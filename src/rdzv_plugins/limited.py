@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 def within(seconds: float, call: Callable[[], T], name: str) -> T:
-    """What ``call`` returns or raises; ``TimeoutError`` if that takes longer. It goes on by itself then.
+    """Return or raise what ``call`` does; ``TimeoutError`` if that takes longer, and then it goes on by itself.
 
-    For what the system gives no limit, as the resolver or a file system. ``name``: of the thread.
+    For what the system sets no limit on, such as the resolver or a file system. ``name`` is that of the thread.
     """
     answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
 

@@ -1,7 +1,7 @@
-"""Foreign text on its way to people: what others have written must not steer a terminal, nor pass for our own lines.
+"""Foreign text on its way to people: what others have written must neither control a terminal nor pass for our lines.
 
-Host names, reasons, keys, run ids and names of proxies come from whoever reaches a port. Where such a text becomes part
-of a message it goes through ``printable``; all that the commands print goes through ``printable_lines``.
+Host names, reasons, keys, run ids and names of proxies come from whoever reaches a port. When such a text becomes part
+of a message it goes through ``printable``; everything that the commands print goes through ``printable_lines``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LONGEST_LINE = 8000
 
 
 def printable(text: str, most: int = _LONGEST) -> str:
-    """``text`` as one line of at most about ``most`` characters; what is not printable is written as an escape.
+    """``text`` as one line of at most about ``most`` characters; what is not printable is escaped.
 
     Colours, which the last lines of a worker may have, are left out. Raises nothing.
     """
@@ -34,7 +34,7 @@ def printable_lines(text: str) -> str:
 
 
 def printable_data(data: Any) -> Any:
-    """A copy of what JSON has given, with all its texts ``printable``. Raises nothing."""
+    """A copy of decoded JSON, with all its texts ``printable``. Raises nothing."""
     if isinstance(data, str):
         return printable(data)
     if isinstance(data, dict):

@@ -1,6 +1,6 @@
-"""When each worker of a node has last said that it makes progress: numbers that workers write and their agent reads.
+"""When each worker of a node last reported progress: numbers that workers write and their agent reads.
 
-To say it is to write one number, so a training script can do that in every step.
+Reporting progress means writing one number, so a training script can do that in every step.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ def _open(told: str) -> tuple[memoryview | None, int]:
     try:
         path, size, place = told.rsplit(",", 2)
         return open_numbers(path, int(size), write=True), int(place)
-    except (OSError, ValueError):  # outside of rdzv-run; another user
+    except (OSError, ValueError):  # outside rdzv-run, or another user
         return None, 0
 
 
 class ProgressPage:
-    """The page as the agent sees it. Thread-safe: numbers are written and read as a whole."""
+    """The page as the agent sees it. Thread-safe: each number is written and read as a whole."""
 
     def __init__(self, workers: int) -> None:
-        """``workers`` are those of this node."""
+        """``workers`` are the workers of this node."""
         self._workers = workers
         self._numbers = SharedNumbers("rdzv-progress", workers * _WIDTH)
 
     def environment(self, global_rank: int) -> dict[str, str]:
-        """Variables for a worker that is about to be started: it has not said anything yet."""
+        """Variables for a worker that is about to be started; resets its entry, as it has not reported anything yet."""
         place = global_rank % self._workers
         self._numbers[place] = 0
         return {VARIABLE: f"{self._numbers.path},{self._workers * _WIDTH},{place}"}
 
     def said_at(self, global_rank: int) -> int:
-        """When a worker of this node has last said that it makes progress, in nanoseconds of its clock; 0: never."""
+        """When a worker of this node last reported progress, in nanoseconds of its clock; 0 if never."""
         return self._numbers[global_rank % self._workers]
 
     def close(self) -> None:
-        """Let go of it: who says something says it to nobody."""
+        """Release the page: later reports reach nobody."""
         self._numbers.close()

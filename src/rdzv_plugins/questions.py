@@ -1,9 +1,9 @@
-"""Questions that the nodes of a job answer while it runs: what a handler may offer, and who asks is given.
+"""Questions that the nodes of a job answer while it runs: what a handler may offer, and what the asker gets.
 
-A question is of a kind (``stacks``), with arguments in JSON, and each node's agent answers in JSON, on a thread of its
-own: its main thread may be in a rendezvous, in the exit barrier, or held up. If the arguments have ``of``, the host and
-the agent's pid of a node, it is for that one alone, and no other is waited for. A handler that can carry questions has
-an attribute ``questions``; of one that has none, its nodes cannot be asked.
+A question has a kind (``stacks``) and arguments in JSON, and each node's agent answers in JSON, on a thread of its own:
+its main thread may be in a rendezvous, in the exit barrier, or held up. If the arguments have ``of``, the host and the
+agent's pid of a node, the question is for that node alone, and no other is waited for. A handler that can carry
+questions has an attribute ``questions``; the nodes of a handler without one cannot be asked.
 """
 
 from __future__ import annotations
@@ -14,67 +14,69 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 STACKS = "stacks"
-"""The kind of question to which the answer is where this node's workers are: see ``rdzv_launcher.run.stacks``."""
+"""The kind of question that asks where this node's workers are: see ``rdzv_launcher.run.stacks``."""
 
 VITALS = "vitals"
-"""The kind to which the answer is what this node's agent and workers do, and use: see ``rdzv_launcher.run.vitals``."""
+"""The kind that asks what this node's agent and workers are doing and using: see ``rdzv_launcher.run.vitals``."""
 
 LOG = "log"
-"""The kind to which the answer is what a worker of one node has printed last: see ``rdzv_launcher.run.log_tails``."""
+"""The kind that asks what a worker of one node has printed last: see ``rdzv_launcher.run.log_tails``."""
 
 NOTICE = "notice"
-"""The kind of what nodes tell and ask each other before one of them goes: see ``rdzv_launcher.run.notice``."""
+"""The kind of what nodes tell and ask each other before one of them leaves: see ``rdzv_launcher.run.notice``."""
 STANDSTILL, HANG = "standstill", "hang"
-"""How long this node's workers have made no progress; and that the job hangs, which is told: see
-``rdzv_launcher.run.hangs``."""
+"""The kinds about a hanging job: see ``rdzv_launcher.run.hangs``.
+
+They ask how long this node's workers have made no progress, and announce that the job hangs.
+"""
 
 
 class Question(Struct, frozen=True):
     """A question to a node, which its agent answers."""
 
     id: str
-    """32 hexadecimal digits, another one each time."""
+    """32 hexadecimal digits, different each time."""
     kind: str
-    """A node that does not know it says so."""
+    """A node that does not know the kind says so."""
     arguments: Mapping[str, Any]
-    """JSON, from somebody who can reach the service: to be checked."""
+    """JSON from somebody who can reach the service: it has to be checked."""
 
 
 class NodeAnswer(Struct, frozen=True):
     """What one node of the job has answered, or why there is no answer."""
 
     node_rank: int | None
-    """Its rank in the newest round, None if it has none."""
+    """Its rank in the newest round; None if it has none."""
     host: str
     pid: int
-    """Its agent's."""
+    """The pid of its agent."""
     answer: Any = None
-    """JSON, from somebody who can reach the service: to be checked."""
+    """JSON from somebody who can reach the service: it has to be checked."""
     problem: str = ""
-    """Why there is no answer, a sentence; empty if there is one."""
+    """A sentence on why there is no answer; empty if there is one."""
     is_silent: bool = False
     """The node is there, and has not answered in time."""
 
 
 Answer = Callable[[Question], Any]
-"""Returns JSON. Raises ``UnknownKind``; what else it raises becomes the problem that the asker is told."""
+"""Returns JSON. Raises ``UnknownKind``; any other exception becomes the problem that the asker is told."""
 
 
 class UnknownKind(LookupError):
-    """A node is asked what it knows nothing of: by another version, or by somebody who tries."""
+    """A node is asked something it does not know: by another version, or by somebody who is just trying."""
 
 
 class Questions(Protocol):
     """Carries questions and answers between the nodes of a job. Thread-safe."""
 
     def ask(self, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
-        """Ask all nodes of the job, this one among them; waits at most ``timeout`` seconds for them.
+        """Ask all nodes of the job, including this one; waits at most ``timeout`` seconds for them.
 
-        There is one for each node that is known, in the order of their ranks. Raises ``ConnectionLost`` or
-        ``TimeoutError`` if the service does not answer.
+        There is one answer for each known node, in order of rank. Raises ``ConnectionLost`` or ``TimeoutError`` if the
+        service does not answer.
         """
         ...
 
     def answer_with(self, answer: Answer) -> None:
-        """From now on ``answer`` is called with each question, on threads of its own."""
+        """Call ``answer`` with each question from now on, on threads of its own."""
         ...

@@ -1,7 +1,7 @@
-"""Hands what this package logs to the user's handlers on a thread of its own.
+"""Hands the log records of this package to the user's handlers on a thread of its own.
 
 A log call on a thread that keeps a session alive, leads or serves must not wait for whoever reads the log: a full pipe
-would make this node stand still while others take it for alive.
+would make this node stand still while others take it to be alive.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _MOST = 10_000
 
 
 def queue_logging() -> None:
-    """Hand records of ``rdzv_plugins`` to the configured handlers in the background, from now on.
+    """From now on, hand records of ``rdzv_plugins`` to the configured handlers in the background.
 
-    They are the handlers of the logger itself as they are now, and of the loggers above it as they are then. For a
-    process in which others have set up logging. Calling it again changes nothing.
+    These are the handlers of the logger itself as they are now, and of the loggers above it as they are at the time.
+    For a process in which others have set up logging. Calling it again changes nothing.
     """
     logger = logging.getLogger(_TOP)
     if not any(isinstance(each, _Queueing) for each in logger.handlers):
@@ -29,7 +29,7 @@ def queue_logging() -> None:
 
 
 def unqueue_logging() -> None:
-    """Undo ``queue_logging``; what was logged before has been handed on when this returns, or is dropped."""
+    """Undo ``queue_logging``; earlier records have been handed on when this returns, or are dropped."""
     logger = logging.getLogger(_TOP)
     for each in logger.handlers:
         if isinstance(each, _Queueing):
@@ -38,7 +38,7 @@ def unqueue_logging() -> None:
 
 
 def adopt_logger(name: str) -> None:
-    """What a plug-in logs below ``name``, its own, goes the same way as what this package logs, at the same levels."""
+    """Send what a plug-in logs below its own ``name`` the same way as this package's records, at the same levels."""
     if name != _TOP and not name.startswith(f"{_TOP}."):
         logging.getLogger(name).parent = logging.getLogger(_TOP)
 
@@ -53,7 +53,7 @@ class _Queueing(logging.Handler):
         )
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record with its text, made now: its arguments may change until it is written."""
+        """Queue a record with its text, formatted now: its arguments may change before it is written."""
         record = copy.copy(record)
         try:
             record.msg, record.args = record.getMessage(), None
@@ -71,7 +71,7 @@ class _Queueing(logging.Handler):
             if record.levelno >= each.level:
                 each.handle(record)
         if self._above is not None and (self._above.hasHandlers() or not self._own):
-            self._above.callHandlers(record)  # by Python's last resort where there are no handlers at all
+            self._above.callHandlers(record)  # uses Python's last resort if there are no handlers at all
 
     def _say_dropped(self, count: int) -> None:
         text = f"{count} messages were dropped: the log did not take them"

@@ -1,26 +1,29 @@
-"""When a node that waits says again what it waits for."""
+"""When a waiting node reports again what it waits for."""
 
 from __future__ import annotations
 
 import time
 
 EVERY_S = 10.0
-"""Seconds between two reports of one waiting."""
+"""Seconds between two reports of one wait."""
 _LONGEST_S = 600.0
 
 
 class Reporting:
-    """Reports of one waiting: every ten seconds, or at intervals that grow up to ten minutes. One thread."""
+    """The schedule of one wait's reports: every ten seconds, or at intervals that grow up to ten minutes.
+
+    One thread.
+    """
 
     def __init__(self, *, first: float = EVERY_S, grows: bool = False) -> None:
-        """``first``: seconds until the first one."""
+        """``first`` is the number of seconds until the first report."""
         self._pause = EVERY_S
         self._grows = grows
         self.next_at = time.monotonic() + first
-        """When ``is_due`` will be true, in the monotonic clock's seconds."""
+        """When ``is_due`` becomes true, in the monotonic clock's seconds."""
 
     def is_due(self) -> bool:
-        """Whether it is time for a report, which the caller then makes: the next one is due later."""
+        """Whether it is time for a report; if so the caller makes it, and the next one is due later."""
         now = time.monotonic()
         if now < self.next_at:
             return False

@@ -1,4 +1,4 @@
-"""Files with a password or a private key: a word to the user if others of this machine may read them, too."""
+"""Files with a password or a private key: warns the user if others on this machine may read them, too."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ logger = logging.getLogger(__name__)
 
 
 def warn_if_others_can_read(path: str, option: str) -> None:
-    """Say so once for each file, with what to do. Any thread may call; raises nothing.
+    """Warn once for each file, and say what to do. Callable from any thread; raises nothing.
 
-    A warning, and not a refusal as with ssh: a secret that Kubernetes mounts is 0644 and root's, where nobody else is,
-    and cannot be changed from inside. Its group is not looked at: that is how such a file is given to a user.
+    It is a warning, not a refusal as in ssh: a secret mounted by Kubernetes has mode 0644 and belongs to root, in a
+    place where there is nobody else, and cannot be changed from inside. Group permissions are ignored: they are how
+    such a file is given to a user.
     """
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
-    except OSError:  # whoever reads it says what is wrong
+    except OSError:  # whoever reads it reports what is wrong
         return
     if mode & stat.S_IROTH:
         _warn(path, option, mode)

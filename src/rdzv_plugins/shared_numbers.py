@@ -1,6 +1,6 @@
-"""Numbers in memory that an agent and its workers have both mapped: whoever wants to know looks, and asks nobody.
+"""Numbers in memory that an agent and its workers have both mapped: a reader just looks, and asks nobody.
 
-The memory has no name in any file system: workers open it as ``/proc/AGENT/fd/N``, and nothing of it is left when the
+The memory has no name in any file system: workers open it as ``/proc/AGENT/fd/N``, and nothing of it remains when the
 agent has gone. Without memfd (not Linux) it is a temporary file.
 """
 
@@ -11,16 +11,16 @@ import os
 
 
 class SharedNumbers:
-    """The agent's side: ``numbers[place] = ...``. Each is read and written as a whole. Thread-safe."""
+    """The agent's side: ``numbers[place] = ...``. Each number is read and written as a whole. Thread-safe."""
 
     def __init__(self, name: str, size: int) -> None:
-        """``size`` in bytes, 8 for each number; all are 0 at first."""
+        """``size`` is in bytes, 8 for each number; all are 0 at first."""
         if hasattr(os, "memfd_create") and os.path.exists("/proc/self/fd"):
             self.fd = os.memfd_create(name)
             self.path = f"/proc/{os.getpid()}/fd/{self.fd}"
             self._named = False
         else:
-            import tempfile  # slow, and elsewhere not needed
+            import tempfile  # slow to import, and not needed elsewhere
 
             self.fd, self.path = tempfile.mkstemp(prefix=f"{name}-")
             self._named = True
@@ -34,7 +34,7 @@ class SharedNumbers:
         self._numbers[place] = value
 
     def close(self) -> None:
-        """Let go of them; whoever has them mapped still reads them."""
+        """Release them; processes that have them mapped can still read them."""
         os.close(self.fd)
         if self._named:
             os.unlink(self.path)

@@ -1,1 +1,1 @@
-"""From the name of a backend and a request to the handler that the agent is given."""
+"""The way from a backend's name and a request to the handler that the agent is given."""

@@ -1,4 +1,4 @@
-"""Gets from a name and a request to the handler that the agent is given."""
+"""Turns a name and a request into the handler that the agent is given."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Settings = TypeVar("Settings", bound=WorkerStoreOptions)
 
 @dataclasses.dataclass(frozen=True)
 class NoOptions:
-    """The options of a backend that declares none: every key is refused."""
+    """The options of a backend that declares none: every key is rejected."""
 
 
 def prepare(entry: Entry, request: Request) -> Request:
@@ -73,7 +73,7 @@ def prepare(entry: Entry, request: Request) -> Request:
 
 
 def with_options(entry: Entry, request: Request) -> Request:
-    """The request with its options parsed, and checked by the backend alone. Raises ``UsageError``."""
+    """The request with its options parsed and checked, by the backend alone. Raises ``UsageError``."""
     options = entry.backend.options or NoOptions
     with blaming(entry, "while checking the request"):
         parsed: Any = parse_options(options, request.conf, f"backend {entry.backend.name!r}")
@@ -86,7 +86,7 @@ def with_options(entry: Entry, request: Request) -> Request:
 
 
 def _require_token_is_used(backend: Backend, request: Request) -> None:
-    """Refuse to leave a job open that was given a token. Raises ``UsageError``."""
+    """Refuse to leave open a job that was given a token. Raises ``UsageError``."""
     if token_of(request) is None or Capability.TOKEN in backend.capabilities:  # it is asked for, and taken, first
         return
     open_to_all = f"backend {backend.name!r} knows no token: whoever reaches the ports of its jobs can take part"
@@ -99,7 +99,7 @@ def _require_token_is_used(backend: Backend, request: Request) -> None:
 
 
 def _require_native_store(*, secures: bool) -> None:
-    """Any node may have to serve it: better told now than when the others wait. Raises ``MissingDependency``."""
+    """Any node may have to serve it: better to say so now than when the others wait. Raises ``MissingDependency``."""
     from rdzv_plugins.kvstore.native.server import native_part
 
     try:
@@ -113,7 +113,7 @@ def _require_native_store(*, secures: bool) -> None:
 
 
 def _warn_undeclared(backend: Backend, request: Request) -> None:
-    """Say what was asked for and will not be had."""
+    """Warn about what was requested and will not be provided."""
     if request.node_rank is not None and Capability.NODE_RANK not in backend.capabilities:
         logger.warning(
             "--node-rank=%d is ignored: backend %r assigns the ranks itself", request.node_rank, backend.name
@@ -131,7 +131,7 @@ def _warn_undeclared(backend: Backend, request: Request) -> None:
 def create_handler(host: PluginHost, entry: Entry, request: Request, directories: Sequence[str] = ()) -> HostedHandler:
     """Make the handler of a prepared request. May block until the endpoint is reached. Raises as ``created_by``.
 
-    ``directories``: those in which its node writes, for the checks that the request asks for.
+    ``directories`` are those that this node writes to, for the checks that the request asks for.
     """
     request = _with_neighbours(host, entry, request)
     handler = _handler(created_by(entry, request), entry, request, host)
@@ -161,7 +161,7 @@ def created_by(entry: Entry, request: Request) -> Created:
 
 
 def preflight(host: PluginHost, entry: Entry, request: Request, held: ExitStack) -> str | None:
-    """What the backend of a prepared request finds where its nodes meet; None if it has nothing to say of that.
+    """What the backend of a prepared request finds where its nodes meet; None if it has nothing to say about that.
 
     See ``Backend.preflight``. Raises as ``create_handler``.
     """
@@ -172,9 +172,9 @@ def preflight(host: PluginHost, entry: Entry, request: Request, held: ExitStack)
 
 
 def health(host: PluginHost, entry: Entry, request: Request, timeout: float) -> list[ServiceCheck] | None:
-    """How the service of a prepared request is, or None if its backend cannot say; ``timeout``: seconds for each step.
+    """The health of a prepared request's service, or None if its backend cannot tell.
 
-    See ``Backend.health``. Raises as ``create_handler``.
+    ``timeout`` (seconds) applies to each step. See ``Backend.health``. Raises as ``create_handler``.
     """
     if entry.backend.health is None:
         return None
@@ -198,13 +198,13 @@ def _is_sound(check: ServiceCheck) -> bool:
 
 
 def _with_neighbours(host: PluginHost, entry: Entry, request: Request) -> Request:
-    """The backend can ask the others whose endpoint it has met."""
+    """Let the backend ask the others whose endpoint it has come upon."""
     return dataclasses.replace(request, whose=lambda endpoint: whose(host.catalog, request, entry.backend, endpoint))
 
 
 @contextmanager
 def blaming(entry: Entry, when: str) -> Iterator[None]:
-    """Surrounds a call of a plug-in's function; the errors that it raises on purpose stay as they are.
+    """Surround a call of a plug-in's function; errors that it raises on purpose are passed on unchanged.
 
     Raises ``MissingDependency`` if one of its imports is not installed, and ``BrokenPlugin`` for anything else.
     """
@@ -244,7 +244,7 @@ def _elastic(backend: CoordinationBackend, request: Request, host: PluginHost) -
 
 
 def _shared(settings: Settings, given: Any) -> Settings:
-    """``settings`` with what a backend's own options say of the workers' store."""
+    """Return ``settings`` with what a backend's own options say about the workers' store."""
     if not isinstance(given, WorkerStoreOptions):
         return settings
     shared = {field.name: getattr(given, field.name) for field in dataclasses.fields(WorkerStoreOptions)}
@@ -256,5 +256,5 @@ def _install(backend: Backend, missing: str) -> str:
 
 
 def _blame(entry: Entry, when: str, error: Exception) -> BrokenPlugin:
-    """The error of a plug-in that has raised something else than one on purpose."""
+    """The error for a plug-in that has raised something unintended."""
     return BrokenPlugin(f"{entry.record.label} raised {type(error).__name__} {when}: {error}")

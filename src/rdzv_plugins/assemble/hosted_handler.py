@@ -1,4 +1,4 @@
-"""A backend's handler as the launcher has it: under the name that was asked for, with the hooks of plug-ins."""
+"""A backend's handler as the launcher uses it: under the requested name, with the hooks of plug-ins."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class HostedHandler:
-    """A backend's handler under the name that was asked for, with the plug-ins' hooks around each round."""
+    """A backend's handler under the requested name, with the plug-ins' hooks around each round."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class HostedHandler:
         local: bool = False,
         preflight: NodePreflight | None = None,
     ) -> None:
-        """``local``: it may be that other machines are meant to take part, and cannot.
+        """``local``: other machines may be meant to take part, and cannot.
 
-        ``preflight``: what this node tests of itself before each round.
+        ``preflight``: the tests that this node runs on itself before each round.
         """
         self._preflight = preflight or NodePreflight(host, request)
         self._inner = inner
@@ -56,7 +56,7 @@ class HostedHandler:
         self._left = False
 
     def get_backend(self) -> str:
-        """The name asked for: torch refuses a handler that calls itself otherwise."""
+        """The requested name: torch rejects a handler that calls itself something else."""
         return self._request.backend
 
     @property
@@ -82,7 +82,7 @@ class HostedHandler:
             f"; the workers' store is at {where.master_addr} port {where.master_port}" if where else "",
         )
         if self._local:
-            self._local = info.world_size < request.max_nodes  # else all are on this machine
+            self._local = info.world_size < request.max_nodes  # otherwise all are on this machine
             if self._local and info.rank == 0:
                 warn_of_small_round(request, info.world_size)
                 self._local = False
@@ -108,15 +108,15 @@ class HostedHandler:
         return self._inner.first_failure() if isinstance(self._inner, JobAware) else None
 
     def count_restart(self, note: str) -> Sequence[str] | None:
-        """See ``RestartAware``; None where restarts are not counted over all nodes."""
+        """See ``RestartAware``; None if restarts are not counted over all nodes."""
         return self._inner.count_restart(note) if isinstance(self._inner, RestartAware) else None
 
     def waits_for(self) -> str:
-        """See ``WaitAware``. Empty where nobody can say."""
+        """See ``WaitAware``. Empty if nobody can tell."""
         return self._inner.waits_for() if isinstance(self._inner, WaitAware) else ""
 
     def tell_events(self, tell: TellEvent) -> None:
-        """See ``EventAware``. Does nothing where the handler tells nothing."""
+        """See ``EventAware``. Does nothing if the handler reports nothing."""
         if isinstance(self._inner, EventAware):
             self._inner.tell_events(tell)
 
@@ -140,12 +140,12 @@ class HostedHandler:
 
     @property
     def holding(self) -> Holding | None:
-        """How long a round holds; None where nobody can say."""
+        """How long a round holds; None if nobody can tell."""
         return getattr(self._inner, "holding", None)
 
     @property
     def questions(self) -> Questions | None:
-        """What carries questions between the nodes; None where nothing does."""
+        """What carries questions between the nodes; None if nothing does."""
         return getattr(self._inner, "questions", None)
 
     def working_peers(self) -> Sequence[str]:
@@ -172,13 +172,13 @@ class HostedHandler:
         return self._inner.shutdown()
 
     def worker_env(self, env: dict[str, str]) -> dict[str, str]:
-        """Variables that the handler and the plug-ins add to one worker's environment; a plug-in's go first."""
+        """Variables that the handler and the plug-ins add to one worker's environment; a plug-in's take precedence."""
         own = dict(self._inner.worker_env()) if isinstance(self._inner, EnvironmentAware) else {}
         return own | self._host.worker_env(self._request, env | own)
 
 
 def _in_contract(info: RendezvousInfo) -> RendezvousInfo:
-    """The round as the contract has it: a store of torch's, which c10d and plug-ins return, raises our errors."""
+    """The round as in the contract: a store of torch's, as c10d and plug-ins return, is made to raise our errors."""
     if "torch" not in sys.modules:  # then it is none of torch's
         return info
     from rdzv_plugins.torch_types.stores import in_contract

@@ -1,6 +1,6 @@
-"""Jobs of several nodes at an endpoint that only this machine can reach: right for agents on one machine, else never.
+"""Jobs of several nodes at an endpoint that only this machine can reach: right only for agents on one machine.
 
-On each of several machines it is another place, and an elastic job would train once on each of them.
+On each of several machines it is a different place, and an elastic job would train once on each.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from rdzv_plugins.interfaces import Request
 logger = logging.getLogger(__name__)
 
 _STEP_NODES = "SLURM_STEP_NUM_NODES"
-"""srun's variable: on how many machines it has started this command, which may be fewer than the job has."""
+"""srun's variable for the number of machines on which it has started this command; the job may have more."""
 
 
 def meets_locally(request: Request, meets_at: str) -> bool:
-    """True if several nodes are to meet at one of them, and no other machine can reach it.
+    """True if several nodes are to meet at one of them that no other machine can reach.
 
-    A service may be anywhere behind a loopback address: etcd's gateway and a tunnel have one on each machine.
+    A service may be anywhere behind a loopback address: etcd's gateway or a tunnel has one on each machine.
     """
     return request.max_nodes > 1 and meets_at == "node" and is_only_local(request.endpoint)
 
 
 def refuse_on_several_machines(request: Request) -> None:
-    """Refuse a job that meets locally where it is known to have other machines. Raises ``UsageError``."""
+    """Refuse a job that meets locally if it is known to have other machines. Raises ``UsageError``."""
     machines = os.environ.get(_STEP_NODES, "")
     if machines.isdecimal() and int(machines) > 1:
         raise UsageError(
@@ -39,7 +39,7 @@ def refuse_on_several_machines(request: Request) -> None:
 
 
 def warn_of_small_round(request: Request, nodes: int) -> None:
-    """Warn that a job that meets locally has formed a round without all that it has room for."""
+    """Warn if a job that meets locally has formed a round with fewer nodes than it has room for."""
     logger.warning(
         "this round has %d of %d:%d nodes, and none on another machine can join it: there, %s is a job of its own. "
         "Unless all are meant to be here, give the address of one machine on all: --rdzv-endpoint=HOST:PORT",

@@ -1,4 +1,4 @@
-"""What a run does, asked of its backend from outside."""
+"""What a run is doing, asked of its backend from outside."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rdzv_plugins.run_status import RunStatus
 
 
 def can_look(backend: Backend) -> bool:
-    """Whether the backend can be asked what its runs do."""
+    """Whether the backend can be asked what its runs are doing."""
     return backend.status is not None or backend.meets_at == "service"
 
 
 def look(entry: Entry, request: Request, timeout: float) -> RunStatus:
-    """What the run of ``request`` does, if its backend ``can_look``; ``timeout`` (seconds) holds for each step.
+    """What the run of ``request`` is doing, if its backend ``can_look``; ``timeout`` (seconds) applies to each step.
 
     Raises ``RdzvError``.
     """
@@ -35,7 +35,7 @@ def look(entry: Entry, request: Request, timeout: float) -> RunStatus:
 
 
 def coordination_of(entry: Entry, request: Request) -> CoordinationBackend:
-    """The service at which the run of ``request`` meets apart from its nodes, as one more node sees it.
+    """The service, apart from its nodes, where the run of ``request`` meets, as one more node would see it.
 
     Raises ``RdzvError``.
     """
@@ -49,7 +49,7 @@ def coordination_of(entry: Entry, request: Request) -> CoordinationBackend:
 
 
 def _looking(entry: Entry, request: Request) -> Request:
-    """The request with its options, if it says which run is meant. Raises ``UsageError``."""
+    """The request with its options, provided that it says which run is meant. Raises ``UsageError``."""
     if entry.backend.meets_at == "service" and not request.is_named:
         raise UsageError(
             f"several jobs may meet at {request.endpoint}: which one is meant?", remedy="Give its --rdzv-id."
@@ -58,7 +58,7 @@ def _looking(entry: Entry, request: Request) -> Request:
 
 
 def _observed(entry: Entry, request: Request, timeout: float) -> RunStatus:
-    """What a run does, by the keys in its service, which every coordination backend has."""
+    """What a run is doing, according to the keys in its service, which every coordination backend has."""
     from rdzv_plugins.elastic.observing import observe
 
     created = created_by(entry, request)
@@ -68,5 +68,5 @@ def _observed(entry: Entry, request: Request, timeout: float) -> RunStatus:
             remedy="Its author can give Backend a function named status.",
         )
     found = observe(created, timeout)
-    # the service may be here, and the job's nodes are not
+    # the service may be here while the job's nodes are not
     return dataclasses.replace(found, store_is_here=any(node.host == socket.gethostname() for node in found.nodes[:1]))

@@ -1,6 +1,6 @@
-"""--preflight on one node: before each round it tests itself, and asks plug-ins; what follows is the handler's matter.
+"""--preflight on one node: before each round it tests itself and asks plug-ins; the handler acts on the results.
 
-Where the backend's nodes do not decide together who takes part, it is decided here: a node that is broken ends.
+If the backend's nodes do not decide together who takes part, that is decided here: a broken node ends.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 class NodePreflight:
-    """That of one launch. For the agent's main thread."""
+    """The preflight of one launch. For the agent's main thread."""
 
     def __init__(self, host: PluginHost, request: Request, directories: Sequence[str] = ()) -> None:
-        """``directories``: those in which this node writes."""
+        """``directories`` are those that this node writes to."""
         self._host, self._request, self._directories = host, request, directories
         self._has_said = False
 

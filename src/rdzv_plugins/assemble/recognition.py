@@ -21,16 +21,16 @@ _LONGEST = 300
 
 
 class Found(NamedTuple):
-    """The backend that knows it, and what it says."""
+    """The backend that recognises it, and what it says."""
 
     entry: Entry
     what: str
 
 
 def recognise(catalog: Catalog, request: Request, *, but: Backend | None = None) -> Found | None:
-    """The first answer of a backend, ``but`` not of that one, to what listens at the request's endpoint.
+    """The first answer of a backend, other than ``but``, to what listens at the request's endpoint.
 
-    Takes two seconds at most. A backend that takes longer, or fails, harms nobody.
+    Takes two seconds at most. A backend that takes longer or fails does no harm.
     """
     request = dataclasses.replace(request, options=None, target=None)
     answers: queue.SimpleQueue[tuple[Entry, str]] = queue.SimpleQueue()

@@ -1,1 +1,1 @@
-"""The backends that ship with the project: each independent, found like a stranger's."""
+"""The backends that ship with the project: each is independent, and found like any third-party one."""

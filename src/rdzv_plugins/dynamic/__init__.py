@@ -1,1 +1,1 @@
-"""torch's dynamic rendezvous on any state backend: a fresh store every round, and ends that are told."""
+"""torch's dynamic rendezvous on any state backend, with a fresh store every round and ends that are announced."""

@@ -1,9 +1,8 @@
 """A control store for state backends that have none: its address travels in an envelope around the state.
 
-The first node to write serves a TCPStore (bound before it is published) and puts its address beside
-the state, in the same compare-and-swap; everyone else reads it there. Whoever finds an envelope
-whose store nobody answers for replaces it, if the state inside is empty too; otherwise the run has
-lost its store and says so.
+The first node to write serves a TCPStore (bound before it is published) and puts its address beside the state, in the
+same compare-and-swap; all others read it there. A node that finds an envelope whose store nobody answers for replaces
+it if the state inside is empty, too; otherwise the run has lost its store, and the node says so.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PROBE_S = 3.0
 
 
 class EnvelopeBackend:
-    """Passes torch's state through ``inner``, wrapped; has torch's ``RendezvousBackend`` methods."""
+    """Passes torch's state through ``inner``, wrapped; has the methods of torch's ``RendezvousBackend``."""
 
     def __init__(self, inner: RendezvousBackend, store: str) -> None:
         self._inner = inner
@@ -49,7 +48,7 @@ class EnvelopeBackend:
         return (state, held[1]) if state else None
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        if token is None:  # torch means: if there is no state. Ours: if the envelope is still empty
+        if token is None:  # torch means: if there is no state. Ours means: if the envelope is still empty
             held = self._inner.get_state()
             if held is not None:
                 current = _unwrap(held[0])[1]
@@ -66,7 +65,10 @@ class EnvelopeBackend:
 def share_store(
     inner: RendezvousBackend, request: Request, settings: DynamicSettings
 ) -> tuple[EnvelopeBackend, TCPStore, bool, str]:
-    """(backend, control store, whether this process serves it, this node's address). Raises ``EndpointUnreachable``."""
+    """Return (backend, control store, whether this process serves it, this node's address).
+
+    Raises ``EndpointUnreachable``.
+    """
     held = inner.get_state()
     if held is None:
         return _become_host(inner, request, settings, None)
@@ -98,7 +100,7 @@ def _become_host(
             say_open(request.run_id, address)
         logger.debug("serving the control store of run %s at %s", request.run_id, mine)
         return EnvelopeBackend(inner, mine), store, True, address
-    return _join(inner, where, settings)  # another node was first: ours is dropped
+    return _join(inner, where, settings)  # another node was first: drop ours
 
 
 def _join(

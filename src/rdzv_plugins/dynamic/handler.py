@@ -1,10 +1,9 @@
-"""torch's dynamic rendezvous on any state backend, with a fresh worker store every round and ends that are told.
+"""torch's dynamic rendezvous on any state backend, with a fresh worker store every round and ends that are announced.
 
-torch (2.13) creates the workers' store once and hands it out again after every restart, old keys
-included. ``FreshDynamicHandler`` makes it forget the store before each round, so that rank 0 serves a
-new one, published under the round's prefix, and whoever still speaks to the old one is cut off.
-What it touches of torch's insides is in this file, and tests/launcher/test_stale_keys.py fails if it
-stops working.
+torch (2.13) creates the workers' store once and hands it out again after every restart, old keys included.
+``FreshDynamicHandler`` makes it forget the store before each round, so that rank 0 serves a new one, published under
+the round's prefix, and processes that still use the old one are cut off. Everything that it touches of torch's
+internals is in this file, and tests/launcher/test_stale_keys.py fails if it stops working.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         self._prefix = run_prefix(request.run_id)
         self._shared = PrefixStore(self._prefix, store)
         self._record_ = JobRecord(OfTorch(self._shared))
-        # what a store holds that outlives the nodes, as a file does, may be that of nodes which are gone
+        # a store that outlives the nodes, as a file does, may hold keys of nodes that are gone
         self._control = store if isinstance(store, TCPStore) else None
         self._agreed = self._control is None
         self._watch: Watch | None = None
@@ -112,12 +111,12 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
 
     @property
     def use_agent_store(self) -> bool:
-        # torch's opt-out (TORCH_DISABLE_SHARE_RDZV_TCP_STORE) has its fresh store by other means
+        # torch's opt-out (TORCH_DISABLE_SHARE_RDZV_TCP_STORE) gets its fresh store by other means
         return bool(super().use_agent_store)
 
     def next_rendezvous(self) -> api.RendezvousInfo:
         self.raise_if_ended()
-        self._shared_tcp_store_server = None  # last round's
+        self._shared_tcp_store_server = None  # the last round's
         self._workers.close()  # if it was ours
         self._bootstrap_store_info = None
         self._agree()
@@ -139,7 +138,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
     def _agree(self) -> None:
         """Compare this node's settings with those of the job's first node. Raises ``SettingsDiffer``.
 
-        Nodes of plain torchrun write none and read none: torch's state has only what each node makes of its own.
+        Nodes of plain torchrun neither write nor read them: torch's state holds only what each node makes of its own.
         """
         if self._agreed:
             return
@@ -188,7 +187,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
             raise self._problem
 
     def working_peers(self) -> Sequence[str]:
-        """The other nodes that still work, by torch's own heartbeats and the exit barrier of the round."""
+        """The other nodes that still work, according to torch's own heartbeats and the exit barrier of the round."""
         try:
             with self._heartbeat_lock:
                 self._state_holder.sync()
@@ -213,11 +212,11 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
             DistError,
             errors.StoreError,
             errors.EndpointLost,
-        ) as error:  # it is gone with the agent that served it, which is done
+        ) as error:  # it went with the agent that served it, which is done
             logger.debug("could not wait for the other nodes: %s", error)
 
     def leave(self, outcome: Outcome) -> None:
-        """Tell the others. A ``lost`` node only says so if it takes the control store with it."""
+        """Tell the others. A ``lost`` node says so only if it takes the control store with it."""
         self._left = True
         if self._watch is not None:
             self._watch.stop()
@@ -241,7 +240,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         self._workers.shutdown()
         return True if self._left else bool(super().shutdown())
 
-    def _create_tcp_store_server(self, master_addr: str, master_port: int) -> Any:  # torch uses its .port alone
+    def _create_tcp_store_server(self, master_addr: str, master_port: int) -> Any:  # torch uses only its .port
         try:
             return self._workers.open(master_addr, f"the workers' store of node {self._this_node.addr}")
         except errors.RendezvousFailed as error:
@@ -255,7 +254,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
 
     def _on_lost(self, error: Exception) -> None:
         self._problem = self._problem or as_torch(self._lost(error))
-        self._state_backend.lost = self._problem  # a node that waits asks for the state only, which may be elsewhere
+        self._state_backend.lost = self._problem  # a waiting node asks for the state only, which may be elsewhere
 
     def _lost(self, error: BaseException) -> errors.EndpointLost:
         where = self._request.endpoint or "the shared control store"
@@ -273,7 +272,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         return not self._record_.has_left(*map(str, self._others()))
 
     def _facts(self) -> str:
-        """The nodes that are there, as far as this one knows."""
+        """The nodes that are present, as far as this one knows."""
         state, request = self._state_holder.state, self._request
         there = ", ".join(sorted(f"{node.addr} (pid {node.pid})" for node in state.participants)) or "nobody"
         wanted = f"{request.min_nodes}" + (f":{request.max_nodes}" if request.max_nodes != request.min_nodes else "")
@@ -284,7 +283,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         )
 
     def _facts_of_a_member(self) -> str:
-        """What this node sees as a member; nothing when it is none: not yet, or no longer because its time is up."""
+        """What this node sees as a member; nothing if it is none: not yet, or no longer because its time is up."""
         state = self._state_holder.state
         there = (state.participants, state.wait_list, state.redundancy_list)
         if not any(self._this_node in nodes for nodes in there):
@@ -293,8 +292,8 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         return self._facts()
 
     def _explain(self, error: Exception, facts: str = "") -> Exception:
-        """torch's error, with what it leaves out: who is there, who ended the job, which key nobody wrote."""
-        if self._problem is not None:  # heard from the node that it happened to
+        """torch's error, plus what it leaves out: who is present, who ended the job, which key nobody wrote."""
+        if self._problem is not None:  # as reported by the node that it happened to
             return self._problem
         if isinstance(error, errors.RdzvError):
             return error

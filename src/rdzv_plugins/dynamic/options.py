@@ -17,7 +17,7 @@ class DynamicSettings(WorkerStoreOptions):
     join_timeout: float | None = option(
         None, help="Time within which a round has to complete; 600 when unset.", unit="s", minimum=1
     )
-    # below a second nodes that poll once a second never meet: whoever was first goes on alone, again and again
+    # with less than a second, nodes that poll once a second never meet: the first goes on alone, again and again
     last_call_timeout: float = option(
         30, help="How long to wait for more nodes once the minimum has joined.", unit="s", minimum=1
     )
@@ -35,5 +35,5 @@ class DynamicSettings(WorkerStoreOptions):
 
     @property
     def join_seconds(self) -> float:
-        """The join time-out in force, in seconds."""
+        """The join time-out that applies, in seconds."""
         return self.join_timeout or self.timeout or 600.0

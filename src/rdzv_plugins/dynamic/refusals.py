@@ -1,6 +1,7 @@
-"""Nodes that were refused by what a job's control store holds: those who wait are told at once who came, and why.
+"""Nodes that were refused because of what a job's control store holds: waiting nodes are told who came, and why.
 
-Keys under the job's prefix: ``refused/count``, and ``refused/<n>`` with the sentence about the n-th.
+They are told at once. Keys under the job's prefix: ``refused/count``, and ``refused/<n>`` with the sentence about the
+n-th.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ _COUNT = "refused/count"
 
 
 def note_refused(store: PrefixStore, text: str) -> None:
-    """Tell those who wait that a node was refused. Raises ``DistError``."""
+    """Tell the waiting nodes that a node was refused. Raises ``DistError``."""
     store.set(f"refused/{store.add(_COUNT, 1)}", text)
 
 
 class Refusals:
-    """A context manager: meanwhile every refusal is logged. Without ``control`` it hears of none.
+    """A context manager that logs every refusal meanwhile. Without ``control`` it hears of none.
 
-    ``last`` is the newest sentence. Once the store is lost nothing more is heard; others say that it is.
+    ``last`` is the newest sentence. Once the store is lost nothing more is heard; the loss is reported elsewhere.
     """
 
     def __init__(self, control: TCPStore | None, prefix: str) -> None:

@@ -1,7 +1,7 @@
-"""A plug-in's state backend as torch's dynamic rendezvous needs it: a service that does not answer is torch's error.
+"""A plug-in's state backend as torch's dynamic rendezvous needs it: no answer from the service becomes torch's error.
 
 torch keeps a node's place from a thread of its own, which goes on after torch's errors and ends for good with others:
-then the other nodes would count this one as lost though the service has come back.
+then the other nodes would count this one as lost even though the service has come back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class TorchStateBackend:
-    """Passes everything on to ``inner``, and is as thread-safe.
+    """Passes everything on to ``inner``, and is equally thread-safe.
 
     Our own errors, and those of files and sockets, become torch's rendezvous errors; others are faults of the plug-in.
     """
@@ -27,7 +27,10 @@ class TorchStateBackend:
     def __init__(self, inner: RendezvousBackend) -> None:
         self._inner = inner
         self.lost: Exception | None = None
-        """Why the rendezvous is of no use. Once it is set nothing is asked any more, though the state can be read."""
+        """Why the rendezvous is of no use.
+
+        Once this is set nothing is requested any more, though the state can be read.
+        """
 
     @property
     def name(self) -> str:
@@ -48,7 +51,7 @@ class TorchStateBackend:
             raise
         except RendezvousFailed as error:
             raise as_torch(error) from error.__cause__
-        except OSError as error:  # a time-out and a broken connection are among them
+        except OSError as error:  # including a time-out and a broken connection
             raise api.RendezvousConnectionError(
                 f"{method} of backend {self._inner.name!r} has failed: {type(error).__name__}: {error}"
             ) from error

@@ -1,4 +1,4 @@
-"""Says every ten seconds what a blocked rendezvous waits for."""
+"""Reports every ten seconds what a blocked rendezvous waits for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAMPLE_S = 0.5
 class Waiting:
     """A context manager around something that blocks; ``facts`` is called on a thread of its own.
 
-    ``last`` keeps the newest facts that are not empty: torch tidies its state up before it raises a time-out.
+    ``last`` keeps the newest facts that are not empty: torch tidies up its state before it raises a time-out.
     """
 
     def __init__(self, facts: Callable[[], str]) -> None:

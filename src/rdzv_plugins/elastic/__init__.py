@@ -1,1 +1,1 @@
-"""The elastic rendezvous over any coordination backend: a node's side (``handler``), and what leads (``leading``)."""
+"""The elastic rendezvous over any coordination backend: a node's side (``handler``) and the leader's (``leading``)."""

@@ -1,7 +1,7 @@
-"""A node's answers to questions: each is heard on the watch's thread, and answered on another.
+"""A node's answers to questions: each is heard on the watch's thread and answered on another.
 
-The question is a key of the asker's session, so it goes when the asker has, whatever became of it; then each node
-deletes its answer. No answer is written to a question that has gone.
+The question is a key of the asker's session, so it disappears when the asker does, whatever happened to it; then each
+node deletes its answer. No answer is written to a question that has gone.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from rdzv_plugins.questions import Answer, Question, UnknownKind
 logger = logging.getLogger(__name__)
 
 _THREADS = 4
-"""Questions that are answered at the same time: one that takes its time holds up no other asker."""
+"""How many questions are answered at the same time, so that a slow one holds up no other asker."""
 _WAITING = 32
-"""Questions that may wait for that; when there are more, the oldest are left without an answer."""
+"""How many questions may wait for a thread; beyond that, the oldest are left unanswered."""
 
 
 @dataclass
 class _Asked:
-    """A question that is there, and the keys that were written for it."""
+    """A question that is being asked, and the keys that were written for it."""
 
     question: Question
     key: KeyValue
@@ -40,7 +40,10 @@ class _Asked:
 
 
 class Answering:
-    """Thread-safe. ``session`` gives the node's session, and may wait for it; None when there will be none."""
+    """Hears and answers questions. Thread-safe.
+
+    ``session`` returns the node's session, and may wait for it; it returns None when there will be none.
+    """
 
     def __init__(self, session: Callable[[], Session | None], node_id: str) -> None:
         self._session, self._node_id = session, node_id
@@ -50,14 +53,14 @@ class Answering:
         self._waiting: queue.Queue[Callable[[], None]] = queue.Queue(_WAITING)
         self._threads = 0
         self._left: list[str] = []
-        """Keys of answers to questions that have gone, which are to be deleted."""
+        """Keys of answers to questions that have gone; they are to be deleted."""
 
     def answer_with(self, answer: Answer) -> None:
-        """As ``Questions.answer_with``."""
+        """See ``Questions.answer_with``."""
         self._answer = answer
 
     def hear(self, event: Event) -> None:
-        """A key of a question was written, or has gone. Called on the watch's thread; returns at once."""
+        """Take note that a question's key was written or has gone. Called on the watch's thread; returns at once."""
         id_ = event.key.removeprefix(keys.ASKED)
         if event.value is None:
             with self._lock:
@@ -75,7 +78,7 @@ class Answering:
             return
         asked = _Asked(question, KeyValue(event.key, event.value, event.revision))
         with self._lock:
-            # what went while there was no session is not told: the oldest make room
+            # questions that went while there was no session are not reported: the oldest make room
             old = [self._asked.pop(each) for each in list(self._asked)[: max(0, len(self._asked) + 1 - _WAITING)]]
             self._asked[id_] = asked
             for each in old:
@@ -109,11 +112,11 @@ class Answering:
             try:
                 try:
                     task()
-                finally:  # what was to do so may have made room for others
+                finally:  # the task that was to do so may have been dropped to make room
                     self._clean()
             except (ConnectionLost, TimeoutError) as error:
                 logger.debug("a question was not answered: %s", error)
-            except Exception:  # the next one is to be answered
+            except Exception:  # the next question must still be answered
                 logger.warning("a question was not answered", exc_info=True)
 
     def _reply(self, asked: _Asked) -> None:
@@ -126,7 +129,7 @@ class Answering:
         prefix = f"{keys.ANSWERS}{asked.question.id}/{self._node_id}/"
         tried: list[str] = []
         try:
-            for name, part in parts.items():  # each by itself: together they may be more than one request may have
+            for name, part in parts.items():  # one by one: together they may exceed the limit of a request
                 with self._lock:
                     if asked.gone.is_set():
                         break
@@ -137,7 +140,7 @@ class Answering:
                     break
         finally:
             with self._lock:
-                if asked.gone.is_set():  # what was deleted meanwhile may have been written after that
+                if asked.gone.is_set():  # a key deleted in the meantime may have been written again after that
                     asked.written = tried
                     self._forget(asked)
 
@@ -159,7 +162,7 @@ class Answering:
             return pack_problem(f"its agent met an error: {type(error).__name__}: {error}")
 
     def _forget(self, asked: _Asked) -> None:
-        """Its answers are to go. The caller holds the lock."""
+        """Have its answers deleted. The caller holds the lock."""
         self._left += asked.written
         asked.written = []
 
@@ -168,5 +171,5 @@ class Answering:
             left, self._left = self._left, []
         session = self._session() if left else None
         if session is not None:
-            with contextlib.suppress(ConnectionLost, TimeoutError):  # they go with the session
+            with contextlib.suppress(ConnectionLost, TimeoutError):  # they disappear with the session
                 session.delete(left, timeout=patience(session))

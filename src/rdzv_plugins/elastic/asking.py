@@ -1,6 +1,6 @@
-"""Asking all nodes of a run, by a session of one of them or of somebody from outside: two writes, and a watch.
+"""Asking all nodes of a run, through the session of one of them or from outside: two writes and a watch.
 
-Who is in the job is what its member keys say, so a node that does not answer can be named.
+The member keys say who is in the job, so a node that does not answer can be named.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TTL_S = 10.0
 
 @dataclass
 class _Node:
-    """One that is asked."""
+    """A node that is asked."""
 
     rank: int | None
     host: str
@@ -43,9 +43,9 @@ class _Node:
 def ask_from_outside(
     service: CoordinationBackend, kind: str, arguments: Mapping[str, Any], timeout: float
 ) -> list[NodeAnswer]:
-    """Ask the run of ``service`` by a session of its own; closes the service. Raises ``RdzvError``, ``TimeoutError``.
+    """Ask the run of ``service`` in a session of its own; closes the service. Raises ``RdzvError``, ``TimeoutError``.
 
-    ``timeout`` (seconds) holds for reaching the service, and again for the answers. Empty if the run has no node.
+    ``timeout`` (seconds) applies to reaching the service, and again to the answers. Empty if the run has no nodes.
     """
     with contextlib.closing(service):
         session = service.open_session(_TTL_S, on_lost=lambda _: None, timeout=timeout)
@@ -53,7 +53,7 @@ def ask_from_outside(
 
 
 def ask(session: Session, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
-    """As ``Questions.ask``, by this session."""
+    """Do what ``Questions.ask`` does, in this session."""
     start = time.monotonic()
     members, revision = session.list(keys.MEMBERS, timeout=patience(session))
     told, _ = session.list(keys.NODES, timeout=patience(session))
@@ -81,13 +81,13 @@ def _exchange(
             session.put(question, ephemeral=True, timeout=seconds)
             answers.wait(deadline)
         finally:
-            # the nodes delete their answers when the question has gone; this one need not wait for that
+            # the nodes delete their answers once the question has gone; this one need not wait for that
             with contextlib.suppress(ConnectionLost, TimeoutError):
                 session.delete(question, timeout=seconds)
 
 
 class _Answers:
-    """What comes in. Thread-safe."""
+    """Collects the answers as they come in. Thread-safe."""
 
     def __init__(self, nodes: Mapping[str, _Node]) -> None:
         self._nodes = nodes
@@ -113,7 +113,7 @@ class _Answers:
             self._changed.notify_all()
 
     def wait(self, deadline: float) -> None:
-        """Until all are through, or the time (monotonic) has come."""
+        """Wait until all nodes are done, or until ``deadline`` (monotonic)."""
         with self._changed:
             self._changed.wait_for(
                 lambda: all(node.is_through for node in self._nodes.values()), max(0.0, deadline - time.monotonic())
@@ -121,7 +121,7 @@ class _Answers:
 
 
 def _nodes(members: Sequence[KeyValue], told: Sequence[KeyValue]) -> dict[str, _Node]:
-    """Those that are there, and those of the newest round that are not there any more."""
+    """The nodes that are present, and those of the newest round that no longer are."""
     places = [place for place in readable(Assignment, told) if place.is_place]
     newest = max((place.round for place in places), default=0)
     ranks = {place.node_id: place for place in places if place.round == newest}

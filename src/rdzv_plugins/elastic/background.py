@@ -1,4 +1,4 @@
-"""Work for which the thread that finds it cannot wait: the watch's, or a proxy's."""
+"""Work that the thread that finds it (a watch's or a proxy's) cannot wait for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class Background:
-    """Call it with a task: each runs on a thread of its own. An outage ends a task; errors are logged. Thread-safe."""
+    """Call it with a task; each runs on a thread of its own. An outage ends a task; errors are logged. Thread-safe."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id

@@ -1,4 +1,4 @@
-"""A node's proxy has lost the way to the workers' store of its round: the others hear of it, and form a new one."""
+"""A node's proxy has lost the workers' store of its round: the others are told, and form a new round."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rdzv_plugins.elastic.view import View
 logger = logging.getLogger(__name__)
 
 _NEWS_S = 2.0
-"""The most seconds until the end of a round is heard of, while the service answers."""
+"""How long to wait for news that the round is over, in seconds, while the service answers."""
 
 
 class CutOff:
-    """What this node makes of that. Any thread."""
+    """How this node handles that. Callable from any thread."""
 
     def __init__(
         self, view: View, joining: Joining, myself: Myself, store: RoundStore, in_background: Background
@@ -28,13 +28,16 @@ class CutOff:
 
     @property
     def holds(self) -> bool:
-        """Whether this node's workers have lost a store that they need, which its proxy is about to say."""
+        """Whether this node's workers have lost a store they need, which its proxy is about to report."""
         return self._needs_store() and self._store.is_cut_off()
 
     def tell(self, round_: int, why: str) -> None:
-        """Tell the others that the proxy, on whose thread this is, has lost the store of ``round_`` and its workers."""
+        """Tell the others that the proxy has lost the store of ``round_`` and its workers.
+
+        Called on the proxy's thread.
+        """
         if round_ != self._joining.round or self._joining.must_rejoin():
-            return  # as it is to be
+            return  # as intended
         reason = f"is cut off from the workers' store: {why}"
         if not self._needs_store():
             logger.debug("this node, or another one, is done, and %s", reason)
@@ -47,7 +50,7 @@ class CutOff:
         return not me.leaving and round_ not in (me.done, view.finishing.round) and view.ended is None
 
     def _report(self, round_: int, why: str) -> None:
-        """Unless the round was over before that, which this node had not heard yet."""
+        """Report it, unless the round was already over and this node had not heard of that yet."""
         deadline = time.monotonic() + _NEWS_S
         while time.monotonic() < deadline:
             seen, declared = self._view.version, self._view.round

@@ -1,4 +1,4 @@
-"""The domain of a node: what it shares with those that are near it, in the network or for its power supply."""
+"""The domain of a node: what it shares with nodes near it, in the network or in terms of power supply."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 
 VARIABLE = "RDZV_DOMAIN"
-"""For where a variable is easier to set than a flag, such as in a pod, from a label of it."""
+"""For places where a variable is easier to set than a flag, such as a pod, where it can come from a label."""
 _LONGEST = 128
 
 
 def domain_of(request: Request) -> str:
-    """The option ``domain``, else RDZV_DOMAIN, else what a scheduler's plug-in knows; empty if nobody says.
+    """Return the option ``domain``, else RDZV_DOMAIN, else what a scheduler's plug-in knows; empty if none is given.
 
-    Raises ``UsageError`` for what could not be shown, or is too long.
+    Raises ``UsageError`` for a value that cannot be displayed or is too long.
     """
     option = getattr(request.options, "domain", None)
     said = {"--rdzv-conf domain": option or "", VARIABLE: os.environ.get(VARIABLE, ""), "the scheduler": request.domain}

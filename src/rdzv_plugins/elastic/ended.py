@@ -1,4 +1,4 @@
-"""What ends the waiting of an elastic node: the job has ended elsewhere, or will, or does without it."""
+"""What ends an elastic node's waiting: the job has ended elsewhere, is about to, or goes on without it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rdzv_plugins.rounds.ends import ended_error
 
 
 def raise_if_ended(view: View, problem: errors.EndpointLost | None, request: Request) -> None:
-    """Raise the reason if the job has failed elsewhere, or the service is lost (``problem``)."""
+    """Raise the reason if the job has failed elsewhere, or ``problem`` if the service is lost."""
     ended = view.ended
     if ended is not None and ended.end != "done":
         raise ended_error(ended, request)
@@ -18,9 +18,9 @@ def raise_if_ended(view: View, problem: errors.EndpointLost | None, request: Req
 
 
 def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: bool) -> None:
-    """Raise what ends the waiting of a node whose last round was ``round_``: the job has ended, or does without it.
+    """Raise what ends the waiting of a node whose last round was ``round_``: the job has ended or goes on without it.
 
-    ``spare``: it has waited while others worked, ready to take the place of one.
+    ``spare``: the node has waited while others worked, ready to replace one of them.
     """
     if view.ended is not None:
         raise ended_error(view.ended, request)
@@ -45,11 +45,11 @@ def raise_if_not_needed(view: View, request: Request, round_: int, *, spare: boo
 
 
 def _is_inside(view: View, round_: int) -> bool:
-    """Whether the node has a place in the round that is complete, or had one when it was."""
+    """Whether the node has a place in the round that is complete, or had one when it was complete."""
     place = view.assignment
     return round_ == view.round.number or (place is not None and place.is_place and place.round == view.round.number)
 
 
 def is_finishing(view: View) -> bool:
-    """A node of the round was done and has left: the job is about to end."""
+    """Whether a node of the round was done and has left, so that the job is about to end."""
     return view.round.state == "complete" and view.finishing.round == view.round.number

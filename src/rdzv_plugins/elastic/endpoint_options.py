@@ -1,4 +1,4 @@
-"""Options of the backends that meet at a native store, and what they refuse; importable without torch."""
+"""Options of the backends that meet at a native store, and what they reject; importable without torch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MOST_PLACES = 7
 
 @dataclass(frozen=True)
 class EndpointOptions(StoreLimits, NodeTlsOptions, ElasticOptions):
-    """The options of every elastic backend, who serves the endpoint, TLS between the nodes, and what a node serves.
+    """Options of every elastic backend, plus who serves the endpoint, TLS between nodes, and limits of what is served.
 
-    Limits are those of the endpoint, of the workers' store and of this node's proxy, each where this node has it.
+    The limits are those of the endpoint, the workers' store and this node's proxy; each applies where this node has it.
     """
 
     is_host: bool | None = option(
@@ -30,14 +30,14 @@ class EndpointOptions(StoreLimits, NodeTlsOptions, ElasticOptions):
 
 
 def meeting_places(request: Request) -> Endpoint | tuple[Endpoint, ...]:
-    """As ``meeting_point``; several, separated by commas, of which one serves at a time and the others stand by."""
+    """Like ``meeting_point``, but accepts several, separated by commas; one serves at a time, the others stand by."""
     return parse_places(request.endpoint) if "," in request.endpoint else meeting_point(request, DEFAULT_PORT)
 
 
 def parse_places(text: str) -> tuple[Endpoint, ...]:
-    """Several places, separated by commas.
+    """Parse several places, separated by commas.
 
-    Raises ``UsageError`` as ``parse_endpoint``, for more than ``MOST_PLACES``, for one named twice, and for port 0.
+    Raises ``UsageError`` as ``parse_endpoint`` does, and for more than ``MOST_PLACES``, a duplicate, or port 0.
     """
     found = tuple(parse_endpoint(part, DEFAULT_PORT) for part in text.split(","))
     if len(found) > MOST_PLACES:
@@ -57,14 +57,14 @@ def parse_places(text: str) -> tuple[Endpoint, ...]:
 
 
 def places_of(request: Request) -> tuple[Endpoint, ...]:
-    """The places where the nodes of ``request`` can meet, if there are several; else none."""
+    """The places where the nodes of ``request`` can meet if there are several; otherwise empty."""
     found = request.target
     several = isinstance(found, tuple) and all(isinstance(each, Endpoint) for each in found)
     return found if several else ()
 
 
 def validate(request: Request) -> Endpoint | tuple[Endpoint, ...]:
-    """Refuse what cannot work, before anything starts; returns where the nodes meet: several places, if so given.
+    """Reject what cannot work, before anything starts. Returns where the nodes meet: several places if given.
 
     Raises ``UsageError``.
     """

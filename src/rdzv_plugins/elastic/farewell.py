@@ -1,4 +1,4 @@
-"""Leaving last: who serves something that others use waits until they need it no more."""
+"""Leaving last: a node that serves something others use waits until they no longer need it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def works(member: Member) -> bool:
 
 
 def others(session: Session, node_id: str) -> list[Member]:
-    """The other members that live. One request."""
+    """The other living members. Makes one request."""
     held, _ = session.list(keys.MEMBERS, timeout=patience(session))
     return [member for member in readable(Member, held) if member.node_id != node_id]
 
 
 class Others:
-    """A context manager: which other members ``holds`` is true of, as the watch tells. Thread-safe."""
+    """A context manager: which other members ``holds`` is true of, according to the watch. Thread-safe."""
 
     def __init__(self, session: Session, node_id: str, holds: Holds) -> None:
         self._session, self._node_id, self._holds = session, node_id, holds
@@ -49,7 +49,7 @@ class Others:
         return sorted(self._held.copy().values())
 
     def wait_gone(self, timeout: float) -> bool:
-        """Wait until there is none, at most ``timeout`` seconds; True if so."""
+        """Wait until there are none left, at most ``timeout`` seconds; True if so."""
         return self._none.wait(timeout)
 
     def _seen(self, events: Sequence[Event]) -> None:
@@ -65,9 +65,9 @@ class Others:
 
 
 def stay(session: Session, node_id: str, holds: Holds, go_on: Callable[[], bool]) -> None:
-    """Wait until ``holds`` is true of no other member, or ``go_on`` is false. Says who they are.
+    """Wait until ``holds`` is true of no other member or ``go_on`` returns false. Logs who is waited for.
 
-    ``go_on`` is asked every second, on the calling thread; what it raises ends the waiting.
+    ``go_on`` is called every second, on the calling thread; an exception from it ends the wait.
     """
     report = Stay()
     with Others(session, node_id, holds) as left:
@@ -80,8 +80,8 @@ def stay(session: Session, node_id: str, holds: Holds, go_on: Callable[[], bool]
 def wait_until_alone(session: Session, me: Member, linger: float) -> bool:
     """Wait for the other members to leave, at most ``linger`` seconds; True once they have.
 
-    The node that serves the endpoint waits until all have gone; another one until all have said that they go, before
-    they wait themselves: they need no store any more.
+    The node that serves the endpoint waits until all have gone. Any other waits until all have said that they are
+    leaving, which they do before they wait themselves: they no longer need a store.
     """
     with Others(session, me.node_id, lambda other: me.serves or not other.leaving) as left:
         return left.wait_gone(linger)

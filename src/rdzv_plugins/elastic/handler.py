@@ -1,7 +1,8 @@
 """The elastic rendezvous of one node, over any ``CoordinationBackend``.
 
-A node puts its own key and waits to be told its place; the leader, which is one of the nodes, decides
-(``membership``). Per node and round that is two writes, whatever the number of nodes, and nothing while a round lasts.
+A node writes its own key and waits to be told its place; the leader, which is one of the nodes, decides
+(``membership``). That takes two writes per node and round, however many nodes there are, and nothing while a round
+lasts.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class ElasticHandler:
-    """A ``RendezvousHandler``. The agent's main thread calls it; ``note_failure`` any thread."""
+    """A ``RendezvousHandler``. Called by the agent's main thread; ``note_failure`` may be called from any thread."""
 
     def __init__(
         self, backend: CoordinationBackend, request: Request, options: ElasticOptions, order: Order = lambda _: None
@@ -91,7 +92,7 @@ class ElasticHandler:
         self._keeping = self._link.keeping = Keeping(self._view, self._joining, self._self)
         self._leader_watch = LeaderWatch(self._leader_gone, until_proved=self._link.places is not None)
         self._restarts: dict[int, str] = {}
-        self._working = False  # the agent has begun to ask after its workers
+        self._working = False  # the agent has begun to ask about its workers
         self._saying = threading.Lock()
         self._said_over = 0
         self._said_notice = ""
@@ -138,7 +139,7 @@ class ElasticHandler:
         return next((parse_failure(kv.value) for kv in held if kv.key == key), None)
 
     def count_restart(self, note: str) -> Sequence[str]:
-        """See ``RestartAware``. A service that has lost its memory is told again what this node knows."""
+        """See ``RestartAware``. Tells a service that has lost its memory what this node knows."""
         session, mine = self._link.session, self._restarts
         if session is None:
             raise errors.ConnectionLost("there is no session with the rendezvous now")
@@ -165,11 +166,14 @@ class ElasticHandler:
         return what_is_waited_for(self._view, self._request, self._joining.round)
 
     def note_done(self) -> None:
-        """This node's workers have all succeeded; it still waits for those of the others."""
+        """Note that this node's workers have all succeeded; it still waits for those of the others."""
         self._self.say(done=self._joining.round)
 
     def note_leaving(self, reason: str) -> None:
-        """This node is about to stop its workers and go: theirs will fail, and that is not their fault."""
+        """Note that this node is about to stop its workers and leave.
+
+        The others' will fail, and that is not their fault.
+        """
         self._leaving.note(reason)
 
     def peer_lost(self) -> bool:
@@ -191,7 +195,10 @@ class ElasticHandler:
         self._leaving.stay()
 
     def leave(self, outcome: Outcome) -> None:
-        """See ``JobAware``. Who serves something stays until the others have left, at most ``linger`` seconds."""
+        """See ``JobAware``.
+
+        A node that serves something stays until the others have left, at most ``linger`` seconds.
+        """
         self._leaving.leave(outcome)
 
     def shutdown(self) -> bool:
@@ -200,20 +207,23 @@ class ElasticHandler:
         self._store.shutdown()
         if self._joining.trying is not None:
             self._joining.trying.close()
-        self._joining.close()  # last: while the session may live, so does this node's own port
+        self._joining.close()  # last: this node's own port stays open as long as the session may live
         return True
 
     def worker_env(self) -> Mapping[str, str]:
         return self._store.environment | {"RDZV_ROUND": str(self._joining.round)}
 
     def next_rendezvous(self) -> RoundInfo:
-        """Join the next round and block until it is complete. Raises ``RendezvousFailed``, with who is missing."""
+        """Join the next round and block until it is complete.
+
+        Raises ``RendezvousFailed``, which names who is missing.
+        """
         while True:
             self.raise_if_ended()
             self._working = False
-            self._say_over()  # on the watch's thread it may come too late: the next round may begin before its turn
+            self._say_over()  # on the watch's thread it may come too late: the next round may begin first
             place = self._joining.next_place()
-            self._end_vain_waits()  # it may have been over before this node was no longer joining
+            self._end_vain_waits()  # it may have been over before this node had finished joining
             try:
                 where = self._store.open(place, self._request.local_addr)
             except (errors.StoreError, errors.EndpointUnreachable, errors.RunIdMismatch) as error:
@@ -247,7 +257,7 @@ class ElasticHandler:
         over = view.over.number
         if over == self._joining.round > 0 and not self._joining.active:
             self._say_over()
-            if not self._working:  # agents may wait in the store for one that was lost: they are not to wait in vain
+            if not self._working:  # agents may be waiting in the store for a lost one: do not let them wait in vain
                 self._in_background(lambda: self._store.close(over))
         if view.notice.text != self._said_notice:
             self._said_notice = view.notice.text
@@ -260,25 +270,25 @@ class ElasticHandler:
             self._in_background(self._link.campaign)
 
     def _watch_leader(self) -> None:
-        """Some nodes of the round watch whether the leader's process lives, and lead when it is gone. Any thread."""
+        """Have some nodes of the round watch the leader's process, and take the lead when it is gone. Any thread."""
         self._leader_watch.follow(self._watched_leader, self._self.me)
 
     def _leader_gone(self, held: KeyValue, gone: str, moves: int) -> None:
         self._in_background(lambda: self._link.take_over(held, gone, moves))
 
     def _forget_leader(self) -> None:
-        """This node goes to another place, where what it has seen of others proves nothing."""
-        self._leader_watch.start_again()  # first: what it tells until then counts where it was seen
+        """Start again: this node goes to another place, where what it has seen of others proves nothing."""
+        self._leader_watch.start_again()  # first: anything reported before this counts at the place where it was seen
         self._link.moved()
 
     def _watched_leader(self) -> KeyValue | None:
         place = self._joining.place
-        if self._link.places is not None:  # from the beginning: two nodes need the proof
+        if self._link.places is not None:  # from the start: two nodes need the proof
             place = self._view.assignment or place
         return self._view.leader if place is not None and 0 <= place.rank < WATCHERS else None
 
     def _end_vain_waits(self) -> None:
-        """End this agent's waits in its round's store if what they wait for cannot come any more. Any thread."""
+        """End this agent's waits in its round's store if what they wait for can no longer come. Any thread."""
         if not self._joining.active and (reason := self._why_in_vain()):
             self._store.interrupt(self._joining.round, reason)
 
@@ -297,7 +307,7 @@ class ElasticHandler:
         return f"this node has to leave round {round_}: it is cut off from the store, or has a new session"
 
     def _say_over(self) -> None:
-        """Why the round in which this node was is over, once. Any thread."""
+        """Say once why the round that this node was in is over. Any thread."""
         over = self._view.over
         with self._saying:
             if not self._said_over < over.number == self._joining.round:

@@ -1,4 +1,4 @@
-"""How long a node's round is sure to hold: as long as the session with which it was joined, unless it is over."""
+"""How long a node's round is sure to hold: as long as the session it was joined with, unless the round is over."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RoundHolding:
         session = self._link.session
         if self._joining.is_over or self.ended():
             return 0.0
-        # its connection is broken: the service has ended it, or is gone itself; or it has come back without memory
+        # its connection is broken: the service has ended it, is gone itself, or has come back without memory
         if session is None or self._joining.is_unconfirmed:
             return _LONG_AGO
         return float(getattr(session, "known_until", math.inf))
@@ -60,7 +60,10 @@ class RoundHolding:
         return True
 
     def session_lives(self) -> bool:
-        """Wait until that is sure: True, or False once it has ended. For who has stood still."""
+        """Wait until this is certain: True if the session lives, False once it has ended.
+
+        For use after a standstill.
+        """
         while not self.ended():
             session, seen = self._link.session, self._view.version
             known_until = getattr(session, "known_until", None)
@@ -78,7 +81,7 @@ class RoundHolding:
         self._call = call
 
     def tell(self) -> None:
-        """There is news: on the thread that has brought it."""
+        """Report that there is news. Called on the thread that brought it."""
         call = self._call
         if call is not None:
             call()

@@ -1,4 +1,4 @@
-"""Requests that have to come to an end, one way or the other."""
+"""Requests that have to complete, one way or the other."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _LONGEST_S = 10.0
 
 
 def patience(session: Session) -> float:
-    """Seconds for one request: fewer than a session lives, so that a caller who insists learns of its end."""
+    """Seconds to allow for one request: less than a session's life, so that a caller who insists learns of its end."""
     return min(session.ttl, _LONGEST_S)
 
 
 def insist(request: Callable[[], T]) -> T:
-    """Ask again when the service does not answer: what it may have done already changes nothing the second time.
+    """Repeat a request that the service does not answer: if it took effect already, repeating it changes nothing.
 
-    Ends by ``ConnectionLost`` at the latest when the session does.
+    Ends with ``ConnectionLost`` at the latest when the session ends.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A node's way into a round: it says that it waits, does what the leader tells it, and learns its place."""
+"""How a node gets into a round: it says that it is waiting, does what the leader tells it, and learns its place."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PART_S = 5.0
 
 
 class Joining:
-    """One thread calls it; any thread may read what it knows."""
+    """Called by one thread; any thread may read its attributes."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Joining:
         self._on_move: Callable[[], None] = lambda: None
         self.active = False
         self.is_spare = False
-        """True once it has waited beside a round that worked."""
+        """True once this node has waited as a spare while a round worked."""
         self.opened = 0
         """Which of the link's sessions this node's round belongs to."""
         self.round = 0
@@ -70,7 +70,7 @@ class Joining:
 
     @property
     def is_over(self) -> bool:
-        """Whether this node has to join again: its round does not go on, or the service speaks of another one."""
+        """Whether this node has to join again: its round does not go on, or the service reports a different one."""
         declared, place = self._view.round, self.place
         if declared.number != self.round or place is None:
             return declared.number > 0
@@ -80,16 +80,19 @@ class Joining:
 
     @property
     def is_unconfirmed(self) -> bool:
-        """The service has lost its memory, and nobody has said yet whether its round goes on."""
+        """Whether the service has lost its memory and it is not yet known if its round goes on."""
         return self._view.round.number == 0 < self.round
 
     def must_rejoin(self) -> bool:
-        """Whether this node has to leave its round: it is over, or cut off from it, or in a session that is newer."""
+        """Whether this node has to leave its round: that is over, the node is cut off, or the session is newer."""
         cut_off = self._self.me.cut_off == self.round > 0
         return self.is_over or cut_off or self._link.opened != self.opened
 
     def next_place(self) -> Assignment:
-        """Leave the last round and block until another is complete. Raises ``RendezvousFailed``: who is missing."""
+        """Leave the last round and block until another is complete.
+
+        Raises ``RendezvousFailed``, which names who is missing.
+        """
         facts = functools.partial(what_is_waited_for, self._view, self._request, self.round)
         reports = Reports(facts, live=self._request.max_nodes > 1)
         self.active = True
@@ -110,8 +113,8 @@ class Joining:
         if self.opened == self._link.opened:
             self._self.say(**fresh)
         else:
-            self._self.change(**fresh)  # written with the address, which the new session tells
-        # workers of the old round are cut off, once the other nodes can know why
+            self._self.change(**fresh)  # written with the address, which the new session provides
+        # workers of the old round are cut off once the other nodes can know why
         self._store.leave()
         self._store.close(self.round)
         self.is_spare = False
@@ -123,13 +126,13 @@ class Joining:
             if session is not None:
                 try:
                     place = self._step(session)
-                except (errors.ConnectionLost, TimeoutError) as error:  # the link tries again, or finds it lost
+                except (errors.ConnectionLost, TimeoutError) as error:  # the link tries again, or finds that it is lost
                     logger.debug("while joining: %s", error)
                     place = None
                 if place is not None:
                     return place
             now, kind = time.monotonic(), kind_of_waiting(self._view, self.round)
-            if kind in ("spare", "left out"):  # needed when a node is lost, and until then in nobody's way
+            if kind in ("spare", "left out"):  # needed when a node is lost, and in nobody's way until then
                 deadline = now + self._options.join_seconds
                 self.is_spare = self.is_spare or not is_finishing(self._view)
             if now >= deadline:
@@ -140,7 +143,10 @@ class Joining:
             self._view.wait(seen, min(deadline, reports.next_at, self._store.retry_at, self._knocking.retry_at) - now)
 
     def _listen(self, address: str, public: str) -> int:
-        """This node's own port, by which others see whether its process lives; 0 if there is none: so they wait."""
+        """Open this node's own port, by which others see whether its process lives.
+
+        Returns 0 if there is none, so that they have to wait.
+        """
         if self._listener is None or not self._listener.port:
             self.close()
             self._listener = None
@@ -153,7 +159,7 @@ class Joining:
         return self._listener.port
 
     def carry(self, carrying: Carrying, on_move: Callable[[], None]) -> None:
-        """There are several places, and ``carrying`` goes along from one to another. Before any session is opened.
+        """Note that there are several places, and that ``carrying`` moves between them. Call before opening a session.
 
         ``on_move`` is called before anything is said at another place.
         """
@@ -161,7 +167,7 @@ class Joining:
         self._link.on_open = self._move
 
     def _move(self) -> None:
-        """A session was opened: at another place? Then whoever watches this node from the last is to know.
+        """A session was opened. If it is at another place, tell whoever watches this node from the last one.
 
         Raises ``TimeoutError`` if they cannot be told now.
         """
@@ -179,13 +185,13 @@ class Joining:
         self._self.change(serves=self._link.hosts_service)
 
     def close(self) -> None:
-        """Close this node's own port, and say so to whoever is connected to it. May be repeated."""
+        """Close this node's own port, and tell whoever is connected to it. May be repeated."""
         if self._listener is not None:
             self._listener.close()
 
     def _step(self, session: Session) -> Assignment | None:
-        """Do what this node has been told; its place once the round is complete."""
-        if self.opened != self._link.opened:  # a new session: nobody knows of this node there
+        """Do what this node has been told. Returns its place once the round is complete."""
+        if self.opened != self._link.opened:  # a new session: nobody there knows of this node
             self.opened = self._link.opened
             address = self._request.local_addr or session.local_addr
             public = default_address() if is_loopback_address(address) else address
@@ -229,7 +235,7 @@ class Joining:
         elif declared.number == place.round and declared.state in ("complete", "over"):
             works, carrying = declared.state == "complete", self._carrying
             if works and carrying is not None and not carrying.is_of(place, declared):
-                return None  # another one of that number: this node waits for the next
+                return None  # a different round with that number: this node waits for the next
             self.round, self.place = place.round, place
             if carrying is None:
                 self._self.change(seats=(seat_of(place, complete=works),), server=declared.server)
@@ -238,12 +244,13 @@ class Joining:
                     log_rank_table(session, place)
                 return place
             self._store.close(self.round)
-            # it was over before this node had heard that it was complete, or this node has been elsewhere since
+            # it was over before this node had heard that it was complete, or this node has been elsewhere in the
+            # meantime
             self._self.say(after=self.round, store=None)
         return None
 
     def _has_tried(self, place: Assignment) -> bool:
-        """Whether this node has said whether it reaches the store of ``place``."""
+        """Whether this node has said if it reaches the store of ``place``."""
         me = self._self.me
         if me.reached != place.round or self._carrying is None or me.unreachable:
             return me.reached == place.round

@@ -1,8 +1,8 @@
-"""A node whose workers work, and a service that comes back without memory: the node keeps its place, and says so.
+"""When the service comes back without memory, a node whose workers are running keeps its place and says so.
 
-It may do that only if its session cannot have ended before the service did: the service was heard within the session's
-time to live when the connection broke. Until all nodes of the round have come back and the round is declared again,
-it is not known to hold.
+It may do that only if its session cannot have ended before the service did: the service was heard from within the
+session's time to live when the connection broke. Until all nodes of the round have come back and the round is declared
+again, the round is not known to hold.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Keeping:
         self._place = joining.place if keeps else None
 
     def take_over(self, session: Session, timeout: float) -> bool:
-        """Go on in a new session with the round that this node has kept, if the service knows of none. True if so."""
+        """Carry the round that this node has kept over to a new session, if the service knows of none. True if done."""
         if self._place is None or self._joining.active:
             return False
         held, _ = session.list(keys.ROUND, timeout=timeout)
@@ -46,7 +46,7 @@ class Keeping:
         return self._place is not None
 
     def say(self) -> None:
-        """Tell the others, in the new session. Blocks until that is done, or the session has ended."""
+        """Tell the others, in the new session. Blocks until that is done or the session has ended."""
         place = self._place
         if place is not None:
             self._waiting_for = place.round
@@ -56,7 +56,7 @@ class Keeping:
             self._self.say_kept(place, self._view.newest)
 
     def hear(self) -> None:
-        """There is news: of the round that this node has kept?"""
+        """Check whether the news concerns the round that this node has kept."""
         declared, round_ = self._view.round, self._waiting_for
         if round_ and declared.number:
             self._waiting_for = 0
@@ -64,7 +64,7 @@ class Keeping:
                 logger.warning("round %d goes on: all of its nodes have come back", round_)
 
     def _goes_on(self) -> bool:
-        """The round, as far as this node has heard."""
+        """Whether the round goes on, as far as this node has heard."""
         joining, view, me = self._joining, self._view, self._self.me
         round_ = joining.round
         if joining.place is None or round_ in (0, me.cut_off, view.finishing.round) or me.leaving or view.ended:

@@ -4,7 +4,7 @@
 
     job                 settings of the first node; the others compare theirs
     all/leader          ephemeral: the node that decides now (Leading)
-    members/<node_id>   ephemeral: what a node says of itself (Member); written by that node alone
+    members/<node_id>   ephemeral: what a node says about itself (Member); written by that node alone
     node/<node_id>      what the leader tells that node: its place in a round (Assignment)
     try/<node_id>       what the leader asks that node to measure before a round, with --preflight (Task)
     all/round           the newest round that was declared, and what became of it (Round)
@@ -15,14 +15,14 @@
     all/end             how the job ended (Outcome)
     failure/<round>     the first failure of a round, over all nodes
     restart/<round>     the round failed, and its nodes' workers are restarted: a note of why
-    all/asked/<id>      ephemeral, of whoever asks: a question to all nodes (``question_wire``)
-    answer/<id>/<node_id>/<part>    ephemeral: a node's answer, until the question has gone
+    all/asked/<id>      ephemeral, written by the asker: a question to all nodes (``question_wire``)
+    answer/<id>/<node_id>/<part>    ephemeral: a node's answer, kept until the question has gone
     place/born          several endpoints: the one where the first round is begun (``places.outlook``)
     place/begun         several endpoints: there was a round
 
-Every node watches ``all/`` and its own ``node/`` key, with --preflight its own ``try/`` key, too, the leader
-``members/``. Each value carries the number of its round, so that a late one changes nothing. JSON, never pickle: who
-can write to the service must not be able to run code on the nodes.
+Every node watches ``all/`` and its own ``node/`` key, and with --preflight its own ``try/`` key as well; the leader
+watches ``members/``. Each value carries the number of its round, so that a late one changes nothing. Values are JSON,
+never pickle: being able to write to the service must not mean being able to run code on the nodes.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ PROTOCOL = 6
 """The version of these keys. Nodes of different versions refuse each other."""
 
 MOST_CHECKS = 64
-"""With --preflight: how many checks of its own a node tells of."""
+"""With --preflight: how many of its own checks a node reports."""
 MOST_SEATS = 16
-"""A node that has reached so many rounds without hearing of one that was complete reaches no more."""
+"""A node that has reached this many rounds without hearing that one was complete reaches no more."""
 
 _SHOWN = 80
-"""The most characters that are quoted of a name in an error."""
+"""The most characters of a name that an error quotes."""
 
 logger = logging.getLogger(__name__)
 
@@ -91,36 +91,36 @@ class Assignment(Record, frozen=True):
     nproc: Workers = 0
     node_rank: Number | None = None
     master_addr: Name = ""
-    """The address of the workers' store. Empty: this node has rank 0, and is asked to serve it first."""
+    """The address of the workers' store. If empty, this node has rank 0 and is asked to serve the store first."""
     master_port: Port = 0
     publish: Name = ""
-    """The address to publish for the store, where others cannot dial the node's own (it is loopback)."""
+    """The address to publish for the store if others cannot dial the node's own (a loopback address)."""
     refused: Sentence = ""
     """Why the node cannot take part; empty if it can."""
     left_out: Sentence = ""
-    """Why the others go on without the node for now, while it goes on waiting; empty if they do not."""
+    """Why the others go on without the node for now while it goes on waiting; empty if they do not."""
     late_for: Count = 0
-    """The round that the node has not left behind, for which it is left out."""
+    """The round that the node has failed to leave behind, for which it is left out."""
     begun: Name = ""
-    """Several endpoints: by whom the round was begun; with its number no other's (the store's port may come again)."""
+    """Several endpoints: who began the round. This and its number identify it (the store's port may be used again)."""
     spare: Sentence = ""
-    """Why the round works without the node, where that is not for want of room alone: it waits as a spare."""
+    """Why the round works without the node if lack of room is not the only reason: it waits as a spare."""
     domain: Name = ""
-    """As in the node's ``Member``."""
+    """The same as in the node's ``Member``."""
 
     @property
     def is_place(self) -> bool:
-        """Whether it is a place in its round, and not a word about having none."""
+        """Whether this is a place in its round, rather than a message to a node that has none."""
         return not self.refused and not self.left_out and not self.spare
 
     @property
     def name(self) -> str:
-        """What messages call the node."""
+        """The name used for the node in messages."""
         return _name(self.host, self.node_rank, self.pid)
 
 
 class Leading(Record, frozen=True):
-    """The node that leads, and where others see whether its process lives: as in its ``Member``."""
+    """The leading node, and where others see whether its process lives, as in its ``Member``."""
 
     node_id: Name
     machine: Name = ""
@@ -131,22 +131,22 @@ class Leading(Record, frozen=True):
 
 
 class Seat(Record, frozen=True):
-    """A place in a round, as its node carries it to a service that does not know of that round.
+    """A place in a round, which its node carries to a service that does not know that round.
 
-    That is another of several endpoints (``quorum``), or one that has lost its memory (``kept_round``).
+    Such a service is another of several endpoints (``quorum``), or one that has lost its memory (``kept_round``).
     """
 
     round: Count
     rank: Rank
     world: Number
     where: Name = ""
-    """The store of the round, and by whom it was begun: two that were begun with one number differ by it."""
+    """The round's store and who began the round: this tells two rounds begun with the same number apart."""
     complete: bool = False
     """Whether the node has heard that the round was complete. If not, it may have been: the node has reached it."""
 
 
 class Member(Record, frozen=True):
-    """What a node says of itself."""
+    """What a node says about itself."""
 
     node_id: Name
     """Unique to one agent process."""
@@ -155,86 +155,92 @@ class Member(Record, frozen=True):
     """An id shared by all agents of one machine, and by no others."""
     pid: Number
     address: Name
-    """The address from which this node was seen to come: peers that took the same way can dial it."""
+    """The address that this node was seen to come from: peers that took the same route can dial it."""
     public: Name
-    """The address of the interface with the default route: where ``address`` is loopback, and peers are elsewhere."""
+    """The address of the interface with the default route, for when ``address`` is loopback and peers are elsewhere."""
     nproc: Workers
     listens: Port = 0
-    """The port of its own at which others see whether its process lives (``liveness``); 0 if it has none."""
+    """The node's own port, where others see whether its process lives (``liveness``); 0 if it has none."""
     moves: Count = 0
-    """Several endpoints: how often it has gone from one to another. At its own port it is another one each time."""
+    """Several endpoints: how often it has moved from one to another.
+
+    Its own port has a new identity after each move.
+    """
     dialled: Name = ""
     """The address at which it has reached the endpoint."""
     node_rank: Number | None = None
-    """The node rank that the user has given, if any."""
+    """The node rank given by the user, if any."""
     rank_moves: bool = False
-    """``node_rank`` is but a scheduler's number, and the node has a domain: that comes first."""
+    """``node_rank`` is only a scheduler's number, and the node has a domain, which takes precedence."""
     domain: Name = ""
-    """What the node shares with those that are near it, a switch or a rack; empty: nothing is known of that."""
+    """What the node shares with nodes near it, such as a switch or a rack; empty if unknown."""
     serves: bool = False
     """Whether it serves the endpoint."""
     after: Count = 0
     """The node waits for a round with a higher number than this."""
     reason: Sentence = ""
-    """Why it has left round ``after`` behind, or why it leaves the job."""
+    """Why it has left round ``after`` behind, or why it is leaving the job."""
     store: tuple[Count, Name, Annotated[int, Meta(ge=1, le=65535)]] | None = None
     """(round, address, port) of the workers' store that it serves."""
     reached: Count = 0
     """The round whose workers' store it has dialled."""
     outside: bool = False
-    """Round ``reached`` works without this node, which wants to come in."""
+    """Round ``reached`` is at work without this node, which wants to get in."""
     unreachable: Sentence = ""
     """Why it could not dial the workers' store of round ``reached``."""
     cut_off: Count = 0
-    """The round whose workers' store its workers cannot reach any longer."""
+    """The round whose workers' store its workers can no longer reach."""
     done: Count = 0
     """The round in which its workers have succeeded."""
     probe: Count = 0
-    """The probe that it asks for: a worker has failed, and it wants to know whether a node was lost."""
+    """The probe that it requests: a worker has failed, and it wants to know whether a node was lost."""
     alive: Count = 0
     """The newest probe that it has answered."""
     leaving: Literal["", "done", "failed", "lost"] = ""
     known: Count = 0
-    """The newest round of which it had heard when its session began: the service may know less."""
+    """The newest round that it had heard of when its session began: the service may know less."""
     keeps: Assignment | None = None
-    """Its place in a round in which its workers still work, but which the service has forgotten."""
+    """Its place in a round in which its workers are still running, but which the service has forgotten."""
     seats: Annotated[tuple[Seat, ...], Meta(max_length=MOST_SEATS)] = ()
     """One endpoint: its place in the newest round that it was in, which a service without memory does not know.
 
-    Several: its place in its last complete round, and in all that it has reached since.
+    Several endpoints: its place in its last complete round, and in all rounds that it has reached since.
     """
     server: Rank = -1
-    """The rank of the node of that round which served the endpoint; -1 if none of them did.
+    """The rank of the node of that round that served the endpoint; -1 if none of them did.
 
-    Several: the one that this node has left since.
+    Several endpoints: the one that this node has left since.
     """
     gone: Rank = -1
-    """Several endpoints: the same if its process is gone."""
+    """Several endpoints: the same rank, if that node's process is gone."""
     measures: Port = 0
-    """With --preflight: the port at which others measure the way to it; 0 if it has none."""
+    """With --preflight: the port at which others measure their connection to it; 0 if it has none."""
     checks: Annotated[tuple[Checked, ...], Meta(max_length=MOST_CHECKS)] = ()
-    """With --preflight: what it has found of itself."""
+    """With --preflight: what it has found out about itself."""
     tried: Tried | None = None
-    """With --preflight: what it has measured last."""
+    """With --preflight: its latest measurements."""
 
     @property
     def firm_rank(self) -> int | None:
-        """The node rank that it gets whatever else is known; None if it was not given one."""
+        """The node rank that it gets whatever else is known; None if it was given none."""
         return None if self.rank_moves else self.node_rank
 
     @property
     def kept(self) -> Assignment | None:
-        """The place that it keeps, until it has left that round."""
+        """The place that it keeps until it has left that round."""
         return self.keeps if self.keeps is not None and self.after < self.keeps.round else None
 
     @property
     def name(self) -> str:
-        """What messages call the node."""
+        """The name used for the node in messages."""
         return _name(self.host, self.node_rank, self.pid)
 
 
 class Round(Record, frozen=True):
-    """``complete``: its nodes work; ``over``: they stop their workers and join again; ``failed``: the job ends."""
+    """A declared round, and its state.
+
+    ``complete``: its nodes work; ``over``: they stop their workers and join again; ``failed``: the job ends.
+    """
 
     number: Count = 0
     state: Literal["none", "complete", "over", "failed"] = "none"
@@ -243,18 +249,18 @@ class Round(Record, frozen=True):
     cause: Literal["", "lost", "asked", "came"] = ""
     """Why it is over: a member was lost, a member asked for it, or a node has come."""
     master_addr: Name = ""
-    """The address of the workers' store: a node that wants to come in dials it first."""
+    """The address of the workers' store, which a node that wants to get in dials first."""
     master_port: Port = 0
     begun: Name = ""
-    """Several endpoints: as in its places (``Assignment``)."""
+    """Several endpoints: the same as in its places (``Assignment``)."""
     server: Rank = -1
-    """The rank of the node that serves the endpoint at which this round was declared; -1 if none of its nodes does."""
+    """The rank of the node that serves the endpoint where this round was declared; -1 if none of its nodes does."""
     unfit: bool = False
-    """Of one that failed: its nodes have not passed their preflight."""
+    """For a failed round: its nodes have not passed their preflight."""
 
 
 class Finishing(Record, frozen=True):
-    """A node of ``round`` was done and has left: the others are about to be."""
+    """A node of ``round`` was done and has left: the others are about to be done, too."""
 
     round: Count = 0
     by: Name = ""
@@ -267,7 +273,10 @@ class Notice(Record, frozen=True):
 
 
 class Probe(Record, frozen=True):
-    """``number`` counts up; ``answered`` once every node of ``round`` has shown a sign of life."""
+    """A request for a sign of life.
+
+    ``number`` counts up; ``answered`` is set once every node of ``round`` has given one.
+    """
 
     number: Count = 0
     round: Count = 0
@@ -280,22 +289,22 @@ def _name(host: str, node_rank: int | None, pid: int) -> str:
 
 
 def encode(value: Record) -> bytes:
-    """The value as compact JSON; fields that have their default are left out.
+    """Encode the value as compact JSON; fields with their default value are left out.
 
-    It can be read: what UTF-8 cannot say is escaped, and what is too long for a sentence is cut.
+    It can always be decoded: what UTF-8 cannot represent is escaped, and what is too long for a sentence is cut.
     """
     try:
         text = _ENCODER.encode(value)
-    except UnicodeEncodeError:  # a reason may quote a path or an argument that is no text
+    except UnicodeEncodeError:  # a reason may quote a path or an argument that is not valid text
         return encode(_with_texts(value, _shown))
-    # the leader's reason may be a node's, which is as long as it may be, with that node's name
+    # the leader's reason may be a node's, already of the maximum length, plus that node's name
     return text if len(text) <= LONGEST else _ENCODER.encode(_with_texts(value, _cut))
 
 
 def decode(cls: type[R], text: bytes) -> R:
-    """The value of that kind from its JSON, with its texts fit to be shown.
+    """Decode a value of that kind from its JSON, with its texts made safe to display.
 
-    Raises ``ValueError`` for anything else: what another version or a stranger wrote is not to fail later.
+    Raises ``ValueError`` for anything else, so that a value from another version or a stranger does not fail later.
     """
     try:
         value: R = _decoder(cls).decode(text)
@@ -308,7 +317,7 @@ def decode(cls: type[R], text: bytes) -> R:
 
 
 def readable(cls: type[R], held: Iterable[KeyValue]) -> Iterator[R]:
-    """Those of the values that can be read; a line in the log for each of the others."""
+    """Yield the values that can be read; logs a line for each of the others."""
     for kv in held:
         try:
             yield decode(cls, kv.value)
@@ -317,7 +326,7 @@ def readable(cls: type[R], held: Iterable[KeyValue]) -> Iterator[R]:
 
 
 def restarts_of(held: Iterable[KeyValue]) -> dict[int, str]:
-    """The notes below ``RESTARTS``, by round. Keys of another form are left out."""
+    """The notes below ``RESTARTS``, by round. Keys of any other form are left out."""
     rounds = ((kv.key.removeprefix(RESTARTS), kv.value) for kv in held)
     return {int(number): value.decode(errors="replace") for number, value in rounds if number.isdecimal()}
 
@@ -331,7 +340,7 @@ def _decoder(cls: type[R]) -> msgspec.json.Decoder[R]:
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """The value with each text changed."""
+    """Return the value with ``change`` applied to each of its texts."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, tuple):
@@ -342,7 +351,7 @@ def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _shown(text: str) -> str:
-    """Nothing of it would steer a terminal."""
+    """Return the text without anything that would control a terminal."""
     return text if text.isprintable() else printable(text)
 
 
@@ -351,7 +360,7 @@ def _cut(text: str) -> str:
 
 
 def _whose(text: bytes) -> str:
-    """The node that it is about, as far as it says so."""
+    """The node that the text is about, as far as it says."""
     data: Any = None
     with contextlib.suppress(msgspec.MsgspecError, RecursionError, ValueError):
         data = msgspec.json.decode(text)

@@ -1,7 +1,8 @@
-"""A node that wants to enter a round which works without it dials its workers' store first.
+"""A node that wants to enter a round that is at work without it dials that round's workers' store first.
 
-Only when it has reached it is the round ended for its sake: a node behind a firewall, or one that stands still, costs
-those who work nothing. It tries again by itself, with growing pauses, and says so only when something has changed.
+Only once it has reached the store is the round ended for its sake: a node that is behind a firewall or stands still
+costs the working nodes nothing. It tries again by itself, with growing pauses, and only speaks up when something has
+changed.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ _LONGEST_PAUSE_S = 30.0
 
 
 Attempt = Callable[[Endpoint, float], tuple[socket.socket | None, str]]
-"""Connects to a store within a time-out, as ``RoundStore.attempt``."""
+"""Connects to a store within a time-out, like ``RoundStore.attempt``."""
 
 
 class Knocking:
-    """One thread. ``attempt`` speaks to the store; after ``patience`` seconds it is said that it cannot be reached."""
+    """Used by one thread. ``attempt`` connects to the store; failure to reach it is reported after ``patience`` s."""
 
     def __init__(self, request: Request, myself: Myself, patience: float, attempt: Attempt) -> None:
         self._request, self._self, self._patience, self._attempt = request, myself, patience, attempt
         self._round = 0
         self._give_up_at = self._pause = self._next = 0.0
         self.retry_at = math.inf
-        """When ``knock`` is to be called again, in the monotonic clock's seconds; infinite if it is not."""
+        """When to call ``knock`` again, in the monotonic clock's seconds; infinite if there is no need."""
 
     def is_outside(self, declared: Round, place: Assignment | None, last: int) -> bool:
-        """Round ``declared`` works without this node, whose last one was ``last``, and there is room in it."""
+        """Whether round ``declared`` works without this node, whose last one was ``last``, and has room for it."""
         self.retry_at = math.inf
         if declared.state != "complete" or declared.number <= last or declared.world >= self._request.max_nodes:
             return False
@@ -50,7 +51,7 @@ class Knocking:
         return me.reached < declared.number or bool(me.unreachable)
 
     def knock(self, declared: Round) -> None:
-        """Dial the store once, and tell the others what has come of it. Blocks for about a second at most."""
+        """Dial the store once, and tell the others the result. Blocks for about a second at most."""
         now = time.monotonic()
         if declared.number != self._round:
             self._round, self._give_up_at, self._pause = declared.number, now + self._patience, _FIRST_PAUSE_S
@@ -78,13 +79,13 @@ class Knocking:
         self._next = self.retry_at = time.monotonic() + self._pause
 
     def _dial(self, declared: Round) -> str:
-        """Why that was not possible, or ""."""
+        """Return why that was not possible, or ""."""
         address = self._self.me.address
         if not declared.master_addr or (is_loopback_address(declared.master_addr) and not is_loopback_address(address)):
-            return ""  # all its nodes are on one machine: with one from elsewhere the next has another address
+            return ""  # all its nodes are on one machine: with one from elsewhere, the next has a different address
         try:
             connection, reason = self._attempt(Endpoint(declared.master_addr, declared.master_port), _ATTEMPT_S)
-        except EndpointUnreachable as error:  # something else than a store answers
+        except EndpointUnreachable as error:  # something other than a store answers
             return str(error)
         if connection is not None:
             connection.close()

@@ -1,4 +1,4 @@
-"""How a node leaves the job: what it tells the others, and for whom it stays."""
+"""How a node leaves the job: what it tells the others, and whom it stays for."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rdzv_plugins.rounds.ends import to_json
 logger = logging.getLogger(__name__)
 
 _BEFORE_WORKERS_S = 2.0
-"""The most seconds that telling the others may take of those in which workers have to end."""
+"""How much of the time in which workers have to end may be spent on telling the others, in seconds."""
 
 
 class Leaving:
-    """One thread calls it; ``end`` any."""
+    """Called by one thread; ``end`` by any."""
 
     def __init__(
         self,
@@ -48,11 +48,14 @@ class Leaving:
             session.create(keys.END, to_json(outcome).encode(), timeout=patience(session))
 
     def note(self, reason: str) -> None:
-        """This node is about to stop its workers and go: theirs will fail, and that is not their fault."""
+        """Note that this node is about to stop its workers and leave.
+
+        The others' will fail, and that is not their fault.
+        """
         self._self.say_once(_BEFORE_WORKERS_S, leaving="lost", reason=reason)
 
     def stay(self) -> None:
-        """See ``PeerAware``. Those who serve nothing return at once."""
+        """See ``PeerAware``. Returns at once if this node serves nothing."""
         if not (self._link.hosts_service or self._serves_others()):
             return
         try:
@@ -65,7 +68,7 @@ class Leaving:
             logger.debug("could not wait for the other nodes: %s", error)
 
     def leave(self, outcome: Outcome) -> None:
-        """Tell the others. Who serves something stays until they have left, at most ``linger`` seconds."""
+        """Tell the others. A node that serves something stays until they have left, at most ``linger`` seconds."""
         session = self._link.session
         if session is None:
             return
@@ -84,17 +87,20 @@ class Leaving:
 
     def _say(self, session: Session, outcome: Outcome) -> None:
         if self._self.me.leaving == outcome.end:
-            return  # said already
+            return  # already said
         if outcome.end == "done" and self._joining.round:
             finishing = Finishing(self._joining.round, self._self.me.name)
             session.put({keys.FINISHING: encode(finishing)}, timeout=patience(session))
-        quick = outcome.end == "lost"  # nobody waits for a word of that
+        quick = outcome.end == "lost"  # nobody waits to hear that
         self._self.say_once(
             _BEFORE_WORKERS_S if quick else patience(session), leaving=outcome.end, reason=outcome.reason
         )
 
     def _wait_declared(self) -> None:
-        """Who leads declares the round over before it goes: its successor would see only that it has gone, not why."""
+        """If leading, declare the round over before leaving.
+
+        A successor would only see that this node has gone, and not why.
+        """
         deadline = time.monotonic() + _BEFORE_WORKERS_S
         while self._link.leads and time.monotonic() < deadline:
             seen, declared = self._view.version, self._view.round
@@ -103,16 +109,16 @@ class Leaving:
             self._view.wait(seen, deadline - time.monotonic())
 
     def _needed_by(self, other: Member) -> bool:
-        """Who serves the endpoint is needed by all, who serves a round by its nodes."""
+        """Whether ``other`` needs this node: the endpoint is needed by all, a round's store by that round's nodes."""
         return farewell.works(other) and (self._link.hosts_service or other.reached == self._joining.round)
 
     def _goes_on(self, session: Session | None) -> bool:
-        """While this node stays: it is of use as long as its session lives. Raises the reason if the job has failed."""
+        """Whether this node stays: it is of use while its session lives. Raises the reason if the job has failed."""
         raise_if_ended(self._view, None, self._request)
         over = self._view.round.number > self._joining.round  # then only the endpoint is needed
         return session is not None and session is self._link.session and (self._link.hosts_service or not over)
 
     def _serves_others(self) -> bool:
-        """The workers' store, or the proxies of other nodes."""
+        """Whether this node serves others: the workers' store, or the proxies of other nodes."""
         place = self._joining.place
         return place is not None and place.world > 1 and (place.rank == 0 or self._store.is_parent)

@@ -1,4 +1,4 @@
-"""A node's session with the coordination service, and what comes with each new one: watches, settings, leading."""
+"""A node's session with the coordination service, and what each new one involves: watches, settings, leading."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_S = 0.5
 _ANSWER_S = 1.0
-"""How long a service that was silent for the time of an outage is given to answer once more: this process may have been
-the silent one."""
+"""How many seconds a service that was silent for an outage's time is given to answer once more.
+
+This process may have been the silent one.
+"""
 
 
 class Link:
@@ -56,15 +58,15 @@ class Link:
         self._node_id, self._settings = me.node_id, settings
         # not by the request: the service of a stranger's backend may have several endpoints, too
         self.places: Places | None = backend if hasattr(backend, "leaves_within") else None  # type: ignore[assignment]
-        """The backend, where it goes from one of several endpoints to another."""
+        """The backend, if it moves from one of several endpoints to another."""
         self.on_open: Callable[[], None] = lambda: None
         """Called when a session was opened, before anything is said in it."""
         self.moves = 0
-        """How often this node has gone from one of several endpoints to another."""
+        """How often this node has moved from one of several endpoints to another."""
         self._proved: set[str] = set()
-        """Nodes whose processes were proved gone while they, and this one, were members at one place."""
+        """Nodes whose processes were proved gone while they and this one were members at the same place."""
         self.told_of_me: Callable[[], Member] = lambda: me
-        """What this node says of itself now."""
+        """Returns what this node says about itself now."""
         self._rules = Rules(
             request.min_nodes,
             request.max_nodes,
@@ -85,26 +87,28 @@ class Link:
         self._leader: Leader | None = None
         self._closed = False
         self.session: Session | None = None
-        """The session that lives, None while there is none."""
+        """The living session; None while there is none."""
         self.opened = 0
-        """How many sessions there have been, but for those that have taken a round over from the one before: a round
-        that was joined in an earlier one goes on without this node."""
+        """How many sessions there have been, except those that took a round over from the one before.
+
+        A round that was joined in an earlier one goes on without this node.
+        """
         self.problem: EndpointLost | None = None
         """The error once the service is lost for good."""
 
     @property
     def hosts_service(self) -> bool:
-        """The service is part of this process."""
+        """Whether the service is part of this process."""
         return self._backend.hosts_service
 
     @property
     def leads(self) -> bool:
-        """This node leads, as far as it knows."""
+        """Whether this node leads, as far as it knows."""
         return (leader := self._leader) is not None and leader.is_active
 
     @property
     def is_out(self) -> bool:
-        """The service has not answered for a session's life, and is waited for."""
+        """Whether the service has not answered for a session's life, and is being waited for."""
         session = self.session
         return session is None or getattr(session, "known_until", math.inf) < now()
 
@@ -115,15 +119,15 @@ class Link:
             try:
                 return self._connect(left)
             except (ConnectionLost, TimeoutError) as error:
-                # as soon as it was opened: this process, or the service, has stood still
+                # as soon as it was opened: either this process or the service has stood still
                 if time.monotonic() >= deadline:
                     raise error if isinstance(error, ConnectionLost) else ConnectionLost(str(error)) from None
                 logger.warning("run %s: %s; trying again", self._request.run_id, error)
                 time.sleep(_AGAIN_S)
-                left = round(max(0.0, deadline - time.monotonic()), 1)  # it stands in messages
+                left = round(max(0.0, deadline - time.monotonic()), 1)  # it appears in messages
 
     def wait_session(self) -> Session | None:
-        """The session; waits while another is opened. None once the service is lost for good, or this is closed."""
+        """The session; waits while another is opened. None once the service is lost for good or this is closed."""
         while not self._closed and self.problem is None:
             seen, session = self._view.version, self.session
             if session is not None:
@@ -132,7 +136,7 @@ class Link:
         return None
 
     def campaign(self) -> None:
-        """Lead, unless somebody does. One request at most; does nothing without a session."""
+        """Become the leader unless somebody else is. Makes one request at most; does nothing without a session."""
         with self._leading:
             session = self.session
             if session is None or self._view.has_leader or self._closed:
@@ -140,23 +144,23 @@ class Link:
             if self._leader is not None and self._leader.stuck:
                 return  # others can
             mine = self._my_key()
-            # its answer says whose key it is, also if it was written by a request that was not answered
+            # the answer says whose key it is, even if it was written by a request that got no answer
             _, key = insist(lambda: session.create(keys.LEADER, mine, ephemeral=True, timeout=patience(session)))
             if key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
                 return
             self._lead(session, key)
 
     def moved(self) -> None:
-        """The newest session is at another place: what was proved at the last one counts no more."""
+        """Note that the newest session is at another place: what was proved at the last one no longer counts."""
         with self._leading:
             self.moves += 1
             self._proved.clear()
 
     def take_over(self, held: KeyValue, gone: str, moves: int) -> None:
-        """Lead in the place of node ``gone``, whose process is proved gone and whose key is ``held``.
+        """Take the lead from node ``gone``, whose process is proved gone and whose key is ``held``.
 
-        ``moves`` is how often this node had moved when it began to watch. Does nothing if it has moved since, that key
-        has gone meanwhile, or another node was faster. Raises ``ConnectionLost``.
+        ``moves`` is how often this node had moved when it began to watch. Does nothing if it has moved since, if that
+        key has disappeared in the meantime, or if another node was faster. Raises ``ConnectionLost``.
         """
         with self._leading:
             if moves != self.moves:
@@ -169,7 +173,7 @@ class Link:
             if session is None or self._closed or (self._leader is not None and self._leader.stuck):
                 return
             insist(lambda: session.put({keys.LEADER: mine}, ephemeral=True, guard=held, timeout=patience(session)))
-            # its answer does not say whether it was done by a request that was not answered
+            # the answer does not tell whether a request that got no answer has done it
             found, _ = insist(lambda: session.list(keys.LEADER, timeout=patience(session)))
             key = next((kv for kv in found if kv.key == keys.LEADER), None)
             if key is None or key.value != mine or (self._leader is not None and self._leader.leads(session, key)):
@@ -241,17 +245,17 @@ class Link:
         self._view.wake()
 
     def _compare(self, session: Session, job: bytes, timeout: float) -> None:
-        """Raise ``SettingsDiffer``, and tell those who wait for this node that it has come, and goes."""
+        """Raise ``SettingsDiffer``, and tell those who wait for this node that it has come and is leaving."""
         try:
             compare(self._settings, job, self._request.endpoint)
         except SettingsDiffer as error:
             notice = Notice(refusal(self._settings, error))
-            with contextlib.suppress(ConnectionLost, TimeoutError):  # its own message says it too
+            with contextlib.suppress(ConnectionLost, TimeoutError):  # its own message says so, too
                 session.put({keys.NOTICE: encode(notice)}, timeout=timeout)
             raise
 
     def _on_lost(self, error: ConnectionLost, lost: list[ConnectionLost]) -> None:
-        """Handle a lost session, on a thread of the backend. Whoever is opening one is told by an error."""
+        """Handle a lost session, on a thread of the backend. Anyone who is opening one is told by an error."""
         with self._lock:
             lost.append(error)
             session = self.session
@@ -264,7 +268,7 @@ class Link:
         self._view.wake()
 
     def _recover(self, lost: ConnectionLost) -> None:
-        """Workers go on meanwhile. A service that does not come back within the time of an outage is lost."""
+        """Open another session; workers go on meanwhile. A service that is not back within an outage's time is lost."""
         logger.warning("run %s: %s; trying to reach it again", self._request.run_id, lost)
         try:
             if self.places is not None:  # another place serves as soon as the lost one may be left
@@ -275,7 +279,7 @@ class Link:
         except Exception as error:
             if not isinstance(error, RdzvError):
                 logger.exception("run %s: reaching the rendezvous again has failed", self._request.run_id)
-            # who knows what to do about it has said all there is to say
+            # an error with a remedy already says all there is to say
             then = "" if lost.remedy else f" (then: {error})"
             self.problem = EndpointLost(
                 f"lost the rendezvous of run {self._request.run_id!r} at {self._request.endpoint}: {lost}{then}",

@@ -1,4 +1,4 @@
-"""A worker has failed here: is it because a node was lost?"""
+"""Tells whether a worker has failed here because a node was lost."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rdzv_plugins.interfaces import Request
 logger = logging.getLogger(__name__)
 
 _NEWS_S = 2.0
-"""The most seconds until the end of a round is heard of, while the service answers."""
+"""How long to wait for news that the round is over, in seconds, while the service answers."""
 
 
 class Losses:
-    """Asks every node of this node's round for a sign of life. One thread calls it."""
+    """Asks every node of this node's round for a sign of life. Called by one thread."""
 
     def __init__(
         self, request: Request, ttl: float, view: View, link: Link, myself: Myself, joining: Joining, cut_off: CutOff
@@ -31,9 +31,9 @@ class Losses:
     def peer_lost(self) -> bool:
         """Wait for the answer, at most twice the time to live.
 
-        Who does not give a sign of life is lost when its session ends. That is within its time to live; twice, for a
-        service that elects a new leader of its own in between. While the service does not answer nobody can say: then
-        it is asked again, until the outage has lasted too long.
+        A node that gives no sign of life is lost when its session ends. That happens within its time to live; twice
+        that allows for a service that elects a new leader of its own in between. While the service does not answer,
+        nobody can tell; it is then asked again until the outage has lasted too long.
         """
         if self._joining.place is None or self._joining.place.world == 1:
             return False
@@ -42,12 +42,12 @@ class Losses:
         return lost
 
     def _ask_all(self) -> bool | None:
-        """Has a node been lost? None: the service has not answered, or does not know what it was asked any more."""
+        """Whether a node has been lost. None: the service has not answered, or has forgotten what it was asked."""
         self._wait_confirmed()
         session = self._link.session
         deadline = time.monotonic() + 2 * (session.ttl if session is not None else self._ttl) + 1
         asked = self._view.probe.number + 1
-        if not self._joining.must_rejoin():  # else this is an answer, and another session's nodes are not to be asked
+        if not self._joining.must_rejoin():  # otherwise this is an answer; do not ask another session's nodes
             self._self.say_once(deadline - time.monotonic(), probe=asked)
         while True:
             seen = self._view.version
@@ -65,7 +65,10 @@ class Losses:
             self._view.wait(seen, deadline - time.monotonic())
 
     def _wait_confirmed(self) -> None:
-        """A service without memory knows nobody of the round before all have come back to it."""
+        """Wait until the round is confirmed.
+
+        A service without memory knows none of its nodes before all have come back.
+        """
         while True:
             seen = self._view.version
             self._raise_if_ended()

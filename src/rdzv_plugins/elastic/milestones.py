@@ -1,4 +1,4 @@
-"""What becomes of this node's rounds, for whoever keeps a timeline: each thing once, when it is known."""
+"""What happens to this node's rounds, for anything that keeps a timeline: each event once, when it is known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rdzv_plugins.interfaces import RoundEvent, TellEvent
 
 
 class Milestones:
-    """Costs nothing before ``tell_to``. Thread-safe."""
+    """Costs nothing until ``tell_to`` is called. Thread-safe."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -18,16 +18,16 @@ class Milestones:
         self._placed = self._complete = self._over = 0
 
     def tell_to(self, tell: TellEvent) -> None:
-        """From now on ``tell`` is called; see ``TellEvent``."""
+        """Call ``tell`` from now on; see ``TellEvent``."""
         self._tell = tell
 
     def tell(self, event: RoundEvent) -> None:
-        """What this node has done itself: called before it tells the others."""
+        """Report what this node has done itself. Called before it tells the others."""
         if self._tell is not None:
             self._tell(event)
 
     def hear(self) -> None:
-        """The service has told something: what is new of it concerns this node's rounds only. Returns at once."""
+        """Report what is new in the service's news; it concerns this node's rounds only. Returns at once."""
         if self._tell is None:
             return
         with self._lock:

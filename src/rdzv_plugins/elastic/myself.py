@@ -1,4 +1,4 @@
-"""What a node says of itself to the others: one key, written by this node alone, in order."""
+"""What a node tells the others about itself: one key, written by this node alone, in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def new_member(request: Request, *, serves: bool) -> Member:
-    """This process, before anybody has seen its address. ``serves``: it serves the endpoint."""
+    """Describe this process before anybody has seen its address. ``serves``: it serves the endpoint."""
     domain = domain_of(request)
     return Member(
         node_id=uuid.uuid4().hex,
@@ -60,14 +60,14 @@ class Myself:
             self._silent = True
 
     def change(self, **changes: Any) -> None:
-        """Write it with what is said next."""
+        """Change it; the change is written with whatever is said next."""
         with self._saying:
             self.me = replace(self.me, **changes)
 
     def say(self, *, during: Session | None = None, **changes: Any) -> None:
-        """Change it, and write it however long that takes. A session that ends is enough: the next begins with it.
+        """Change it, and write it however long that takes. If the session ends that is enough: the next begins with it.
 
-        ``during``: not if another session than this has begun.
+        ``during``: do nothing if a session other than this has begun.
         """
         with self._saying:
             if during is not None and self._link.session is not during:
@@ -76,7 +76,7 @@ class Myself:
             self._write()
 
     def say_cut_off(self, round_: int, reason: str) -> bool:
-        """Say that its workers are cut off and need another round. False if it has left that round already."""
+        """Say that its workers are cut off and need another round. False if it has already left that round."""
         with self._saying:
             if self.me.after >= round_ or self.me.done == round_:
                 return False
@@ -95,7 +95,7 @@ class Myself:
     def say_once(self, timeout: float, **changes: Any) -> None:
         """Like ``say``, for at most ``timeout`` seconds: a node that leaves does not wait for a silent service."""
         start = time.monotonic()
-        if not self._saying.acquire(timeout=max(0.0, timeout)):  # somebody else insists
+        if not self._saying.acquire(timeout=max(0.0, timeout)):  # somebody else is writing it
             return
         try:
             self.me = replace(self.me, **changes)
@@ -125,6 +125,6 @@ def machine_id() -> str:
     """An id shared by all processes of one machine (a container with its own host name), and by no others."""
     try:
         boot = _BOOT_ID.read_text().strip()
-    except OSError:  # not Linux
+    except OSError:  # not on Linux
         boot = ""
     return f"{boot} {socket.gethostname()}"

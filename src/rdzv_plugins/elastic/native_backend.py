@@ -1,4 +1,4 @@
-"""What a backend is that meets at a native store: all of it but the name and the options."""
+"""What the backends that meet at a native store have in common: everything but the name and the options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def native_backend(name: str, alias: str, summary: str, options: type[EndpointOptions]) -> Backend:
-    """The backend of this name: the node that the endpoint belongs to serves it, or ``rdzv serve`` elsewhere."""
+    """The backend of this name, served by the node that the endpoint belongs to, or elsewhere by ``rdzv serve``."""
 
     def create(request: Request) -> CoordinationBackend:
         from rdzv_plugins.elastic.places.opening import open_places
@@ -55,7 +55,7 @@ def _recognise(request: Request, timeout: float) -> str:
 
 
 def _check() -> None:
-    """Raises ``MissingDependency`` where the native store was not built."""
+    """Raise ``MissingDependency`` if the native store was not built."""
     from rdzv_plugins.kvstore.native.server import native_part
 
     native_part()

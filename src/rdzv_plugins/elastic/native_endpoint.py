@@ -1,4 +1,4 @@
-"""A native store as an endpoint, seen from outside: what the backends that meet at one say of it."""
+"""A native store as an endpoint, seen from outside: what the backends that meet at one can say about it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMED = 3
 
 
 def recognise(request: Request, timeout: float) -> str:
-    """As ``Backend.recognise``: the same for all backends that meet at a native store."""
+    """See ``Backend.recognise``: the same for all backends that meet at a native store."""
     endpoint = parse_endpoint(request.endpoint, DEFAULT_PORT)
     token, tls = token_of(request), certificates_of(request)
     try:
@@ -53,9 +53,9 @@ def recognise(request: Request, timeout: float) -> str:
 
 
 def job_of(service: NativeCoordination, ttl: float, timeout: float) -> bytes | None:
-    """What the first node of the service's run wrote, or None if there was none. Closes the service.
+    """Return what the first node of the service's run wrote, or None if there was no such node. Closes the service.
 
-    Opens a session, in which nothing is written: a run that nobody else has is gone with it.
+    Opens a session and writes nothing in it: a run that nobody else has disappears with it.
     """
     with contextlib.closing(service):
         session = service.open_session(ttl, on_lost=lambda _: None, timeout=timeout)

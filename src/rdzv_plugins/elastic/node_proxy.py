@@ -1,7 +1,7 @@
-"""The proxy of a node: between its workers and the store of a round (``store=tiered``), a new one in each round.
+"""The proxy of a node, between its workers and the store of a round (``store=tiered``); a new one in each round.
 
-With ``fanout=K`` the proxies of nodes 0 to K-1 connect to the store, that of another node r to the one of node
-r modulo K, which says in the agents' store of the round where it takes connections.
+With ``fanout=K`` the proxies of nodes 0 to K-1 connect to the store. That of any other node r connects to the proxy of
+node r modulo K, which announces in the agents' store of the round where it takes connections.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOOPBACK = "127.0.0.1"
 _ATTEMPT_S = 1.0
 
 OnLost = Callable[[int, str], None]
-"""Called with the round and a sentence why, once, on a thread of the proxy's."""
+"""Called once, on a thread of the proxy, with the round and a sentence saying why."""
 
 
 class NodeProxy:
@@ -51,9 +51,9 @@ class NodeProxy:
     ) -> None:
         """Other nodes' proxies find it at one of ``ports``, in turn.
 
-        A root that cannot be reached is tried again for ``patience`` seconds. With a ``token`` proxies prove to each
-        other that they know it, for run ``run_id``, and workers are those of this user; so they are with ``tls``,
-        under which all is that crosses machines.
+        A root that cannot be reached is tried again for ``patience`` seconds. With a ``token``, proxies prove to each
+        other that they know it, for run ``run_id``, and workers must be this user's. The latter also holds with
+        ``tls``, which protects everything that crosses machines.
         """
         self._token, self._run_id, self._tls = token, run_id, tls
         self._options, self._ports, self._patience, self._on_lost = options, ports, patience, on_lost
@@ -69,20 +69,20 @@ class NodeProxy:
 
     @property
     def is_parent(self) -> bool:
-        """Proxies of other nodes depend on this one's."""
+        """Whether proxies of other nodes depend on this one."""
         return self._place is not None and self._has_children(self._place)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for the workers of the round: where the true store is, and the Unix socket."""
+        """Variables for the workers of the round: the true store's address, and the Unix socket."""
         return dict(self._environment)
 
     def open(self, place: Assignment, agents: PlainClient, address: str, interruption: Interruption) -> Endpoint:
-        """Connect to the store of ``place`` or to the parent, and listen; returns where the workers' store is for them.
+        """Connect to the store of ``place`` or to the parent, and listen. Returns where the workers find their store.
 
-        ``agents`` is a client of that store, ``address`` the one of this node for other nodes. A root that refuses is
-        tried again until ``interruption``, or for long enough. Raises ``EndpointUnreachable``,
-        ``AddressInUse``, or a ``StoreError`` when the parent does not say where it is.
+        ``agents`` is a client of that store, ``address`` this node's address for other nodes. A root that refuses is
+        tried again until ``interruption``, or for long enough. Raises ``EndpointUnreachable``, ``AddressInUse``, or a
+        ``StoreError`` when the parent does not say where it is.
         """
         root = Endpoint(place.master_addr, place.master_port)
         self._environment = {"RDZV_ROOT_ADDR": root.host, "RDZV_ROOT_PORT": str(root.port)}
@@ -101,7 +101,7 @@ class NodeProxy:
                 agents.set(_trunk(place.rank), str(Endpoint(address, port)))
             workers: Admit = "anyone" if self._token is None and self._tls is None else "user"
             near = Endpoint(_LOOPBACK, proxy.listen(_LOOPBACK, PortRange(), admit=workers))
-            # the workers of a launcher that a worker starts have another store
+            # the workers of a launcher started by a worker have another store
             self._environment["RDZV_STORE_PORT"] = str(near.port)
             if self._options.worker_transport == "unix":
                 path = f"@rdzv-store-{uuid.uuid4().hex}"
@@ -121,7 +121,7 @@ class NodeProxy:
             return self._proxy is not None and not self._proxy.stats()["proxy"]["attached"]
 
     def close(self) -> None:
-        """Cut off the workers of the round, and the proxies below."""
+        """Cut off the workers of the round, and the proxies below this one."""
         with self._lock:
             proxy, self._proxy = self._proxy, None
         if proxy is None or self._place is None:
@@ -134,7 +134,7 @@ class NodeProxy:
         return place.rank < self._options.fanout and place.rank + self._options.fanout < place.world
 
     def _connect(self, place: Assignment, above: Endpoint, interruption: Interruption) -> StoreProxy:
-        raise_file_limit()  # each worker is a file or two
+        raise_file_limit()  # each worker takes a file or two
         deadline = time.monotonic() + self._patience
         while True:
             try:

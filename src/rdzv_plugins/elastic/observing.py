@@ -1,4 +1,4 @@
-"""A run of the elastic rendezvous seen from outside, by the keys that its nodes share: once, or all the time."""
+"""A run of the elastic rendezvous seen from outside, by the keys that its nodes share: once, or continuously."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _WATCHED = (*_READ, keys.FAILURES, keys.RESTARTS)
 
 
 def observe(service: CoordinationBackend, timeout: float) -> RunStatus:
-    """What the run does, for a service that its first node serves. Writes no key; closes ``service``.
+    """Return what the run is doing, for a service served by its first node. Writes no key; closes ``service``.
 
-    ``timeout`` (seconds) holds for each step. Raises ``RdzvError``, ``TimeoutError`` or ``ValueError``.
+    ``timeout`` (seconds) applies to each step. Raises ``RdzvError``, ``TimeoutError`` or ``ValueError``.
     """
     try:
         session = service.open_session(_TTL_S, on_lost=lambda _: None, timeout=timeout)
@@ -34,10 +34,10 @@ def observe(service: CoordinationBackend, timeout: float) -> RunStatus:
 
 
 class Observer:
-    """A run that is watched by a session of its own, which holds its keys as they are now. Thread-safe.
+    """Watches a run in a session of its own, and holds the run's keys as they are now. Thread-safe.
 
-    It asks for nothing after it was made: the service pushes what changes. As long as it is open it counts as a session
-    of the run, so a service forgets the keys only after it was closed.
+    It makes no requests once it is set up: the service pushes what changes. While it is open it counts as a session of
+    the run, so a service forgets the keys only after it was closed.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Observer:
         on_lost: Callable[[ConnectionLost], None],
         timeout: float,
     ) -> None:
-        """``on_change`` gets each change from now on, and the key as it was before; it returns at once.
+        """``on_change`` gets each change from now on, with the previous value of the key; it must return at once.
 
-        ``on_lost`` is as of ``open_session``, ``timeout`` (seconds) for each step. Takes over ``service``, and closes
-        it if this raises: ``RdzvError`` or ``TimeoutError``.
+        ``on_lost`` is the one of ``open_session``; ``timeout`` (seconds) applies to each step. Takes over ``service``,
+        and closes it if this raises ``RdzvError`` or ``TimeoutError``.
         """
         self._service, self._on_change = service, on_change
         self._lock = threading.Lock()
@@ -78,7 +78,7 @@ class Observer:
 
     @property
     def silent_s(self) -> float:
-        """For how long the service has not said anything, as far as the session can tell."""
+        """For how long the service has said nothing, as far as the session can tell."""
         known_until = getattr(self.session, "known_until", None)
         return 0.0 if known_until is None else max(0.0, now() - (known_until - self.session.ttl))
 
@@ -88,12 +88,12 @@ class Observer:
             return list(self._held[prefix].values())
 
     def status(self) -> RunStatus:
-        """What the run does. Sends nothing. Raises ``ValueError`` for keys of another version."""
+        """What the run is doing. Sends nothing. Raises ``ValueError`` for keys of another version."""
         near = self.session.local_addr == self.session.remote_addr
         return _found({prefix: self.held(prefix) for prefix in _READ}, near)
 
     def close(self) -> None:
-        """Watch no longer. No call to ``on_change`` begins after this returns."""
+        """Stop watching. No call to ``on_change`` begins after this returns."""
         self._service.close()
 
 

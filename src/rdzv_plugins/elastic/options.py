@@ -118,12 +118,12 @@ class ElasticOptions(WorkerStoreOptions):
 
     @property
     def join_seconds(self) -> float:
-        """The time-out of a round in force, in seconds."""
+        """The time-out that applies to a round, in seconds."""
         return self.join_timeout or self.timeout or 600.0
 
 
 def trial_rules(request: Request, options: ElasticOptions) -> TrialRules | None:
-    """How the nodes of this job are tried before each round; None: they are not."""
+    """How the nodes of this job are tried before each round; None if they are not."""
     if not request.preflight:
         return None
     return TrialRules(
@@ -136,7 +136,7 @@ def trial_rules(request: Request, options: ElasticOptions) -> TrialRules | None:
 
 
 def validate(request: Request) -> None:
-    """Refuse what no elastic backend accepts, before anything starts. Raises ``UsageError``."""
+    """Reject what no elastic backend accepts, before anything starts. Raises ``UsageError``."""
     if isinstance(request.options, ElasticOptions):
         _validate_tiers(request.options)
         _validate_shape(request, request.options)
@@ -154,9 +154,9 @@ def validate(request: Request) -> None:
 
 
 def with_token(request: Request, options: ElasticOptions) -> ElasticOptions:
-    """The options of a job that may have a token, or TLS: its workers have proxies then.
+    """The options of a job that may have a token or TLS: its workers then have proxies, unless it chose another store.
 
-    Unless it asked for another store. Raises ``UsageError`` as ``token_of``.
+    Raises ``UsageError`` as ``token_of`` does.
     """
     asked = dataclasses.replace(request, options=options)
     if "store" in request.conf or options.store == "tiered":

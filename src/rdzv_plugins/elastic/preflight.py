@@ -1,4 +1,4 @@
-"""What a node of an elastic backend can know before its start: who answers, and would the job take it?"""
+"""What a node of an elastic backend can find out before it starts: who answers, and would the job accept it?"""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rdzv_plugins.kvstore.sockets.reach import look
 from rdzv_plugins.rounds.settings_check import compare
 
 PATIENCE_S = 5.0
-"""Seconds to wait for a service that answers late."""
+"""How many seconds to wait for a slow service."""
 
 
 def at_native_store(request: Request, name: str, held: contextlib.ExitStack) -> str:
-    """See ``Backend.preflight``; for the backend called ``name``."""
+    """See ``Backend.preflight``; this is for the backend called ``name``."""
     if places := places_of(request):
         each = (dataclasses.replace(request, target=place, endpoint=str(place)) for place in places)
         return "; ".join(filter(None, [at_native_store(one, name, held) for one in each]))
@@ -37,7 +37,7 @@ def at_native_store(request: Request, name: str, held: contextlib.ExitStack) -> 
 
 
 def with_job(request: Request, name: str, job: bytes | None) -> str:
-    """What is known of the run, whose first node wrote ``job``. Raises ``SettingsDiffer``, as a launch would."""
+    """What is known about the run, whose first node wrote ``job``. Raises ``SettingsDiffer`` as a launch would."""
     if job is None:
         return f"and run {request.run_id!r} has no node yet"
     options = request.options if isinstance(request.options, ElasticOptions) else ElasticOptions()

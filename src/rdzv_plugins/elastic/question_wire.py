@@ -1,7 +1,8 @@
-"""Questions and answers as values of keys: JSON, the answers compressed and in parts.
+"""Questions and answers as values of keys: JSON, with answers compressed and split into parts.
 
-Whoever reaches the service can write such a key, so all that is read has limits: no question and no answer costs its
-reader more than some megabytes, whatever it holds. A service need not take more than some kilobytes in one value.
+Anyone who reaches the service can write such a key, so everything that is read has limits: no question or answer costs
+its reader more than some megabytes, whatever it contains. A service need not accept more than some kilobytes in one
+value.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from rdzv_plugins.questions import Question
 PART_BYTES = 48 * 2**10
 MOST_PARTS = 64
 MOST_BYTES = 32 * 2**20
-"""Of an answer, unpacked."""
+"""The most bytes of an answer, unpacked."""
 _QUESTION_BYTES = 16 * 2**10
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class TooLarge(ValueError):
-    """An answer that is not to be sent."""
+    """An answer is too large to be sent."""
 
 
 def pack_question(kind: str, arguments: Mapping[str, Any]) -> bytes:
@@ -32,7 +33,7 @@ def pack_question(kind: str, arguments: Mapping[str, Any]) -> bytes:
 
 
 def unpack_question(id_: str, value: bytes) -> Question:
-    """The opposite. Raises ``ValueError``."""
+    """Reverse ``pack_question``. Raises ``ValueError``."""
     if not _ID.fullmatch(id_) or len(value) > _QUESTION_BYTES:
         raise ValueError("not a question: its id, or its length")
     data = _parse(value)
@@ -43,7 +44,7 @@ def unpack_question(id_: str, value: bytes) -> Question:
 
 
 def pack_answer(answer: Any) -> dict[str, bytes]:
-    """The parts of an answer under their names. Raises ``TooLarge``, and what ``json`` does of what is no JSON."""
+    """The parts of an answer by name. Raises ``TooLarge``, and whatever ``json`` raises for what is not JSON."""
     plain = json.dumps({"answer": answer}).encode()
     packed = zlib.compress(plain)
     parts = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
@@ -53,7 +54,7 @@ def pack_answer(answer: Any) -> dict[str, bytes]:
 
 
 def pack_problem(problem: str) -> dict[str, bytes]:
-    """As ``pack_answer``, for a node that has none."""
+    """Like ``pack_answer``, for a node that has no answer."""
     return _named([zlib.compress(json.dumps({"problem": problem[:1000]}).encode())])
 
 
@@ -72,7 +73,10 @@ def is_whole(parts: Mapping[str, bytes]) -> bool:
 
 
 def unpack_answer(parts: Mapping[str, bytes]) -> tuple[Any, str]:
-    """The answer of whole ``parts``, and the problem, which is empty if there is one. Raises ``ValueError``."""
+    """The answer from all its ``parts``, and the problem, which is empty if there is an answer.
+
+    Raises ``ValueError``.
+    """
     unpacking = zlib.decompressobj()
     packed = b"".join(value for _, value in sorted(parts.items(), key=lambda each: int(each[0].partition(".")[0])))
     try:

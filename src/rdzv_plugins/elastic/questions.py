@@ -1,4 +1,4 @@
-"""``Questions`` of an elastic handler: asked and answered by the session that the node has."""
+"""``Questions`` of an elastic handler, asked and answered in the session that the node has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rdzv_plugins.questions import Answer, NodeAnswer
 
 
 class ElasticQuestions:
-    """Thread-safe. The view tells ``answering`` of each question."""
+    """Implements ``Questions``. Thread-safe. The view passes each question on to ``answering``."""
 
     def __init__(self, link: Link, node_id: str) -> None:
         self._link = link

@@ -1,4 +1,4 @@
-"""The table of a round, logged once by rank 0: which node is which."""
+"""The table of a round, logged once by rank 0: which node has which rank."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ logger = logging.getLogger(__name__)
 
 _ROWS = 64
 _RANK = re.compile(rb'"rank":(\d{1,9})[,}]')
-"""In an assignment as ``keys.encode`` writes it."""
+"""Matches the rank in an assignment as ``keys.encode`` writes it."""
 _ANSWER_S = 2.0
-"""The workers of this node wait for it."""
+"""Seconds to wait for an answer; this node's workers are kept waiting meanwhile."""
 
 
 def log_rank_table(session: Session, place: Assignment) -> None:
-    """One request, on one node, once a round. Larger tables are cut: the log is for people.
+    """Log the table: one request, on one node, once a round. Larger tables are cut: the log is for people.
 
     The round is complete whether or not the service answers now.
     """
@@ -33,7 +33,7 @@ def log_rank_table(session: Session, place: Assignment) -> None:
     except (ConnectionLost, TimeoutError) as error:
         logger.info("round %d, %d nodes (who they are cannot be asked now: %s)", place.round, place.world, error)
         return
-    shown = (kv for kv in held if (found := _RANK.search(kv.value)) and int(found[1]) < _ROWS)  # all are thousands
+    shown = (kv for kv in held if (found := _RANK.search(kv.value)) and int(found[1]) < _ROWS)  # there may be thousands
     nodes = [each for each in readable(Assignment, shown) if each.round == place.round and each.is_place]
     several = len({each.domain for each in nodes}) > 1
     rows = [

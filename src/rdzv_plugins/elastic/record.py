@@ -8,15 +8,15 @@ from msgspec import Meta, Struct
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Rank = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
-"""-1: none."""
+"""A rank; -1 for none."""
 Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Workers = Annotated[int, Meta(ge=0, le=2**20)]
 Name = Annotated[str, Meta(max_length=512)]
 LONGEST = 16384
 Sentence = Annotated[str, Meta(max_length=LONGEST)]
-"""It may quote an error."""
+"""Text that may quote an error."""
 
 
 class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A value that nodes tell each other. Immutable, and equal to another of its kind with the same fields."""
+    """A value that nodes send each other. Immutable; equal to another of the same kind with the same fields."""

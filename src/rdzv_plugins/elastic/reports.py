@@ -1,4 +1,4 @@
-"""Saying what a node waits for: one live line on a terminal, a line every ten seconds in a log."""
+"""Reports what a node waits for: one live line on a terminal, or a line every ten seconds in a log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WIDTH = 160
 
 
 class Reports:
-    """One waiting. One thread; ``facts`` is called when something is to be said."""
+    """Reports for one wait. Used by one thread; ``facts`` is called when something is to be reported."""
 
     def __init__(self, facts: Callable[[], str], *, live: bool) -> None:
         self._facts = facts
@@ -35,11 +35,11 @@ class Reports:
 
     @property
     def next_at(self) -> float:
-        """When ``say`` has something to do, in the monotonic clock's seconds."""
+        """When ``say`` next has something to do, in the monotonic clock's seconds."""
         return self._next
 
     def say(self, kind: str = "") -> None:
-        """Say it, if it is time. A kind of waiting that was not spoken of before is, if it lasts for a second."""
+        """Report if it is time to. A new kind of waiting is also reported, once it has lasted for a second."""
         now = time.monotonic()
         if kind not in self._kinds:
             self._kinds.add(kind)
@@ -57,7 +57,7 @@ class Reports:
         self._shown = len(text)
 
     def end(self) -> None:
-        """Take the line that changes away from the screen."""
+        """Remove the live line from the screen."""
         if self._shown:
             self._write("\r" + " " * self._shown + "\r")
             self._shown = 0
@@ -66,7 +66,7 @@ class Reports:
         try:
             sys.stderr.write(text)
             sys.stderr.flush()
-        except (OSError, ValueError):  # whoever looked at it is gone
+        except (OSError, ValueError):  # whoever was looking at it is gone
             self._live = False
 
 
@@ -84,7 +84,7 @@ def remedy_for_timeout(request: Request) -> str:
 
 
 def kind_of_waiting(view: View, round_: int) -> str:
-    """How a node waits whose last round was ``round_``: ``left out``, ``spare``, ``joined`` or not at all."""
+    """How a node waits whose last round was ``round_``: ``left out``, ``spare`` or ``joined``; empty if it does not."""
     if view.assignment is not None and view.assignment.left_out:
         return "left out"
     if view.round.state == "complete" and view.round.number > round_:

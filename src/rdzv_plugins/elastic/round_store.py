@@ -1,6 +1,6 @@
-"""The workers' store of a round, from both ends: rank 0 serves it, every node dials it before it counts as reached.
+"""The workers' store of a round, from both ends: rank 0 serves it, and every node dials it before it counts as reached.
 
-With ``store=tiered`` what workers and agents speak to after that is this node's proxy.
+With ``store=tiered``, workers and agents talk to this node's proxy after that.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from rdzv_plugins.rounds.worker_stores import WorkerStores
 _PREFIX = "agents"
 """The agents of a round share its workers' store, under this prefix."""
 _ROUND = "round"
-"""The agents' key of the round that a store was made for."""
+"""The agents' key for the round that a store was made for."""
 _ATTEMPT_S = 1.0
 _PAUSE_S = 0.2
 _STILL = 1 / 3
-"""A fraction of the time to live, in which keep-alives are sent three times: a shorter standstill loses no session."""
+"""A fraction of the time to live. Keep-alives are sent three times within it: a shorter standstill loses no session."""
 _ANSWER_S = 10.0
-"""Seconds for an answer from this process: longer than it can be kept from running."""
+"""Seconds to wait for an answer from this process: longer than it can be kept from running."""
 
 
 class RoundStore:
@@ -55,9 +55,9 @@ class RoundStore:
     ) -> None:
         """``on_lost`` is called when this node's proxy has lost the store; ``token`` is that of the job ``run_id``.
 
-        ``several``: it has more nodes than this. ``tls``: what its nodes have between them.
+        ``several``: the job has more nodes than this one. ``tls``: the certificates used between its nodes.
         """
-        # else there is one node: see ``options.validate``
+        # otherwise there is one node: see ``options.validate``
         guarded, self._tls = (token, tls) if options.store == "tiered" else (None, None)
         self._greet: Greeting = functools.partial(greet_guarded, token=guarded, run_id=run_id)
         self._options = options
@@ -73,7 +73,7 @@ class RoundStore:
         )
         self._lock = threading.Lock()
         self.patience = max(options.reach_timeout, options.ttl + 1)
-        """Seconds for which a store that does not answer is dialled again: a lost node is known as lost by then."""
+        """Seconds for which a store that does not answer is dialled again: by then a lost node is known to be lost."""
         self._proxy = NodeProxy(options, ports, self.patience, on_lost, token=guarded, run_id=run_id, tls=self._tls)
         self._waits = (0, Interruption())  # of the round that was reached last
         self._reaching, self._give_up_at, self._retry_at = 0, 0.0, math.inf
@@ -85,52 +85,55 @@ class RoundStore:
         """The agents' client of the store of the round that was reached last."""
 
     def serve(self, place: Assignment, address: str) -> tuple[int, str, int]:
-        """Rank 0: serve it, listening before anybody knows. Returns (round, address, port). Raises ``AddressInUse``."""
+        """Serve it as rank 0, listening before anybody knows. Returns (round, address, port).
+
+        Raises ``AddressInUse``.
+        """
         with self._lock:
             store = self._stores.open(address, f"the workers' store of round {place.round}")
             self._served = place.round
-            if hasattr(store, "pause_after"):  # the native one
+            if hasattr(store, "pause_after"):  # only the native one has it
                 store.pause_after(self._options.ttl * _STILL, functools.partial(self._on_pause, store))
         near = Endpoint(address if is_loopback_address(address) else "127.0.0.1", store.port)
-        mine = Interruption()  # of nobody: it is a store of this process
+        mine = Interruption()  # never interrupted: it is a store of this process
         own = self._tls.within_one_process() if self._tls is not None else None
         connection, reason = try_connect(near, _ANSWER_S, self._greet, interruption=mine, tls=own)
         if connection is None:
             raise EndpointUnreachable(f"the workers' store that this node serves at {near} does not answer: {reason}")
         client = self._client(connection, mine)
         client.set(_ROUND, str(place.round))
-        client.check([_ROUND])  # an answer: it is there before anybody is told of the store
+        client.check([_ROUND])  # wait for an answer: the store is there before anybody is told of it
         client.close()
         return place.round, address, store.port
 
     def _on_pause(self, store: Any, pause: int) -> None:
-        """This process has stood still, and the store serves nobody: others may have a newer round.
+        """This process has stood still, and the store has stopped serving: others may have a newer round.
 
-        It goes on if this node's session lives. Else it stays as it is until the node joins again, which closes it.
+        It goes on if this node's session lives. Otherwise it stays stopped until the node joins again, which closes it.
         """
         if self.session_lives():
             store.resume(pause)
 
     @property
     def retry_at(self) -> float:
-        """When ``reach`` is to be called again, in the monotonic clock's seconds; infinite if it is not."""
+        """When to call ``reach`` again, in the monotonic clock's seconds; infinite if there is no need."""
         return self._retry_at
 
     def reach(self, place: Assignment) -> str | None:
-        """Dial it; returns "", or why that is not possible, or None: to be tried again.
+        """Dial the store. Returns "", or why it cannot be reached, or None if it is to be tried again.
 
-        Blocks for about a second at most: the round may be given up meanwhile, since rank 0 was lost.
+        Blocks for about a second at most: the round may be given up in the meantime because rank 0 was lost.
         """
         now = time.monotonic()
         if place.round != self._reaching:
-            # a node that cannot be reached because it is lost is to be known as lost first
+            # a node that is unreachable because it is lost should be known as lost first
             self._reaching, self._give_up_at = place.round, now + self.patience
             self._waits = (place.round, Interruption())
         self._retry_at = math.inf
         endpoint = Endpoint(place.master_addr, place.master_port)
         try:
             connection, reason = self.attempt(endpoint, _ATTEMPT_S, self._interruption)
-        except EndpointUnreachable as error:  # something else than a store answers
+        except EndpointUnreachable as error:  # something other than a store answers
             return str(error)
         if connection is None:
             if time.monotonic() >= self._give_up_at:
@@ -144,13 +147,13 @@ class RoundStore:
     def attempt(
         self, endpoint: Endpoint, timeout: float, interruption: Interruption | None = None
     ) -> tuple[socket.socket | None, str]:
-        """As ``try_connect``: speaks to the store of a round at ``endpoint``, as an agent does."""
+        """Talk to the store of a round at ``endpoint``, as an agent does; returns what ``try_connect`` does."""
         return try_connect(endpoint, timeout, self._greet, interruption=interruption, tls=self._tls)
 
     def open(self, place: Assignment, address: str | None) -> Endpoint:
-        """The round is complete: where the workers of this node find its store.
+        """The round is complete: return where the workers of this node find its store.
 
-        ``address`` is the given one of this node. See ``NodeProxy.open`` for the rest.
+        ``address`` is the one that was given for this node. See ``NodeProxy.open`` for the rest.
         """
         if self._options.store != "tiered":
             return Endpoint(place.master_addr, place.master_port)
@@ -167,7 +170,7 @@ class RoundStore:
     def interrupt(self, round_: int, reason: str) -> None:
         """End all waits of this node's agent in the store of ``round_``, whoever serves it. Never blocks; any thread.
 
-        What is asked of that store from now on fails at once, by ``StoreLost`` with ``reason``.
+        From now on, requests to that store fail at once with ``StoreLost`` and ``reason``.
         """
         waited_for, interruption = self._waits
         if waited_for == round_:
@@ -183,22 +186,22 @@ class RoundStore:
         return self._proxy.environment
 
     def is_cut_off(self) -> bool:
-        """This node's proxy has no connection to the store."""
+        """Whether this node's proxy has no connection to the store."""
         return self._proxy.is_cut_off()
 
     @property
     def is_parent(self) -> bool:
-        """Other nodes' proxies depend on this one's."""
+        """Whether other nodes' proxies depend on this one's."""
         return self._proxy.is_parent
 
     def close(self, round_: int) -> None:
-        """Cut off whoever uses the store of ``round_`` or an earlier one, if it is served here."""
+        """Cut off all users of the store of ``round_`` or an earlier one, if it is served here."""
         with self._lock:
             if self._served <= round_:
                 self._stores.close()
 
     def leave(self) -> None:
-        """Leave as a client: use the store no longer. Cuts off this node's workers, where they have a proxy."""
+        """Stop using the store as a client. Cuts off this node's workers if they have a proxy."""
         agents, self.agents = self.agents, None
         if agents is not None:
             agents.close()
@@ -219,9 +222,10 @@ class RoundStore:
         return PlainClient(connection, prefix=_PREFIX, timeout=self._options.read_timeout, interruption=interruption)
 
     def _check_round(self, place: Assignment) -> None:
-        """The proxy was connected by address, where the store of another round may be by now: not on a range of ports.
+        """Check which round's store this is.
 
-        Raises ``EndpointUnreachable``.
+        The proxy was connected by address, and unless there is a range of ports, another round's store may be there by
+        now. Raises ``EndpointUnreachable``.
         """
         assert self.agents is not None
         found = self.agents.get(_ROUND).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What an elastic node lets the others compare with theirs (``rounds/settings_check.py``)."""
+"""The settings of an elastic node that the others compare with theirs (``rounds/settings_check.py``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rdzv_plugins.rounds.settings_check import COMMAND, WAY, digest, outline, si
 
 
 def settings_of(request: Request, backend: str, options: ElasticOptions, host: str) -> dict[str, Any]:
-    """This node's settings, and who it is: what every node of the job may read."""
+    """This node's settings, and who it is: everything that each node of the job may read."""
     store, fanout, same_command = options.store, options.fanout, options.same_command
     settings = {
         "protocol": PROTOCOL,
@@ -23,7 +23,7 @@ def settings_of(request: Request, backend: str, options: ElasticOptions, host: s
         "nnodes": wanted(request.min_nodes, request.max_nodes),
         "store": store,
     }
-    if request.entrypoint:  # plain torchrun does not say
+    if request.entrypoint:  # plain torchrun does not provide it
         settings[WAY] = same_command
         if same_command != "no":
             compared = request.entrypoint if same_command == "arguments" else request.entrypoint[:1]
@@ -32,10 +32,10 @@ def settings_of(request: Request, backend: str, options: ElasticOptions, host: s
         settings["nproc"] = request.nproc_per_node
     if fanout:
         settings["fanout"] = fanout  # who is whose parent is known from the rank alone
-    for name in ("node_unit", "min_per_domain"):  # whoever leads goes by its own
+    for name in ("node_unit", "min_per_domain"):  # the leader uses its own
         if (value := getattr(options, name)) != 1:
             settings[name] = value
-    if token_of(request) is not None:  # where nodes meet at a service of its own, one without would come as far as this
+    if token_of(request) is not None:  # where nodes meet at a service of their own, one without would get this far
         settings["token"] = "given"
     if request.preflight:
         settings["preflight"] = ",".join(request.preflight)

@@ -1,4 +1,4 @@
-"""What nodes and the leader tell each other in a trial: what is to be measured, and what has come of it."""
+"""What nodes and the leader tell each other in a trial: what is to be measured, and the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Value = Annotated[float, Meta(ge=0)]
 
 
 class Checked(Record, frozen=True):
-    """What a node has found of a part of its own: a ``NodeCheck``."""
+    """What a node's own ``NodeCheck`` has found."""
 
     name: Name
     verdict: Literal["ok", "warning", "broken"] = "ok"
@@ -31,35 +31,35 @@ class Partner(Record, frozen=True):
 
 
 class Task(Record, frozen=True):
-    """The leader to one node: what it is to measure. It is what nobody else can read, so it proves who is asked."""
+    """What the leader asks one node to measure. Nobody else can read it, so it proves who is asked."""
 
     trial: Name
-    """A secret of the nodes of this trial."""
+    """A secret shared by the nodes of this trial."""
     stage: Stage
     me: Number
-    """This node's number among those of the trial."""
+    """This node's number in the trial."""
     dials: tuple[Partner, ...] = ()
-    """All at once: is there a way, and how long does it take?"""
+    """Nodes to dial, all at once: is there a way to them, and what is its latency?"""
     tests: tuple[Partner, ...] = ()
-    """One after the other: how much goes through?"""
+    """Nodes to test, one after the other: what is the throughput?"""
     within: _Value = 10.0
-    """Seconds that the whole of it may take."""
+    """Seconds that the whole task may take."""
     store: bool = False
-    """How long the coordination service takes for an answer."""
+    """Whether to measure how long the coordination service takes to answer."""
     gloo: bool = False
 
 
 class Way(Record, frozen=True):
-    """What was measured between a node and one with a higher number. 0: it was not."""
+    """What was measured between a node and one with a higher number. 0 means not measured."""
 
     to: Number
     latency_us: Count = 0
-    """Microseconds there and back: the least that was seen."""
+    """The round-trip time in microseconds: the lowest that was seen."""
     rate: Count = 0
-    """Bytes in a second, in the worse direction."""
+    """Bytes per second, in the slower direction."""
     gloo_rate: Count = 0
     problem: Sentence = ""
-    """Why it is of no use; empty if it is."""
+    """Why this way is of no use; empty if it is usable."""
 
 
 class Tried(Record, frozen=True):
@@ -69,6 +69,6 @@ class Tried(Record, frozen=True):
     stage: Stage
     ways: Annotated[tuple[Way, ...], Meta(max_length=4096)] = ()
     service_us: Count = 0
-    """Microseconds that the coordination service took for an answer: the least of some."""
+    """Microseconds that the coordination service took to answer: the lowest of several."""
     problem: Sentence = ""
     """Why this node could not measure at all."""

@@ -12,6 +12,6 @@ class TrialRules(Struct, frozen=True):
     store: bool = True
     gloo: bool = False
     factor: float = 3.0
-    """Slow is what is worse than usual by more than this."""
+    """Whatever is worse than usual by more than this factor counts as slow."""
     within: float = 30.0
     """Seconds that a stage may take."""

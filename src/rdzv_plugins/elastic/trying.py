@@ -1,4 +1,4 @@
-"""A node's part in the trials before its rounds: what it says of itself, and when it can be measured."""
+"""A node's part in the trials before its rounds: what it says about itself, and when it can be measured."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 
 
 class Trying:
-    """``hear`` may be called by any thread; the rest by the agent's main thread."""
+    """``hear`` may be called from any thread, the rest from the agent's main thread."""
 
     def __init__(self, request: Request, options: ElasticOptions, link: Link, myself: Myself) -> None:
         self._self, self._link = myself, link
         self.checks: Sequence[NodeCheck] = ()
-        """What this node has found of itself."""
+        """What this node has found out about itself."""
         gloo = "gloo" in request.preflight
         if gloo and (reason := why_not(token_of(request) is not None)):
             logger.warning("--preflight: gloo is not measured on this node: %s", reason)
@@ -37,9 +37,10 @@ class Trying:
         self._node = NodeTrials(options.worker_ports, self._say, self._ask, gloo)
 
     def fresh(self, address: str) -> dict[str, Any]:
-        """What this node says of itself when it waits for a round, by fields of ``Member``; it can be measured now.
+        """What this node says about itself while it waits for a round, by fields of ``Member``.
 
-        ``address``: by which it is known; empty while it is not, and nothing is said.
+        It can be measured from now on. ``address`` is the one that it is known by; while that is empty, it is not known
+        and nothing is said.
         """
         if not address:
             return {}
@@ -53,18 +54,18 @@ class Trying:
         return fresh
 
     def hear(self, task: Task | None) -> None:
-        """What the leader asks for. Returns at once."""
+        """Take in what the leader asks for. Returns at once."""
         self._node.hear(task)
 
     def close(self) -> None:
-        """Nothing is measured any more: this node has a place, or leaves. May be repeated."""
+        """Stop being measured: this node has a place, or is leaving. May be repeated."""
         self._node.close()
 
     def _say(self, tried: Tried) -> None:
         self._self.say(tried=tried)
 
     def _ask(self) -> float:
-        """Seconds that the service takes for an answer, or has not answered; 0 while there is no session with it."""
+        """Seconds that the service takes, or has taken so far, to answer; 0 while there is no session with it."""
         session, began = self._link.session, time.perf_counter()
         if session is None:
             return 0.0

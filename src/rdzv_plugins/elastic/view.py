@@ -21,24 +21,25 @@ logger = logging.getLogger(__name__)
 class View:
     """Fed by the watches' threads, read by the agent's. Thread-safe.
 
-    ``on_change`` is called after each batch and each ``wake``, on the thread that brings the news; it returns at once.
+    ``on_change`` is called after each batch and each ``wake``, on the thread that brings the news; it must return at
+    once.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self.on_asked: Callable[[Event], None] = lambda _: None
-        """Called with what becomes of questions (``answering``), on the thread with the news; returns at once."""
+        """Called with question events (``answering``), on the thread that brings the news; returns at once."""
         self._changed = threading.Condition()
         self._version = 0
         self._session = 0
         self.newest = 0
-        """The newest round that was ever declared, also by a service that does not know it any more."""
+        """The newest round that was ever declared, even by a service that no longer knows it."""
         self._clear()
 
     def _clear(self) -> None:
         self.leader: KeyValue | None = None
-        """The key of the node that leads."""
-        self.round = self.over = Round()  # the last one that was declared over: the next may be told with it at once
+        """The key of the leading node."""
+        self.round = self.over = Round()  # the last one declared over: the next may be announced at once with it
         self.assignment: Assignment | None = None
         self.task: Task | None = None
         """What this node is to measure, or has measured."""
@@ -59,9 +60,9 @@ class View:
         return self._version
 
     def begin(self) -> Callable[[Sequence[Event]], None]:
-        """Forget all: a new session's service says everything again, if it still knows it. Returns what takes it in.
+        """Forget everything, and return what takes in the news. A new session's service sends all that it still knows.
 
-        An earlier session's watches may yet have something to tell, later than the new one's: that is left out.
+        Watches of an earlier session may still deliver something, later than those of the new one: that is ignored.
         """
         with self._changed:
             self._clear()
@@ -76,14 +77,14 @@ class View:
             for event in events:
                 try:
                     self._take(event)
-                except ValueError as error:  # another version, or not one of ours
+                except ValueError as error:  # a value of another version, or not one of ours
                     logger.warning("cannot read key %r of the rendezvous: %s", event.key, error)
             self._version += 1
             self._changed.notify_all()
         self._on_change()
 
     def wake(self) -> None:
-        """Something that is not a key has changed: who waits is to look again."""
+        """Note that something other than a key has changed, so that whoever waits looks again."""
         with self._changed:
             self._version += 1
             self._changed.notify_all()

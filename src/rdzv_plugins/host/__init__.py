@@ -1,4 +1,4 @@
-"""Gets from entry points to a named backend, or says why it cannot."""
+"""The way from entry points to a named backend, or to the reason why there is none."""
 
 from rdzv_plugins.host.catalog import Catalog
 from rdzv_plugins.host.discovery import ENTRY_POINT_GROUP, PluginRecord

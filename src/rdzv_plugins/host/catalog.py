@@ -1,4 +1,4 @@
-"""Names and aliases to backends, and for every name that leads nowhere the reason."""
+"""Maps names and aliases to backends, and every name that leads nowhere to the reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rdzv_plugins.options import did_you_mean
 DROPPED = {
     "etcd-v2": ("it speaks etcd's v2 API, which etcd 3.6 has removed", "Use --rdzv-backend=etcd: v3, same endpoint."),
 }
-"""Names that torchrun users know and that are not to come: why, and what to use."""
+"""Names that torchrun users know and that will not be provided: why not, and what to use instead."""
 
 
 class Entry(Struct, frozen=True):
@@ -80,12 +80,12 @@ class Catalog:
         )
 
     def meets_at(self, name: str) -> str:
-        """``Backend.meets_at`` of what ``find`` finds; empty where that raises an error."""
+        """``Backend.meets_at`` of the backend that ``find`` returns; empty if that raises an error."""
         backend = self.known(name)
         return backend.meets_at if backend is not None else ""
 
     def known(self, name: str) -> Backend | None:
-        """The backend that ``find`` finds; None where that raises an error."""
+        """The backend that ``find`` returns; None if that raises an error."""
         claims = self._claims.get(normalise(name), [])
         return claims[0].backend if len(claims) == 1 else None
 

@@ -1,4 +1,4 @@
-"""Loads the entry points of group ``rdzv_plugins`` one by one, so that one broken plug-in harms nobody else."""
+"""Loads the entry points of group ``rdzv_plugins`` one by one, so that a broken plug-in harms no other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOW_IMPORT_S = 0.5
 
 
 class PluginRecord(Struct):
-    """One entry point: where it comes from, and what became of it."""
+    """One entry point: where it comes from, and what has become of it."""
 
     name: str
     """Name of the entry point."""
@@ -33,7 +33,7 @@ class PluginRecord(Struct):
     plugin: Any = None
     backends: tuple[Backend, ...] = ()
     error: str = ""
-    """Why it is not used, in one line; empty when it is."""
+    """Why it is not used, in one line; empty if it is."""
     cause: BaseException | None = None
     remedy: str = ""
     disabled: bool = False
@@ -43,12 +43,12 @@ class PluginRecord(Struct):
 
     @property
     def id(self) -> str:
-        """A name that is unique over all distributions."""
+        """A name that is unique across all distributions."""
         return f"{self.distribution}:{self.name}"
 
     @property
     def label(self) -> str:
-        """What messages call the plug-in."""
+        """The name used for the plug-in in messages."""
         return f"plug-in {self.name!r} of {self.distribution} {self.version} (entry point {self.name} = {self.value})"
 
     def fail(self, error: str, *, cause: BaseException | None = None, remedy: str = "") -> None:
@@ -67,7 +67,7 @@ def disabled_by_environment() -> frozenset[str]:
 def discover(disabled: Collection[str] = ()) -> list[PluginRecord]:
     """Load every plug-in that is installed and not in ``disabled`` (names of entry points or distributions).
 
-    Never raises for what a plug-in does: a failure is in its record.
+    Never raises because of what a plug-in does: a failure is noted in its record.
     """
     off = {normalise(name) for name in disabled}
     records: dict[tuple[str, str, str], PluginRecord] = {}
@@ -75,7 +75,7 @@ def discover(disabled: Collection[str] = ()) -> list[PluginRecord]:
         record = PluginRecord(
             name=entry.name,
             value=entry.value,
-            distribution=entry.distribution.name or "unknown distribution",  # an install cut short has neither
+            distribution=entry.distribution.name or "unknown distribution",  # an interrupted install has neither
             version=entry.distribution.version or "?",
         )
         # The same distribution found twice on sys.path is one plug-in, as it is for import.
@@ -111,7 +111,7 @@ def _load(entry: EntryPoint, record: PluginRecord) -> None:
             record.fail(f"needs module {missing!r}, which is not installed", cause=error, remedy=remedy)
         else:
             record.fail(f"cannot be imported: {error}", cause=error)
-    except (Exception, SystemExit) as error:  # a plug-in may do anything at import: report it, go on
+    except (Exception, SystemExit) as error:  # a plug-in may do anything at import: report it and go on
         record.fail(f"raised {type(error).__name__} at import: {error}", cause=error)
     record.import_seconds = time.perf_counter() - _held_up() - start
     if record.import_seconds > SLOW_IMPORT_S:
@@ -121,16 +121,16 @@ def _load(entry: EntryPoint, record: PluginRecord) -> None:
 
 
 def _held_up() -> float:
-    """Seconds that this thread has waited for a processor that others had: no plug-in is slow for that. Else 0."""
+    """Seconds that this thread has waited for a processor used by others, which is no plug-in's fault; 0 if unknown."""
     try:
         with open("/proc/thread-self/schedstat") as schedstat:
             return int(schedstat.read().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):  # another system, or a kernel that does not count it
+    except (OSError, IndexError, ValueError):  # another system, or a kernel that does not count this
         return 0.0
 
 
 def install_hint(module: str, dist: Distribution | None) -> str:
-    """The command that installs ``module``: through an extra of ``dist`` if it names one."""
+    """The command that installs ``module``, through an extra of ``dist`` if one names it."""
     for requirement in dist.requires if dist else ():
         name = re.match(r"[A-Za-z0-9._-]+", requirement)
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)['\"]", requirement)

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class PluginHost:
-    """All plug-ins that are installed, loaded once. Not thread-safe; use it from the agent's main thread."""
+    """All installed plug-ins, loaded once. Not thread-safe; use it from the agent's main thread."""
 
     def __init__(self, records: list[PluginRecord]) -> None:
         self.records = records
@@ -38,9 +38,9 @@ class PluginHost:
 
     @classmethod
     def load(cls, *, disabled: Collection[str] = (), strict: bool = False) -> PluginHost:
-        """Discover and check every plug-in, less those in ``disabled`` and ``RDZV_DISABLE_PLUGINS``.
+        """Discover and check every plug-in, except those in ``disabled`` and ``RDZV_DISABLE_PLUGINS``.
 
-        ``strict`` raises ``BrokenPlugin`` if any of them failed; otherwise failures stay in ``records``.
+        ``strict`` raises ``BrokenPlugin`` if any of them has failed; otherwise failures stay in ``records``.
         """
         off = frozenset(disabled) | disabled_by_environment()
         records, validator = discover(off), Validator()
@@ -75,7 +75,7 @@ class PluginHost:
             logger.warning("%s", conflict)
 
     def resolve_request(self, request: Request, backend: Backend | None = None) -> Request:
-        """Let plug-ins fill in fields that the user did not give, each with what those before it have filled in.
+        """Let plug-ins fill in fields that the user did not give; each sees what the previous ones have filled in.
 
         ``backend`` is looked up by its name if it is None. Raises ``BrokenPlugin`` if a plug-in answers with a field
         that ``Request`` does not have.
@@ -95,7 +95,7 @@ class PluginHost:
         self._answers("rdzv_before_join", request=request)
 
     def preflight(self, request: Request) -> list[NodeCheck]:
-        """What plug-ins have found of this node. Raises ``BrokenPlugin`` for any other result."""
+        """What plug-ins have found on this node. Raises ``BrokenPlugin`` for any other result."""
         found: list[NodeCheck] = []
         for record, answer in self._answers("rdzv_preflight", request=request):
             checks = [answer] if isinstance(answer, NodeCheck) else _list_of(record, answer)
@@ -109,7 +109,7 @@ class PluginHost:
         self._answers("rdzv_after_join", request=request, info=info)
 
     def assign_ranks(self, request: Request, nodes: Sequence[Node]) -> Sequence[str] | None:
-        """The order of ranks that the first plug-in with an opinion wants. Raises ``BrokenPlugin`` for strange ids."""
+        """The order of ranks from the first plug-in with an opinion. Raises ``BrokenPlugin`` for unknown ids."""
         for record, answer in self._answers("rdzv_assign_ranks", request=request, nodes=nodes):
             known = {node.node_id for node in nodes}
             if isinstance(answer, str) or not isinstance(answer, Sequence) or not known.issuperset(answer):
@@ -130,24 +130,24 @@ class PluginHost:
         return extra
 
     def shutdown(self, request: Request, outcome: Outcome) -> None:
-        """Tell plug-ins how it ended. A plug-in that fails here is logged, the others are still told."""
+        """Tell plug-ins how it ended. If one fails here, that is logged and the others are still told."""
         self._answers("rdzv_shutdown", swallow=True, request=request, outcome=outcome)
 
     def _answers(self, hook: str, *, swallow: bool = False, **arguments: Any) -> list[tuple[PluginRecord, Any]]:
-        """What all plug-ins answer to a hook, in order."""
+        """The answers of all plug-ins to a hook, in order."""
         asked = self._in_order(hook)
         return [(each, answer) for each in asked for answer in self._ask(each, hook, swallow=swallow, **arguments)]
 
     def _in_order(self, hook: str) -> list[PluginRecord]:
-        """The usable plug-ins; marked as ``tryfirst`` or ``trylast``, before or after the others, as pluggy has it."""
+        """The usable plug-ins; those marked ``tryfirst`` or ``trylast`` come first or last, as in pluggy."""
         marked = {each.plugin_name: each for each in getattr(self._manager.hook, hook).get_hookimpls()}
         usable = [record for record in self.records if record.plugin is not None]
         return sorted(usable, key=lambda r: marked[r.id].trylast - marked[r.id].tryfirst if r.id in marked else 0)
 
     def _ask(self, record: PluginRecord, hook: str, *, swallow: bool = False, **arguments: Any) -> list[Any]:
-        """Call a hook of one plug-in, so that an error can be put down to it. At most one answer.
+        """Call a hook of one plug-in, so that an error can be attributed to it. Returns one answer at most.
 
-        Own errors (``RdzvError``) pass through; anything else becomes ``PluginError`` with the plug-in's name.
+        Our own errors (``RdzvError``) pass through; anything else becomes ``PluginError`` with the plug-in's name.
         """
         others = [r.plugin for r in self.records if r.plugin is not None and r is not record]
         call: Callable[..., list[Any]] = self._manager.subset_hook_caller(hook, others)
@@ -170,7 +170,7 @@ class PluginHost:
 
 
 def _check_fields(record: PluginRecord, answer: object) -> None:
-    """Refuse what no ``Request`` can be made with."""
+    """Reject fields that no ``Request`` can be made with."""
     _check_mapping(record, "rdzv_resolve_request", answer)
     assert isinstance(answer, Mapping)
     wrong = set(answer) - ({f.name for f in dataclasses.fields(Request)} - {"given", "options"})
@@ -190,7 +190,7 @@ def _check_mapping(record: PluginRecord, hook: str, answer: object) -> None:
 
 
 def _list_of(record: PluginRecord, answer: object) -> list[Any]:
-    """What a hook has returned as an iterable, which may be a generator of the plug-in's."""
+    """What a hook has returned as an iterable, which may be a generator of the plug-in."""
     if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping):
         _require_check(record, answer)
         return []
@@ -218,7 +218,7 @@ def _require_check(record: PluginRecord, check: object) -> None:
 
 
 def _field_type(name: str) -> Any:
-    """The type, as ``isinstance`` takes it, of a field of ``Request``."""
+    """The type of a field of ``Request``, as ``isinstance`` accepts it."""
     hint = typing.get_type_hints(Request)[name]
     origin = typing.get_origin(hint)
     return hint if origin in (None, types.UnionType) else origin

@@ -13,7 +13,7 @@ from rdzv_plugins.options import describe_options
 
 
 def as_data(host: PluginHost) -> dict[str, Any]:
-    """The report as plain data. Stable keys: scripts read it through ``rdzv backends --json``."""
+    """The report as plain data. Its keys are stable: scripts read it through ``rdzv backends --json``."""
     return {
         "backends": [
             {
@@ -48,13 +48,13 @@ def as_data(host: PluginHost) -> dict[str, Any]:
 
 
 def _unusable(backend: Backend) -> dict[str, str] | None:
-    """Why this installation cannot do what it takes, and what to do; None if it can, or nobody has asked."""
+    """Why the backend cannot work in this installation, and what to do; None if it can, or has no such check."""
     try:
         if backend.check is not None:
             backend.check()
     except RdzvError as error:
         return {"reason": str(error), "remedy": error.remedy}
-    except Exception as error:  # a fault of the plug-in, which must not hide the others
+    except Exception as error:  # the plug-in's fault, which must not hide the others
         return {"reason": f"its check raised {type(error).__name__}: {error}", "remedy": ""}
     return None
 

@@ -23,7 +23,7 @@ vars(_SPECS).update({name: getattr(hookspecs, name) for name in HOOK_NAMES})
 
 
 class _Manager(pluggy.PluginManager):
-    """One that spends no time on what a module has imported: no function without ``@hookimpl`` is a hook."""
+    """A manager that spends no time on what a module has imported: no function without ``@hookimpl`` is a hook."""
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
         if isinstance(plugin, ModuleType):
@@ -38,7 +38,7 @@ _MARK = f"{PROJECT}_impl"
 
 
 def _unknown() -> None:
-    """Stands for what a module's ``__getattr__`` makes, which pluggy is to look at."""
+    """Stands for what a module's ``__getattr__`` makes and pluggy would look at."""
 
 
 def new_manager() -> pluggy.PluginManager:
@@ -116,7 +116,7 @@ def _is_collection(value: Any) -> bool:
 
 
 def _wrong_field(backend: Backend) -> str:
-    """The first field of the wrong type, in words; empty when there is none."""
+    """The first field of the wrong type, in words; empty if there is none."""
     if not isinstance(backend.name, str) or not backend.name:
         return f"name is {backend.name!r}, not text"
     checks = {

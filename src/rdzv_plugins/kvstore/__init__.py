@@ -1,1 +1,1 @@
-"""Key-value stores: sockets, torch's TCPStore, the native store with its proxy, and coordination on it."""
+"""Key-value stores: sockets, torch's TCPStore, the native store with its proxy, and coordination based on it."""

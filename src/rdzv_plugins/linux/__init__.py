@@ -1,1 +1,4 @@
-"""What Linux tells of processes, and lets one say of itself. For processes, too, that import next to nothing else."""
+"""What Linux tells about processes, and what a process can say about itself.
+
+Also for processes that import next to nothing else.
+"""

@@ -11,17 +11,17 @@ class Group(NamedTuple):
     """Where the files of a control group may be."""
 
     version: int
-    """1 or 2."""
+    """The version of cgroups: 1 or 2."""
     directory: Path
     path: str
-    """Its name below the mount; empty for the topmost."""
+    """Its name below the mount; empty for the root group."""
 
 
 def directories_of(controller: str, root: Path = Path("/")) -> list[Group]:
-    """Where the group of this process may be found that ``controller`` keeps, version 2 first, the likeliest first.
+    """Where the group of this process for ``controller`` may be found, version 2 first, the likeliest first.
 
-    In a container the path may be that on its host, of which the mount shows only the end. ``root``: where ``proc`` is,
-    and all that it names. Empty where there are none.
+    In a container the path may be the one on its host, of which the mount shows only the end. ``root`` is where
+    ``proc`` and everything that it names are. Empty if there are none.
     """
     own: dict[int, str] = {}
     found: list[Group] = []
@@ -47,7 +47,7 @@ def directories_of(controller: str, root: Path = Path("/")) -> list[Group]:
 
 
 def memory_of_groups() -> list[tuple[int, int]]:
-    """What each control group around this process may use and does use, in bytes, without what can be dropped."""
+    """What each control group around this process may use and does use, in bytes, not counting what can be dropped."""
     found = []
     for place in directories_of("memory"):
         most, now, dropped = (
@@ -67,7 +67,7 @@ def memory_of_groups() -> list[tuple[int, int]]:
 
 
 def cpu_quotas() -> list[float]:
-    """How many processors' time the control groups allow."""
+    """How many processors' worth of time the control groups allow."""
     found = []
     for place in directories_of("cpu"):
         for directory in (place.directory, *place.directory.parents):

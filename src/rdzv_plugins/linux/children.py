@@ -1,7 +1,7 @@
-"""Who the children of a process are.
+"""Finds the children of a process.
 
-Most kernels keep a list of them (CONFIG_PROC_CHILDREN): to read it costs the same however many processes there are on
-the machine. Where there are no such lists, every process is asked for its parent.
+Most kernels keep a list of them (CONFIG_PROC_CHILDREN): reading it costs the same however many processes there are on
+the machine. If there are no such lists, every process is asked for its parent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LISTED = os.path.exists("/proc/thread-self/children")
 
 
 def all_pids() -> list[int]:
-    """The pids of every process of this machine that can be seen."""
+    """The pids of all visible processes of this machine."""
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     except OSError:
@@ -27,10 +27,10 @@ def all_pids() -> list[int]:
 
 
 def children_now() -> Callable[[int], list[int]]:
-    """A function from a pid to those of its children, to be used at once.
+    """Return a function from a pid to the pids of its children, to be used at once.
 
-    Children that have ended and are not waited for are among them. What is started or ends meanwhile may be missing,
-    and so may what loses its parent; who has to find all looks again until there is nothing new.
+    These include children that have ended and have not been waited for. Processes that start, end or lose their parent
+    in the meantime may be missing; to find all, look again until there is nothing new.
     """
     if LISTED:
         return _listed
@@ -43,7 +43,7 @@ def children_now() -> Callable[[int], list[int]]:
 
 
 def _listed(pid: int) -> list[int]:
-    """Each thread has those that it has started, and those of threads that have ended."""
+    """The children listed for each thread: those it has started, and those of threads that have ended."""
     found: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")

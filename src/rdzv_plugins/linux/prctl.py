@@ -1,4 +1,4 @@
-"""What Linux lets a process say of itself and its children. Source: prctl(2)."""
+"""What Linux lets a process say about itself and its children. Source: prctl(2)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def adopt_orphans() -> None:
-    """From now on this process is the parent of its descendants' orphans: it has to wait for them."""
+    """Make this process the parent of its descendants' orphans from now on: it has to wait for them."""
     _prctl(_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """This process gets that signal when the thread that has started it ends, also after an exec.
+    """Have this process get that signal when the thread that started it ends, even after an exec.
 
     The caller checks that its parent still lives.
     """
@@ -24,17 +24,17 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 
 
 def let_trace(pid: int) -> None:
-    """Where Yama lets only ancestors read a process (py-spy, debuggers), this one too, and what it starts."""
+    """If Yama lets only ancestors read a process (py-spy, debuggers), also allow ``pid`` and what it starts."""
     _prctl(_PTRACER, pid)
 
 
 def set_name(name: str) -> None:
-    """How ``ps`` names this process; 15 bytes at most."""
+    """Set the name that ``ps`` shows for this process; 15 bytes at most."""
     _prctl(_SET_NAME, name.encode())
 
 
 def get_name() -> str:
-    """The name by which ``ps`` shows this process."""
+    """The name that ``ps`` shows for this process."""
     name = ctypes.create_string_buffer(16)
     _prctl(_GET_NAME, name)
     return name.value.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What ``/proc/PID/stat`` says of a process. Source: proc_pid_stat(5)."""
+"""What ``/proc/PID/stat`` says about a process. Source: proc_pid_stat(5)."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ class ProcessStat:
     __slots__ = ("_fields",)
 
     def __init__(self, text: str) -> None:
-        """``text``: all that the file says. Raises ``IndexError`` if that is not a process's line."""
+        """``text`` is the file's whole contents. Raises ``IndexError`` if that is not a process's line."""
         self._fields = text.rpartition(")")[2].split()  # the name before may contain any character
-        self._fields[19]  # all that is asked for below is there
+        self._fields[19]  # check that everything asked for below is there
 
     @property
     def state(self) -> str:
-        """A letter: R runs, S sleeps, D waits in the kernel uninterruptibly, T stopped, t traced, Z ended."""
+        """One letter: R runs, S sleeps, D waits in the kernel uninterruptibly, T stopped, t traced, Z ended."""
         return self._fields[0]
 
     @property
     def lives(self) -> bool:
-        """False if it has ended, and is only waited for."""
+        """False if it has ended and only remains to be waited for."""
         return self._fields[0] not in "ZX"
 
     @property
     def parent(self) -> int:
-        """The parent's pid; 0 if that is in no namespace of ours."""
+        """The parent's pid; 0 if the parent is in no namespace of ours."""
         return int(self._fields[1])
 
     @property
     def session(self) -> int:
-        """The pid of the session's leader, who may have ended."""
+        """The pid of the session leader, which may have ended."""
         return int(self._fields[3])
 
     @property
@@ -40,27 +40,27 @@ class ProcessStat:
 
     @property
     def major_faults(self) -> int:
-        """How often it had to wait for a page of a file, or of swap."""
+        """How often it had to wait for a page from a file or from swap."""
         return int(self._fields[9])
 
     @property
     def cpu_ticks(self) -> int:
-        """CPU time so far, user and system, in ticks of the clock (``SC_CLK_TCK``)."""
+        """Its CPU time so far, user and system, in clock ticks (``SC_CLK_TCK``)."""
         return int(self._fields[11]) + int(self._fields[12])
 
     @property
     def waited_ticks(self) -> int:
-        """CPU time in ticks of its children that have ended, with all below them, as far as it has waited for them."""
+        """CPU time, in clock ticks, of its ended children and all below them, as far as it has waited for them."""
         return int(self._fields[13]) + int(self._fields[14])
 
     @property
     def started(self) -> str:
-        """When it was started, as the kernel counts: together with its pid no other process's."""
+        """When it was started, as counted by the kernel; together with its pid this is unique."""
         return self._fields[19]
 
 
 def read_stat(pid: int, thread: int | None = None) -> ProcessStat | None:
-    """The process, or one of its threads; None if there is no such thing, or it may not be seen."""
+    """The process, or one of its threads; None if it does not exist or may not be seen."""
     path = f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat"
     try:
         with open(path, "rb") as file:

@@ -1,1 +1,1 @@
-"""What a node tests of itself before a round, with --preflight: whatever the backend is."""
+"""The tests that a node runs on itself before a round, with --preflight, whatever the backend."""

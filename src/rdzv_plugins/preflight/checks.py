@@ -8,7 +8,7 @@ from rdzv_plugins.options import did_you_mean
 OWN = ("disk", "memory", "cpu")
 """What a node tests by itself."""
 BETWEEN = ("store", "network", "gloo")
-"""What concerns the way to others: for a backend that knows them."""
+"""What concerns the way to others, for a backend that knows them."""
 PLUGINS = "plugins"
 """The hook ``rdzv_preflight``."""
 NAMES = (*OWN, *BETWEEN, PLUGINS)
@@ -18,7 +18,10 @@ _WORDS = {USUAL: tuple(name for name in NAMES if name != "gloo"), "all": NAMES, 
 
 
 def read(text: str, what: str = "--preflight") -> tuple[str, ...]:
-    """The checks in a list with commas or colons, in their usual order. Raises ``UsageError`` that names ``what``."""
+    """The checks in a list separated by commas or colons, in their usual order.
+
+    Raises ``UsageError``, naming ``what``.
+    """
     asked = [part.strip().lower() for part in text.replace(":", ",").split(",") if part.strip()]
     if len(asked) == 1 and asked[0] in _WORDS:
         return _WORDS[asked[0]]

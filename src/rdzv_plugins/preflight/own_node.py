@@ -1,7 +1,7 @@
-"""A node's tests of itself: its disks, its memory and its processors. Nothing of them needs another node.
+"""A node's tests of itself: its disks, memory and processors. None of them needs another node.
 
-What is compared with other nodes is measured in processor time where it can be, so that a machine that is busy does not
-look slow; what the processors themselves do more slowly, as when they are too hot, shows all the same.
+What is compared with other nodes is measured in processor time if possible, so that a busy machine does not look slow;
+slowness of the processors themselves, for example when they are too hot, still shows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rdzv_plugins.linux.cgroups import cpu_quotas, directories_of, memory_of_gro
 
 _MIB = 2**20
 _DISK_S = 10.0
-"""A disk that has not written a MiB by then is broken: a file system that hangs does not say so."""
+"""A disk that has not written a MiB within this many seconds is broken: a hanging file system does not say so."""
 _WRITTEN = _MIB
 _SLOW_DISK_S = 3.0
 _LITTLE_DISK, _LITTLE_MEMORY, _LITTLE_SHARED = 100 * _MIB, 512 * _MIB, 64 * _MIB
@@ -32,7 +32,7 @@ _WORK = bytes(2 * _MIB)
 
 
 def checks_of(names: Sequence[str], directories: Iterable[str]) -> list[NodeCheck]:
-    """Make those of these checks that are a node's own; ``directories`` have to be writable. Takes half a second."""
+    """Run those of these checks that are a node's own; ``directories`` have to be writable. Takes half a second."""
     found: list[NodeCheck] = []
     if "disk" in names:
         found += [_disk(each) for each in dict.fromkeys([*directories, tempfile.gettempdir()])]
@@ -61,7 +61,7 @@ def _disk(directory: str) -> NodeCheck:
 
 
 def _write(directory: str) -> tuple[float, int]:
-    """Seconds that a MiB takes until the disk has them, and what is free then, in bytes."""
+    """Seconds until a MiB has reached the disk, and the free space after that, in bytes."""
     directory = _there(directory)
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
         began = time.monotonic()
@@ -72,7 +72,7 @@ def _write(directory: str) -> tuple[float, int]:
 
 
 def _there(directory: str) -> str:
-    """The directory, or the one in which it will be made."""
+    """The directory, or the existing one in which it will be made."""
     path = os.path.abspath(directory)
     while not os.path.lexists(path):
         path = os.path.dirname(path)
@@ -129,7 +129,7 @@ def _processor_speed() -> NodeCheck:
 
 
 def _best(work: Callable[[], int]) -> float:
-    """Bytes in a second of processor time of this thread, in the best of some runs."""
+    """Bytes per second of this thread's processor time, in the best of several runs."""
     rates = []
     for _ in range(_TIMES):
         began = time.thread_time()
@@ -139,7 +139,7 @@ def _best(work: Callable[[], int]) -> float:
 
 
 def _times_throttled() -> int:
-    """How often the control groups around this process were stopped for the sake of their quota."""
+    """How often the control groups around this process were throttled because of their quota."""
     found = 0
     for place in directories_of("cpu"):
         with contextlib.suppress(OSError, ValueError, StopIteration):

@@ -1,1 +1,1 @@
-"""What all engines of a rendezvous share: ends, failures, errors, settings, and the workers' stores."""
+"""What all rendezvous engines share: ends, failures, errors, settings, and the workers' stores."""

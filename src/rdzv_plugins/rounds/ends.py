@@ -1,4 +1,4 @@
-"""Failures and outcomes as JSON, as nodes tell them to each other, and the error of a node that hears of an end."""
+"""Failures and outcomes as the JSON that nodes exchange, and the error of a node that hears of an end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rdzv_plugins.interfaces import Failure, Outcome, Request
 from rdzv_plugins.plain_text import printable
 
 _MOST_LINES = 100
-"""The most lines that are read of a worker's last words; fewer are written."""
+"""The most lines to read of a worker's last words; fewer are written."""
 _SENTENCE = 2000
 """The most characters of a sentence."""
 
@@ -62,7 +62,7 @@ def _failure(data: dict[str, Any]) -> Failure:
 
 
 def ended_error(outcome: Outcome, request: Request) -> errors.RendezvousFailed:
-    """The error of a node that hears how the job ended elsewhere."""
+    """The error for a node that hears how the job ended elsewhere."""
     if outcome.failure is not None:
         failed = outcome.failure
         return errors.PeerFailed(

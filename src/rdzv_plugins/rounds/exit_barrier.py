@@ -1,6 +1,6 @@
 """The keys of the exit barrier of torch's agent (agent/server/api.py), in the agents' store of a round.
 
-rdzv-run uses them too: nodes of plain torchrun may be part of the same job.
+rdzv-run uses them, too: nodes of plain torchrun may be part of the same job.
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ LAST = f"{BARRIER}/last_member"
 
 
 def node_key(rank: int) -> str:
-    """Written by each node of rdzv-run, so that a node which waits can name the others; torch's own do not."""
+    """Written by each node of rdzv-run, so that a waiting node can name the others; torch's own nodes do not."""
     return f"{BARRIER}/node/{rank}"

@@ -2,8 +2,8 @@
 
 Keys, all under the prefix of the run: ``failure/<round>`` the first failure of a round (JSON), ``restarts`` the rounds
 that failed and whose workers were to be restarted (JSON), ``end`` how the job ended (JSON), ``going/<agent>`` why an
-agent stops its workers, ``left/<agent>`` an agent that has left. JSON, never pickle: whoever can write to a store must
-not be able to run code on its readers.
+agent stops its workers, ``left/<agent>`` an agent that has left. Values are JSON, never pickle: whoever can write to a
+store must not be able to run code on its readers.
 """
 
 from __future__ import annotations
@@ -36,39 +36,42 @@ class JobRecord:
         return parse_failure(text) if text else None
 
     def count_restart(self, round_: int, note: str) -> list[str]:
-        """Count ``round_`` unless it is counted, with a note; the notes of all that count, in order of the rounds."""
+        """Count ``round_`` unless it is already counted, with a note.
+
+        Returns the notes of all that count, ordered by round.
+        """
         held = self._read("restarts")
         for _ in range(_TRIES):
             if round_ in (counted := _parse_restarts(held)):
                 return [text for _, text in sorted(counted.items())]
-            # who is not the first finds, mostly, that another node has counted the same round
+            # a node that is not the first mostly finds that another has counted the same round
             held = self._store.compare_set("restarts", held, json.dumps(sorted({**counted, round_: note}.items())))
         raise StoreError(f"the restart after round {round_} could not be counted: others write all the time")
 
     def end(self, outcome: Outcome) -> None:
-        """Say how the job ended. The first to say so is believed."""
+        """Say how the job ended. The first statement counts."""
         self._store.compare_set("end", "", to_json(outcome))
 
     def ended(self) -> Outcome | None:
-        """How the job ended, None while it has not."""
+        """How the job ended; None while it has not."""
         text = self._read("end")
         return parse_outcome(text) if text else None
 
     def note_going(self, who: str, why: str) -> None:
-        """This agent process is about to stop its workers, those of its peers will fail with them."""
+        """Note that this agent process is about to stop its workers, so those of its peers will fail, too."""
         self._store.set(f"going/{who}", why)
 
     def going(self, who: str) -> str | None:
-        """Why that agent has stopped its workers, None if it has not."""
+        """Why that agent has stopped its workers; None if it has not."""
         key = f"going/{who}"
         return self._store.get(key).decode(errors="replace") if self._store.check([key]) else None
 
     def has_left(self, *agents: str) -> bool:
-        """True once all these have said that they need the store no longer. One request."""
+        """True once all of these have said that they no longer need the store. Makes one request."""
         return self._store.check([f"left/{who}" for who in agents])
 
     def mark_left(self, who: str) -> None:
-        """This agent process, known as ``who``, needs the store no longer."""
+        """Note that this agent process, known as ``who``, no longer needs the store."""
         self._store.set(f"left/{who}", "")
 
     def wait_left(self, others: Iterable[str], linger: float) -> None:
@@ -87,7 +90,7 @@ class JobRecord:
 
 
 def _parse_restarts(text: bytes) -> dict[int, str]:
-    """By round. What cannot be read counts as nothing: others may write there what they like."""
+    """The notes by round. What cannot be read counts as nothing: others may write anything there."""
     try:
         return {int(round_): str(note) for round_, note in json.loads(text or b"[]")}
     except (TypeError, ValueError, RecursionError):

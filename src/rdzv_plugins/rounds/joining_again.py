@@ -1,4 +1,4 @@
-"""Whether what has failed in a round failed because the round is over."""
+"""Tells whether something failed in a round because the round is over."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class KnowsRound(Protocol):
-    """What is asked of a handler; see ``JobAware`` and ``MembershipAware``."""
+    """What is required of a handler; see ``JobAware`` and ``MembershipAware``."""
 
     def must_rejoin(self) -> bool: ...
 
@@ -16,6 +16,7 @@ class KnowsRound(Protocol):
 def must_join_again(handler: KnowsRound) -> bool:
     """Something of the round has failed here: True if this node has to join another round. May wait for the answer.
 
-    While it is found out whether a node was lost, another one may ask for a new round: that is no loss, and it is over.
+    While it is determined whether a node was lost, another may ask for a new round: that is no loss, but the round is
+    over.
     """
     return handler.must_rejoin() or handler.peer_lost() or handler.must_rejoin()

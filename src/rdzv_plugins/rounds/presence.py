@@ -1,7 +1,8 @@
-"""Does an agent live? It answers when asked, on a connection and a thread of its own, whatever its main thread does.
+"""Tells whether an agent lives: it answers when asked, on its own connection and thread, whatever its main thread does.
 
-In the agents' control store: ``asked`` counts the questions, ``ask/<n>`` is the n-th, ``alive/<n>/<agent>`` an answer.
-Nothing is sent while nobody asks. Silence proves nothing, but who is silent for long is not waited for.
+In the agents' control store, ``asked`` counts the questions, ``ask/<n>`` is the n-th, and ``alive/<n>/<agent>`` an
+answer. Nothing is sent while nobody asks. Silence proves nothing, but an agent that is silent for long is not waited
+for.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _PAUSE_S = 0.05
 
 
 class Presence:
-    """Answers for the agent known as ``me``, from its construction to ``stop``. Raises ``OSError`` without a store."""
+    """Answers for the agent known as ``me``, from construction until ``stop``. Raises ``OSError`` without a store."""
 
     def __init__(self, host: str, port: int, prefix: str, me: str) -> None:
         self._me = me
@@ -43,7 +44,7 @@ class Presence:
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer no longer. May be called more than once."""
+        """Stop answering. May be called more than once."""
         self._stopped = True
         self._waits.interrupt("this agent ends")
         self._thread.join()
@@ -57,14 +58,14 @@ class Presence:
                     self._client.wait([f"ask/{number}"])
                     self._client.set(f"alive/{number}/{self._me}", "")
                 number += 1
-        except StoreError as error:  # the store has gone, and with it who could ask
+        except StoreError as error:  # the store has gone, and whoever could ask with it
             logger.debug("this agent answers no longer: %s", error)
 
 
 def ask(store: Store, agents: Iterable[str], timeout: float) -> set[str]:
     """Which of ``agents`` live. Returns at once when all have answered, and after ``timeout`` seconds at the latest.
 
-    ``store`` has the prefix that ``Presence`` was given. A signal ends it.
+    ``store`` has the prefix that ``Presence`` was given. A signal interrupts the wait.
     """
     silent = set(agents)
     if not silent:
@@ -73,7 +74,7 @@ def ask(store: Store, agents: Iterable[str], timeout: float) -> set[str]:
     number = store.add("asked", 1)
     store.set(f"ask/{number}", "")
     if number > 1:
-        store.set(f"ask/{number - 1}", "")  # who asked before may have ended in between
+        store.set(f"ask/{number - 1}", "")  # the previous asker may have ended in between
     while silent and time.monotonic() < deadline:
         silent = {agent for agent in silent if not store.check([f"alive/{number}/{agent}"])}
         if silent:

@@ -32,20 +32,20 @@ _FLAGS = {
 COMMAND = "command"
 """The key of a command's digest among the settings, and of its outline beside them."""
 WAY = "same_command"
-"""How commands are compared. There is none of a node of plain torchrun, whose command is not known."""
+"""How commands are compared. Nodes of plain torchrun have none, as their commands are not known."""
 _LONGEST_COMMAND = 200
 _LONGEST_VERSION = 80
 _OPTION = re.compile(r"--[\w.-]+(?![^=])|-[A-Za-z](?![^=])")
-"""Not ``-pSECRET``: the value may be glued to a short one."""
+"""Does not match ``-pSECRET``: the value may be attached to a short option."""
 
 
 def signed(settings: dict[str, Any], host: str) -> dict[str, Any]:
-    """The settings of a node, with who it is: as ``compare`` takes them."""
+    """The settings of a node and who it is, in the form that ``compare`` expects."""
     return {"settings": settings, "torch": torch_version(), "by": f"{host} (pid {os.getpid()})"}
 
 
 def outline(command: Sequence[str]) -> str:
-    """A command as others may see it: the script's name and those of its options, without any value.
+    """A command as others may see it: the script's name and the names of its options, without any values.
 
     A value may be a secret; ``digest`` tells whether all are the same. Longer ones are cut.
     """
@@ -58,8 +58,8 @@ def outline(command: Sequence[str]) -> str:
 
 
 def digest(command: Sequence[str]) -> str:
-    """A digest of the script's name, whose path may differ between nodes, and of the arguments to the letter."""
-    import hashlib  # slow: OpenSSL's
+    """A digest of the script's name, whose path may differ between nodes, and of the exact arguments."""
+    import hashlib  # slow to import: OpenSSL's
 
     script, *arguments = command
     parts = [os.path.basename(script), *arguments]
@@ -100,7 +100,7 @@ def compare(mine: dict[str, Any], text: bytes, endpoint: str) -> None:
 
 
 def warn_of_other_torch(theirs: object, by: str) -> None:
-    """Say so in the log if the node ``by`` has another torch than this one: it may work, and is not tested."""
+    """Log that the node ``by`` has a different torch from this one: that may work, and is not tested."""
     mine = torch_version()
     if mine != theirs:
         there = printable(str(theirs), _LONGEST_VERSION)
@@ -108,7 +108,7 @@ def warn_of_other_torch(theirs: object, by: str) -> None:
 
 
 def refusal(mine: dict[str, Any], error: SettingsDiffer) -> str:
-    """The sentence about a refused node for those who wait for it."""
+    """The sentence about a refused node, for those that wait for it."""
     return f"{mine['by']} has come and was refused: {error}"
 
 
@@ -127,7 +127,7 @@ _OF_COMMANDS = (
 
 
 def torch_version() -> str:
-    """The one that is installed, without importing it."""
+    """The installed version of torch, found without importing it."""
     return version_of("torch") or "unknown"
 
 

@@ -1,4 +1,4 @@
-"""A node that is done and serves others stays while they work: the waiting, and what it says meanwhile."""
+"""A node that is done and serves others stays while they work: the waiting, and what it reports meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ASK_S = 10.0
 
 
 class Stay:
-    """Says now and then for whom it stays, at growing intervals. One thread."""
+    """Reports at growing intervals for whom it stays. For use by one thread."""
 
     def __init__(self) -> None:
         self._reporting = Reporting(first=LOOK_S, grows=True)
@@ -29,7 +29,7 @@ class Stay:
 def stay_while(goes_on: Callable[[], bool], working: Callable[[], Sequence[str]]) -> None:
     """Wait until ``goes_on``, asked every second, is false, or ``working``, asked every ten, names nobody.
 
-    A signal ends it, and so does what the two raise.
+    A signal ends the wait, and so does an exception from either.
     """
     report, next_ask = Stay(), time.monotonic()
     while goes_on():

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerStores:
-    """Serves at most one at a time. One thread at a time."""
+    """Serves one store at a time at most. Use from one thread at a time."""
 
     def __init__(
         self,
@@ -32,12 +32,13 @@ class WorkerStores:
         admit: Literal["anyone", "user"] = "anyone",
         tls: NodeCertificates | None = None,
     ) -> None:
-        """``timeout`` (seconds) is that of the object which ``store=torch`` needs for its server.
+        """``timeout`` (seconds) applies to the object that ``store=torch`` needs for its server.
 
-        ``ports`` are those of ``options`` where others take their turns at them, too. ``alone``: there is one node, and
-        where its store is concerns nobody. ``shared_by``: the run whose nodes these are, if there are several: then it
-        is said if everybody can take part. The native store lets in who proves one of the ``tokens``; without them
-        ``admit``: anyone, or only processes of this user on this machine. With ``tls`` it speaks nothing else.
+        ``ports`` are those of ``options`` if others take turns at them, too. ``alone``: there is one node, and where
+        its store is concerns nobody. ``shared_by``: the run whose nodes these are, if there are several; it is then
+        reported if anybody can take part. The native store lets in whoever proves one of the ``tokens``; without them,
+        ``admit`` says who may connect: anyone, or only processes of this user on this machine. With ``tls`` it speaks
+        nothing else.
         """
         self._tokens, self._admit, self._tls = tokens, admit, tls
         closed = bool(tokens) or (admit == "user" and tls is None) or (tls is not None and tls.asks_clients)
@@ -53,9 +54,9 @@ class WorkerStores:
     def open(self, host: str, what: str) -> Any:
         """Serve a new, empty store until ``close()``; returns an object whose ``.port`` is its port.
 
-        It is listening when this returns, so its address can be published. ``host`` is the address that the
-        workers will dial: a loopback address is served on loopback only, any other on all interfaces.
-        Raises ``AddressInUse``, or ``MissingDependency`` when the native store is not installed.
+        It is listening when this returns, so its address can be published. ``host`` is the address that the workers
+        will dial: a loopback address is served on loopback only, any other on all interfaces. Raises ``AddressInUse``,
+        or ``MissingDependency`` when the native store is not installed.
         """
         self.close()
         self._served += 1
@@ -71,7 +72,7 @@ class WorkerStores:
             current.close()
 
     def shutdown(self) -> None:
-        """``close()``, and end the server's threads."""
+        """Do as ``close()`` does, and end the server's threads."""
         self.close()
         server, self._server = self._server, None
         if server is not None:

@@ -23,12 +23,12 @@ _TIMEOUT_S = 60
 
 @hookimpl(trylast=True)
 def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What Flux says of its job."""
+    """What Flux says about its job."""
     return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
-    """What Flux says of this task."""
+    """What Flux says about this task."""
     variables = Variables(environ, NAME)
     nodes, tasks = variables.needed_number("FLUX_JOB_NNODES", 1), variables.needed_number("FLUX_JOB_SIZE", 1)
     rank = variables.below(variables.needed_number("FLUX_TASK_RANK"), tasks)
@@ -50,14 +50,14 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
 
 
 def _gpus(variables: Variables) -> Fact[int] | None:
-    """Those that Flux has bound to the one task of this node."""
+    """The number of GPUs that Flux has bound to the one task of this node."""
     devices = variables.text("CUDA_VISIBLE_DEVICES")
     listed = [each for each in devices.value.split(",") if each.strip() not in ("", "-1")] if devices else []
     return Fact(len(listed), "CUDA_VISIBLE_DEVICES") if listed else None
 
 
 def _hosts(variables: Variables, count: int) -> Fact[tuple[str, ...]]:
-    import subprocess  # here: every launch loads this module
+    import subprocess  # here, because every launch loads this module
 
     try:
         done = subprocess.run(_HOSTS, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)

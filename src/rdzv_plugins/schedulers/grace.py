@@ -1,10 +1,10 @@
-"""How long a scheduler waits between its signal and SIGKILL, as far as it tells a process that.
+"""How long a scheduler waits between its signal and SIGKILL, as far as it tells a process.
 
-Kubernetes tells a pod nothing of it: what counts is ``terminationGracePeriodSeconds``, and a manifest that sets
-TERMINATION_GRACE_PERIOD_SECONDS to the same number says so. Slurm ends a job by SIGTERM and, after KillWait, SIGKILL:
-that is in slurm.conf (https://slurm.schedmd.com/slurm.conf.html), which most nodes have as a file. slurmctld is not
-asked: thousands of tasks would do so at once. Nowhere are the GraceTime of a partition and the time of ``--signal``.
-When the job's time is up is in a variable, but not of Slurm 22.05 (SLURM_JOB_END_TIME,
+Kubernetes does not tell a pod: what counts is ``terminationGracePeriodSeconds``, and a manifest that sets
+TERMINATION_GRACE_PERIOD_SECONDS to the same number passes it on. Slurm ends a job by SIGTERM and, after KillWait,
+SIGKILL: that is in slurm.conf (https://slurm.schedmd.com/slurm.conf.html), which most nodes have as a file. slurmctld
+is not asked: thousands of tasks would do so at once. The GraceTime of a partition and the time of ``--signal`` are not
+to be found anywhere. When the job's time is up is in a variable, but not with Slurm 22.05 (SLURM_JOB_END_TIME,
 https://slurm.schedmd.com/sbatch.html).
 """
 
@@ -19,18 +19,21 @@ GRACE = "TERMINATION_GRACE_PERIOD_SECONDS"
 _END = "SLURM_JOB_END_TIME"
 _MOST_DIGITS = 12
 _SLURM_CONF = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")
-"""Where it is without SLURM_CONF: Debian's and others' packages; what slurmd keeps of one that it has no file of."""
+"""Where it is without SLURM_CONF: in Debian's and other packages, and where slurmd keeps one that it has no file of."""
 _KILL_WAIT_S = 30
 """Slurm's default."""
 
 
 def told_grace(environ: Mapping[str, str], *, by_sigterm: bool = True) -> Fact[int] | None:
-    """The seconds; None where nobody tells, or what is no number. ``by_sigterm``: SIGTERM is what it begins with."""
+    """The grace in seconds; None if nobody tells or it is not a number.
+
+    ``by_sigterm``: SIGTERM is what it begins with.
+    """
     return _number(environ, GRACE) or (_kill_wait(environ) if by_sigterm and "SLURM_STEP_ID" in environ else None)
 
 
 def time_until_end(environ: Mapping[str, str], now: float) -> Fact[float] | None:
-    """The seconds from ``now`` (Unix time) until the job's time is up; None where nobody tells, or it has passed."""
+    """Seconds from ``now`` (Unix time) until the job's time is up; None if nobody tells, or it has passed."""
     end = _number(environ, _END)
     return Fact(end.value - now, end.source) if end is not None and end.value > now else None
 

@@ -1,7 +1,7 @@
 """Slurm's host list expressions: ``rack[1-2]node[001-003,7],login`` stands for eight nodes and one.
 
-As ``scontrol show hostnames`` prints them, without starting it: it may not be there in a container.
-Source: https://slurm.schedmd.com/scontrol.html, *show hostnames*; the form: https://slurm.schedmd.com/slurm.conf.html,
+Expands them as ``scontrol show hostnames`` does, without starting that: it may not be there in a container. Source:
+https://slurm.schedmd.com/scontrol.html, *show hostnames*; the form: https://slurm.schedmd.com/slurm.conf.html,
 *NodeName*.
 """
 
@@ -16,7 +16,7 @@ _RANGE = r"([0-9]+)(?:-([0-9]+))?"
 
 
 def expand(text: str) -> list[str]:
-    """The names in ``text``, in their order. Raises ``ValueError`` with what is wrong."""
+    """The names in ``text``, in order. Raises ``ValueError``, which says what is wrong."""
     hosts: list[str] = []
     for item in _split(text):
         hosts += _expand_item(item)
@@ -26,7 +26,7 @@ def expand(text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas outside of brackets."""
+    """Split at the commas outside brackets."""
     return re.split(r",(?![^\[]*\])", text)
 
 

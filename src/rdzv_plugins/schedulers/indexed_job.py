@@ -2,8 +2,8 @@
 
 Source: https://kubernetes.io/docs/concepts/workloads/controllers/job, *Completion mode*: JOB_COMPLETION_INDEX, and host
 names ``JOB-INDEX``, which peers can resolve if the pods have a headless Service, as a JobSet makes one
-(https://jobset.sigs.k8s.io/docs/concepts). Nothing tells a pod how many there are, and many Indexed Jobs are not one
-training: so nothing is read unless ``--nnodes`` (or PET_NNODES) asks for several nodes.
+(https://jobset.sigs.k8s.io/docs/concepts). Nothing tells a pod how many there are, and many Indexed Jobs are not a
+single training run, so nothing is read unless ``--nnodes`` (or PET_NNODES) asks for several nodes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _HOSTS = "/etc/hosts"
 
 @hookimpl(trylast=True)
 def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What Kubernetes says of the pod of an Indexed Job."""
+    """What Kubernetes says about the pod of an Indexed Job."""
     return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
-    """What Kubernetes says of this pod, if the number of nodes is given."""
+    """What Kubernetes says about this pod, if the number of nodes is given."""
     if not nodes_given:
         return None
     index = Variables(environ, NAME).needed_number("JOB_COMPLETION_INDEX")
@@ -46,7 +46,10 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
 
 
 def _hosts(host: str, stem: str, count: int) -> Fact[tuple[str, ...]] | None:
-    """In the pod's domain, which kubelet writes to /etc/hosts if there is one; without, no peer can resolve it."""
+    """The hosts, in the pod's domain, which kubelet writes to /etc/hosts if there is one.
+
+    Without it, no peer can resolve them.
+    """
     try:
         with open(_HOSTS) as lines:
             names = [name for line in lines for name in line.partition("#")[0].split()[1:]]

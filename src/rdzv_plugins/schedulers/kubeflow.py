@@ -1,11 +1,11 @@
-"""``kubeflow``: pods of a PyTorchJob whose operator sets MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE alone.
+"""``kubeflow``: pods of a PyTorchJob whose operator sets only MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE.
 
 Newer operators, and Kubeflow Trainer, set PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and so on: those are torchrun's
-variables, count as flags, and leave nothing to do here. Source: github.com/kubeflow/training-operator,
+variables, which count as flags and leave nothing to do here. Source: github.com/kubeflow/training-operator,
 pkg/controller.v1/pytorch/envvar.go: RANK and WORLD_SIZE count pods there, and the pod of rank 0 is ``JOB-master-0``.
 
 Such variables are also set by hand. So they are read only in a pod with the names of a PyTorchJob, by what its own
-command has started: in a shell of ``kubectl exec`` a launch stays a job on its own machine.
+command has started: in a shell of ``kubectl exec`` a launch remains a job on its own machine.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ NAME = "kubeflow"
 
 @hookimpl(trylast=True)
 def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What the operator says of its PyTorchJob."""
+    """What the operator says about its PyTorchJob."""
     return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
-    """What the operator says of this pod; None for variables that others have set."""
+    """What the operator says about this pod; None for variables that others have set."""
     if "LOCAL_RANK" in environ or any(name.startswith("PET_") for name in environ):
         return None
     if not is_of_the_container():

@@ -1,7 +1,7 @@
-"""Which launcher has started this process, where the variables of several are there: the innermost one.
+"""Which launcher has started this process if the variables of several are present: the innermost one.
 
-``mpirun`` within a job of Slurm, Slurm within Kubernetes: a process inherits the variables of all of them. Those of an
-outer one describe what has started the inner one, and not this process. So they are not used even where the plug-in of
+With ``mpirun`` in a Slurm job, or Slurm within Kubernetes, a process inherits the variables of all of them. Those of an
+outer launcher describe what has started the inner one, not this process. So they are not used even if the plug-in of
 the inner one is switched off.
 """
 
@@ -15,16 +15,16 @@ Environ = Mapping[str, str]
 _RESERVED_STEPS = 0xFFFFFFF0
 """Numbers from here on are Slurm's own: the batch script, the shell of salloc (``use_interactive_step``)."""
 _WITHIN = "TORCHELASTIC_RUN_ID"
-"""A worker of torchrun or rdzv-run: what it launches is its own matter."""
+"""Set in a worker of torchrun or rdzv-run: what that launches is its own matter."""
 
 
 def _openmpi(environ: Environ) -> bool:
-    """srun and flux with their PMIx plug-ins set PMIX_NAMESPACE, too, in a form of their own."""
+    """Whether it is mpirun's. srun and flux with their PMIx plug-ins set PMIX_NAMESPACE, too, in their own form."""
     return "OMPI_COMM_WORLD_RANK" in environ or environ.get("PMIX_NAMESPACE", "").startswith(("prterun-", "prte-"))
 
 
 def _slurm(environ: Environ) -> bool:
-    """Not the shell of an allocation: only srun's tasks are in a numbered step."""
+    """Whether it is srun's, and not the shell of an allocation: only srun's tasks are in a numbered step."""
     step = environ.get("SLURM_STEP_ID", "")
     return (
         bool(step)
@@ -34,14 +34,14 @@ def _slurm(environ: Environ) -> bool:
 
 
 def _pbs(environ: Environ) -> bool:
-    """Not the job's script, nor the shell of ``qsub -I``: those are task 1 of node 0."""
+    """Whether it is a task of PBS, not the job's script or the shell of ``qsub -I``: those are task 1 of node 0."""
     if "PBS_JOBID" not in environ or "PBS_NODENUM" not in environ:
         return False
     return (environ["PBS_NODENUM"], environ.get("PBS_TASKNUM", "1")) != ("0", "1")
 
 
 def _pytorchjob(environ: Environ) -> bool:
-    """People set such variables, too: a pod of a PyTorchJob also has its names."""
+    """Whether it is a PyTorchJob's pod. People set such variables, too; a pod of a PyTorchJob also has its names."""
     if not all(each in environ for each in ("KUBERNETES_SERVICE_HOST", "MASTER_PORT", "WORLD_SIZE", "RANK")):
         return False
     named = re.fullmatch(r"(.+)-(?:master|worker)-[0-9]+", environ.get("HOSTNAME", ""))
@@ -62,9 +62,9 @@ _MARKS: tuple[tuple[str, Callable[[Environ], bool]], ...] = (
     ("kubeflow", _pytorchjob),
     ("indexed-job", _has("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX")),
 )
-"""Plug-in to what only a process has that its launcher has started; an inner one is before those that it may be in."""
+"""Maps each plug-in to what only processes started by its launcher have; inner launchers precede those around them."""
 
 
 def launchers(environ: Environ) -> list[str]:
-    """The plug-ins of all launchers whose variables are there, the innermost first."""
+    """The plug-ins of all launchers whose variables are present, the innermost first."""
     return [] if _WITHIN in environ else [name for name, started in _MARKS if started(environ)]

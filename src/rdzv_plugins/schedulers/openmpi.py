@@ -2,9 +2,9 @@
 
 Sources: https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html for OMPI_COMM_WORLD_*; the PMIx standard,
 https://pmix.github.io/standard, for PMIX_NAMESPACE and PMIX_RANK. No variable names the host of the first process.
-Within Slurm it is the first of the allocation; elsewhere it is that of mpirun, which is in OMPI_MCA_orte_hnp_uri (Open
-MPI up to 4) or in the namespace ``prterun-HOST-PID@1`` (from 5 on). Where mpirun runs on another machine than the first
-process, that one says so and ends.
+Within Slurm it is the first of the allocation; elsewhere it is mpirun's host, which is in OMPI_MCA_orte_hnp_uri (Open
+MPI up to 4) or in the namespace ``prterun-HOST-PID@1`` (from 5 on). If mpirun runs on a different machine from the
+first process, that process says so and ends.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ _URI = r"(?P<job>[0-9]+)\.[0-9]+;tcp://(?P<address>[0-9.]+)"
 
 @hookimpl(trylast=True)
 def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What mpirun says of its job."""
+    """What mpirun says about its job."""
     return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
-    """What mpirun says of this process; of prterun's, with PMIx alone, only if the number of nodes is given."""
+    """What mpirun says about this process.
+
+    For prterun, with PMIx alone, only if the number of nodes is given.
+    """
     variables = Variables(environ, NAME)
     name = _run_id(variables)
     if variables.text("OMPI_COMM_WORLD_RANK") is None:
@@ -65,7 +68,10 @@ def _run_id(variables: Variables) -> Fact[str] | None:
 
 
 def _first_host(variables: Variables, rank: int) -> Fact[tuple[str, ...]] | None:
-    """Of no other is it known that mpirun has started a process there: it may use a part of an allocation."""
+    """The first host. It is not known of any other that mpirun has started a process there.
+
+    mpirun may use only a part of an allocation.
+    """
     listed = variables.text("SLURM_JOB_NODELIST")
     if listed is not None:
         try:
@@ -92,7 +98,7 @@ def _host_of_mpirun(variables: Variables) -> Fact[str] | None:
 
 
 def _is_here(host: str) -> bool:
-    """True for the name of this machine, and for an address of it."""
+    """True for the name or an address of this machine."""
     if host.partition(".")[0] == socket.gethostname().partition(".")[0]:
         return True
     with socket.socket() as trial:

@@ -2,8 +2,8 @@
 
 Sources: *PBS Professional Reference Guide*, PBS Environment Variables, and pbsdsh(1B) of OpenPBS; for Torque,
 https://docs.adaptivecomputing.com/torque, *Exported batch environment variables* (PBS_NUM_NODES is Torque's alone). The
-script of a job and the shell of ``qsub -I`` are PBS_NODENUM=0 with PBS_TASKNUM=1, and a launch there stays a job on its
-own machine. PBS_NODEFILE can be read on all nodes with some installations, and only on the first with others.
+script of a job and the shell of ``qsub -I`` have PBS_NODENUM=0 and PBS_TASKNUM=1, and a launch there remains a job on
+its own machine. PBS_NODEFILE can be read on all nodes with some installations, and only on the first with others.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _FILE = "PBS_NODEFILE"
 
 @hookimpl(trylast=True)
 def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What PBS says of its job."""
+    """What PBS says about its job."""
     return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
-    """What PBS says of this task."""
+    """What PBS says about this task."""
     variables = Variables(environ, NAME)
     rank = variables.needed_number("PBS_NODENUM")
     hosts = _hosts(environ.get(_FILE, ""))

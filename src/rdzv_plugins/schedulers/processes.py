@@ -1,4 +1,4 @@
-"""What the kernel knows of how this process was started, where variables alone cannot tell."""
+"""What the kernel knows about how this process was started, for cases that variables alone cannot decide."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from rdzv_plugins.linux.process_stat import read_stat
 
 
 def has_terminal() -> bool:
-    """True if this process has a controlling terminal, as in an interactive shell. False where nobody can tell."""
+    """True if this process has a controlling terminal, as in an interactive shell.
+
+    False if that cannot be determined.
+    """
     stat = read_stat(os.getpid())
     return stat is not None and stat.has_terminal
 
 
 def is_of_the_container() -> bool:
-    """True if this process comes from the command of its container, and not from ``kubectl exec``.
+    """True if this process comes from the command of its container, not from ``kubectl exec``.
 
-    Processes of ``exec`` have an ancestor whose parent is outside of the container, other than process 1. Where the
-    containers of a pod share their processes nobody can tell: False.
+    Processes of ``exec`` have an ancestor, other than process 1, whose parent is outside the container. If the
+    containers of a pod share their processes, it cannot be determined: False.
     """
     pid = os.getpid()
     while pid > 1:

@@ -1,7 +1,7 @@
-"""From what a scheduler says to fields of a ``Request``: which are missing, and what contradicts what.
+"""From what a scheduler says to fields of a ``Request``: which are missing, and which contradict each other.
 
-Every plug-in of this package hands its reader to ``resolve``. A flag wins over a scheduler. A launch that says by
-flags how many nodes there are and where they meet has described itself, and nothing is read.
+Every plug-in of this package hands its reader to ``resolve``. A flag wins over a scheduler. A launch whose flags say
+how many nodes there are and where they meet has described itself, and nothing is read.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from rdzv_plugins.schedulers.nesting import launchers
 logger = logging.getLogger(__name__)
 
 _PLACES = 3
-"""Of several endpoints, and the nodes that these need: enough to lose any one. Of two nodes none is more than half."""
+"""How many endpoints, and nodes for them, it takes to survive the loss of any one.
+
+One of two is not more than half.
+"""
 
 Reader = Callable[[Mapping[str, str], bool], Facts | None]
-"""Reads the environment; the second argument tells whether a flag has said how many nodes there are, more than one.
+"""Reads the environment; the second argument tells whether a flag has set the number of nodes to more than one.
 
-None: this process is on its own. Raises ``UsageError`` for a variable that is not as documented."""
+Returns None if this process is on its own. Raises ``UsageError`` for a variable that is not as documented.
+"""
 
 
 def resolve(plugin: str, read: Reader, request: Request, backend: Backend | None) -> dict[str, Any] | None:
-    """The fields of ``request`` that the scheduler of ``plugin`` knows, and no flag has set. Raises ``UsageError``."""
+    """The fields of ``request`` that the scheduler of ``plugin`` knows and no flag has set. Raises ``UsageError``."""
     found = launchers(os.environ)
     meets_at = "" if backend is None else backend.meets_at
     if found[:1] != [plugin] or _describes_itself(request, meets_at):
@@ -50,7 +54,7 @@ def resolve(plugin: str, read: Reader, request: Request, backend: Backend | None
 def _describes_itself(request: Request, meets_at: str) -> bool:
     """True if flags say all that makes it a job: one node, or how many and where.
 
-    The endpoint of a service says nothing of a job; there it is the run id that does.
+    The endpoint of a service does not identify a job; there the run id does.
     """
     if "max_nodes" not in request.given:
         return False
@@ -92,16 +96,16 @@ def _filled_in(
 
 
 def _goes_on_without_the_first(facts: Facts, nodes: int, least: int) -> bool:
-    """True if a job that needs ``least`` nodes can, once it has another place to meet: there are enough, or will be.
+    """True if a job that needs ``least`` nodes can go on at another meeting place: there are enough, or will be.
 
-    Where there are not, to meet elsewhere is to wait for a node that never comes, where a requeue would help.
+    If there are not, meeting elsewhere would mean waiting for a node that never comes, where a requeue would help.
     """
     started = facts.nodes.value if facts.nodes is not None else nodes
     return min(started, nodes) >= _PLACES and (facts.replaced or least < started)
 
 
 def _some_are_spares(facts: Facts, nodes: int) -> bool:
-    """True if more nodes were started than the job has room for: which are spares is not for their ranks to say."""
+    """True if more nodes were started than the job has room for; their ranks do not decide which are spares."""
     if facts.nodes is not None:
         return facts.nodes.value > nodes
     return facts.node_rank is not None and facts.node_rank.value >= nodes
@@ -115,7 +119,7 @@ def _endpoint(facts: Facts, run_id: str, nodes: int, several: bool) -> Fact[str]
             remedy="Give --rdzv-endpoint=HOST:PORT, the same on every node.",
         )
     port = facts.port or port_of_name(run_id)
-    found = tuple(dict.fromkeys(hosts.value))  # where nodes share a host, two places at it are one
+    found = tuple(dict.fromkeys(hosts.value))  # if nodes share a host, two places there are one
     places = found if several and len(found) >= _PLACES else found[:1]
     text = ",".join(str(Endpoint(host, port.value)) for host in places)
     return Fact(text, f"{hosts.source}, the port from {port.source}")
@@ -124,7 +128,8 @@ def _endpoint(facts: Facts, run_id: str, nodes: int, several: bool) -> Fact[str]
 def _refuse_contradictions(facts: Facts, request: Request) -> None:
     """Refuse a flag and a variable that cannot both be right. Raises ``UsageError``.
 
-    More nodes than were started here may come from elsewhere, which is said; with fewer, the others are spares.
+    If there are to be more nodes than were started here, the rest may come from elsewhere, which is logged; if fewer,
+    the surplus ones are spares.
     """
     if facts.nodes is None:
         return

@@ -1,8 +1,8 @@
 """``sagemaker``: training jobs of Amazon SageMaker, from the variables that its training toolkit sets for the script.
 
-Source: github.com/aws/sagemaker-training-toolkit, ENVIRONMENT_VARIABLES.md. The hosts are in the same order on all of
-them. A shell in the container has none of these variables. Clusters of SageMaker HyperPod are Slurm's, or Kubernetes',
-and have their variables.
+Source: github.com/aws/sagemaker-training-toolkit, ENVIRONMENT_VARIABLES.md. The list of hosts has the same order on all
+of them. A shell in the container has none of these variables. SageMaker HyperPod clusters run Slurm or Kubernetes, and
+have the variables of those.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ NAME = "sagemaker"
 
 @hookimpl(trylast=True)
 def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What SageMaker says of its training job."""
+    """What SageMaker says about its training job."""
     return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
-    """What SageMaker says of this container."""
+    """What SageMaker says about this container."""
     variables = Variables(environ, NAME)
     hosts = _hosts(variables)
     here = variables.needed_text("SM_CURRENT_HOST")
@@ -45,7 +45,7 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
 
 
 def _hosts(variables: Variables) -> list[str]:
-    import json  # here: every launch loads this module
+    import json  # here, because every launch loads this module
 
     text = variables.needed_text("SM_HOSTS")
     try:

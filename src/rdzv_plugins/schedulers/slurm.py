@@ -1,11 +1,11 @@
 """``slurm``: ``srun rdzv-run train.py`` is a whole job, also in a job array, or with many tasks on each node.
 
-Only srun's tasks are read: in the script of sbatch, and in the shell of salloc or ``srun --pty``, a launch stays a job
+Only srun's tasks count: in the script of sbatch, and in the shell of salloc or ``srun --pty``, a launch remains a job
 on its own machine. Sources of the variables: https://slurm.schedmd.com/srun.html, *OUTPUT ENVIRONMENT VARIABLES*;
 https://slurm.schedmd.com/sbatch.html for SLURM_RESTART_COUNT and SLURM_CLUSTER_NAME;
 https://slurm.schedmd.com/heterogeneous_jobs.html. In a step over several components of a heterogeneous job,
 SLURM_NODEID and SLURM_STEP_* count over all of them, one component after the other, and SLURM_JOB_ID is that of the
-first. SLURM_STEP_NODELIST is sorted all the same: the order is in the lists of the components (seen with 22.05).
+first. SLURM_STEP_NODELIST is sorted nevertheless: the order is in the lists of the components (seen with 22.05).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ logger = logging.getLogger(__name__)
 
 NAME = "slurm"
 _STEPS_APART = 5003
-"""Ports between two steps of one job: more than jobs that run on a node at the same time are apart."""
+"""The distance between the ports of two steps of one job: more than that of jobs running on a node at one time."""
 
 
 @hookimpl(trylast=True)
 def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What srun says of its step."""
+    """What srun says about its step."""
     return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
-    """What srun says of this task; None in an interactive shell: srun's tasks have no terminal without ``--pty``."""
+    """What srun says about this task; None in an interactive shell: srun's tasks have no terminal without ``--pty``."""
     if has_terminal():
         logger.debug("srun's variables are not used (plug-in slurm): this is an interactive shell")
         return None
@@ -65,7 +65,7 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
         node_rank=rank,
         hosts=lambda count: _hosts(variables, nodes, count),
         port=Fact(derived_port(job.value + _STEPS_APART * step.value), "SLURM_JOB_ID and SLURM_STEP_ID"),
-        # a job that was requeued keeps its number, and a node of the first try may still run somewhere
+        # a requeued job keeps its number, and a node of the first attempt may still run somewhere
         run_id=Fact(
             f"{cluster}-{job.value}.{step.value}-{restarts.value}", "SLURM_JOB_ID, SLURM_STEP_ID, SLURM_RESTART_COUNT"
         ),
@@ -77,7 +77,7 @@ def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
 
 
 def _tasks_of_this_node(variables: Variables, nodes: Fact[int], rank: Fact[int]) -> Fact[int]:
-    """Out of ``2(x3),1``: three nodes with two tasks, and one with one."""
+    """The number of tasks of this node, out of ``2(x3),1``: three nodes with two tasks, and one with one."""
     name = "SLURM_STEP_TASKS_PER_NODE"
     text = variables.text(name)
     if text is None:
@@ -94,7 +94,7 @@ def _tasks_of_this_node(variables: Variables, nodes: Fact[int], rank: Fact[int])
 
 
 def _hosts(variables: Variables, nodes: Fact[int], count: int) -> Fact[tuple[str, ...]]:
-    """The first ``count`` of the step, in the order in which its nodes are numbered."""
+    """The first ``count`` hosts of the step, in the order in which its nodes are numbered."""
     listed = variables.needed_text("SLURM_STEP_NODELIST")
     hosts = _expanded(variables, listed)
     components = [each for text in _components(variables) for each in _expanded(variables, text)]
@@ -113,7 +113,7 @@ def _expanded(variables: Variables, listed: Fact[str]) -> list[str]:
 
 
 def _components(variables: Variables) -> Iterator[Fact[str]]:
-    """The lists of nodes of a heterogeneous job's components; srun of 22.05 has the old name for them."""
+    """The node lists of a heterogeneous job's components; srun of 22.05 uses the old name for them."""
     count = variables.number("SLURM_HET_SIZE")
     for number in range(count.value if count is not None else 0):
         for name in ("HET", "PACK"):
@@ -126,7 +126,7 @@ def _components(variables: Variables) -> Iterator[Fact[str]]:
 
 
 def _warn_of_shares(environ: Mapping[str, str], tasks: Fact[int]) -> None:
-    """Workers of one agent have what its task has, where srun has given each task a share of the node."""
+    """Warn if srun has given each task a share of the node: workers of one agent have only what its task has."""
     here, node = len(os.sched_getaffinity(0)), environ.get("SLURM_CPUS_ON_NODE", "")
     bound = node.isdecimal() and here < int(node)
     if bound or environ.get("SLURM_GPUS_PER_TASK"):

@@ -1,4 +1,4 @@
-"""Where Slurm says that a node is in the network: SLURM_TOPOLOGY_ADDR, with SLURM_TOPOLOGY_ADDR_PATTERN.
+"""Where in the network a node is, according to Slurm: SLURM_TOPOLOGY_ADDR, with SLURM_TOPOLOGY_ADDR_PATTERN.
 
 ``s0.s2.node7`` with ``switch.switch.node`` on a cluster with topology/tree, ``b1.node7`` with ``block.node`` with
 topology/block, and the node's name alone without either. The nodes of a leaf switch, or of a block, are near each
@@ -16,7 +16,10 @@ _SHARED = ("switch", "block")
 
 
 def leaf_of(variables: Variables) -> Fact[str] | None:
-    """The leaf switch or the block of this node; None where Slurm knows of neither. ``UsageError`` if unreadable."""
+    """The leaf switch or the block of this node; None if Slurm knows of neither.
+
+    Raises ``UsageError`` if unreadable.
+    """
     address, pattern = variables.text(ADDRESS), variables.text(PATTERN)
     if address is None or pattern is None:
         return None

@@ -2,7 +2,7 @@
 
 Source: https://pytorch.org/torchx, ``torchx.specs.macros`` (rank0_env) and the schedulers' pages: TORCHX_JOB_ID is a
 handle, SCHEDULER://SESSION/APP; TORCHX_RANK0_HOST is set by those schedulers that know it, to localhost on the first
-replica; TORCHX_REPLICA_IDX by the batch services. Nothing tells how many replicas there are: so nothing is read unless
+replica; TORCHX_REPLICA_IDX by the batch services. Nothing tells how many replicas there are, so nothing is read unless
 ``--nnodes`` asks for several nodes. On Slurm the variables of srun say more, and are used instead.
 """
 
@@ -23,12 +23,12 @@ NAME = "torchx"
 
 @hookimpl(trylast=True)
 def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """What torchx says of a replica."""
+    """What torchx says about a replica."""
     return resolve(NAME, read, request, backend)
 
 
 def read(environ: Mapping[str, str], nodes_given: bool) -> Facts | None:
-    """What torchx says of this replica, if the number of nodes is given."""
+    """What torchx says about this replica, if the number of nodes is given."""
     if not nodes_given:
         return None
     variables = Variables(environ, NAME)

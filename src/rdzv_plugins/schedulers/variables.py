@@ -1,4 +1,4 @@
-"""Reads variables that a scheduler has set. What is not as documented is a ``UsageError`` that names the variable."""
+"""Reads variables that a scheduler has set. One that is not as documented raises ``UsageError``, which names it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_DIGITS = 18
 
 
 class Variables:
-    """The environment of this process, as one plug-in reads it. An empty variable is one that is not set."""
+    """The environment of this process, as one plug-in reads it. An empty variable counts as not set."""
 
     def __init__(self, environ: Mapping[str, str], plugin: str) -> None:
         self._environ = environ
@@ -38,11 +38,11 @@ class Variables:
         return Fact(int(value), name)
 
     def needed_text(self, name: str) -> Fact[str]:
-        """As ``text``, of a variable that is always set beside those that were found."""
+        """Like ``text``, for a variable that is always set together with those that were found."""
         return self.text(name) or self._missing(name)
 
     def needed_number(self, name: str, minimum: int = 0) -> Fact[int]:
-        """As ``number``, of a variable that is always set beside those that were found."""
+        """Like ``number``, for a variable that is always set together with those that were found."""
         return self.number(name, minimum) or self._missing(name)
 
     def wrong(self, name: str, why: str) -> UsageError:
@@ -54,7 +54,7 @@ class Variables:
         return UsageError(message, remedy=remedy or self._remedy)
 
     def below(self, rank: Fact[int], count: Fact[int]) -> Fact[int]:
-        """``rank`` if it is one of ``count``."""
+        """``rank``, if it is less than ``count``."""
         if rank.value >= count.value:
             raise self.refused(f"{rank} contradicts {count}: they count from 0 to {count.value - 1}")
         return rank

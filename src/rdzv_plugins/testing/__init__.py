@@ -1,4 +1,4 @@
-"""The conformance suite: what a plug-in's own tests import, and ``rdzv conformance`` runs. Themes need pytest.
+"""The conformance suite, which a plug-in's own tests import and ``rdzv conformance`` runs. Themes need pytest.
 
 A plug-in's tests are one fixture and an import::
 
@@ -50,14 +50,14 @@ _HARNESS = {
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: a harness needs no pytest, and the processes of nodes need neither themes nor pytest.
+    # Imported on first use: a harness needs no pytest, and the processes of nodes need neither themes nor pytest.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _HARNESS.get(name)
     if module is None:
         import pytest
 
-        # before they are imported: their plain asserts then say what they have compared
+        # before they are imported: their plain asserts then report what they have compared
         ours = {each.name for each in pkgutil.walk_packages(__path__, f"{__name__}.")}
         pytest.register_assert_rewrite(*ours - set(sys.modules))
         module = f"themes.{name.removesuffix('Theme').lower()}"

@@ -1,4 +1,4 @@
-"""The harnesses of the backends that come with rdzv-plugins. Also an example of each kind."""
+"""The harnesses of the backends that come with rdzv-plugins. They also serve as an example of each kind."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from rdzv_plugins.testing.services.etcd import data_directory, etcd_process, req
 from rdzv_plugins.testing.services.process import ServerProcess
 
 _LOST_AFTER_S = 4
-"""A node that is not heard of for so many seconds is lost: short for the tests that wait for it, and long enough for a
-busy machine."""
+"""A node that is not heard from for this many seconds is lost.
+
+Short for the tests that wait for it, and long enough for a busy machine.
+"""
 _WRONG = ("a b", "127.0.0.1:99999", "fe80::1:2:3")
 
 _ELASTIC: Mapping[str, str] = MappingProxyType(
@@ -70,7 +72,7 @@ class ParallelHarness(Harness):
 
 
 class TieredHarness(ParallelHarness):
-    """``tiered``: as ``parallel``, and a proxy on each node."""
+    """``tiered``: like ``parallel``, with a proxy on each node."""
 
     backend = "tiered"
     imports = (*ParallelHarness.imports, "rdzv_plugins.kvstore.native.proxy")
@@ -94,7 +96,7 @@ class EtcdHarness(Harness):
         self._server: ServerProcess | None = None
 
     def start(self) -> None:
-        """Start etcd, with its data in memory where there is room. Raises ``RdzvError`` if it is not installed."""
+        """Start etcd, with its data in memory if there is room. Raises ``RdzvError`` if it is not installed."""
         self.require()
         self._directory = data_directory()
         self._serve()
@@ -103,7 +105,10 @@ class EtcdHarness(Harness):
         require_etcd()
 
     def afresh(self, directory: Path) -> Harness:
-        """Keys and leases of earlier jobs would be in the way, and a disk is what etcd waits for elsewhere, too."""
+        """Return a harness without keys and leases of earlier jobs, which would be in the way.
+
+        Its data is in the given directory: a disk is what etcd waits for elsewhere, too.
+        """
         return _FreshEtcdHarness(directory, self.conf)
 
     def close(self) -> None:
@@ -143,11 +148,11 @@ class _FreshEtcdHarness(EtcdHarness):
         self._below = directory
 
     def start(self) -> None:
-        """Starts nothing yet. Raises ``MissingDependency`` where etcd is not installed."""
+        """Start nothing yet. Raises ``MissingDependency`` if etcd is not installed."""
         self.require()
 
     def endpoint(self, directory: Path) -> str:
-        """That of an etcd that has just been started; the one of the job before is gone. Raises ``RdzvError``."""
+        """The endpoint of a newly started etcd; that of the previous job is gone. Raises ``RdzvError``."""
         self.close()
         self._directory = Path(tempfile.mkdtemp(prefix="etcd-", dir=self._below))
         self._serve()

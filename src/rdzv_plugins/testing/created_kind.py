@@ -1,6 +1,6 @@
 """``python -m rdzv_plugins.testing.created_kind BACKEND ENDPOINT [KEY=VALUE ...]``: prints what ``create`` returns.
 
-It asks it something first: a test of a service at which nobody is waits for a minute before it fails.
+It first asks the result something: a test of a service where nobody is waits for a minute before it fails.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rdzv_plugins.interfaces import Request
 from rdzv_plugins.testing.kinds import kind_of, no_kind
 
 _ANSWER_S = 10.0
-"""Within which a service that runs answers."""
+"""Seconds within which a running service answers."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``state``, ``coordination`` or ``handler``; the error's exit code if it cannot be created or nobody answers.
+    """Print ``state``, ``coordination`` or ``handler``. Returns the error's exit code if that fails or nobody answers.
 
-    The reason is on stderr then.
+    The reason is then on stderr.
     """
     name, endpoint, *pairs = arguments
     conf = MappingProxyType(dict(pair.split("=", 1) for pair in pairs))

@@ -1,6 +1,6 @@
 """Every theme of the conformance suite as a class of tests: a plug-in's tests import ``*`` from here.
 
-They add the fixture ``harness``, of scope ``session``; themes that are to be left out are classes of their own instead,
+They add the fixture ``harness``, of scope ``session``; to leave out themes, they define classes of their own instead,
 derived from those of ``rdzv_plugins.testing``.
 """
 

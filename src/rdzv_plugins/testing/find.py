@@ -1,4 +1,4 @@
-"""Finds the harness of an installed backend by its name: its own, or one made of an endpoint.
+"""Finds the harness of an installed backend by its name: its own, or one made for an endpoint.
 
 A distribution names the harness of its backend by an entry point::
 
@@ -31,9 +31,9 @@ _CREATE_S = 120.0
 def find_harness(backend: str, endpoint: str | None = None, conf: Mapping[str, str] = MappingProxyType({})) -> Harness:
     """The harness of ``backend``, not started yet; ``backend`` may be an alias.
 
-    Without ``endpoint`` its own one, with ``conf`` on top of that harness's; with one, a harness of a service that
-    runs there already. Raises what the host raises for the name, ``UsageError`` when there is neither, and
-    ``BrokenPlugin`` when its own harness cannot be made.
+    Without ``endpoint`` it is the backend's own, with ``conf`` added to that harness's; with one, it is a harness for a
+    service that already runs there. Raises what the host raises for the name, ``UsageError`` if there is neither, and
+    ``BrokenPlugin`` if its own harness cannot be made.
     """
     name = entry(backend).backend.name
     if endpoint is not None:
@@ -75,12 +75,12 @@ def _at(name: str, where: str, given: Mapping[str, str]) -> Harness:
     try:
         parse_endpoint(where, None)
         tcp = True
-    except UsageError:  # of a form that only the backend knows: a directory, several members
+    except UsageError:  # in a form that only the backend knows: a directory, several members
         tcp = False
     created = _kind(name, where, given)
 
     class Somewhere(Harness):
-        """A service that somebody else runs: it is neither killed nor cleaned. Jobs are told apart by their ids."""
+        """A service run by somebody else: it is neither killed nor cleaned. Jobs are told apart by their ids."""
 
         backend = name
         kind = created

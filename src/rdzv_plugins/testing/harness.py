@@ -88,7 +88,7 @@ class Harness:
     wrong_endpoints: tuple[str, ...] = ("a b",)
     """Values of ``--rdzv-endpoint`` that the backend refuses before it starts anything."""
 
-    # for ``rdzv bench`` alone: what is left as it is costs precision, and nothing else
+    # for ``rdzv bench`` only: leaving these as they are costs nothing but precision
 
     native: ClassVar[bool] = False
     """True if the nodes meet at rdzv-plugins' native store, which ``rdzv serve`` may serve, apart from them."""
@@ -164,7 +164,7 @@ def free_port() -> int:
     Any thread may call it. A process gets no port twice in a thousand calls, and the processes of one run of
     pytest-xdist get different ones: between this call and its use a port is nobody's.
     """
-    chance = random.SystemRandom()  # a seed that somebody gives to all processes of a run would choose alike in all
+    chance = random.SystemRandom()  # a seed that somebody gives to all processes of a run would make all choose alike
     low, high = _share()
     while True:
         port = chance.randrange(low, high)
@@ -180,7 +180,7 @@ def free_port() -> int:
 
 
 def _share() -> tuple[int, int]:
-    """The ports that this process may take: its share under pytest-xdist, else all of them."""
+    """The ports that this process may take: its share under pytest-xdist, otherwise all of them."""
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if not 1 < count <= _MOST_SHARES:
         return _LOWEST, _HIGHEST

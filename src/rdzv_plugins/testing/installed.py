@@ -1,4 +1,4 @@
-"""The backends that are installed, as the plug-in host finds them. Needs no pytest: the benchmarks ask too."""
+"""The installed backends, as the plug-in host finds them. Needs no pytest: the benchmarks ask, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``create`` may return: told apart by their methods, as the launcher does. Needs no pytest."""
+"""What ``create`` may return: kinds are told apart by their methods, as in the launcher. Needs no pytest."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ KINDS = ("state", "coordination", "handler")
 
 
 def kind_of(created: Any) -> Kind | None:
-    """The kind of what a backend has created; None if it is of none."""
+    """The kind of what a backend has created; None if it is of no kind."""
     return next((kind for kind, contract in _CONTRACTS if isinstance(created, contract)), None)
 
 
 def no_kind(created: Any) -> str:
-    """The sentence for what is none of them."""
+    """The sentence for what is of no kind."""
     return (
         f"create() returned a {type(created).__name__}, which has the methods of no contract: "
         "it has to return a RendezvousBackend, a CoordinationBackend or a RendezvousHandler"

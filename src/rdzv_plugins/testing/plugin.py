@@ -1,4 +1,4 @@
-"""The pytest plug-in of the conformance suite: its options, the order of its tests, and that each of them ends.
+"""The pytest plug-in of the conformance suite: sets its options and the order of its tests, and ensures that each ends.
 
 ``pytest_plugins = ["rdzv_plugins.testing.plugin"]`` in a top-level conftest, or ``pytest -p
 rdzv_plugins.testing.plugin``. Works under pytest-xdist: what the report needs travels with each test's result.
@@ -48,12 +48,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The results are gathered where the run is reported: not in a process of pytest-xdist's that runs tests."""
+    """Gather the results where the run is reported: not in a process of pytest-xdist that runs tests."""
     if not hasattr(config, "workerinput"):
         file = config.getoption("conformance_json")
         if file is not None:
             try:
-                open(file, "a").close()  # better told now than when all tests have run
+                open(file, "a").close()  # better to say so now than when all tests have run
             except OSError as error:
                 raise pytest.UsageError(f"--conformance-json: cannot write {file}: {error.strerror}") from None
         config.stash[_collector] = Collector(config)
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # then pytest gathers what shares a fixture
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the themes that were not asked for, and put first what the others build on; other tests stay."""
+    """Leave out the themes that were not requested, and put first what the others build on; other tests stay."""
     wanted = [name for name in config.getoption("conformance_themes").split(",") if name]
     unknown = sorted(set(wanted) - set(THEMES))
     if unknown:
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         out = [item for item in items if (theme := theme_of(item)) is not None and theme.theme not in wanted]
         items[:] = [item for item in items if item not in out]
         config.hook.pytest_deselected(items=out)
-    # one harness for all: before every other theme; else in each class, which may have a harness of its own
+    # one harness for all: before every other theme; otherwise in each class, which may have a harness of its own
     alone = bool(config.getoption("conformance_backend"))
     first: dict[object, int] = {}
     place = {
@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """If there is a theme among the tests, watch them."""
+    """Watch the tests, if there is a theme among them."""
     config = session.config
     tests = [item.nodeid for item in session.items if theme_of(item) is not None]
     collector = config.stash.get(_collector, None)
@@ -100,7 +100,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_sessionfinish(exitstatus: int) -> Generator[None, None, None]:
     """After Ctrl-C a fixture may end with an error that is nobody's fault; it must not take the place of the report.
 
-    pytest's own ``tmp_path`` does so where the test was still being set up.
+    pytest's own ``tmp_path`` does so if the test was still being set up.
     """
     try:
         return (yield)
@@ -112,7 +112,7 @@ def pytest_sessionfinish(exitstatus: int) -> Generator[None, None, None]:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop watching and let go: all has come to its end."""
+    """Stop watching and let go: everything has ended."""
     if _guard in config.stash:
         config.stash[_guard].stop()
     if _collector in config.stash:
@@ -144,7 +144,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Give the result what the report needs to know, wherever it is read."""
+    """Add to the result what the report needs to know, wherever that is read."""
     report = yield
     if theme_of(item) is not None:
         fault = ""
@@ -159,7 +159,7 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
-    """pytest counts as the report does; and where a line says each result as it comes, it prints no dots."""
+    """Have pytest count as the report does; and if each result gets a line as it comes, print no dots."""
     names = {name for name, _ in getattr(report, "user_properties", ())}  # that of a collection has none
     if TEST not in names:
         return None

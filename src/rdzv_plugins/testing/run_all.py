@@ -1,4 +1,4 @@
-"""What ``rdzv conformance BACKEND`` gives to pytest: every theme against the backend that is named.
+"""What ``rdzv conformance BACKEND`` gives to pytest: every theme against the named backend.
 
 ``pytest -p rdzv_plugins.testing.plugin --conformance-backend=NAME .../run_all.py`` does the same.
 """
@@ -23,7 +23,7 @@ from rdzv_plugins.testing.installed import entry
 def harness(pytestconfig: pytest.Config) -> Iterator[Harness]:
     """The harness of the backend on the command line. Ends the run if it cannot be started: no test could pass.
 
-    Whatever its ``start`` has raised: it is the harness's fault, and no broken promise of the backend.
+    This holds for anything that its ``start`` raises: it is the harness's fault, not a broken promise of the backend.
     """
     given = pytestconfig.getoption
     with contextlib.ExitStack() as running:
@@ -39,7 +39,7 @@ def harness(pytestconfig: pytest.Config) -> Iterator[Harness]:
 
 
 def _not_started(config: pytest.Config, error: Exception) -> str:
-    """Why a harness cannot be started, that did not say so by an ``RdzvError``."""
+    """Why a harness cannot be started that did not say so by an ``RdzvError``."""
     backend = config.getoption("conformance_backend")
     owner = entry(backend).record.distribution
     trace = f"\n{''.join(traceback.format_exception(error))}" if config.get_verbosity() > 0 else ""

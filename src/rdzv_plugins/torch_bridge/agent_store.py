@@ -1,6 +1,6 @@
-"""The agents' store of a round as torch's agent has it, which tells when the workers of this node have succeeded.
+"""The agents' store of a round as torch's agent uses it; it reports when the workers of this node have succeeded.
 
-torch's agent says so to nobody but its exit barrier, and that is one key in this store.
+torch's agent tells only its exit barrier, and that is one key in this store.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rdzv_plugins.torch_types.errors import store_errors_of_torch
 
 
 class AgentStore(Store):  # type: ignore[misc]
-    """Passes everything on to ``inner``, with torch's errors for ours; as thread-safe.
+    """Passes everything on to ``inner``, turning our errors into torch's; equally thread-safe.
 
     ``on_done`` is called before node ``rank`` enters the barrier.
 
@@ -39,7 +39,7 @@ class AgentStore(Store):  # type: ignore[misc]
 
     @property
     def timeout(self) -> timedelta:
-        """How long a wait may take at most."""
+        """The most time that a wait may take."""
         return self._inner.timeout if self._timeout is None else self._timeout
 
     def set_timeout(self, timeout: timedelta) -> None:

@@ -1,9 +1,9 @@
 """Writes that return when they are done, for workers behind a proxy.
 
 In torch's format SET, APPEND, MULTI_SET and QUEUE_PUSH have no answer: a call returns when its bytes are sent. Behind a
-proxy they have two hops to go, and another worker that hears of the call by other means may ask before they arrive. An
-empty CHECK costs no request at the store, and a proxy answers it when the store has all that was written before it by
-the same client.
+proxy these have two hops to go, and another worker that hears of the call by other means may ask before they arrive. An
+empty CHECK costs no request at the store, and a proxy answers it when the store has everything that the same client
+wrote before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WRITES = ("set", "append", "multi_set", "queue_push")
 def answer_writes(port: int) -> None:
     """From now on, in this process, wait for what callers in Python write to the store whose client is at ``port``.
 
-    torch's own callers in C++ are not concerned: what they set, its reader waits for.
+    torch's own callers in C++ are not affected: readers wait for what those set.
     """
     from torch.distributed import Store, TCPStore
 

@@ -1,4 +1,4 @@
-"""See the package. Imported by torch, in every process that imports torch's elastic package: keep it light."""
+"""See the package. torch imports this in every process that imports its elastic package, so keep it light."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def register() -> Creator:
 
 
 def create(params: Any) -> Any:
-    """A handler from torch's ``RendezvousParameters``. Raises our errors, which say what to do."""
+    """A handler made from torch's ``RendezvousParameters``. Raises our errors, which say what to do."""
     from rdzv_plugins.assemble.create import create_handler, prepare
     from rdzv_plugins.errors import RdzvError, UnknownBackend
     from rdzv_plugins.host import PluginHost
@@ -54,7 +54,7 @@ def create(params: Any) -> Any:
 
 
 def request_from(params: Any) -> Any:
-    """A ``Request`` from torch's ``RendezvousParameters``; what torch does not pass on stays unknown."""
+    """A ``Request`` made from torch's ``RendezvousParameters``; what torch does not pass on stays unknown."""
     from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
 
     conf = dict(params.config)

@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 
 class TorchrunHandler:
-    """torch's ``RendezvousHandler``. As thread-safe as the handler that it passes everything on to."""
+    """A ``RendezvousHandler`` of torch's. As thread-safe as the handler that it passes everything on to."""
 
     def __init__(self, hosted: HostedHandler) -> None:
         self._hosted = hosted
-        # a job may be launched from where an exception is handled, that of the job before for example
+        # a job may be launched while an exception is being handled, for example that of the previous job
         self._earlier = sys.exc_info()[1]
         self._rank: int | None = None
         self._succeeded = False
@@ -35,7 +35,7 @@ class TorchrunHandler:
         return getattr(self._hosted, name)
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Join the next round, and have its store tell when the workers of this node are done."""
+        """Join the next round, and have its store report when the workers of this node are done."""
         try:
             info = self._hosted.next_rendezvous()
         except RdzvError as error:
@@ -51,12 +51,12 @@ class TorchrunHandler:
             raise in_full(error) from error.__cause__
 
     def shutdown(self) -> bool:
-        """Leave: as done, failed or lost. Who is done and serves others stays while they work, however long."""
+        """Leave as done, failed or lost. A node that is done and serves others stays while they work, however long."""
         outcome = self._outcome()
         try:
             if outcome.end == "done":
                 self._stay()
-        except BaseException as error:  # a signal, which torch's agent makes an exception
+        except BaseException as error:  # a signal, which torch's agent turns into an exception
             outcome = Outcome("lost", f"it was done, but served others, and was stopped: {error}")
             raise
         finally:
@@ -66,7 +66,7 @@ class TorchrunHandler:
     def _stay(self) -> None:
         try:
             self._hosted.stay()
-        except RdzvError as error:  # the job has ended elsewhere; this node's workers have succeeded all the same
+        except RdzvError as error:  # the job has ended elsewhere; this node's workers have succeeded nevertheless
             logger.warning("%s", error)
 
     def _note_success(self) -> None:
@@ -74,10 +74,10 @@ class TorchrunHandler:
         self._hosted.note_done()
 
     def _outcome(self) -> Outcome:
-        """What torch's agent has ended with.
+        """How torch's agent has ended.
 
-        Its workers have succeeded: it has entered the exit barrier, or leaves a round without an error. Restarts are
-        used up: torch raises ``ChildFailedError``. Any other error is one of the agent.
+        If its workers have succeeded, it has entered the exit barrier, or leaves a round without an error. If restarts
+        are used up, torch raises ``ChildFailedError``. Any other error is one of the agent.
         """
         error = sys.exc_info()[1]
         if self._succeeded or (self._rank is not None and error in (None, self._earlier)):
@@ -104,7 +104,7 @@ class TorchrunHandler:
 
 
 def in_full(error: RdzvError) -> RdzvError:
-    """The error as torch is to print it, with the remedy in its text, and torch's of its kind if it is of a rendezvous.
+    """The error as torch should print it: with the remedy in its text, and of torch's class if it is of a rendezvous.
 
     What led to it here is left out, unless RDZV_DEBUG=1: torch prints its own way to us in any case.
     """

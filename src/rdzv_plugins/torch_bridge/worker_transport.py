@@ -1,10 +1,11 @@
-"""What scripts that know nothing of it get where their env:// store is the agent's proxy: writes that return when they
-are done, and with ``worker_transport=unix`` the agent's Unix socket.
+"""What scripts get without knowing it if their env:// store is the agent's proxy.
+
+Writes return when they are done, and with ``worker_transport=unix`` the agent's Unix socket is used.
 
 torch calls ``install`` in every process that imports torch (entry points of group ``torch.backends``). Without
-``RDZV_STORE_PORT`` that is one look at the environment, and nothing is changed. Whatever goes wrong here must
-neither keep torch from being imported nor a job from being started: the store is reached by MASTER_ADDR and MASTER_PORT
-then, as without this module, and one line on stderr says so.
+``RDZV_STORE_PORT`` that is one look at the environment, and nothing is changed. Whatever goes wrong here must neither
+keep torch from being imported nor a job from being started: the store is then reached by MASTER_ADDR and MASTER_PORT,
+as without this module, and one line on stderr says so.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from rdzv_plugins.stacks_on_request import register
 SOCKET = "RDZV_STORE_SOCKET"
 """Where the store of this worker's round listens: a path, or ``@`` and the name of an abstract socket."""
 PORT = "RDZV_STORE_PORT"
-"""The MASTER_PORT of that store, the node's proxy. Another launcher that a worker starts hands our variables down to
-workers with another store; theirs is none of ours."""
+"""The MASTER_PORT of that store, the node's proxy.
+
+Another launcher started by a worker passes our variables on to workers with a different store; theirs is none of ours.
+"""
 
 Rendezvous = Iterator[tuple[Any, int, int]]
 Handler = Callable[..., Rendezvous]
@@ -41,7 +44,7 @@ def install() -> None:
 
 
 def _by_the_proxy(handler: Handler) -> Handler:
-    """torch's handler, and the store that it makes is arranged."""
+    """Return torch's handler, with the store that it makes arranged."""
 
     def by_the_proxy(url: str, **options: Any) -> Rendezvous:
         ours = _is_ours()
@@ -72,12 +75,12 @@ def _arrange(store: Any, path: str, before: frozenset[str] | None) -> None:
             move(store, path, before)
     except NotMoved as error:
         _say(str(error))
-    except Exception as error:  # a store of another kind, for example: somebody else has replaced the handler, too
+    except Exception as error:  # for example, a store of another kind: somebody else has replaced the handler, too
         _say(f"{type(error).__name__}: {error}")
 
 
 def _is_ours() -> bool:
-    """Whether env:// leads to the agent's proxy, with this process as a mere client."""
+    """Whether env:// leads to the agent's proxy, with this process only as a client."""
     served_by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return served_by_agent and os.environ.get(PORT, "") == os.environ.get("MASTER_PORT")
 
@@ -88,5 +91,5 @@ def _say(why: str) -> None:
     what = f"reaches the store at {where}, not by the Unix socket {path}"
     if not path:
         what = f"does not wait until the store at {where} has what it writes"
-    with contextlib.suppress(OSError, ValueError):  # a stderr that is gone must not matter
+    with contextlib.suppress(OSError, ValueError):  # it must not matter if stderr is gone
         print(f"rdzv-plugins: rank {os.environ.get('RANK', '?')} {what}: {why}", file=sys.stderr, flush=True)

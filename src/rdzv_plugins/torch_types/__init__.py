@@ -1,1 +1,1 @@
-"""The border with torch: our errors and stores as torch's, and torch's as ours. All that is translated is here."""
+"""The border with torch: our errors and stores as torch's, and torch's as ours. All translation happens here."""

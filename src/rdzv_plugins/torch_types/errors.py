@@ -38,9 +38,9 @@ def _combined(ours: type[errors.RendezvousFailed]) -> type[errors.RendezvousFail
 
 @contextlib.contextmanager
 def store_errors_of_ours(*, waits: bool = False) -> Iterator[None]:
-    """Surrounds a call of a store of torch's: raises ``StoreLost``, ``StoreTimeout`` or ``StoreError`` for torch's.
+    """Surround a call of one of torch's stores: raises ``StoreLost``, ``StoreTimeout`` or ``StoreError`` for torch's.
 
-    ``waits``: the call waits, and an error that says nothing else means that the time is over: TCPStore says so by
+    ``waits``: the call waits, and an error that says nothing else means that the time is over; TCPStore reports that by
     ``DistStoreError``, FileStore by its base class.
     """
     try:
@@ -59,7 +59,7 @@ def store_errors_of_ours(*, waits: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def store_errors_of_torch() -> Iterator[None]:
-    """Surrounds a call of a store of ours: raises torch's ``DistNetworkError`` or ``DistStoreError`` for ours."""
+    """Surround a call of one of our stores: raises torch's ``DistNetworkError`` or ``DistStoreError`` for ours."""
     try:
         yield
     except errors.StoreLost as error:

@@ -1,4 +1,4 @@
-"""A store of torch's as the contract has it: the same calls, with our errors."""
+"""One of torch's stores as the contract specifies it: the same calls, with our errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rdzv_plugins.torch_types.errors import store_errors_of_ours
 
 
 class OfTorch:
-    """A ``store.Store``. Passes everything on to ``inner``, a store of torch's, and is as thread-safe."""
+    """A ``store.Store``. Passes everything on to ``inner``, one of torch's stores, and is equally thread-safe."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -73,7 +73,7 @@ class OfTorch:
 
 
 def in_contract(info: RendezvousInfo) -> RendezvousInfo:
-    """A round whose store is one of torch's, with that store as the contract has it; any other round as it is."""
+    """A round whose store is one of torch's, with that store as the contract has it; any other round unchanged."""
     if not isinstance(info.store, Store):
         return info
     where: Any = info.bootstrap_store_info

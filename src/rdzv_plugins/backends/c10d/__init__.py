@@ -35,7 +35,7 @@ class C10dOptions(DynamicSettings):
 
 
 def validate(request: Request) -> Endpoint | None:
-    """Refuse an endpoint that cannot work, before anything starts; returns it, and None for a file."""
+    """Reject an endpoint that cannot work, before anything starts; returns it, or None for a file."""
     if request.options.store_type == "file":
         if request.max_nodes > 1 and not request.endpoint:
             raise UsageError(
@@ -54,21 +54,21 @@ def create(request: Request) -> C10dBackend:
 
 
 def preflight(request: Request, held: ExitStack) -> str:
-    """What this node finds at the endpoint, or whether it can serve it."""
+    """What this node finds at the endpoint, or whether it can serve there."""
     from rdzv_plugins.backends.c10d import backend
 
     return backend.preflight(request, held)
 
 
 def recognise(request: Request, timeout: float) -> str:
-    """As ``Backend.recognise``. A store of plain torchrun nodes is known by the run id alone."""
+    """See ``Backend.recognise``. A store of plain torchrun nodes is recognised by the run id alone."""
     from rdzv_plugins.backends.c10d import look
 
     return look.recognise(request, timeout)
 
 
 def status(request: Request, timeout: float) -> RunStatus:
-    """As ``Backend.status``."""
+    """See ``Backend.status``."""
     from rdzv_plugins.backends.c10d import look
 
     return look.status(request, timeout)
@@ -76,7 +76,7 @@ def status(request: Request, timeout: float) -> RunStatus:
 
 @hookimpl
 def rdzv_register_backends() -> Backend:
-    """The hook through which it is found."""
+    """Register the backend: the hook through which it is found."""
     return Backend(
         name=NAME,
         summary="torch's dynamic rendezvous (min:max nodes) on a TCPStore served by the endpoint's node",

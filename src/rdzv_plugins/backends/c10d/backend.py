@@ -1,7 +1,7 @@
-"""The state of torch's dynamic rendezvous in a TCPStore, keys and format as torch's own c10d backend has them.
+"""The state of torch's dynamic rendezvous in a TCPStore, with the keys and format of torch's own c10d backend.
 
-The same keys let plain torchrun nodes take part. Which node serves is decided by binding to the
-endpoint's address, not by comparing host names: second network cards and CNAMEs are recognised.
+Using the same keys lets plain torchrun nodes take part. Which node serves is decided by binding to the endpoint's
+address, not by comparing host names: second network cards and CNAMEs are recognised.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WHO = "the node that hosts the rendezvous"
 
 
 class C10dBackend(C10dRendezvousBackend):  # type: ignore[misc]
-    """torch's backend, plus the store it stands on, whether this process serves it, and this node's address."""
+    """torch's backend, plus the store it uses, whether this process serves that, and this node's address."""
 
     def __init__(self, store: Store, run_id: str, *, hosts_store: bool, local_addr: str | None) -> None:
         super().__init__(store, run_id)
@@ -72,7 +72,7 @@ def open_backend(request: Request) -> C10dBackend:
 def _open_file(request: Request) -> C10dBackend:
     path = request.endpoint
     try:
-        if path:  # torch's store would try for minutes, and hear no signal
+        if path:  # torch's store would try for minutes, ignoring signals
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
         else:
             descriptor, path = tempfile.mkstemp(prefix="rdzv-c10d-")
@@ -92,7 +92,7 @@ def _preflight_file(request: Request) -> str:
         if os.path.exists(path):
             os.close(os.open(path, os.O_RDWR))
             return f"{path} can be read and written"
-        with tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(path))):  # it has no name, or not for long
+        with tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(path))):  # it has no name, or only briefly
             return f"{path} can be made"
     except OSError as error:
         raise _unopenable(request, error) from None
@@ -107,7 +107,7 @@ def _unopenable(request: Request, error: OSError) -> EndpointUnreachable:
 
 
 def _listen(request: Request, endpoint: Endpoint) -> socket.socket | None:
-    """A socket for the store if this node is to serve it; None if it is a client."""
+    """A socket for the store if this node has to serve it; None if it is a client."""
     if request.options.is_host:
         _dialable(endpoint)
     with telling_whose(request, endpoint):
@@ -132,13 +132,13 @@ def _open_tcp(request: Request, endpoint: Endpoint) -> C10dBackend:
         who=_WHO,
         stranger=functools.partial(stranger_at, request, endpoint),
     )
-    # it answers as a TCPStore does: so do those of other backends; plain torchrun writes only the second key
+    # it answers as a TCPStore, as do those of other backends; plain torchrun writes only the second key
     refuse_others(store, (hello_key(NAME), state_key(request.run_id)), request, endpoint)
     return C10dBackend(store, request.run_id, hosts_store=False, local_addr=local)
 
 
 def _dialable(endpoint: Endpoint) -> str:
-    """The address under which peers reach this node: what the endpoint resolves to, if not its own loopback."""
+    """The address at which peers reach this node: what the endpoint resolves to, unless that is its own loopback."""
     try:
         address = str(resolve(endpoint.host, endpoint.port)[0][4][0])
     except socket.gaierror as error:

@@ -16,7 +16,7 @@ from rdzv_plugins.run_status import NodeStatus, RunStatus
 
 
 def recognise(request: Request, timeout: float) -> str:
-    """As ``Backend.recognise``. A store of plain torchrun nodes is known by the run id alone."""
+    """See ``Backend.recognise``. A store of plain torchrun nodes is recognised by the run id alone."""
     endpoint = parse_endpoint(request.endpoint, DEFAULT_PORT)
     if known := served_by(NAME, endpoint, timeout):
         return known
@@ -26,7 +26,7 @@ def recognise(request: Request, timeout: float) -> str:
 
 
 def status(request: Request, timeout: float) -> RunStatus:
-    """As ``Backend.status``. Without a run id, of the run whose node serves the store."""
+    """See ``Backend.status``. Without a run id, it is that of the run whose node serves the store."""
     if request.options.store_type == "file":
         raise UsageError(
             "with store_type=file a rendezvous is a file of torch's, which only its nodes can read",

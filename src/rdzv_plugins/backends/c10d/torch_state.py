@@ -45,7 +45,7 @@ _KNOWN: dict[tuple[str, str], Any] = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes nothing but what a state of torch's is made of: whoever wrote it is not to run code here."""
+    """Makes only what a state of torch's consists of: whoever wrote it must not be able to run code here."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -55,12 +55,12 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load_state(held: bytes) -> State:
-    """The state from what its key holds. Raises ``ValueError`` for anything else."""
+    """Load the state from the value of its key. Raises ``ValueError`` for anything else."""
     if held == _NONE_YET:
         return State()
     try:
         state = _Unpickler(io.BytesIO(base64.b64decode(held, validate=True))).load()
-    except Exception as error:  # pickle promises no more than that
+    except Exception as error:  # pickle promises no more specific error
         raise ValueError(f"torch's state cannot be read: {error}") from None
     if not isinstance(state, State):
         raise ValueError(f"torch's state is of type {type(state).__name__}")

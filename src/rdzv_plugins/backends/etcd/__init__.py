@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EtcdOptions(TlsOptions, ElasticOptions):
-    """Those of every elastic backend, and how to talk to etcd."""
+    """The options of every elastic backend, and how to talk to etcd."""
 
     ttl: float = option(
         10,
@@ -44,14 +44,14 @@ class EtcdOptions(TlsOptions, ElasticOptions):
 
 
 def validate(request: Request) -> tuple[tuple[Endpoint, ...], Security]:
-    """Refuse what cannot work, before anything starts; returns the members, and how to talk to them."""
+    """Reject what cannot work, before anything starts; returns the members, and how to talk to them."""
     validate_elastic(request)
     members, scheme = parse_members(request.endpoint)
     return members, _security(request, scheme)
 
 
 def _security(request: Request, scheme: str) -> Security:
-    """TLS and user as the request has them. Raises ``UsageError`` for contradictions, and files that cannot be read."""
+    """TLS and user according to the request. Raises ``UsageError`` for contradictions and unreadable files."""
     from rdzv_plugins.backends.etcd.security import ACCOUNT, Security
 
     options: EtcdOptions = request.options
@@ -70,7 +70,7 @@ def _security(request: Request, scheme: str) -> Security:
 
 
 def create(request: Request) -> EtcdCoordination:
-    """The cluster as this node sees it; nothing is sent yet. Takes user and password out of the environment."""
+    """The cluster as this node sees it; nothing is sent yet. Removes user and password from the environment."""
     from rdzv_plugins.backends.etcd.security import ACCOUNT
 
     cluster = _cluster(request)
@@ -94,7 +94,7 @@ def _cluster(request: Request) -> EtcdCoordination:
 
 
 def recognise(request: Request, timeout: float) -> str:
-    """As ``Backend.recognise``: of one of the members."""
+    """See ``Backend.recognise``; applies to one of the members."""
     from rdzv_plugins.backends.etcd.diagnosis import version_at
 
     members, _ = parse_members(request.endpoint)
@@ -103,7 +103,7 @@ def recognise(request: Request, timeout: float) -> str:
 
 
 def preflight(request: Request, held: ExitStack) -> str:
-    """Logs in at a member that answers, and reads one key."""
+    """Log in at a member that answers, and read one key."""
     from rdzv_plugins.elastic import keys
     from rdzv_plugins.elastic.preflight import PATIENCE_S, with_job
 
@@ -112,7 +112,7 @@ def preflight(request: Request, held: ExitStack) -> str:
 
 
 def health(request: Request, timeout: float) -> list[ServiceCheck]:
-    """As ``Backend.health``: of the members that the endpoint names, and of what they know of each other."""
+    """See ``Backend.health``. Covers the members that the endpoint names, and what they know about each other."""
     from rdzv_plugins.backends.etcd.findings import checks_of
     from rdzv_plugins.backends.etcd.looks import look_at
     from rdzv_plugins.backends.etcd.space import Space
@@ -126,7 +126,7 @@ def health(request: Request, timeout: float) -> list[ServiceCheck]:
 
 @hookimpl
 def rdzv_register_backends() -> Backend:
-    """The hook through which it is found."""
+    """Register the backend: the hook through which it is found."""
     return Backend(
         name="etcd",
         summary="elastic rendezvous (min:max nodes) on an etcd v3 cluster: no node of the job is special",

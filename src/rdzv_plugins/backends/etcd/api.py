@@ -1,8 +1,8 @@
-"""gRPC, and the messages and stubs of etcd's v3 API, which package ``etcd3`` brings. The only place that imports them.
+"""gRPC, and the messages and stubs of etcd's v3 API, which package ``etcd3`` provides. Nothing else imports them.
 
-``etcd3`` was generated before protobuf 4, which refuses such code unless it runs in its pure-Python mode. That mode
-is chosen by a variable of the environment at the moment when protobuf is first imported. So the variable is set for
-that import alone: workers, which inherit the environment, choose for themselves.
+``etcd3`` was generated before protobuf 4, which rejects such code unless it runs in its pure-Python mode. That mode is
+chosen by an environment variable at the moment when protobuf is first imported. So the variable is set for that import
+alone: workers, which inherit the environment, choose for themselves.
 
 The definitions are those of https://github.com/etcd-io/etcd, api/etcdserverpb/rpc.proto.
 """
@@ -20,8 +20,10 @@ from rdzv_plugins.errors import BrokenPlugin
 
 _MODE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 _DURING_IMPORT = {_MODE: "python", "GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
-"""gRPC's own lines about each handshake that fails tell users less than our messages. Its handlers around ``fork``
-start its threads again in the child, which sometimes crashes; no child of ours uses gRPC."""
+"""gRPC's own lines about each failed handshake tell users less than our messages.
+
+Its handlers around ``fork`` start its threads again in the child, which sometimes crashes; no child of ours uses gRPC.
+"""
 
 
 @contextlib.contextmanager
@@ -41,11 +43,11 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
 def _load() -> tuple[Any, Any]:
     changes = {name: value for name, value in _DURING_IMPORT.items() if name == _MODE or name not in os.environ}
     with _environment(changes), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of old generated code
+        warnings.simplefilter("ignore")  # from old generated code
         try:
             import grpc
             from etcd3 import etcdrpc
-        except TypeError as error:  # protobuf's way to refuse
+        except TypeError as error:  # protobuf's way of rejecting it
             raise _in_another_mode(error) from error
     return grpc, etcdrpc
 
@@ -62,13 +64,13 @@ def _in_another_mode(error: TypeError) -> BrokenPlugin:
 
 
 def unknown_fields(message: Any) -> dict[int, list[Any]]:
-    """What a message has beyond the fields of this version of the API, by their numbers: numbers, and bytes.
+    """What a message has beyond the fields of this version of the API, by field number: numbers and bytes.
 
-    A field that holds 0, or False, is not sent.
+    A field that holds 0 or False is not sent.
     """
     try:
         from google.protobuf.unknown_fields import UnknownFieldSet
-    except ImportError:  # before protobuf 4.23 messages had a method for it
+    except ImportError:  # before protobuf 4.23, messages had a method for this
         fields = message.UnknownFields()
     else:
         fields = UnknownFieldSet(message)

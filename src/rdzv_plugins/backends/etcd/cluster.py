@@ -23,18 +23,21 @@ from rdzv_plugins.kit.reasons import Reason, Unusable, default_remedy
 logger = logging.getLogger(__name__)
 
 _STAGGER_S = 0.3
-"""A member that has not answered for so long is not waited for: the next one is asked beside it."""
+"""After this many seconds a member that has not answered is no longer waited for: the next is asked as well."""
 _ATTEMPT_S = 3.0
-"""A request that is not answered for so long is made once more: etcd loses what is asked while it has no leader. The
-second time, after twice as long, the member is left."""
+"""A request that is not answered within this many seconds is repeated once.
+
+etcd loses requests while it has no leader. If the second attempt, which may take twice as long, is not answered either,
+the member is left.
+"""
 _COMPARE_S = 0.5
-"""How long a start may be held up by looking whether all members are of one cluster."""
+"""How many seconds a start may be delayed by checking that all members belong to one cluster."""
 _LOGIN_S = 60.0
 _LOGINS = 3
-"""In one request: users may be changed while it is made."""
+"""The most logins during one request: users may be changed while it is made."""
 _BUSY_S = 0.5
 _LOOK_S = 0.5
-"""Between two looks at a file that is about to be written."""
+"""Seconds between two looks at a file that is about to be written."""
 _CLOSED = "the session has been closed"
 _SHORT_S = 1.0
 _FIRST_PAUSE_S = 0.05
@@ -51,10 +54,10 @@ Ask = Callable[[Connection, float], Awaitable[Any]]
 
 
 class Cluster:
-    """One at a time of its members is in use; another one when that fails. ``path`` is for messages.
+    """Uses one of its members at a time, and another when that fails. ``path`` is for messages.
 
-    ``outage_timeout``: how long it is waited for while it answers, and takes no writes or no password. ``whose`` tells
-    what listens where no member answers, and is asked until one has been of use.
+    ``outage_timeout``: how long the cluster is waited for while it answers but accepts no writes or no password.
+    ``whose`` tells what listens where no member answers, and is asked until a member has been of use.
     """
 
     def __init__(
@@ -76,11 +79,11 @@ class Cluster:
         self._pause = 0.0
         self._closed = False
         self.proven = False
-        """It has been of use once: what was right then is expected to become right again."""
+        """Whether it has been of use once: what was right then is expected to become right again."""
 
     @property
     def name(self) -> str:
-        """What messages call the cluster."""
+        """The name used for the cluster in messages."""
         return ",".join(map(str, self._endpoints))
 
     @property
@@ -90,18 +93,18 @@ class Cluster:
 
     @property
     def has_user(self) -> bool:
-        """It logs in, and its tokens may expire."""
+        """Whether it logs in, so that its tokens may expire."""
         return bool(self._security.user)
 
     def denied(self, reason: str) -> RendezvousFailed:
-        """A watch was cancelled for ``reason`` as soon as it was created."""
+        """The error for a watch that was cancelled for ``reason`` as soon as it was created."""
         if "permission" in reason:
             return denied(self.path, self._security)
         return RendezvousFailed(f"etcd refuses to watch {self.path}: {reason or 'it does not say why'}")
 
     @property
     def current(self) -> Connection | None:
-        """The connection in use, if there is one now."""
+        """The connection in use; None if there is none now."""
         connection = self._connection
         return None if connection is None or connection.dropped else connection
 
@@ -112,18 +115,18 @@ class Cluster:
 
     @property
     def remedy(self) -> str:
-        """What the user can do, for the reasons why members could not be reached."""
+        """What the user can do, given the reasons why members could not be reached."""
         remedies = dict.fromkeys(reason.remedy for reason in self._reasons.values() if reason.remedy)
         return " ".join(remedies) or default_remedy("etcd")
 
     def problem(self, lead: str) -> EndpointUnreachable:
-        """``lead``, and what is wrong with each member."""
+        """An error with ``lead`` and what is wrong with each member."""
         return EndpointUnreachable(f"{lead}: {self.why()}", remedy=self.remedy)
 
     async def connection(self, timeout: float) -> Connection:
-        """The one in use, or another.
+        """The connection in use, or a new one.
 
-        Raises ``TimeoutError``; ``EndpointUnreachable`` if waiting is of no use; ``Dropped`` after ``close``.
+        Raises ``TimeoutError``; ``EndpointUnreachable`` if waiting is pointless; ``Dropped`` after ``close``.
         """
         if (connection := self.current) is not None:
             return connection
@@ -141,7 +144,7 @@ class Cluster:
         return connecting.result()
 
     async def leave(self, connection: Connection, reason: str) -> None:
-        """Do not use ``connection`` any more."""
+        """Stop using ``connection``."""
         if not connection.dropped:
             self._reasons[connection.endpoint] = Reason(reason)
             short = time.monotonic() - connection.opened < _SHORT_S  # it could be reached, and was of no use
@@ -150,7 +153,7 @@ class Cluster:
         await connection.drop(reason)
 
     async def call(self, what: str, ask: Ask, deadline: float, *, writes: bool = False) -> Any:
-        """The answer to a request that may be repeated, at another member if need be. ``writes``: it needs space.
+        """The answer to a repeatable request, from another member if necessary. ``writes``: it needs space.
 
         ``deadline`` is in the monotonic clock's seconds. Raises ``TimeoutError`` with the reasons, the errors of
         ``refusal``, and ``Dropped`` after ``close``.
@@ -195,18 +198,18 @@ class Cluster:
                     limit == _ATTEMPT_S or time.monotonic() - start > given + LATE_S
                 ):
                     limit *= 2
-                elif deadline - time.monotonic() > 0:  # else it was we who had no time left
+                elif deadline - time.monotonic() > 0:  # otherwise it was we who ran out of time
                     await self.leave(connection, reason_of(error))
         raise TimeoutError(f"{what}: etcd has not answered in time ({self.why()})")
 
     async def _pause_before(self, deadline: float, seconds: float) -> None:
-        """Thousands of nodes are not to come back at once."""
+        """Pause, so that thousands of nodes do not come back at once."""
         await asyncio.sleep(min(seconds * random.uniform(0.5, 1.5), max(0.0, deadline - time.monotonic())))
 
     async def _log_in(self, connection: Connection, deadline: float) -> None:
-        """Raises ``TimeoutError``, ``Dropped`` and the errors of ``refusal``.
+        """Log in. Raises ``TimeoutError``, ``Dropped`` and the errors of ``refusal``.
 
-        A password that was right once, and is not any more, was changed: the file that has it is about to be, too.
+        If a password that was once right no longer is, it was changed: the file that has it is about to change, too.
         """
         while True:
             try:
@@ -228,7 +231,7 @@ class Cluster:
                 await self._pause_before(deadline, _LOOK_S)
 
     async def _is_ours(self, connection: Connection, answer: Any) -> bool:
-        """It comes from a member of the cluster that was used before."""
+        """Whether the answer comes from a member of the cluster that was used before."""
         connection.cluster_id = answer.header.cluster_id or connection.cluster_id
         if self._is_of_another(connection):
             await self.leave(connection, _FOREIGN.text)
@@ -242,7 +245,7 @@ class Cluster:
         return connection.stream(method)
 
     async def close(self) -> None:
-        """Use no connection any more."""
+        """Stop using any connection."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -271,7 +274,7 @@ class Cluster:
             pause = min(pause * 1.5, _LONGEST_PAUSE_S)
 
     async def _any_member(self) -> Connection | None:
-        """The first that can be used, in random order so that the nodes spread over the members."""
+        """The first usable member, in random order so that the nodes spread over the members."""
         found: list[Connection] = []
         trying: set[asyncio.Task[None]] = set()
         try:
@@ -297,7 +300,7 @@ class Cluster:
         except Unusable as error:
             self._reasons[endpoint] = error.reason
             return
-        except Exception as error:  # such as a certificate's file that is no longer there
+        except Exception as error:  # such as a certificate's file that no longer exists
             self._reasons[endpoint] = Reason(str(error) or repr(error), getattr(error, "remedy", ""))
             return
         if self._is_of_another(connection):
@@ -310,7 +313,10 @@ class Cluster:
         return bool(self._id and connection.cluster_id) and connection.cluster_id != self._id
 
     async def _compare(self, used: Connection) -> None:
-        """Nodes that wait for each other in different clusters would never know. Raises ``EndpointUnreachable``."""
+        """Compare clusters: nodes that wait for each other in different ones would never notice.
+
+        Raises ``EndpointUnreachable``.
+        """
         others = [endpoint for endpoint in self._endpoints if endpoint != used.endpoint]
         checks = [asyncio.get_running_loop().create_task(self._is_foreign(endpoint)) for endpoint in others]
         if not checks:

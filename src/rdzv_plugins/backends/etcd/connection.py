@@ -16,9 +16,12 @@ from rdzv_plugins.kit.loop import in_thread, looked_at
 T = TypeVar("T")
 
 DIAL_S = 3.0
-"""How long one member is given to accept a connection, and to answer the first question."""
+"""How many seconds one member is given to accept a connection and to answer the first question."""
 LATE_S = 0.3
-"""Who hears of a time-out by so much too late may have had the answer in time: this process is busy, not the member."""
+"""If a time-out is noticed this many seconds late, the answer may have come in time.
+
+It is then this process that is busy, not the member.
+"""
 _LOGIN_S = 60.0
 _LOGIN = "Auth/Authenticate"
 _UNARY = {
@@ -37,11 +40,11 @@ _STREAMS = {
 }
 _HUNG_UP = "it has hung up"
 _REQUIRE_LEADER = ("hasleader", "true")
-"""A member that has lost the majority says so at once, also on streams, instead of leaving them silent."""
+"""A member that has lost the majority says so at once, even on streams, instead of leaving them silent."""
 
 
 class Dropped(Exception):
-    """The connection, or the stream, is not used any more; says why."""
+    """The connection or the stream is no longer used; the text says why."""
 
 
 TROUBLE = (grpc.aio.AioRpcError, Dropped, TimeoutError)
@@ -49,9 +52,9 @@ TROUBLE = (grpc.aio.AioRpcError, Dropped, TimeoutError)
 
 
 class Stream:
-    """Requests and answers on a connection. One task that writes, and one that reads.
+    """Requests and answers on a connection, with one task that writes and one that reads.
 
-    Each raises ``TROUBLE``; the stream is over then, as it is when a task is cancelled in one of them.
+    Each of them raises ``TROUBLE``; the stream is then over, as it is when a task is cancelled in one of them.
     """
 
     def __init__(self, connection: Connection, call: Any) -> None:
@@ -72,21 +75,21 @@ class Stream:
         return message
 
     def close(self) -> None:
-        """End the connection."""
+        """End the stream."""
         self._call.cancel()
 
 
 class Connection:
-    """Made by ``open_connection``, on a channel to the member at ``endpoint``; the addresses are of both its ends."""
+    """A connection to the member at ``endpoint``, made by ``open_connection``; the addresses are of both its ends."""
 
     def __init__(self, endpoint: Endpoint, security: Security, channel: Any, local_addr: str, remote_addr: str) -> None:
         self.endpoint, self.local_addr, self.remote_addr = endpoint, local_addr, remote_addr
         self._security = security
         self.opened = time.monotonic()
         self.dropped = ""
-        """Why it is not used any more."""
+        """Why it is no longer used."""
         self.cluster_id = 0
-        """0: not known."""
+        """The id of the member's cluster; 0 if not known."""
         self._metadata: tuple[tuple[str, str], ...] = (_REQUIRE_LEADER,)
         self._channel = channel
         self._methods: dict[str, Any] = {}
@@ -95,17 +98,20 @@ class Connection:
         self._refused: tuple[tuple[str, str], Exception] | None = None
 
     async def unary(self, method: str, request: Any, timeout: float) -> Any:
-        """The answer of a method such as "KV/Txn". Raises ``AioRpcError``, and ``Dropped`` when the connection is."""
+        """The answer of a method such as "KV/Txn".
+
+        Raises ``AioRpcError``, and ``Dropped`` if the connection is dropped.
+        """
         method_of = self._method(method, _UNARY[method])
-        metadata = (_REQUIRE_LEADER,) if method == _LOGIN else self._metadata  # an old token is not to be in its way
+        metadata = (_REQUIRE_LEADER,) if method == _LOGIN else self._metadata  # an old token must not get in its way
         return await self.answer(method_of(request, timeout=timeout, metadata=metadata))
 
     def stream(self, method: str) -> Stream:
-        """Of a method of streams: "Watch/Watch" or "Lease/LeaseKeepAlive". Raises ``Dropped``."""
+        """A stream of a streaming method: "Watch/Watch" or "Lease/LeaseKeepAlive". Raises ``Dropped``."""
         return Stream(self, self._method(method, _STREAMS[method])(metadata=self._metadata))
 
     def _method(self, name: str, messages: tuple[Any, Any]) -> Any:
-        """Made when it is needed: a connection that only asks who is there needs one of them."""
+        """The method, made when it is needed: a connection that only asks who is there needs just one."""
         if self.dropped:
             raise Dropped(self.dropped)
         if name not in self._methods:
@@ -115,9 +121,9 @@ class Connection:
         return self._methods[name]
 
     async def check(self) -> None:
-        """Ask the member whether it is of use, and of which cluster. Raises ``AioRpcError``.
+        """Ask the member whether it is of use, and which cluster it belongs to. Raises ``AioRpcError``.
 
-        That there is no leader it says to anybody, of which cluster it is from 3.5.28 on to some users only.
+        It tells anybody that there is no leader; from 3.5.28 on it tells only some users which cluster it belongs to.
         """
         try:
             status = await self.unary("Maintenance/Status", rpc.StatusRequest(), DIAL_S)
@@ -127,10 +133,10 @@ class Connection:
                 raise
 
     async def logged_in(self, timeout: float) -> None:
-        """Returns once there is a token, if there is a user. Raises ``AioRpcError``, ``TimeoutError`` and ``Dropped``.
+        """Return once there is a token, if there is a user. Raises ``AioRpcError``, ``TimeoutError`` and ``Dropped``.
 
-        All who want one wait for the same login, also if somebody else has given up waiting: etcd needs a tenth of a
-        second of a processor for each password, and thousands of nodes may start at once.
+        All tasks that want one wait for the same login, even if one of them has given up waiting: each password costs
+        etcd a tenth of a second of a processor, and thousands of nodes may start at once.
         """
         if not self._security.user:
             return
@@ -145,52 +151,55 @@ class Connection:
 
     @property
     def token(self) -> str:
-        """Of the user who has logged in; empty if none has, or needs to."""
+        """The token of the user who has logged in; empty if none has, or needs to."""
         return dict(self._metadata).get("token", "")
 
     def forget_login(self, used: str) -> None:
-        """The token ``used`` is of no use any more. Another one, which somebody else has got meanwhile, is kept."""
+        """The token ``used`` is of no use any more. A new one that somebody else has obtained meanwhile is kept."""
         if self._login is not None and self._login.done() and self.token == used:
             self._login = None
 
     async def _log_in(self) -> None:
         login = await in_thread(self._security.login)
         if self._refused is not None and self._refused[0] == login:
-            raise self._refused[1]  # asked again it would cost etcd the same once more
+            raise self._refused[1]  # asking again would cost etcd the same once more
         request = rpc.AuthenticateRequest(name=login[0], password=login[1])
         try:
             answer = await self.unary(_LOGIN, request, _LOGIN_S)
         except grpc.aio.AioRpcError as error:
             if "authentication is not enabled" in (error.details() or ""):
-                return  # whoever may come without a password may come with one
+                return  # those who may come without a password may come with one
             if is_wrong_password(error):
                 self._refused = login, error
             raise
         self._metadata = (_REQUIRE_LEADER, ("token", answer.token))
 
     async def drop(self, reason: str) -> None:
-        """Use it no longer: whoever waits for an answer on it gets ``Dropped``."""
+        """Stop using it: whoever waits for an answer on it gets ``Dropped``."""
         if not self.dropped:
             self.dropped = reason
-            # closing a channel wakes who reads, but not who writes to a stream that is not open
+            # closing a channel wakes readers, but not those that write to a stream that is not open
             for task in self._waiting:
                 task.cancel()
             channel, self._channel, self._methods = self._channel, None, {}
-            await channel.close()  # its socket goes once nobody holds it any more
+            await channel.close()  # its socket goes once nothing holds it any more
 
     async def answer(self, waiting: Awaitable[T], timeout: float | None = None) -> T:
-        """What ``waiting`` gives. Raises ``Dropped`` if this connection is dropped meanwhile, and ``TimeoutError``."""
+        """The result of ``waiting``.
+
+        Raises ``Dropped`` if this connection is dropped meanwhile, and ``TimeoutError``.
+        """
         task = asyncio.current_task()
         assert task is not None, "on the loop"
         self._waiting.add(task)
         try:
             return await (waiting if timeout is None else asyncio.wait_for(waiting, timeout))
-        except asyncio.TimeoutError:  # another class than TimeoutError before Python 3.11
+        except asyncio.TimeoutError:  # a different class from TimeoutError before Python 3.11
             raise TimeoutError from None
         except (asyncio.CancelledError, grpc.aio.UsageError):
-            if self.dropped:  # a closed channel cancels its calls, and refuses new ones
+            if self.dropped:  # a closed channel cancels its calls and refuses new ones
                 raise Dropped(self.dropped) from None
             raise
         finally:
             self._waiting.discard(task)
-            del task  # an error that this frame is part of is kept by the task: no ring, which would keep sockets
+            del task  # the task keeps an error that this frame is part of: avoid a cycle, which would keep sockets

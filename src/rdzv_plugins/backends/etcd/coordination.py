@@ -20,14 +20,14 @@ from rdzv_plugins.kit.loop import hold_for_good
 from rdzv_plugins.kit.session import KitSession
 
 _MORE_S = 2.0
-"""For what is asked once a member answers, however late that is."""
+"""Seconds for what is asked once a member answers, however late that is."""
 
 
 class EtcdCoordination(Coordination):
     """Coordination of run ``run_id`` by the etcd cluster whose members are ``endpoints``. Thread-safe.
 
-    ``prefix``: all its keys begin with it. ``outage_timeout``: seconds for which a session goes on while no
-    member answers; then it is lost. ``whose``: as ``Request.whose``.
+    All its keys begin with ``prefix``. ``outage_timeout``: seconds for which a session goes on while no member answers;
+    after that it is lost. ``whose``: see ``Request.whose``.
     """
 
     def __init__(
@@ -50,17 +50,18 @@ class EtcdCoordination(Coordination):
         )
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> KitSession:
-        """As ``Coordination.open_session``; etcd counts ``ttl`` in whole seconds, and may grant more.
+        """See ``Coordination.open_session``; etcd counts ``ttl`` in whole seconds, and may grant more.
 
         ``EndpointUnreachable`` has one reason for each member.
         """
-        hold_for_good()  # gRPC does not follow from one loop to another
+        hold_for_good()  # gRPC cannot move from one loop to another
         return super().open_session(ttl, on_lost=on_lost, timeout=timeout)
 
     def peek(self, key: str, *, timeout: float) -> bytes | None:
-        """What ``key`` of the run holds now, if a session of it lives: else it was left behind by a dead run.
+        """The current value of the run's ``key`` if a session of the run lives.
 
-        Needs no session itself: nothing is written. Raises as ``open_session``.
+        If none does, a dead run has left the key behind. Needs no session itself: nothing is written. Raises as
+        ``open_session``.
         """
         return hold_for_good().run(self._peek(key, timeout), timeout + _MORE_S)
 

@@ -1,6 +1,6 @@
-"""Why a member that can be dialled cannot be used: asked with plain sockets and Python's TLS.
+"""Why a member that can be dialled cannot be used: examined with plain sockets and Python's TLS.
 
-gRPC says "unavailable" for each of these.
+gRPC says "unavailable" for each of these reasons.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rdzv_plugins.kit.reasons import HANGS_UP, Reason, network_reason, no_tls
 from rdzv_plugins.kvstore.sockets.reach import dial
 
 _ENOUGH, _MOST = 4096, 1 << 20
-"""Bytes that are read of an answer: of its version, and of anything."""
+"""How many bytes of an answer are read: for its version, and for anything."""
 _FIRST_VERSION = 3
 _SETTINGS = b"\x04"
-"""The type of the first frame of an HTTP/2 server; it comes behind three bytes of length."""
+"""The type of the first frame of an HTTP/2 server; it follows three bytes of length."""
 
 
 SILENT = Reason("it accepts connections, but does not answer")
@@ -30,20 +30,20 @@ _NO_TLS = Reason(
 
 
 def diagnose(endpoint: Endpoint, security: Security, timeout: float) -> Reason | None:
-    """What is wrong, or None if this cannot tell. Takes up to a few times ``timeout`` seconds; never raises."""
+    """What is wrong; None if this cannot tell. Takes up to a few times ``timeout`` seconds; never raises."""
     try:
         connection: socket.socket = dial(endpoint.host, endpoint.port, timeout)
         with connection:
             if security.tls:
                 try:
                     connection = security.context().wrap_socket(connection, server_hostname=endpoint.host)
-                except ssl.SSLEOFError:  # it has hung up: etcd without TLS does so
+                except ssl.SSLEOFError:  # it has hung up, as etcd without TLS does
                     return _of_plain(endpoint, timeout)
                 except ssl.SSLError as error:
                     return _of_handshake(error, security)
             with connection:
                 answer = _ask_version(connection, endpoint)
-    except ssl.SSLError as error:  # with TLS 1.3 the server's word on our certificate comes late
+    except ssl.SSLError as error:  # with TLS 1.3 the server's verdict on our certificate comes late
         return _of_handshake(error, security)
     except TimeoutError:
         return SILENT
@@ -59,7 +59,7 @@ def diagnose(endpoint: Endpoint, security: Security, timeout: float) -> Reason |
 
 
 def version_at(endpoint: Endpoint, timeout: float) -> str:
-    """The version of the etcd that listens there, or "". Its certificate is not checked: it is told nothing."""
+    """The version of the etcd that listens there, or "". Its certificate is not checked, as it is told nothing."""
     for tls in (False, True):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             connection: socket.socket = stack.enter_context(dial(endpoint.host, endpoint.port, timeout))
@@ -71,9 +71,9 @@ def version_at(endpoint: Endpoint, timeout: float) -> str:
 
 
 def page_of(endpoint: Endpoint, security: Security, path: str, timeout: float) -> tuple[str, bytes]:
-    """The date that the member gives its answer to an HTTP request, and the answer; empty where it gives none.
+    """The date that the member gives in its answer to an HTTP request, and the answer; empty if it gives none.
 
-    Raises ``OSError`` (errors of TLS are some) and ``HTTPException``; each step may take ``timeout`` seconds.
+    Raises ``OSError`` (including TLS errors) and ``HTTPException``; each step may take ``timeout`` seconds.
     """
     connection = (
         http.client.HTTPSConnection(endpoint.host, endpoint.port, timeout=timeout, context=security.context())
@@ -94,7 +94,7 @@ def _anyone() -> ssl.SSLContext:
 
 
 def _version(answer: bytes) -> str:
-    """From the answer to an HTTP request; empty if it is none of etcd's."""
+    """The version from the answer to an HTTP request; empty if that does not come from etcd."""
     body = answer.partition(b"\r\n\r\n")[2]
     try:
         return str(json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])["etcdserver"])
@@ -105,14 +105,14 @@ def _version(answer: bytes) -> str:
 def _ask_version(connection: socket.socket, endpoint: Endpoint) -> bytes:
     connection.sendall(f"GET /version HTTP/1.1\r\nHost: {endpoint}\r\nConnection: close\r\n\r\n".encode())
     answer = b""
-    with contextlib.suppress(TimeoutError, ConnectionError):  # what it has said by then is enough to know it
+    with contextlib.suppress(TimeoutError, ConnectionError):  # what it has said by then is enough to recognise it
         while len(answer) < _ENOUGH and (part := connection.recv(_ENOUGH)):
             answer += part
     return answer
 
 
 def _of_plain(endpoint: Endpoint, timeout: float) -> Reason:
-    """Does it speak without TLS?"""
+    """Find out whether it speaks without TLS, and return the reason."""
     try:
         with dial(endpoint.host, endpoint.port, timeout) as connection:
             answer = _ask_version(connection, endpoint)
@@ -126,7 +126,7 @@ def _speaks_tls(endpoint: Endpoint, timeout: float) -> bool:
         with dial(endpoint.host, endpoint.port, timeout) as plain, _anyone().wrap_socket(plain):
             return True
     except ssl.SSLError as error:
-        return "ALERT" in (error.reason or "")  # it has answered in TLS, for example: where is your certificate?
+        return "ALERT" in (error.reason or "")  # it has answered in TLS, for example to ask for our certificate
     except OSError:
         return False
 
@@ -137,12 +137,12 @@ def _of_handshake(error: ssl.SSLError, security: Security) -> Reason:
 
 
 def _of_answer(answer: bytes) -> Reason | None:
-    """What it says to an HTTP request: etcd tells its version."""
+    """The reason shown by its answer to an HTTP request: etcd states its version."""
     head = answer.partition(b"\r\n\r\n")[0]
     strange = Reason("something else than etcd listens there", "Check host and port: etcd's is 2379 by default.", True)
-    if not answer or answer[3:4] == _SETTINGS:  # HTTP/2 alone, as etcd can be told to: it may be starting
+    if not answer or answer[3:4] == _SETTINGS:  # only HTTP/2, as etcd can be configured: it may be starting
         return None
-    if head.startswith(b"HTTP/") and head[9:10] == b"5":  # of a proxy, which has no member to ask just now
+    if head.startswith(b"HTTP/") and head[9:10] == b"5":  # from a proxy that has no member to ask just now
         return Reason(f"it answers HTTP {head[9:12].decode(errors='replace')}")
     if not head.startswith(b"HTTP/"):
         return strange

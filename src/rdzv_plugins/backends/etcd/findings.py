@@ -1,4 +1,4 @@
-"""Whether a cluster is well, from a look at its members. Pure functions."""
+"""Whether a cluster is well, judging by a look at its members. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rdzv_plugins.interfaces import ServiceCheck
 from rdzv_plugins.kit.reasons import default_remedy
 
 _SLOW_S = 0.2
-"""An answer that takes longer is slow: a node asks about a dozen times in each round."""
+"""An answer that takes more seconds than this is slow: a node asks about a dozen times in each round."""
 _SLOW_DISK_S = 0.1
-"""As long as one of etcd's heartbeats, which wait for the disk with it."""
+"""As long as one of etcd's heartbeats, which wait for the disk as well, in seconds."""
 _NEARLY_FULL = 0.8
 _CLOCK_S = 5.0
 _MIB = 2**20
@@ -31,7 +31,7 @@ _MAJORITY = "Start the members that are down, or mend the way between members (t
 
 
 def checks_of(looks: Sequence[Look], listed: Sequence[Listed] | None) -> list[ServiceCheck]:
-    """What follows: of the cluster, then of each member. ``listed``: all members, as they know each other."""
+    """The findings: about the cluster, then about each member. ``listed``: all members, as they know each other."""
     return [
         *_alarms(looks, listed or ()),
         *_members(looks, listed),
@@ -40,7 +40,7 @@ def checks_of(looks: Sequence[Look], listed: Sequence[Listed] | None) -> list[Se
 
 
 def _alarms(looks: Sequence[Look], listed: Sequence[Listed]) -> Iterator[ServiceCheck]:
-    """Each is raised for one member and holds for the cluster."""
+    """Checks of the alarms: each is raised for one member and holds for the cluster."""
     names = {member.member_id: member.name for member in listed}
     names |= {look.member_id: str(look.endpoint) for look in looks}
     raised: dict[str, list[str]] = {}
@@ -65,7 +65,7 @@ def _tells_alarms(version: str) -> bool:
 
 
 def _members(looks: Sequence[Look], listed: Sequence[Listed] | None) -> Iterator[ServiceCheck]:
-    """How many there are, and what a job has of them."""
+    """How many members there are, and which of them a job can use."""
     clusters = {look.cluster_id: look.endpoint for look in looks if look.cluster_id}
     if len(clusters) > 1:
         yield ServiceCheck(
@@ -103,10 +103,10 @@ def _members(looks: Sequence[Look], listed: Sequence[Listed] | None) -> Iterator
 
 
 def _unnamed(looks: Sequence[Look], voters: Sequence[Listed]) -> Iterator[ServiceCheck]:
-    """Members that a job does not know of, where those that it knows are called as they call themselves."""
+    """Members that a job does not know of, if those it knows have the names that they call themselves."""
     named = {look.endpoint for look in looks}
     own = [{_endpoint(url) for url in member.client_urls} for member in voters]
-    if not named.issubset(endpoint for each in own for endpoint in each):  # by other names, or through a proxy
+    if not named.issubset(endpoint for each in own for endpoint in each):  # known by other names, or through a proxy
         return
     others = [member for member, each in zip(voters, own, strict=True) if each and not each & named]
     if others:

@@ -1,8 +1,8 @@
-"""Granting leases and keeping them alive, and saying how one has ended. On the loop's thread only.
+"""Grants leases, keeps them alive, and tells how one has ended. On the loop's thread only.
 
-etcd ends a lease that was not refreshed for its time to live, by the clock of its leader alone; after an election
-every lease has its full time again. So only etcd knows whether a lease lives: while no member answers, this node
-does not know, and goes on for as long as the user allows.
+etcd ends a lease that was not refreshed within its time to live, by the clock of its leader alone; after an election
+every lease has its full time again. So only etcd knows whether a lease lives: while no member answers, this node does
+not know, and goes on for as long as the user allows.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ logger = logging.getLogger(__name__)
 
 _REFRESHES_PER_TTL = 3
 _QUIET_S = 1.0
-"""Moving to another member takes less, and is not worth a line."""
+"""Moving to another member takes fewer seconds than this, and is not worth a line."""
 _LONGEST_PERIOD_S = 10.0
-"""That the way to etcd is dead is found out by refreshing alone; the watches are deaf meanwhile."""
+"""Only refreshing reveals that the way to etcd is dead; the watches are deaf meanwhile."""
 _ANSWER_S = 5.0
 _LOGIN_PAUSE_S = 0.2
 _CLOCK_S = 5.0
-"""A wall clock that moves by more against the machine's own has been set."""
+"""A wall clock that moves by more seconds than this against the machine's own has been set."""
 
 
 def trouble(error: Exception) -> str:
-    """Why a lease could not be had or renewed, in words."""
+    """Why a lease could not be obtained or renewed, in words."""
     if isinstance(error, grpc.aio.AioRpcError):
         return reason_of(error)
     return "it does not answer" if isinstance(error, TimeoutError) else str(error) or "it has hung up"
 
 
 async def grant(cluster: Cluster, lease: int, ttl: int, deadline: float) -> int:
-    """A lease of that number; returns its time to live in seconds, which may be more than was asked for."""
+    """Grant a lease of that number; returns its time to live in seconds, which may be more than was requested."""
 
     async def ask(connection: Connection, timeout: float) -> Any:
         request = rpc.LeaseGrantRequest(TTL=ttl, ID=lease)
         try:
             return await connection.unary("Lease/LeaseGrant", request, timeout)
         except grpc.aio.AioRpcError as error:
-            # by an attempt that was not answered, or by another node
+            # by an attempt that got no answer, or by another node
             if "lease already exists" in (error.details() or ""):
                 return rpc.LeaseGrantResponse(ID=lease, TTL=ttl)
             raise
@@ -60,7 +60,7 @@ async def grant(cluster: Cluster, lease: int, ttl: int, deadline: float) -> int:
 
 
 async def ensure(cluster: Cluster, lease: int, ttl: int, deadline: float) -> None:
-    """There is a lease of that number. It may be about to end: refresh it soon."""
+    """Ensure that there is a lease of that number. It may be about to end: refresh it soon."""
 
     def ask(connection: Connection, timeout: float) -> Any:
         return connection.unary("Lease/LeaseTimeToLive", rpc.LeaseTimeToLiveRequest(ID=lease), timeout)
@@ -70,7 +70,7 @@ async def ensure(cluster: Cluster, lease: int, ttl: int, deadline: float) -> Non
 
 
 async def _refreshed(stream: Stream, lease: int, timeout: float) -> int:
-    """Refresh ``lease``; the seconds that it has now, 0 if it is gone. Raises ``TROUBLE``."""
+    """Refresh ``lease``; returns the seconds that it has now, 0 if it is gone. Raises ``TROUBLE``."""
     await stream.write(rpc.LeaseKeepAliveRequest(ID=lease), timeout)
     return int((await stream.read(timeout)).TTL)
 
@@ -81,25 +81,25 @@ class KeepAlive:
     def __init__(
         self, cluster: Cluster, lease: int, ttl: float, run_lease: int, outage: float, *, granted: float
     ) -> None:
-        """``granted``: when the lease was asked for (``now``)."""
+        """``granted`` is when the lease was requested (``now``)."""
         self._cluster, self._lease, self._ttl, self._run_lease = cluster, lease, ttl, run_lease
         self._patience = max(outage, ttl)
         self._period = min(ttl / _REFRESHES_PER_TTL, _LONGEST_PERIOD_S)
         self._last = granted
         self._run_last = -math.inf  # it may be about to end
         self._stepped = now()
-        self._stood = 0.0  # for so long this process has stood still since the last refresh
+        self._stood = 0.0  # for how long this process has stood still since the last refresh
         self._late = False
         self._troubled = False  # since the last refresh
         self._clock = time.time() - now()
 
     @property
     def known_until(self) -> float:
-        """The lease lives until then, at least (``now``). Any thread may ask."""
+        """The lease lives at least until then (``now``). Any thread may ask."""
         return self._last + self._ttl
 
     async def run(self) -> ConnectionLost:
-        """Until the lease is gone, or nobody has answered for too long: returns why the session has ended."""
+        """Run until the lease is gone, or nobody has answered for too long; returns why the session has ended."""
         while True:
             try:
                 connection = await self._reach()
@@ -117,7 +117,7 @@ class KeepAlive:
                 return ConnectionLost(f"keeping the lease alive has failed: {error!r}")
 
     async def _after(self, error: Exception, connection: Connection) -> None:
-        """Leave the member, unless it was this process that was late, or it only wants to know who asks."""
+        """Leave the member, unless this process was late, or the member only wants to know who is asking."""
         if isinstance(error, TimeoutError) and self._late:
             return
         if (
@@ -134,7 +134,7 @@ class KeepAlive:
         await self._cluster.leave(connection, trouble(error))
 
     async def _reach(self) -> Connection | None:
-        """A connection, or None when it has taken too long."""
+        """A connection; None if it has taken too long."""
         wait, told = _QUIET_S, False
         while (left := self._last + self._patience - now()) > 0:
             try:
@@ -158,7 +158,7 @@ class KeepAlive:
         return None
 
     async def _refresh(self, connection: Connection) -> str:
-        """Returns which lease is gone."""
+        """Refresh the leases; returns which one is gone."""
         period, timeout = self._period, min(self._period, _ANSWER_S)
         self._stepped = now()
         stream = connection.stream("Lease/LeaseKeepAlive")
@@ -179,7 +179,7 @@ class KeepAlive:
             stream.close()
 
     def _step(self) -> None:
-        """Between two steps nothing here takes longer than the time between two refreshes."""
+        """Note a step: between two of them nothing here takes longer than the time between two refreshes."""
         stood, self._stepped = now() - self._stepped, now()
         self._late = stood > min(self._period, _ANSWER_S) + LATE_S
         if stood > self._period + self._ttl / 2:
@@ -192,7 +192,7 @@ class KeepAlive:
         return error
 
     def gone(self, which: str = "its lease") -> ConnectionLost:
-        """Why, as far as this node can tell."""
+        """The reason for the end, as far as this node can tell."""
         silence = now() - self._last
         if silence < self._ttl:
             text = (

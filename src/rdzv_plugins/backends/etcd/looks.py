@@ -1,7 +1,8 @@
-"""A look at the members of a cluster: what each says of itself, and how long the way to it takes. Changes nothing.
+"""A look at the members of a cluster: what each says about itself, and the latency of the way to it. Changes nothing.
 
-Requests and fields are those of etcd 3.4 and later: api/etcdserverpb/rpc.proto of https://github.com/etcd-io/etcd. Of
-fields that are newer than our messages their numbers are here. What no request tells is on the page for Prometheus.
+Requests and fields are those of etcd 3.4 and later: api/etcdserverpb/rpc.proto of https://github.com/etcd-io/etcd. For
+fields that are newer than our messages, their numbers are given here. What no request tells is on the page for
+Prometheus.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from rdzv_plugins.kit.loop import hold_for_good, in_thread
 from rdzv_plugins.kit.reasons import Reason, Unusable
 
 _TIMES = 5
-"""Questions whose answers are timed: the median counts."""
+"""How many questions are timed; the median counts."""
 _STEPS = 6
-"""Of a look, each of which has its time: a name, two connections, a login, questions, a page."""
+"""The steps of a look, each of which has its own time: a name, two connections, a login, questions, a page."""
 _ERRORS, _SIZE_IN_USE, _IS_LEARNER, _QUOTA = 8, 9, 10, 12
-"""Of ``StatusResponse``; the last since 3.6."""
+"""Field numbers of ``StatusResponse``; the last one exists since 3.6."""
 _MEMBER_IS_LEARNER = 5
-"""Of ``Member``."""
+"""A field number of ``Member``."""
 _QUOTA_METRIC = re.compile(rb"^etcd_server_quota_backend_bytes (\S+)$", re.MULTILINE)
 _WRITES_METRIC = re.compile(rb'^etcd_disk_wal_fsync_duration_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
 _ALMOST_ALL = 0.99
@@ -42,13 +43,13 @@ _FEWEST_WRITES = 100
 
 @dataclass(frozen=True)
 class Look:
-    """One member, as it was seen. Times in seconds, sizes in bytes; 0 or None: not known."""
+    """One member, as it was seen. Times are in seconds, sizes in bytes; 0 or None means not known."""
 
     endpoint: Endpoint
     trouble: Reason | None = None
     """Why it cannot be used; then nothing else is known."""
     refusal: str = ""
-    """Why it does not say how it is."""
+    """Why it does not tell how it is."""
     version: str = ""
     cluster_id: int = 0
     member_id: int = 0
@@ -58,17 +59,17 @@ class Look:
     size_in_use: int = 0
     quota: int = 0
     errors: tuple[str, ...] = ()
-    """What it says itself to be wrong with the cluster: alarms, and that there is no leader."""
+    """What it reports to be wrong with the cluster: alarms, and the lack of a leader."""
     answer_s: float = 0.0
     """How long it takes to answer by itself."""
     read_s: float | None = None
-    """How long a read takes to which more than half of the members agree."""
+    """How long a read takes that more than half of the members agree to."""
     read_problem: str = ""
     """Why such a read is not answered, unless this user may not read."""
     disk_s: float | None = None
     """Nearly all (99 of 100) of its writes to the disk took no longer than this."""
     clock_s: tuple[float, float] | None = None
-    """By how much its clock is ahead of this machine's: at least, and at most. It tells whole seconds."""
+    """How far its clock is ahead of this machine's, at least and at most. It tells whole seconds."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Listed:
 
     member_id: int
     name: str
-    """Empty until it has been started."""
+    """Empty until the member has been started."""
     peer_urls: tuple[str, ...]
     client_urls: tuple[str, ...]
     is_learner: bool
@@ -86,11 +87,11 @@ class Listed:
 def look_at(
     members: Sequence[Endpoint], security: Security, key: bytes, timeout: float
 ) -> tuple[list[Look], list[Listed] | None]:
-    """Each of ``members``, in that order; and all of the cluster, None if nobody tells.
+    """Look at each of ``members``, in that order; also returns all members of the cluster, or None if nobody tells.
 
     ``key`` is one that a job's user may read. ``timeout``: seconds for each step.
     """
-    # gRPC does not follow from one loop to another
+    # gRPC cannot move from one loop to another
     return hold_for_good().run(_look_at(members, security, key, timeout), _STEPS * timeout)
 
 
@@ -117,7 +118,7 @@ async def _whole_look(
 
 
 async def _asked(connection: Connection, key: bytes, timeout: float) -> tuple[Look, list[Listed] | None]:
-    """By requests. Whether this user may log in is told by others; without a login much is told all the same."""
+    """What requests tell. Whether this user may log in is reported elsewhere; much is told even without a login."""
     look = Look(connection.endpoint)
     try:
         await connection.logged_in(timeout)
@@ -165,7 +166,7 @@ async def _timed(connection: Connection, method: str, request: Any, timeout: flo
 
 
 async def _with_page(look: Look, security: Security, timeout: float) -> Look:
-    """With what the page for Prometheus has, where it is on the port of the clients: it may be elsewhere."""
+    """Add what the page for Prometheus tells, if it is on the clients' port: it may be elsewhere."""
     if look.trouble is not None:
         return look
     try:
@@ -185,14 +186,14 @@ async def _with_page(look: Look, security: Security, timeout: float) -> Look:
 
 
 def _almost_all(buckets: Sequence[tuple[float, float]]) -> float | None:
-    """The least limit of a histogram's buckets below which nearly all lie; None of too few."""
+    """The lowest upper limit of a histogram's buckets below which nearly all values lie; None if there are too few."""
     if not buckets or (total := buckets[-1][1]) < _FEWEST_WRITES:
         return None
     return next(limit for limit, count in buckets if count >= _ALMOST_ALL * total)
 
 
 def _clock(date: str, began: float, ended: float) -> tuple[float, float] | None:
-    """From the date of an answer that was asked for and came at these times of this machine's clock."""
+    """The clock's lead, from the date of an answer requested and received at these times of this machine's clock."""
     try:
         told = parsedate_to_datetime(date).timestamp()
     except ValueError:

@@ -10,15 +10,15 @@ _SCHEMES = ("http", "https")
 
 
 def parse_members(text: str) -> tuple[tuple[Endpoint, ...], str]:
-    """(members, scheme); the scheme is empty where none is given.
+    """Return (members, scheme); the scheme is empty if none is given.
 
-    Raises ``UsageError`` for no member, a member that is none, and for two schemes.
+    Raises ``UsageError`` for an empty list, for what is not a member, and for two different schemes.
     """
     members: dict[Endpoint, None] = {}
     schemes: dict[str, None] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         scheme, sign, rest = part.rpartition("://")
-        if "@" in rest:  # which is not repeated here
+        if "@" in rest:  # do not repeat it here
             raise UsageError(
                 "--rdzv-endpoint: a user or a password in it can be read by others, in the list of processes",
                 remedy="Give --rdzv-conf credentials=FILE (one line, user:password), or the environment's variables.",

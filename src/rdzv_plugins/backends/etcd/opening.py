@@ -1,4 +1,4 @@
-"""Reaching a member: a socket of our own first, which tells apart the ways in which that can fail, then gRPC."""
+"""Reaching a member: a socket of our own first, which distinguishes the ways in which that can fail, then gRPC."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from rdzv_plugins.kvstore.sockets.reach import resolve, try_connect
 from rdzv_plugins.kvstore.tcpstore.whose import SAME_BACKEND
 
 Whose = Callable[[str], str]
-"""As ``Request.whose``."""
+"""See ``Request.whose``."""
 
 
 def nobody_knows(endpoint: str) -> str:
-    """A ``Whose`` where nobody can be asked."""
+    """A ``Whose`` for when nobody can be asked."""
     return ""
 
 
 async def open_connection(endpoint: Endpoint, security: Security, whose: Whose = nobody_knows) -> Connection:
-    """A connection to a member that answers, and belongs to a cluster with a leader. Nobody has logged in yet.
+    """A connection to a member that answers and belongs to a cluster with a leader. Nobody has logged in yet.
 
-    ``whose`` is asked what listens where none answers. Raises ``Unusable``. The socket also tells the address of this
-    machine on the way there.
+    ``whose`` is asked what listens there if no member answers. Raises ``Unusable``. The socket also tells this
+    machine's address on the way there.
     """
     try:
         local_addr, remote_addr, problem = await asyncio.wait_for(in_thread(_dial, endpoint), 2 * DIAL_S)
@@ -53,7 +53,7 @@ async def open_connection(endpoint: Endpoint, security: Security, whose: Whose =
 
 
 def _dial(endpoint: Endpoint) -> tuple[str, str, str]:
-    """(address here, address there, what went wrong). Of several addresses of a name any: each may be a member."""
+    """Return (address here, address there, what went wrong), for any address of the name: each may be a member."""
     try:
         addresses = list({str(each[4][0]) for each in resolve(endpoint.host, endpoint.port)})
     except socket.gaierror:
@@ -78,12 +78,13 @@ async def _reason(error: Any, endpoint: Endpoint, security: Security, whose: Who
 
 
 def make_channel(endpoint: Endpoint, security: Security, address: str) -> Any:
-    """To the member's ``address``; its certificate has to be for the host of ``endpoint``."""
+    """A channel to the member's ``address``; its certificate has to match the host of ``endpoint``."""
     target = f"ipv6:[{address}]:{endpoint.port}" if ":" in address else f"ipv4:{address}:{endpoint.port}"
     options = [
         ("grpc.enable_http_proxy", 0),  # the cluster is not on the Internet
-        ("grpc.use_local_subchannel_pool", 1),  # a connection of its own: one that hangs is not to be shared
-        # so long a member may hold a channel that was given up, not 20 s; more than DIAL_S, when it is known as silent
+        ("grpc.use_local_subchannel_pool", 1),  # a connection of its own: one that hangs must not be shared
+        # how long a member may hold an abandoned channel, instead of 20 s; more than DIAL_S, when it is known to be
+        # silent
         ("grpc.min_reconnect_backoff_ms", int(2 * DIAL_S * 1000)),
         ("grpc.max_receive_message_length", -1),  # a list of thousands of nodes
         ("grpc.default_authority", str(endpoint)),

@@ -1,7 +1,7 @@
-"""Waiting for a cluster that answers, and refuses what it will do once somebody has seen to it.
+"""Waiting for a cluster that answers, but refuses what it will do once somebody has seen to it.
 
-It has no space left, too many ask it at once, or the user's password was changed. Whoever runs it needs some time for
-that: it gets as much as a cluster that does not answer. On the loop's thread only.
+It has no space left, too many clients ask it at once, or the user's password was changed. Its operator needs some time
+for that: it gets as much as a cluster that does not answer. On the loop's thread only.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rdzv_plugins.reporting import EVERY_S
 logger = logging.getLogger(__name__)
 
 _QUIET_S = 1.0
-"""What is over by then is not worth a line."""
+"""What is over within this many seconds is not worth a line."""
 
 
 class Patience:
-    """With one kind of refusal, for ``limit`` seconds from the first one on."""
+    """Patience with one kind of refusal, for ``limit`` seconds from the first one on."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -28,7 +28,7 @@ class Patience:
         self._told = False
 
     def ended_by(self, refusal: RendezvousFailed) -> bool:
-        """It was refused, again: True once that has gone on for too long. Says now and then what is waited for."""
+        """Note another refusal; True once this has gone on for too long. Reports now and then what is waited for."""
         now = time.monotonic()
         if self._since is None:
             self._since, self._report_at, self._told = now, now + _QUIET_S, False
@@ -41,7 +41,7 @@ class Patience:
         return False
 
     def rewarded(self) -> None:
-        """Note that etcd has done a request again."""
+        """Note that etcd has fulfilled a request again."""
         if self._told and self._since is not None:
             logger.warning("etcd accepts again what it had refused, after %.0f s", time.monotonic() - self._since)
         self._since, self._told = None, False

@@ -1,4 +1,4 @@
-"""What an error that gRPC reports means for whoever asked: ask another member, log in again, or give up."""
+"""What an error reported by gRPC means for the caller: ask another member, log in again, or give up."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ELSEWHERE = (
 
 
 class LeaseGone(EndpointUnreachable):
-    """A key was to hang on a lease that has ended: so has the session."""
+    """A key was to be attached to a lease that has ended: so has the session."""
 
 
 _OF_THE_REQUEST = (
@@ -44,22 +44,22 @@ _OF_THE_REQUEST = (
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 )
-"""Another one may well be done."""
+"""These concern the request: another one may succeed."""
 
 _OLD_TOKEN = ("invalid auth token", "revision of auth store is old", "user name is empty")
-"""It has expired, or users were changed, or authentication was switched on since."""
+"""The token has expired, or users were changed or authentication was switched on since."""
 
 
 _FULL = "space exceeded"
 _FOR_NOW = ("too many requests", _FULL)
-"""Reads and what keeps leases alive are answered meanwhile."""
+"""Temporary refusals: reads, and requests that keep leases alive, are still answered."""
 
 
 _WRONG_PASSWORD = "authentication failed"
 
 
 def verdict(error: Any, *, has_user: bool) -> Verdict | None:
-    """Of an ``AioRpcError``; None: asking again is of no use."""
+    """What to do about an ``AioRpcError``; None if asking again is pointless."""
     code, text = error.code(), error.details() or ""
     if has_user and (code == grpc.StatusCode.UNAUTHENTICATED or any(each in text for each in _OLD_TOKEN)):
         return Verdict.LOG_IN
@@ -69,14 +69,14 @@ def verdict(error: Any, *, has_user: bool) -> Verdict | None:
 
 
 def is_about_users(error: Any) -> bool:
-    """It answers, but not to everybody."""
+    """Whether it answers, but not everybody."""
     code, text = error.code(), error.details() or ""
     denied = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
     return code in denied or any(each in text for each in _OLD_TOKEN)
 
 
 def is_wrong_password(error: Any) -> bool:
-    """Of a login: the user, or the password, is not known."""
+    """For a login: whether the user or the password is unknown."""
     return _WRONG_PASSWORD in (error.details() or "")
 
 
@@ -91,7 +91,7 @@ def reason_of(error: Any) -> str:
 
 
 def denied(path: str, security: Security) -> AccessRefused:
-    """No permission for the keys under ``path``."""
+    """The error for lacking permission for the keys under ``path``."""
     folder = path.rstrip("/").rpartition("/")[0] + "/"
     return AccessRefused(
         f"etcd does not let {_user(security)} read and write under {path}",
@@ -104,9 +104,9 @@ def _user(security: Security) -> str:
 
 
 def refusal(error: Any, what: str, path: str, security: Security) -> RendezvousFailed:
-    """The error for the user; ``path`` is where the run's keys lie.
+    """The error for the user; ``path`` is where the run's keys are.
 
-    ``EndpointUnreachable`` (``AccessRefused`` is one) if nothing else will be done either.
+    ``EndpointUnreachable`` (``AccessRefused`` is one) if nothing else will succeed either.
     """
     text = reason_of(error)
     if "lease not found" in text:

@@ -22,19 +22,19 @@ logger = logging.getLogger(__name__)
 
 
 class Requests:
-    """Each is made again, at another member if need be, when it is not answered.
+    """Each is repeated, at another member if necessary, when it is not answered.
 
-    A write that is made again must not be done twice, nor long after, by a member that was stopped with it in its
-    hands. So the writes of a session come one after the other, and each has a number, which the same transaction puts
-    into the session's key: it is done only while that key has the number before it.
+    A write that is repeated must not take effect twice, nor long afterwards, through a member that was stopped while
+    handling it. So the writes of a session are made one after the other, and each has a number, which the same
+    transaction puts into the session's key: it takes effect only while that key has the previous number.
 
-    Deadlines are in the monotonic clock's seconds. Raises what ``Cluster.call`` does, ``LeaseGone`` among it.
+    Deadlines are in the monotonic clock's seconds. Raises what ``Cluster.call`` does, including ``LeaseGone``.
     """
 
     def __init__(self, cluster: Cluster, space: Space, lease: int) -> None:
         self._cluster, self._space, self._lease = cluster, space, lease
         self._writing = asyncio.Lock()
-        # the session's key holds _held; or, while _unsure, that or _number: the last write may be done yet
+        # the session's key holds _held; or, while _unsure, that or _number: the last write may still take effect
         self._number, self._held, self._unsure = 0, NEW, False
 
     async def enter(self, deadline: float) -> None:
@@ -42,7 +42,7 @@ class Requests:
         await self._transaction("entering the run", self._space.enter(self._lease), deadline)
 
     async def create(self, key: str, value: bytes, deadline: float, *, ephemeral: bool) -> tuple[bool, KeyValue]:
-        """As ``Session.create``."""
+        """See ``Session.create``."""
         [(_, change)] = self._space.puts({key: value}, self._lease_of(ephemeral))
         done, revision, read = await self._write(
             f"creating {key!r}", change, deadline, compare=[self._space.absent(key)], read=[self._space.get(key)]
@@ -57,7 +57,7 @@ class Requests:
     async def put(
         self, items: Mapping[str, bytes], guard: KeyValue | None, deadline: float, *, ephemeral: bool
     ) -> int | None:
-        """As ``Session.put``: in parts, each of them guarded."""
+        """See ``Session.put``: done in parts, each of them guarded."""
         revision = 0
         for names, change in self._space.puts(items, self._lease_of(ephemeral)):
             compare = [] if guard is None else [self._space.unchanged(guard)]
@@ -69,7 +69,7 @@ class Requests:
         return revision
 
     async def delete(self, keys: Sequence[str], guard: KeyValue | None, deadline: float) -> bool:
-        """As ``Session.delete``: in parts, each of them guarded."""
+        """See ``Session.delete``: done in parts, each of them guarded."""
         for change in self._space.deletes(keys):
             compare = [] if guard is None else [self._space.unchanged(guard)]
             done, _, _ = await self._write(f"deleting {named(keys)}", change, deadline, compare=compare)
@@ -83,7 +83,7 @@ class Requests:
     async def _write(
         self, what: str, change: Sequence[Any], deadline: float, *, compare: Sequence[Any], read: Sequence[Any] = ()
     ) -> tuple[bool, int, Sequence[Any]]:
-        """(whether it was done, the revision of that, what was read if it was not)."""
+        """Return (whether it was done, its revision, what was read if it was not)."""
         async with self._turn(what, deadline):
             if self._unsure:
                 await self._settle(deadline)
@@ -98,10 +98,10 @@ class Requests:
             session, *others = (each.response_range for each in answer.responses)
             if not session.kvs:
                 raise LeaseGone(f"etcd refuses {what}: the session's lease has ended")
-            if session.kvs[0].value == mine:  # it was done when it was asked for first
+            if session.kvs[0].value == mine:  # it was done at the first attempt
                 self._held, self._unsure = mine, False
                 return True, session.kvs[0].mod_revision, ()
-            if again:  # a first try may be under way yet
+            if again:  # a first attempt may still be under way
                 done, revision = await self._settle(deadline)
                 return done, revision, others
             self._unsure = False
@@ -122,7 +122,7 @@ class Requests:
             self._writing.release()
 
     async def _settle(self, deadline: float) -> tuple[bool, int]:
-        """The last write is done, or will never be. Returns which, and the revision of it."""
+        """Wait until the last write is done or never will be. Returns which, and its revision."""
         mine = b"%d" % self._number
         never = mine + b" never"
         request = self._space.numbered(self._lease, self._held, never, compare=(), change=(), read=())
@@ -169,12 +169,12 @@ class Requests:
     async def leave(self, deadline: float) -> None:
         """End the session's lease, and delete what is left if it was the last one."""
 
-        with contextlib.suppress(RendezvousFailed):  # it was gone already
+        with contextlib.suppress(RendezvousFailed):  # it has already gone
             await self._revoke(self._lease, "ending the session", deadline)
         await self._transaction("cleaning up", self._space.leave(), deadline)
 
     async def end_owner(self, key: str, deadline: float) -> bool:
-        """As ``EndsSessions.end_session``: a key that is not ephemeral hangs on the lease of the run."""
+        """See ``EndsSessions.end_session``: a key that is not ephemeral is attached to the lease of the run."""
         what = f"ending the session of {key!r}"
         answer = await read(self._cluster, what, rpc.RangeRequest(key=self._space.full(key)), deadline)
         lease = answer.kvs[0].lease if answer.kvs else 0
@@ -184,7 +184,7 @@ class Requests:
             await self._revoke(lease, what, deadline)
         except LeaseGone:  # by itself, or another node was faster
             pass
-        except RendezvousFailed as error:  # this node may not do it, which says nothing of its own session
+        except RendezvousFailed as error:  # this node may not do it, which says nothing about its own session
             logger.info("%s", error)
             return False
         return True

@@ -1,4 +1,4 @@
-"""TLS and passwords as gRPC and etcd want them: certificates in bytes, and a login that may change meanwhile."""
+"""TLS and passwords as gRPC and etcd need them: certificates in bytes, and a login that may change meanwhile."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Security(KitSecurity):
     """How to talk to the members, and as whom."""
 
     credentials: str | None = None
-    """The file that user and password are from, if they are from one."""
+    """The file that user and password come from, if any."""
 
     @property
     def may_change(self) -> bool:
-        """Its password: it is in a file, which may be written again while the job runs."""
+        """Whether its password may change: it is in a file, which may be written again while the job runs."""
         return self.credentials is not None
 
     def login(self) -> tuple[str, str]:
-        """User and password as the file has them now; those from the start if it does not. Reads the file."""
+        """User and password as the file has them now, or those from the start if it has none. Reads the file."""
         if self.credentials is not None:
             with contextlib.suppress(UsageError):  # it is being written
                 return ACCOUNT.read(self.credentials)
@@ -36,7 +36,7 @@ class Security(KitSecurity):
     @property
     def authorities(self) -> bytes | None:
         """The certificates to trust; None if the system has none where it says."""
-        import ssl  # slow: for those who have TLS
+        import ssl  # slow to import: only for those that use TLS
 
         path = self.cacert or ssl.get_default_verify_paths().cafile
         return read_file(path, "cacert") if path else None

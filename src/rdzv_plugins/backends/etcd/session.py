@@ -23,11 +23,14 @@ from rdzv_plugins.kit.session import AsyncSession, Closed
 from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
 
 _GOOD_BYE_S = 1.0
-"""For a lease that was granted to a session which could not be opened."""
+"""Seconds to revoke a lease that was granted to a session that could not be opened."""
 
 
 class EtcdSession(AsyncSession):
-    """It lives as long as its lease, at whichever member answers; ``outage``: seconds for which none may."""
+    """A session that lives as long as its lease, at whichever member answers.
+
+    ``outage``: seconds for which no member may answer.
+    """
 
     def __init__(self, cluster: Cluster, space: Space, outage: float) -> None:
         self.name = f"etcd at {cluster.name}"
@@ -38,7 +41,7 @@ class EtcdSession(AsyncSession):
         self._tasks: list[asyncio.Task[None]] = []
 
     def _new_lease(self) -> None:
-        self._lease = secrets.randbits(63) or 1  # chosen here: a request that is repeated grants the same one
+        self._lease = secrets.randbits(63) or 1  # chosen here: a repeated request grants the same one
         self._requests = Requests(self._cluster, self._space, self._lease)
 
     @property
@@ -55,12 +58,12 @@ class EtcdSession(AsyncSession):
         await self._cluster.connection(deadline - time.monotonic())
 
     async def open(self, ttl: float, deadline: float) -> None:
-        """Get a lease and say that this session lives. etcd counts in whole seconds, and may grant more."""
+        """Get a lease and announce that this session lives. etcd counts in whole seconds, and may grant more."""
         while True:
             try:
                 await self._open(math.ceil(ttl), deadline)
                 return
-            except LeaseGone:  # before it was of use: this process, or etcd, has stood still
+            except LeaseGone:  # before it was of use: either this process or etcd has stood still
                 if time.monotonic() >= deadline:
                     raise
                 self._new_lease()
@@ -76,7 +79,7 @@ class EtcdSession(AsyncSession):
             await ensure(self._cluster, self._space.run_lease, RUN_LEASE_S, deadline)
             await self._requests.enter(deadline)
         except BaseException:
-            if granted:  # others are not to wait for its end
+            if granted:  # do not make others wait for its end
                 with contextlib.suppress(TimeoutError, Dropped, RendezvousFailed):
                     await self._requests.leave(time.monotonic() + _GOOD_BYE_S)
             raise
@@ -112,12 +115,12 @@ class EtcdSession(AsyncSession):
     async def put(
         self, items: Mapping[str, bytes], guard: KeyValue | None, deadline: float, *, ephemeral: bool
     ) -> int | None:
-        """In transactions of at most 127 keys and 1 MiB."""
+        """Put in transactions of at most 127 keys and 1 MiB."""
         with self._asking():
             return await self._requests.put(items, guard, deadline, ephemeral=ephemeral)
 
     async def delete(self, keys: Sequence[str], guard: KeyValue | None, deadline: float) -> bool:
-        """In transactions of at most 127 keys."""
+        """Delete in transactions of at most 127 keys."""
         with self._asking():
             return await self._requests.delete(keys, guard, deadline)
 
@@ -126,7 +129,7 @@ class EtcdSession(AsyncSession):
             return await self._requests.list(prefix, deadline)
 
     async def watch(self, prefix: str, call: StoppableCall, after: int, deadline: float) -> Watched:
-        """Which keys were known: at ``after`` to the caller, else those that it is told of first."""
+        """Watch ``prefix``. With ``after``, the known keys are those at that revision; otherwise those told first."""
         with self._asking():
             if after:
                 watched = Watched(prefix, call, after + 1, await self._requests.names(prefix, after, deadline))
@@ -144,7 +147,7 @@ class EtcdSession(AsyncSession):
                 raise
 
     async def end_session(self, key: str, deadline: float) -> bool:
-        """By revoking its lease, which the key carries."""
+        """End the session by revoking its lease, which the key carries."""
         with self._asking():
             return await self._requests.end_owner(key, deadline)
 
@@ -152,7 +155,7 @@ class EtcdSession(AsyncSession):
         self._watches.remove(watched)
 
     async def end(self, deadline: float) -> None:
-        """The lease first: then others know, and then what the last session leaves is deleted."""
+        """End the lease first, so that others know; then delete what the last session leaves."""
         self._stop()
         with self._asking():
             await self._requests.leave(deadline)

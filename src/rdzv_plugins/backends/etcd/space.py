@@ -1,8 +1,8 @@
 """Where the keys of a run lie in etcd, and the requests that read and change them.
 
-``<prefix>/<run id>/k/`` holds the keys of the run, ``<prefix>/<run id>/s/`` one key for each session. Everything
-hangs on a lease: what is ephemeral on its session's, the rest on one of the run. So a job that was killed as a
-whole leaves nothing behind, and who opens a session sees whether another one lives.
+``<prefix>/<run id>/k/`` holds the keys of the run, ``<prefix>/<run id>/s/`` one key for each session. Everything is
+attached to a lease: ephemeral keys to that of their session, the rest to one of the run. So a job that was killed as a
+whole leaves nothing behind, and whoever opens a session sees whether another one lives.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.coordination import Event, KeyValue
 
 RUN_LEASE_S = 600
-"""How long the keys of a run outlive its last node, if that could not clean up."""
+"""How many seconds the keys of a run outlive its last node if that could not clean up."""
 MOST_OPERATIONS = 127
-"""In one transaction, beside the session's own key: etcd's default is 128 (--max-txn-ops)."""
+"""Operations in one transaction, besides the session's own key: etcd's default is 128 (--max-txn-ops)."""
 NEW = b"0"
 """What a session's key holds before its first write."""
 MOST_BYTES = 1 << 20
-"""In one transaction: below etcd's default of 1.5 MiB (--max-request-bytes)."""
+"""Bytes in one transaction: below etcd's default of 1.5 MiB (--max-request-bytes)."""
 
 
 class Space:
     """The keys of one run. Immutable."""
 
     def __init__(self, prefix: str, run_id: str) -> None:
-        # quoted: run "a" is not to own the keys of run "a/b"
+        # quoted: run "a" must not own the keys of run "a/b"
         self.path = f"{prefix.rstrip('/')}/{urllib.parse.quote(run_id, safe='')}/"
         self._keys = f"{self.path}k/".encode()
         self._sessions = f"{self.path}s/".encode()
@@ -42,7 +42,7 @@ class Space:
         return self._keys + key.encode()
 
     def events(self, answer: Any) -> Iterator[Event]:
-        """What a watch was told. Keys that are not text are not ours."""
+        """The events that a watch was told. Keys that are not text are not ours."""
         for event in answer.events:
             name = self._short(event.kv.key)
             if name is not None:
@@ -50,7 +50,7 @@ class Space:
                 yield Event(name, None if gone else event.kv.value, event.kv.mod_revision)
 
     def held(self, answer: Any) -> list[KeyValue]:
-        """The keys of a range's answer."""
+        """The keys in a range's answer."""
         named = ((self._short(kv.key), kv) for kv in answer.kvs)
         return [KeyValue(name, kv.value, kv.mod_revision) for name, kv in named if name is not None]
 
@@ -61,23 +61,23 @@ class Space:
             return None
 
     def all(self, prefix: str) -> Any:
-        """All keys that begin with ``prefix``, in the order of their last changes."""
+        """The request for all keys that begin with ``prefix``, in the order of their last changes."""
         start = self.full(prefix)
         return rpc.RangeRequest(
             key=start, range_end=_end(start), sort_order=rpc.RangeRequest.ASCEND, sort_target=rpc.RangeRequest.MOD
         )
 
     def names(self, prefix: str, revision: int) -> Any:
-        """Which keys began with ``prefix`` at ``revision``."""
+        """The request for the names of the keys that began with ``prefix`` at ``revision``."""
         start = self.full(prefix)
         return rpc.RangeRequest(key=start, range_end=_end(start), revision=revision, keys_only=True)
 
     def get(self, key: str) -> Any:
-        """The operation that reads one key, if it is there."""
+        """The operation that reads one key, if it exists."""
         return _get(self.full(key))
 
     def absent(self, key: str) -> Any:
-        """The condition that a key is not there."""
+        """The condition that a key does not exist."""
         return _unchanged(self.full(key), 0)
 
     def unchanged(self, guard: KeyValue) -> Any:
@@ -106,10 +106,10 @@ class Space:
             yield [_delete(name) for name in names[start : start + MOST_OPERATIONS]]
 
     def enter(self, lease: int) -> Any:
-        """Say that a session lives. If it is the only one, what is there was left behind by a dead run."""
+        """The request to announce that a session lives. If it is the only one, what exists was left by a dead run."""
         name = self._session(lease)
         mine = _put(name, NEW, lease)
-        # a try that comes late, when the session has written already, is not to set it back
+        # an attempt that arrives late, when the session has already written, must not reset it
         once = rpc.RequestOp(request_txn=rpc.TxnRequest(compare=[_unchanged(name, 0)], success=[mine]))
         return rpc.TxnRequest(compare=[self._nobody()], success=[_delete_all(self._keys), mine], failure=[once])
 
@@ -123,8 +123,10 @@ class Space:
         change: Sequence[Any],
         read: Sequence[Any],
     ) -> Any:
-        """A transaction that is done once at most, if its session lives: it turns the session's key from ``before``
-        into ``after``. Else it reads that key, and ``read``."""
+        """A transaction that takes effect once at most, if its session lives.
+
+        It changes the session's key from ``before`` to ``after``. Otherwise it reads that key, and ``read``.
+        """
         name = self._session(lease)
         current = rpc.Compare(key=name, target=rpc.Compare.VALUE, result=rpc.Compare.EQUAL, value=before)
         return rpc.TxnRequest(
@@ -132,7 +134,7 @@ class Space:
         )
 
     def anybody(self) -> Any:
-        """The request that counts the sessions of the run that live."""
+        """The request that counts the living sessions of the run."""
         return rpc.RangeRequest(key=self._sessions, range_end=_end(self._sessions), count_only=True)
 
     def leave(self) -> Any:
@@ -143,7 +145,7 @@ class Space:
         return self._sessions + f"{lease:016x}".encode()
 
     def _nobody(self) -> Any:
-        """No session lives: true of every key in an empty range."""
+        """The condition that no session lives: it is true of every key in an empty range."""
         compare = _unchanged(self._sessions, 0)
         compare.range_end = _end(self._sessions)
         return compare
@@ -155,7 +157,7 @@ def watch_request(key: bytes, start: int) -> Any:
 
 
 def _unchanged(key: bytes, revision: int) -> Any:
-    """0: it is absent."""
+    """The condition that the key has this revision; 0 means that it is absent."""
     return rpc.Compare(key=key, target=rpc.Compare.MOD, result=rpc.Compare.EQUAL, mod_revision=revision)
 
 
@@ -176,5 +178,5 @@ def _delete_all(prefix: bytes) -> Any:
 
 
 def _end(prefix: bytes) -> bytes:
-    """The first key behind all that begin with ``prefix``, which ends in "/" or in text: never in the last byte."""
+    """The first key after all that begin with ``prefix``, which ends in "/" or in text: never in the last byte."""
     return prefix[:-1] + bytes([prefix[-1] + 1])

@@ -1,7 +1,7 @@
 """The watches of a session: one stream, which follows the session from member to member and misses nothing.
 
-On the loop's thread only. A stream that breaks is opened again with each watch at the revision behind the last one
-that it was told. If etcd has forgotten that by then (compaction), what is there now is compared with what was known.
+On the loop's thread only. A stream that breaks is opened again, with each watch at the revision after the last one that
+it was told of. If etcd has forgotten that by then (compaction), what exists now is compared with what was known.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _COMPARE_S = 10.0
 _PATIENCE_S = 3600.0
-"""Between two members the lease's own patience decides when to give up."""
+"""Between two members, the lease's own patience decides when to give up."""
 
 
 class Watched:
@@ -34,13 +34,13 @@ class Watched:
     def __init__(self, prefix: str, call: StoppableCall, start: int, known: set[str]) -> None:
         self.prefix, self.call, self.start, self.known = prefix, call, start, known
         self.number: int | None = None
-        """Of this watch on the stream; None: etcd has not said it yet."""
+        """The number of this watch on the stream; None while etcd has not told it yet."""
         self.refused = False
-        """Once already, which may have been an old token."""
+        """Whether it was refused once already, which may have been due to an old token."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def tell(self, events: Sequence[Event], revision: int) -> None:
-        """Pass ``events`` on; all up to ``revision`` is known then."""
+        """Pass ``events`` on; everything up to ``revision`` is then known."""
         self.start = revision + 1
         for event in events:
             (self.known.discard if event.value is None else self.known.add)(event.key)
@@ -49,14 +49,14 @@ class Watched:
 
 
 class _NewToken(Exception):
-    """The stream has to be opened again, by another token."""
+    """The stream has to be opened again, with another token."""
 
 
 class Watches:
-    """``run`` serves them; ``failed`` is told of an error of a call-back, which has missed an event then.
+    """``run`` serves the watches. ``failed`` is told of an error in a call-back, which has then missed an event.
 
-    Only ``run`` touches the stream: gRPC ends a stream when a task is cancelled that writes to it, and whoever asks for
-    a watch may be cancelled.
+    Only ``run`` touches the stream: gRPC ends a stream when a task that writes to it is cancelled, and a task that asks
+    for a watch may be cancelled.
     """
 
     def __init__(self, cluster: Cluster, space: Space, failed: Callable[[BaseException], None]) -> None:
@@ -66,17 +66,17 @@ class Watches:
         self._changed = asyncio.Event()  # there is something to write
 
     def begin(self, watched: Watched, held: Sequence[KeyValue]) -> None:
-        """Tell what is there when it begins."""
+        """Tell what exists when it begins."""
         self._tell(watched, [Event(kv.key, kv.value, kv.revision) for kv in held], watched.start - 1)
 
     async def add(self, watched: Watched) -> None:
-        """Returns once etcd watches. Raises ``AccessRefused``, and ``Dropped`` when the session ends."""
+        """Return once etcd watches. Raises ``AccessRefused``, and ``Dropped`` when the session ends."""
         self._all.append(watched)
         self._changed.set()
         await watched.ready
 
     def remove(self, watched: Watched) -> None:
-        """It is not called any more; etcd is told."""
+        """Stop calling it, and tell etcd."""
         if watched in self._all:
             self._all.remove(watched)
             self._cancel(watched.number)
@@ -87,7 +87,7 @@ class Watches:
             self._changed.set()
 
     async def run(self) -> None:
-        """Until it is cancelled, or the session closed."""
+        """Run until cancelled, or until the session is closed."""
         try:
             await self._changed.wait()
             while not self._cluster.closed:
@@ -106,7 +106,7 @@ class Watches:
                     watched.ready.set_exception(Dropped("the session has ended"))
 
     async def _follow(self) -> None:
-        """One stream, from its beginning to its end."""
+        """Serve one stream, from beginning to end."""
         try:
             connection = await self._cluster.connection(_PATIENCE_S)
         except (TimeoutError, Dropped):  # after an hour, or closed
@@ -114,7 +114,7 @@ class Watches:
         try:
             stream = await self._cluster.stream(connection, "Watch/Watch")
             token = connection.token
-            asked: collections.deque[Watched] = collections.deque()  # in this order etcd says their numbers
+            asked: collections.deque[Watched] = collections.deque()  # etcd tells their numbers in this order
             for watched in self._all:
                 watched.number = None
             self._cancelled.clear()
@@ -137,7 +137,7 @@ class Watches:
             await self._cluster.leave(connection, trouble(error))
 
     async def _write(self, connection: Connection, stream: Stream, asked: collections.deque[Watched]) -> None:
-        """What there is to write, whenever there is something."""
+        """Write what there is to write, whenever there is something."""
         try:
             while True:
                 await self._changed.wait()
@@ -151,7 +151,7 @@ class Watches:
                     request = rpc.WatchCancelRequest(watch_id=self._cancelled.pop())
                     await stream.write(rpc.WatchRequest(cancel_request=request))
         except TROUBLE as error:
-            await self._cluster.leave(connection, trouble(error))  # the reader hears of it
+            await self._cluster.leave(connection, trouble(error))  # the reader will notice
 
     def _writer_ended(self, writing: asyncio.Task[None]) -> None:
         if not writing.cancelled() and (error := writing.exception()) is not None:
@@ -163,7 +163,7 @@ class Watches:
                 if watched in self._all:
                     self._all.remove(watched)
                 error = self._cluster.denied(answer.cancel_reason)
-                if watched.ready.done():  # it was there, and nobody waits for it now
+                if watched.ready.done():  # it existed before, and nobody waits for it now
                     self._failed(error)
                 else:
                     watched.ready.set_exception(error)
@@ -171,7 +171,7 @@ class Watches:
             watched.refused = True  # the stream's token may be too old
             raise _NewToken
         watched.refused = False
-        if watched not in self._all:  # removed meanwhile
+        if watched not in self._all:  # removed in the meantime
             self._cancel(answer.watch_id)
             return
         watched.number = answer.watch_id
@@ -192,7 +192,7 @@ class Watches:
             self._tell(watched, list(self._space.events(answer)), answer.events[-1].kv.mod_revision)
 
     async def _compare(self, connection: Connection, watched: Watched) -> None:
-        """What has changed since, as far as it can be seen from what is there now."""
+        """Tell what has changed since, as far as that can be seen from what exists now."""
         request = self._space.all(watched.prefix)
         answer = await connection.unary("KV/Range", request, _COMPARE_S)
         held = self._space.held(answer)

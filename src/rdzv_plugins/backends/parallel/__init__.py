@@ -18,7 +18,7 @@ from rdzv_plugins.interfaces import Backend
 
 @hookimpl
 def rdzv_register_backends() -> Backend:
-    """The hook through which it is found."""
+    """Register the backend: the hook through which it is found."""
     return native_backend(
         "parallel",
         "parallel-epoll",

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StaticOptions(WorkerStoreOptions):
-    """torch's ``rank`` and ``timeout``, and ours."""
+    """torch's ``rank`` and ``timeout``, and our own options."""
 
     store: Literal["torch", "parallel"] | None = option(  # type: ignore[assignment]  # unset, too
         None,
@@ -47,7 +47,7 @@ class StaticOptions(WorkerStoreOptions):
 
     @property
     def is_native(self) -> bool:
-        """Whether the stores are the native one's. Unset, the choice is this node's own: both speak torch's format."""
+        """Whether the stores are native ones. If unset, this is the node's own choice: both speak torch's format."""
         return self.store == "parallel" if self.store is not None else _has_native_store()
 
 
@@ -64,7 +64,7 @@ def _has_native_store() -> bool:
 
 
 def node_rank(request: Request) -> int:
-    """This node's rank: given, or 0 where there is only one. Raises ``UsageError``."""
+    """This node's rank: the given one, or 0 if there is only one node. Raises ``UsageError``."""
     given, conf = request.node_rank, request.options.rank
     if given is not None and conf is not None and given != conf:
         raise UsageError(f"--node-rank={given} contradicts --rdzv-conf rank={conf}", remedy="Give only one of them.")
@@ -86,7 +86,7 @@ def node_rank(request: Request) -> int:
 
 
 def validate(request: Request) -> Endpoint:
-    """Refuse a contradictory request before anything starts; returns where node rank 0 serves."""
+    """Reject a contradictory request before anything starts; returns where node rank 0 serves."""
     if request.max_nodes > 1 and not request.endpoint:
         raise UsageError("backend 'static' needs the address of node rank 0", remedy="Give --rdzv-endpoint=HOST:PORT.")
     node_rank(request)
@@ -101,19 +101,19 @@ def create(request: Request) -> StaticHandler:
 
 
 def preflight(request: Request, held: ExitStack) -> str:
-    """What this node finds at the endpoint, or whether it can serve it."""
+    """What this node finds at the endpoint, or whether it can serve there."""
     return create(request).preflight(held)
 
 
 def recognise(request: Request, timeout: float) -> str:
-    """As ``Backend.recognise``."""
+    """See ``Backend.recognise``."""
     from rdzv_plugins.backends.static import look
 
     return look.recognise(request, timeout)
 
 
 def status(request: Request, timeout: float) -> RunStatus:
-    """As ``Backend.status``."""
+    """See ``Backend.status``."""
     from rdzv_plugins.backends.static import look
 
     return look.status(request, timeout)
@@ -121,7 +121,7 @@ def status(request: Request, timeout: float) -> RunStatus:
 
 @hookimpl
 def rdzv_register_backends() -> Backend:
-    """The hook through which it is found."""
+    """Register the backend: the hook through which it is found."""
     return Backend(
         name=NAME,
         summary="a fixed number of nodes with given ranks; node rank 0 serves the control store",

@@ -1,4 +1,4 @@
-"""What static nodes write into a round: who has arrived, and that all have. Needs no torch: others read it, too."""
+"""What static nodes write into a round: who has arrived, and that all have. Needs no torch, as others read it, too."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Arrival(Struct, frozen=True):
 
 
 class Go(Struct, frozen=True):
-    """A complete round: who is in it, and where its workers' store is. Or the end of the job."""
+    """A complete round: who is in it, and where its workers' store is. Alternatively, the end of the job."""
 
     members: tuple[str, ...] = ()
-    """Incarnations by node rank."""
+    """The incarnations, by node rank."""
     master_addr: str = ""
     master_port: int = 0
     ended: Outcome | None = None
 
 
 def parse_go(text: bytes) -> Go:
-    """A ``Go`` from its JSON form."""
+    """Parse a ``Go`` from its JSON form."""
     data: dict[str, Any] = json.loads(text)
     ended = parse_outcome(json.dumps(data["ended"])) if data["ended"] else None
     return Go(tuple(data["members"]), data["master_addr"], data["master_port"], ended)

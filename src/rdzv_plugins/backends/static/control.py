@@ -1,4 +1,4 @@
-"""The agents' control store of a static job: node rank 0 serves it, every node is a client. Without torch."""
+"""The agents' control store of a static job: node rank 0 serves it, every node is a client. Works without torch."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _CONNECT_S = 30.0
 class ControlStore:
     """A client, and on node rank 0 the server, too. Thread-safe.
 
-    A signal leaves the client as it was: what an agent says when it is stopped goes by it. An answer has no limit:
-    a server that stands still goes on later; that one is gone is heard by TCP, or told by ``interrupt``.
+    A signal leaves the client usable, as an agent that is stopped uses it to say so. Answers have no time limit: a
+    server that stands still goes on later; that one is gone is noticed by TCP, or reported by ``interrupt``.
     """
 
     def __init__(self, connection: socket.socket, read_timeout: float, server: Any = None) -> None:
-        """Takes over ``connection``, which was greeted, and ``server``. ``read_timeout`` (seconds) is that of waits."""
+        """Takes over ``connection``, which was greeted, and ``server``. ``read_timeout`` (seconds) applies to waits."""
         self._server = server
         self._waits = Interruption()
         self.host, self.port = connection.getpeername()[:2]
@@ -41,20 +41,20 @@ class ControlStore:
         )
 
     def interrupt(self, reason: str) -> None:
-        """End all that is asked, now and later, by ``StoreLost`` with ``reason``. Never blocks."""
+        """End all requests, now and later, with ``StoreLost`` and ``reason``. Never blocks."""
         self._waits.interrupt(reason)
 
     def close(self) -> None:
-        """Ask nothing more, and serve no longer. May be called more than once."""
+        """Make no more requests, and stop serving. May be called more than once."""
         self.interrupt("this agent ends")
         self.client.close()
         server, self._server = self._server, None
-        if hasattr(server, "close"):  # torch's ends when nobody has it any more
+        if hasattr(server, "close"):  # torch's ends when nothing refers to it any more
             server.close()
 
 
 def serve(listener: socket.socket, *, native: bool, read_timeout: float) -> ControlStore:
-    """Serve it, by the native store or by torch's, on a socket that listens, which is taken over."""
+    """Serve it, with the native store or torch's, on a listening socket, which is taken over."""
     address, port = listener.getsockname()[:2]
     own = {"::": "127.0.0.1", "0.0.0.0": "127.0.0.1"}.get(address, address)
     server: Any
@@ -75,12 +75,12 @@ def serve(listener: socket.socket, *, native: bool, read_timeout: float) -> Cont
 def connect(
     endpoint: Endpoint, *, join_timeout: float, read_timeout: float, who: str, greet: Greeting = greet_store
 ) -> ControlStore:
-    """Reach it at ``endpoint``, for ``join_timeout`` seconds. Raises ``EndpointUnreachable``."""
+    """Reach it at ``endpoint``, trying for ``join_timeout`` seconds. Raises ``EndpointUnreachable``."""
     return ControlStore(reach(endpoint, join_timeout, who, greet), read_timeout)
 
 
 def _greeted(host: str, port: int) -> socket.socket:
-    """Another connection. Raises ``OSError``."""
+    """Make another greeted connection. Raises ``OSError``."""
     with contextlib.ExitStack() as unless_kept:
         connection = unless_kept.enter_context(dial(host, port, _CONNECT_S))
         wire.greet(connection)

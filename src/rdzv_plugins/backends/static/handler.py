@@ -44,7 +44,7 @@ _WHO = "node rank 0"
 
 
 class StaticHandler:
-    """A ``RendezvousHandler``. One thread at a time, save ``note_failure`` and the watch's call-backs."""
+    """A ``RendezvousHandler``. Use from one thread at a time, except ``note_failure`` and the watch's call-backs."""
 
     def __init__(self, request: Request, rank: int) -> None:
         self._request = request
@@ -118,7 +118,7 @@ class StaticHandler:
         self._tell = tell
 
     def note_done(self) -> None:
-        """Does nothing: the exit barrier says it."""
+        """Does nothing: the exit barrier tells the others."""
 
     def note_leaving(self, reason: str) -> None:
         if self._record is not None:
@@ -133,7 +133,7 @@ class StaticHandler:
     def lost_peers(self) -> Sequence[str]:
         try:
             return self._peers.lost(self._others()) if self._peers is not None else ()
-        except (errors.StoreError, OSError) as error:  # node rank 0 is the one that is lost
+        except (errors.StoreError, OSError) as error:  # node rank 0 is the lost one
             raise self._problem or self._lost(error) from error
 
     def stay(self) -> None:
@@ -178,7 +178,7 @@ class StaticHandler:
         try:
             if outcome.end == "failed" or (outcome.end == "lost" and serves):
                 self._record.end(outcome)
-                # those who wait in a round are told by the key that they wait for
+                # nodes that wait in a round are told through the key they wait for
                 self._rounds_().settle(self._rounds_().latest(), Go(ended=outcome))
             self._record.mark_left(self._me.incarnation)
             if serves:
@@ -187,7 +187,7 @@ class StaticHandler:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
 
     def _present(self) -> list[str]:
-        """The other agents that hold on to this node's store: of the last complete round, or newer in their place."""
+        """The other agents that use this node's store: of the last complete round, or newer ones in their place."""
         newer = self._rounds_().present(self._rounds_().latest(), self._nodes)
         agents = dict(enumerate(self._members)) | newer
         return [incarnation for rank, incarnation in agents.items() if rank != self._rank]
@@ -204,7 +204,7 @@ class StaticHandler:
         replaced = rounds.arrive(round_, self._rank, self._me)
         if replaced is not None:
             logger.warning("node rank %d of round %d was %s, now it is %s", self._rank, round_, replaced, self._me)
-        # after arriving: a node that fails now either sees this round or has left its record before
+        # after arriving: a node that fails now either sees this round or has already left its record
         ended = self._record.ended() if self._record is not None else None
         if ended is not None:
             raise ended_error(ended, self._request)
@@ -228,7 +228,7 @@ class StaticHandler:
         return go
 
     def _lead(self, round_: int, deadline: float) -> Go:
-        """Node rank 0: wait for all, serve the round's worker store, then publish it."""
+        """As node rank 0, wait for all, serve the round's worker store, then publish it."""
         rounds, reporting = self._rounds_(), Reporting()
         while (arrivals := rounds.wait_arrivals(round_, self._nodes, _HOST_SLICE_S)) is None:
             if rounds.is_settled(round_):  # a failing node has ended the job
@@ -253,7 +253,7 @@ class StaticHandler:
         return parse_go(go)
 
     def _report(self, round_: int, deadline: float, reporting: Reporting) -> None:
-        """Say who is missing, if it is time, or raise ``RendezvousTimeout`` saying it."""
+        """Report who is missing if it is time to, or raise ``RendezvousTimeout`` with that."""
         now = time.monotonic()
         due = reporting.is_due()
         if not due and self._waits_for and now < deadline:
@@ -271,7 +271,7 @@ class StaticHandler:
             logger.info("waiting: %s (%.0f s left)", facts, deadline - now)
 
     def _open_control_store(self) -> None:
-        """Serve it on node rank 0, reach it from the others, and make sure that it is this job's."""
+        """Serve it on node rank 0, reach it from the others, and make sure that it belongs to this job."""
         options = self._options
         if self._rank == 0:
             native, read_timeout = options.is_native, options.read_timeout
@@ -360,7 +360,7 @@ class StaticHandler:
         return self._rounds
 
     def _is_needed(self) -> bool:
-        """While node rank 0 stays. Raises the reason if the job has failed."""
+        """Whether node rank 0 has to stay. Raises the reason if the job has failed."""
         self.raise_if_ended()
         if self._restart:  # its agent is about to end, and takes part in no other round
             done = Outcome("lost", "node rank 0 was done, and does not run again")

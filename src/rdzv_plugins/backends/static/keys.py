@@ -1,4 +1,4 @@
-"""The name of this backend, and where its keys lie in the control store."""
+"""The name of this backend, and where its keys are in the control store."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ NAME = "static"
 
 
 def run_prefix(run_id: str) -> str:
-    """All keys of a run begin with it."""
+    """The prefix of all keys of a run."""
     return f"rdzv_plugins.{NAME}.{run_id}"

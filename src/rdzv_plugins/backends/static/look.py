@@ -1,4 +1,4 @@
-"""A static job seen from outside, without torch: whose endpoint it is, and what its newest round does."""
+"""A static job seen from outside, without torch: whose endpoint it is, and what its newest round is doing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MOST_NODES = 10_000
 
 
 def recognise(request: Request, timeout: float) -> str:
-    """As ``Backend.recognise``."""
+    """See ``Backend.recognise``."""
     return served_by(NAME, parse_endpoint(request.endpoint, None), timeout)
 
 
 def status(request: Request, timeout: float) -> RunStatus:
-    """As ``Backend.status``. Without a run id, of the run whose node rank 0 serves there: there is no other."""
+    """See ``Backend.status``. Without a run id, it is that of the run whose node rank 0 serves there, the only one."""
     endpoint: Endpoint = request.target
     with reading(endpoint, timeout) as reader:
         hello = reader.hello(NAME)

@@ -1,4 +1,4 @@
-"""The other nodes of a static job: who still works, and who is gone. Asked at the end only, and after a failure."""
+"""The other nodes of a static job: which still work, and which are gone. Asked only at the end and after a failure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from rdzv_plugins.rounds.presence import Presence, ask
 from rdzv_plugins.store import Prefixed, Store
 
 _ANSWER_S = 10.0
-"""An agent that lives answers at once; one on a machine that is very busy, somewhat later."""
+"""Seconds to wait: a living agent answers at once, or somewhat later if its machine is very busy."""
 
 Nodes = Mapping[int, Arrival]
 """Nodes by rank."""
 
 
 class Peers:
-    """One thread at a time. Every method asks the control store, and raises its ``StoreLost`` once that is lost."""
+    """Use from one thread at a time.
+
+    Every method asks the control store, and raises ``StoreLost`` once that is lost.
+    """
 
     def __init__(self, control: ControlStore, prefix: str, record: JobRecord, me: str) -> None:
         prefix = f"{prefix}/presence"
@@ -32,7 +35,7 @@ class Peers:
         self._presence.stop()
 
     def working(self, agents: Store, others: Nodes) -> list[str]:
-        """The nodes that live and are not done, by name; ``agents`` is the agents' store of their round."""
+        """The names of the nodes that live and are not done; ``agents`` is the agents' store of their round."""
         if agents.check([exit_barrier.LAST]):
             return []
         busy = {
@@ -44,7 +47,7 @@ class Peers:
         return [_name(rank, who) for rank, who in busy.items() if who.incarnation in alive]
 
     def lost(self, others: Nodes) -> list[str]:
-        """The nodes that have gone without a word, or were stopped, each with what is known of it."""
+        """The nodes that have gone without a word or were stopped, each with what is known about it."""
         going = {rank: self._record.going(who.incarnation) for rank, who in others.items()}
         lost = [f"{_name(rank, others[rank])} was stopped: {why}" for rank, why in going.items() if why is not None]
         quiet = {

@@ -34,7 +34,7 @@ class TieredOptions(EndpointOptions):
 
 @hookimpl
 def rdzv_register_backends() -> Backend:
-    """The hook through which it is found."""
+    """Register the backend: the hook through which it is found."""
     return native_backend(
         "tiered",
         "tiered-proxy",

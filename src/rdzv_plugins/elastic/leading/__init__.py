@@ -1,1 +1,1 @@
-"""What the node that leads decides: the state machine of members and rounds, and who runs it."""
+"""What the leading node decides: the state machine of members and rounds, and what runs it."""

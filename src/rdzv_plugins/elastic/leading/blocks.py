@@ -1,8 +1,8 @@
-"""Where the nodes of a domain get their ranks: side by side, and where they were if they can.
+"""Where the nodes of a domain get their ranks: side by side, and where they were before if possible.
 
-Domains that were in the last round keep their order, and one that comes fills the gap of one that has gone if it fits
-there. Else it comes after them. No clock, no sockets; d domains take O(d log d) steps, and d² only where those that
-come fit in no gap.
+Domains that were in the last round keep their order. A new one fills the gap of one that has gone if it fits there;
+otherwise it comes after the others. No clock, no sockets; d domains take O(d log d) steps, and d² only if new ones fit
+in no gap.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def lay_out(
 ) -> dict[str, list[int]]:
     """The ranks of each domain.
 
-    ``sizes``: how many ranks each needs. ``starts``: where those begin that have a place already. ``coming``: the
-    others, in their order. ``free``: the ranks that are to be had, from low to high, as many as are needed.
+    ``sizes``: how many ranks each needs. ``starts``: where the ranks begin of those that have a place already.
+    ``coming``: the others, in order. ``free``: the available ranks in ascending order, as many as are needed.
     """
     held = sorted((name for name in sizes if name in starts), key=lambda name: -starts[name])  # the next one last
     new = list(coming)

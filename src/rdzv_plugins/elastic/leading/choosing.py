@@ -1,10 +1,10 @@
-"""Who of those that wait is in a round: how many there may be, and of which domains.
+"""Which of the waiting nodes are in a round: how many there may be, and from which domains.
 
 A round has a multiple of ``node_unit`` nodes, and of each domain none or at least ``min_per_domain``. It is the largest
-that can be formed of those that wait. Who was in the last round comes first, then who replaces a node of its own domain
-that is missing, then who came first.
+that can be formed from the waiting nodes. Those that were in the last round come first, then those that replace a
+missing node of their own domain, then those that arrived first.
 
-No clock, no sockets; n nodes in d domains take O(n + d²) steps at most, and O(n) where domains have no least number.
+No clock, no sockets; n nodes in d domains take O(n + d²) steps at most, and O(n) if domains have no minimum.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class Shape:
     """What a round may look like."""
 
     most: int
-    """Nodes in a round."""
+    """The most nodes in a round."""
     unit: int = 1
-    """Their number is a multiple of it."""
+    """The number of nodes is a multiple of this."""
     per_domain: int = 1
-    """The fewest nodes of a domain, if there are any."""
+    """The fewest nodes of a domain, if it has any in the round."""
 
     @property
     def is_free(self) -> bool:
-        """Whether any number of nodes will do, of whichever domains."""
+        """Whether any number of nodes will do, from any domains."""
         return self.unit == self.per_domain == 1
 
 
 def largest(domains: Iterable[int], shape: Shape) -> int:
-    """The size of the largest round of domains that have so many nodes; 0 if there is none."""
+    """The size of the largest round that domains with these numbers of nodes can form; 0 if there is none."""
     sizes = sorted((size for size in domains if size >= shape.per_domain), reverse=True)
     reach = list(itertools.accumulate(sizes))  # how many nodes the 1, 2, ... largest have
     size = min(reach[-1] if reach else 0, shape.most)
@@ -49,14 +49,14 @@ def largest(domains: Iterable[int], shape: Shape) -> int:
 
 
 def size_of(waiting: Iterable[Member], former: Former, shape: Shape) -> int:
-    """How many nodes ``choose`` finds."""
+    """How many nodes ``choose`` would return."""
     return largest(Counter(member.domain for member in _by_preference(waiting, former)).values(), shape)
 
 
 def choose(waiting: Iterable[Member], former: Former, shape: Shape) -> list[Member]:
-    """The nodes of a round, of those that wait, given in the order of arrival: one for each given rank.
+    """Choose the nodes of a round from those that wait, given in order of arrival; one for each given rank.
 
-    Those of the round before come first: a spare does not push out who was there.
+    Those of the previous round come first: a spare does not push out a node that was there.
     """
     preferred = _by_preference(waiting, former)
     domains = Counter(member.domain for member in preferred)
@@ -80,12 +80,12 @@ def why_spare(member: Member, domains: Mapping[str, int], working: int, shape: S
 
 
 def in_words(domain: str) -> str:
-    """What messages call a domain."""
+    """The name used for a domain in messages."""
     return f"domain {domain}" if domain else "no domain"
 
 
 def _by_preference(waiting: Iterable[Member], former: Former) -> list[Member]:
-    """One for each given rank."""
+    """Order the waiting nodes by preference, one for each given rank."""
     stay: list[Member] = []
     come: list[Member] = []
     for member in waiting:
@@ -109,9 +109,9 @@ def _by_preference(waiting: Iterable[Member], former: Former) -> list[Member]:
 
 
 def _domains(sizes: Mapping[str, int], there: Mapping[str, int], size: int, least: int) -> Collection[str]:
-    """Domains that make up a round of ``size`` nodes, with ``least`` of each: those that are preferred, if they can.
+    """Domains that make up a round of ``size`` nodes with ``least`` of each: the preferred ones, if possible.
 
-    ``there``: how many of each are among the nodes that are preferred. It is known that there are such domains.
+    ``there``: how many of each are among the preferred nodes. Such domains are known to exist.
     """
     preferred = sorted((name for name in sizes if sizes[name] >= least), key=lambda name: -there.get(name, 0))  # stable
     others = sorted(sizes[name] for name in preferred)
@@ -129,7 +129,7 @@ def _domains(sizes: Mapping[str, int], there: Mapping[str, int], size: int, leas
 
 
 def _fewest(sizes: Sequence[int], wanted: int) -> float:
-    """Of how many domains, given by their sizes from small to large, so many nodes can be had at the least."""
+    """The fewest domains, given by their sizes in ascending order, that have ``wanted`` nodes."""
     for count, size in enumerate(reversed(sizes)):
         if wanted <= 0:
             return count
@@ -138,7 +138,7 @@ def _fewest(sizes: Sequence[int], wanted: int) -> float:
 
 
 def _of_domains(preferred: Sequence[Member], domains: Collection[str], size: int, least: int) -> list[Member]:
-    """The nodes that are preferred, with ``least`` of each of the ``domains``, and none of another."""
+    """The preferred nodes, with ``least`` of each of the ``domains``, and none of any other."""
     lacking = dict.fromkeys(domains, least)
     kept: set[str] = set()
     others: list[str] = []

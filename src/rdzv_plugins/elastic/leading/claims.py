@@ -10,7 +10,7 @@ from rdzv_plugins.elastic.keys import Member
 class Claims:
     """Which living nodes were given which rank. A rank may be claimed twice for ``patience`` seconds.
 
-    One of the two may be lost without its being known yet, as when an agent was started again at once.
+    One of the two may be lost without that being known yet, for example when an agent was restarted at once.
     """
 
     def __init__(self, patience: float) -> None:
@@ -28,7 +28,7 @@ class Claims:
             self._until.setdefault(member.node_rank, now + self._patience)
 
     def remove(self, member: Member) -> None:
-        """Forget the claim of a member that has gone, or was refused."""
+        """Forget the claim of a member that has gone or was refused."""
         if member.node_rank is None:
             return
         nodes = self._nodes[member.node_rank]
@@ -43,16 +43,16 @@ class Claims:
         return rank in self._until
 
     def surplus(self) -> int:
-        """How many nodes have to wait for another of the same rank."""
+        """How many nodes have to wait for another node of the same rank."""
         return sum(len(self._nodes[rank]) - 1 for rank in self._until)
 
     def twice(self) -> Iterator[list[str]]:
-        """The nodes of each rank that is claimed twice, in the order of their arrival."""
+        """The nodes of each rank that is claimed twice, in order of arrival."""
         for rank in self._until:
             yield self._nodes[rank]
 
     def overdue(self, now: float) -> list[tuple[int, list[str]]]:
-        """The ranks that were claimed twice for too long, with their nodes."""
+        """The ranks that have been claimed twice for too long, with their nodes."""
         return [(rank, list(self._nodes[rank])) for rank, until in self._until.items() if now >= until]
 
     def deadline(self) -> float | None:
@@ -60,5 +60,5 @@ class Claims:
         return min(self._until.values(), default=None)
 
     def missing(self, count: int) -> list[int]:
-        """Which of the ranks below ``count`` nobody claims; empty if nobody was given a rank."""
+        """Which of the ranks below ``count`` nobody claims; empty if no node was given a rank."""
         return [rank for rank in range(count) if rank not in self._nodes] if self._nodes else []

@@ -1,4 +1,4 @@
-"""Who is there and who is missing, in words: the same in waiting lines, time-outs and ends."""
+"""Who is there and who is missing, in words: the same for waiting lines, time-outs and the end of a job."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _NAMED = 8
 
 
 def some(names: Iterable[str], most: int = _NAMED) -> str:
-    """The first few, and how many more."""
+    """The first few names, and how many more there are."""
     listed = list(names)
     more = len(listed) - most
     return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def ranks(numbers: Iterable[int]) -> str:
-    """Ranks in short: ``1, 3-5, 9``."""
+    """Ranks in short form: ``1, 3-5, 9``."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -42,11 +42,11 @@ def joined(
     few: str = "",
     shape: Shape | None = None,
 ) -> str:
-    """``1 of 2 nodes have joined (host a (pid 7)); missing: node rank 1``.
+    """Returns, for example, ``1 of 2 nodes have joined (host a (pid 7)); missing: node rank 1``.
 
-    ``late`` still stop their workers, ``left_out`` are not waited for, ``lost`` are the places of the last round whose
-    nodes have gone. ``few``: why they are too few, where that is not for want of the least number. ``shape``: what a
-    round may look like. Domains are named where there is more than one.
+    ``late``: nodes that are still stopping their workers; ``left_out``: nodes that are not waited for; ``lost``: the
+    places in the last round whose nodes have gone. ``few``: why there are too few, if the minimum number is not the
+    reason. ``shape``: what a round may look like. Domains are named if there is more than one.
     """
     domains = {each.domain for members in (there, late, left_out) for each in members} | {each.domain for each in lost}
     several = len(domains) > 1
@@ -76,7 +76,7 @@ def to_reach(members: Sequence[Member], world: int) -> str:
 
 
 def _of_domains(there: Sequence[Member], several: bool, shape: Shape) -> Iterator[str]:
-    """How many of which domain are there, and what keeps them out of a round."""
+    """How many nodes of which domains are there, and what keeps them out of a round."""
     domains = Counter(member.domain for member in there)
     if several and domains:
         yield f"here: {some(f'{count} of {in_words(name)}' for name, count in domains.items())}"

@@ -1,10 +1,11 @@
-"""The service has lost its memory: is the round whole of which its nodes still say that they keep it?
+"""After the service has lost its memory: is the round whole that its nodes say they keep?
 
-A service that was started again knows nothing. Those who are back say which place they have kept (``Member.keeps``), or
-at least of which round they have heard (``Member.known``). The newest of these rounds goes on if each of its nodes is
-back with its own place. It is over in all other cases: one of them has left it, has gone, does not come in time, or
-contradicts another. But one that is not back may still work, until its session is over wherever it was: until then
-nothing else begins, unless each place is accounted for: its node is back, or its process is gone. No clock, no sockets.
+A service that was restarted knows nothing. The nodes that are back say which place they have kept (``Member.keeps``),
+or at least which round they have heard of (``Member.known``). The newest of these rounds goes on if each of its nodes
+is back with its own place. Otherwise it is over: one of the nodes has left it, has gone, does not come in time, or
+contradicts another. But a node that is not back may still be working until its session is over, wherever that was.
+Until then nothing else begins, unless each place is accounted for: its node is back, or its process is gone. No clock,
+no sockets.
 """
 
 from __future__ import annotations
@@ -16,24 +17,27 @@ from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.elastic.leading.quorum import Which, which
 
 Verdict = Literal["none", "wait", "whole", "over"]
-"""Nobody keeps a round; its nodes may still come, or work; they are all there; it does not go on (see ``reason``)."""
+"""``none``: nobody keeps a round. ``wait``: its nodes may still come, or work. ``whole``: they are all there.
+
+``over``: it does not go on (see ``reason``).
+"""
 
 
 class KeptRound:
     """What a leader has heard while no round is declared. Not thread-safe. Times are the leader's own."""
 
     def __init__(self, window: float, begun: Mapping[str, Assignment], *, one_place: bool) -> None:
-        """``window``: how long those who are back wait for the rest; no session outlives its service so long.
+        """``window``: how long the nodes that are back wait for the rest; no session outlives its service by that much.
 
-        ``begun``: the places that were given already. ``one_place``: there is one endpoint, and whoever served it is
-        gone; with several ``quorum`` says who is to come before a round begins.
+        ``begun``: the places that were given already. ``one_place``: there is one endpoint, and the node that served it
+        is gone; with several, ``quorum`` says which nodes have to come before a round begins.
         """
         self._window, self._one_place = window, one_place
         self._begun = dict(begun)
         self._accounted: set[tuple[Which, int]] = set()
-        """The ranks of the newest round whose nodes are here, or known to be gone."""
+        """The ranks of the newest round whose nodes are here or known to be gone."""
         self._missing: dict[Which, int] = {}
-        """How many others it has, if anything is known of it."""
+        """How many other nodes a round has, if anything is known about it."""
         self._kept: dict[str, Assignment] = {}
         self._until: float | None = None
         self._waits = self._late = False
@@ -45,18 +49,18 @@ class KeptRound:
 
     @property
     def places(self) -> dict[str, Assignment]:
-        """The places of the newest round, by node, of those that are back; empty if others were given its number."""
+        """The places of the newest round of the nodes that are back, by node; empty if others were given its number."""
         if any(place.round == self.number for place in self._of_others()):
             return {}
         return {node: place for node, place in self._kept.items() if place.round == self.number}
 
     @property
     def until(self) -> float | None:
-        """When ``verdict`` is to be asked at the latest."""
+        """The latest time to ask for ``verdict``."""
         return self._until if self._waits else None
 
     def take(self, member: Member, now: float) -> None:
-        """A member has come, or says something new of itself."""
+        """A member has come, or says something new about itself."""
         node, kept = member.node_id, member.kept
         if kept is not None and kept.node_id == node and kept.is_place:
             if not self._kept:
@@ -78,13 +82,13 @@ class KeptRound:
             self._until = now + self._window
 
     def gone(self, member: Member, *, done: bool) -> None:
-        """Note that a member is lost or leaves; ``done``: because its workers have succeeded."""
+        """Note that a member is lost or leaves; ``done``: it leaves because its workers have succeeded."""
         place = self._kept.get(member.node_id)
         if place is not None and not (done and member.done == place.round):
             self._gone = member.name
 
     def begin(self, places: Mapping[str, Assignment]) -> None:
-        """A round was begun: nobody here has kept one, as far as is known."""
+        """A round was begun: as far as is known, nobody here has kept one."""
         self._begun.update(places)
 
     def verdict(self, now: float) -> Verdict:
@@ -92,7 +96,7 @@ class KeptRound:
         self._late = self._late or (self._until is not None and now >= self._until)
         in_time = self._until is not None and not self._late
         self._waits = False
-        if not self._kept:  # asked with each batch of news: nothing that takes longer with more nodes
+        if not self._kept:  # called with each batch of news: nothing that takes longer with more nodes
             self._waits = in_time and (self.number > self._left or not self._all_accounted())
             return "wait" if self._waits else "none"
         places = list(self.places.values())
@@ -120,7 +124,7 @@ class KeptRound:
         )
 
     def _account(self, member: Member) -> None:
-        """Of a member's place in the newest round nothing is to be feared: the member is here."""
+        """A member's place in the newest round is accounted for: the member is here."""
         for seat in member.seats:
             if seat.round != self.number:
                 continue
@@ -130,17 +134,17 @@ class KeptRound:
                     self._missing[which(seat)] = self._missing.get(which(seat), seat.world) - 1
 
     def _all_accounted(self) -> bool:
-        """Whether no node of the newest round may still be at work somewhere else."""
+        """Whether no node of the newest round may still be working somewhere else."""
         if not self._one_place:
             return True
         return bool(self._missing) and not any(self._missing.values())
 
     def _of_others(self) -> list[Assignment]:
-        """Places that were given by who did not know of this round."""
+        """Places that were given by a leader that did not know of this round."""
         kept = [place for place in self._kept.values() if place.round == self.number]
         ranks = {place.rank for place in kept}
 
-        def belongs(node: str, place: Assignment) -> bool:  # a leader of before has told it again
+        def belongs(node: str, place: Assignment) -> bool:  # an earlier leader has told it again
             if node in self._kept:
                 return self._kept[node] == place
             return place.rank not in ranks and any(_same(place, each) for each in kept)
@@ -171,7 +175,7 @@ class KeptRound:
 
 
 def _same(one: Assignment, other: Assignment) -> bool:
-    """Places in one and the same round."""
+    """Whether both are places in the same round."""
     return (one.round, one.world, one.master_addr, one.master_port, one.begun) == (
         other.round,
         other.world,

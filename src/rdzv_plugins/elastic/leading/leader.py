@@ -1,7 +1,7 @@
-"""The node that decides: it watches the members, runs the state machine, and publishes what comes out.
+"""The node that decides: it watches the members, runs the state machine, and publishes the results.
 
-Every write is guarded by the leader's own key: a leader that was stopped, and has been replaced
-meanwhile, changes nothing. Its successor starts from the keys alone.
+Every write is guarded by the leader's own key: a leader that was stopped and has been replaced in the meantime changes
+nothing. Its successor starts from the keys alone.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ T = TypeVar("T")
 _STOP_S = 5.0
 _PROGRESS_S = 1.0
 _NODES_PER_PROGRESS_S = 500
-"""Progress goes to every node: the more there are, the more seldom."""
+"""Progress goes to every node: the more there are, the less often."""
 
 
 @dataclass(frozen=True)
 class _ProvedGone:
-    """The process of ``node`` is gone for good: its host has said so to this one."""
+    """The process of ``node`` is gone for good: its host has told this one."""
 
     node: str
 
@@ -49,7 +49,7 @@ class _ProvedGone:
 class Leader:
     """A thread that leads until ``stop``, or until the session or the leadership is lost.
 
-    One that does not turn its loop for the session's time to live gives the leadership up: others go on.
+    If one turn of its loop takes longer than the session's time to live, it gives up the leadership, and others go on.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Leader:
         proved: Iterable[str] = (),
         on_free: Callable[[], None] = lambda: None,
     ) -> None:
-        """``me``: this node. ``gone``: the node whose process is proved gone, and which led before.
+        """``me``: this node. ``gone``: the node that led before and whose process is proved gone.
 
         ``proved``: nodes whose processes were proved gone to this one while they were members at this endpoint.
 
-        ``on_free`` is called, on the thread, when one that was ``stuck`` is not so any more.
+        ``on_free`` is called, on the thread, when a leader that was ``stuck`` no longer is.
         """
         self._session, self._key = session, key
         self._rules, self._order, self._neighbours = rules, order, neighbours
@@ -85,25 +85,25 @@ class Leader:
         self._thread.start()
 
     def leads(self, session: Session, key: KeyValue) -> bool:
-        """Whether this node leads by that key of that session: another server may give the same revision again."""
+        """Whether this node leads by that key of that session: another server may assign the same revision again."""
         return self._session is session and self._key == key
 
     @property
     def is_active(self) -> bool:
-        """Whether it still decides: it was neither replaced nor stopped, and was not found stuck."""
+        """Whether it still decides: it was neither replaced nor stopped, nor found stuck."""
         return self._thread.is_alive() and not self._watchdog.stuck
 
     @property
     def stuck(self) -> bool:
-        """Whether it was found stuck and still is: it leads no longer, and must not again before it goes on."""
+        """Whether it was found stuck and still is: it no longer leads, and must not lead again before it goes on."""
         return self._watchdog.stuck and self._thread.is_alive()
 
     def proved(self, node: str) -> None:
-        """The process of a node is proved gone. Any thread."""
+        """The process of a node is proved gone. Callable from any thread."""
         self._inbox.put([_ProvedGone(node)])
 
     def stop(self) -> None:
-        """Lead no longer. The key goes with the session. Waits a few seconds: the thread may be stuck."""
+        """Stop leading. The key goes with the session. Waits a few seconds, as the thread may be stuck."""
         self._inbox.put(None)
         self._thread.join(_STOP_S)
 
@@ -112,7 +112,7 @@ class Leader:
             self._lead()
         except (ConnectionLost, _Replaced) as error:
             logger.debug("leading no longer: %r", error)
-        except RdzvError as error:  # a plug-in's hook. The next leader would meet it too: better an end with a reason
+        except RdzvError as error:  # a plug-in's hook. The next leader would meet it, too: better to end with a reason
             self._end_job(str(error))
         except Exception as error:
             logger.exception("this node leads the rendezvous, and cannot go on")
@@ -121,7 +121,7 @@ class Leader:
             self._seen.close()
             self._watchdog.end()
             if self._watchdog.stuck:
-                # it lives for a moment more: who is called looks after that
+                # it lives for a moment more: the callee allows for that
                 threading.Thread(target=self._tell_free, name="rdzv-leader-free", daemon=True).start()
 
     def _tell_free(self) -> None:
@@ -157,16 +157,16 @@ class Leader:
             try:
                 watch = insist(functools.partial(self._watch_members, revision))
                 break
-            except Compacted:  # what has happened since the list was made is forgotten already
+            except Compacted:  # what has happened since the list was made has already been forgotten
                 continue
         try:
             with self._watchdog.turn():
                 membership, probing = self._take_over(held)
                 told = readable(Finishing, (kv for kv in held if kv.key == keys.FINISHING))
                 finishing = any(each.round == membership.round.number for each in told)
-                if membership.round.number:  # else nobody has led before
+                if membership.round.number:  # otherwise nobody has led before
                     over = finishing or any(kv.key == keys.END for kv in held)
-                    # whose job ends leaves: each that is left leads for a moment, which helps nobody to know
+                    # nodes whose job ends leave: each remaining one leads for a moment, which is of no use to know
                     level = logging.DEBUG if over else logging.INFO
                     logger.log(level, "this node leads the rendezvous from round %d on", membership.round.number)
                 known: list[Event | _ProvedGone] = [Event(kv.key, kv.value, kv.revision) for kv in held]
@@ -195,7 +195,7 @@ class Leader:
         return Membership(self._rules, self._order, declared, assignments, has_begun=has_begun), Probing(probe)
 
     def _wait(self, membership: Membership) -> list[Event | _ProvedGone] | None:
-        """Wait for events, and return all that have come: none when only time has passed, None to stop."""
+        """Wait for events and return all that have come: none if only time has passed, None to stop."""
         now = time.monotonic()
         deadlines = [at for at in (membership.deadline(), self._progress_at) if at is not None]
         try:
@@ -214,7 +214,7 @@ class Leader:
         events: Sequence[Event | _ProvedGone],
         finishing: bool | None = None,
     ) -> None:
-        """Feed in what has happened; with ``finishing`` it is all that a leader that takes over can know."""
+        """Feed in what has happened; with ``finishing``, this is all that a leader taking over can know."""
         now = time.monotonic()
         members: list[Member] = []
         probe: Probe | None = None
@@ -255,7 +255,7 @@ class Leader:
             self._seen.end_session(node)
 
     def _take_leave(self, node: str, last: KeyValue, membership: Membership, now: float) -> None:
-        """A node's process is gone: its last word is heard, and then its end."""
+        """A node's process is gone: its last word is heard first, then its end."""
         self._seen.take_leave(node)
         for member in readable(Member, [last]):
             membership.changed(member, now)
@@ -263,7 +263,7 @@ class Leader:
         membership.gone(node, now)
 
     def _new_progress(self, membership: Membership, now: float) -> str:
-        """Who is there, when it is time to say it and there is something new; not while all is well."""
+        """Who is there, when it is time to say so and there is something new; nothing while all is well."""
         if membership.settled:
             self._progress_at = None
             return ""
@@ -279,7 +279,7 @@ class Leader:
     def _publish(self, decisions: Decisions, probe: Probe | None, progress: str) -> None:
         items: dict[str, bytes] = {}
         if decisions.round is not None and decisions.round.state == "over":
-            items[keys.ROUND] = encode(decisions.round)  # before the places in the round that comes after it
+            items[keys.ROUND] = encode(decisions.round)  # before the places in the round that follows
         items |= {keys.NODES + node: encode(each) for node, each in decisions.assignments.items()}
         if decisions.round is not None and decisions.round.state != "over":
             items[keys.ROUND] = encode(decisions.round)

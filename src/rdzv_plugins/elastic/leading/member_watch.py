@@ -1,4 +1,4 @@
-"""The leader's watch of the members' processes: one that is gone is known before the service notices it."""
+"""The leader's watch of the members' processes: one that is gone is known before the service notices."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from rdzv_plugins.kvstore.native.limits import raise_file_limit
 
 
 class MemberWatch:
-    """One thread at a time. Requests raise what those of ``session`` do."""
+    """Use from one thread at a time. Requests raise what those of ``session`` raise."""
 
     def __init__(
         self, session: Session, me: Member, on_gone: Callable[[str], None], *, until_proved: bool = False
     ) -> None:
-        """``on_gone``: as of ``PeerWatch``. ``me``: this node, which is not watched.
+        """``on_gone``: as for ``PeerWatch``. ``me``: this node, which is not watched.
 
-        ``until_proved``: who is lost without a word is watched on, as the proof that it is gone may yet come.
+        ``until_proved``: keep watching a node that is lost without a word, as the proof that it is gone may yet come.
         """
         self._until_proved = until_proved
         self._session, self._me = session, me
-        raise_file_limit()  # each member is one
+        raise_file_limit()  # each member takes one
         self.peers = PeerWatch(on_gone)
         self._ends = SessionEnds(session)
         self._watched: dict[str, Peer] = {}
         self._said: dict[str, tuple[object, ...]] = {}
-        """What each member has said last of where it is: most of what it says is about something else."""
+        """What each member last said about where it is: most of what it says is about something else."""
         self._gone: set[str] = set()
-        """The nodes that are proved gone, and whose keys are still there."""
+        """The nodes that are proved gone and whose keys still exist."""
 
     def close(self) -> None:
-        """Watch nobody any more."""
+        """Stop watching."""
         self.peers.close()
         self._ends.close()
 
     def heard(self, member: Member) -> bool:
-        """A member says something. False: its process is gone, and its end was heard; this was under way."""
+        """A member says something. False: its process is gone and its end was heard; this was still under way."""
         node = member.node_id
         if node in self._gone:
             return False
@@ -49,7 +49,7 @@ class MemberWatch:
         if self._said.get(node) == where:
             return True
         self._said[node] = where
-        # who leaves is about to be gone
+        # one that leaves is about to be gone
         peer = None if member.leaving or node == self._me.node_id else peer_of(member, self._me.machine)
         if peer is None:
             self._forget(node)
@@ -59,16 +59,16 @@ class MemberWatch:
         return True
 
     def went(self, node: str) -> None:
-        """Its key has gone."""
+        """The node's key has gone."""
         self._said.pop(node, None)
         if not self._until_proved:
             self._forget(node)
         self._gone.discard(node)
 
     def last_words(self, nodes: Collection[str]) -> Mapping[str, KeyValue]:
-        """What nodes have said last whose processes are gone, by node: one request, however many there are.
+        """What nodes whose processes are gone said last, by node: one request, however many there are.
 
-        Who is missing has no key any more, which its watch tells.
+        A node that is missing has no key any more; the watch reports that.
         """
         name = keys.MEMBERS + (next(iter(nodes)) if len(nodes) == 1 else "")
         held, _ = self._session.list(name, timeout=patience(self._session))
@@ -76,12 +76,15 @@ class MemberWatch:
         return {node: said[node] for node in nodes if node in said}
 
     def take_leave(self, node: str) -> None:
-        """Its process is gone, and its last word was read: whatever comes of it later counts no more."""
+        """Its process is gone and its last word was read: whatever comes from it later no longer counts."""
         self._forget(node)
         self._gone.add(node)
 
     def end_session(self, node: str) -> None:
-        """Its keys are to go, so that whoever leads next need not wait for it. Returns at once: see ``SessionEnds``."""
+        """Have its keys removed, so that whoever leads next need not wait for that.
+
+        Returns at once: see ``SessionEnds``.
+        """
         self._ends.end(keys.MEMBERS + node)
 
     def _forget(self, node: str) -> None:

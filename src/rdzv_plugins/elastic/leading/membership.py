@@ -1,32 +1,32 @@
 """Who is in which round: the state machine of the leader. No sockets, no threads, no clock of its own.
 
-Events go in by ``changed`` (a member's key was written) and ``gone`` (it went), and after each batch of
-them ``tick`` (time has passed), each with the leader's own monotonic time in seconds; decisions come out of
-``decide``. A round goes through three steps:
+Events go in through ``changed`` (a member's key was written) and ``gone`` (it has gone), and after each batch ``tick``
+(time has passed), each with the leader's own monotonic time in seconds; decisions come out of ``decide``. A round goes
+through three steps:
 
 1. *serve*: the members are chosen; the one with rank 0 is asked to serve the workers' store;
 2. *reach*: every member learns its place and the store's address, and dials it;
 3. *complete*: all have reached it. The workers start.
 
-If a member is lost during 1 or 2, or the leader, the round is given up and a new one with a higher number
-takes its place. A round is *over* when a member is lost, asks for a new round, or a newcomer finds room and has
-dialled the store; then all that live join again.
+If a member or the leader is lost during 1 or 2, the round is given up and a new one with a higher number takes its
+place. A round is *over* when a member is lost or asks for a new round, or when there is room for a newcomer that has
+dialled the store; then all living nodes join again.
 
-Who cannot take part does not stop the others while they are enough: a node that cannot dial the store, that does not
-join again or does not answer in time, or that spoils one round after the other, is left out for a while (``left_out``).
-Only a first round that is too small without those who cannot dial its store fails, with who cannot reach whom.
+A node that cannot take part does not stop the others while they are enough: if it cannot dial the store, does not join
+again or answer in time, or spoils one round after another, it is left out for a while (``left_out``). Only a first
+round that is too small without those that cannot dial its store fails, and says who cannot reach whom.
 
-Where rounds have a unit, or domains a least number of nodes (``choosing``), *enough* means that a round of
-``min_nodes`` can be formed of those that wait. Newcomers end a round only if the next can be larger; until then they
-are told why not.
+If rounds have a unit, or domains a minimum number of nodes (``choosing``), *enough* means that a round of ``min_nodes``
+can be formed from those that wait. Newcomers end a round only if the next can be larger; until then they are told why
+not.
 
-While no round is declared, members may still keep places in one that the service has forgotten (``kept_round``): that
-one goes on if it is whole, before anything else is begun.
+While no round is declared, members may still keep places in one that the service has forgotten (``kept_round``): if
+that round is whole it goes on, before anything else is begun.
 
-With ``Rules.trial`` the nodes that wait are tried before each round (``trial``): who does not pass is left out of it if
-the others are enough, and is not let in before that round is over.
+With ``Rules.trial`` the waiting nodes are tried before each round (``trial``): one that does not pass is left out of it
+if the others are enough, and is not let in before that round is over.
 
-The invariants I1 to I7 that it keeps are in docs/explanation/elastic-rendezvous.md.
+The invariants that it keeps, I1 to I7, are in docs/explanation/elastic-rendezvous.md.
 """
 
 from __future__ import annotations
@@ -54,26 +54,26 @@ from rdzv_plugins.elastic.trial_rules import TrialRules
 
 @dataclass(frozen=True)
 class Rules:
-    """What the job asks for. Times in seconds."""
+    """What the job asks for. Times are in seconds."""
 
     min_nodes: int
     max_nodes: int
     last_call: float = 30.0
-    """Further wait for more nodes once the minimum has joined a first round."""
+    """How much longer a first round waits for more nodes once the minimum has joined."""
     duplicate: float = 11.0
-    """How long two nodes may claim the same given rank: one of them may be lost, and not yet known to be."""
+    """How long two nodes may claim the same given rank: one of them may be lost without that being known yet."""
     rejoin: float = 60.0
-    """How long the others wait for a node that lives, and does not join again or act on its place."""
+    """How long the others wait for a living node that does not join again or act on its place."""
     back: float = 11.0
-    """How long the nodes of a round that the service has forgotten wait for each other. A lost one is known by then."""
+    """How long the nodes of a round that the service has forgotten wait for each other. By then a lost one is known."""
     majority: bool = False
-    """There are several endpoints: a round needs more than half of the nodes of the last one (``quorum``)."""
+    """Several endpoints: a round needs more than half of the nodes of the last one (``quorum``)."""
     node_unit: int = 1
-    """A round has a multiple of so many nodes, of which ``min_nodes`` and ``max_nodes`` are two."""
+    """A round has a multiple of this many nodes; ``min_nodes`` and ``max_nodes`` are multiples, too."""
     min_per_domain: int = 1
-    """A round has no node of a domain, or at least so many."""
+    """A round has no node of a domain, or at least this many."""
     trial: TrialRules | None = None
-    """How nodes are tried before each round; None: they are not."""
+    """How nodes are tried before each round; None if they are not."""
 
     @property
     def shape(self) -> Shape:
@@ -83,16 +83,16 @@ class Rules:
 
 @dataclass(frozen=True)
 class Decisions:
-    """What the leader is to publish: ``assignments`` by node, then ``round``; one that is over comes first."""
+    """What the leader has to publish: ``assignments`` by node, then ``round``; one that is over comes first."""
 
     assignments: Mapping[str, Assignment] = field(default_factory=dict)
     round: Round | None = None
     forget: tuple[str, ...] = ()
-    """Nodes whose assignments are of no more use."""
+    """Nodes whose assignments are no longer of use."""
     notices: tuple[str, ...] = ()
-    """What people should know of nodes that were left out or refused."""
+    """What people should know about nodes that were left out or refused."""
     tasks: Mapping[str, Task] = field(default_factory=dict)
-    """What nodes are to measure, by node."""
+    """What nodes have to measure, by node."""
 
     def __bool__(self) -> bool:
         return bool(self.assignments or self.round or self.forget or self.notices or self.tasks)
@@ -104,7 +104,7 @@ Step = Literal["join", "serve", "reach", "complete"]
 class Membership:
     """One leader's view. Not thread-safe.
 
-    It starts from the keys: ``declared`` is the newest round, ``assignments`` all that were made, by node. A round
+    It starts from the keys: ``declared`` is the newest round, ``assignments`` are all that were made, by node. A round
     that was begun and never declared complete is given up.
     """
 
@@ -117,7 +117,7 @@ class Membership:
         *,
         has_begun: bool = False,
     ) -> None:
-        """``has_begun``: it is remembered at this endpoint, one of several, that there was a round."""
+        """``has_begun``: this endpoint, one of several, remembers that there was a round."""
         held = assignments or {}
         self._rules = rules
         self._shape = rules.shape
@@ -127,8 +127,8 @@ class Membership:
         self._number = max([self._declared.number, *(each.round for each in held.values())])
         self._step: Step = "complete" if self._declared.state == "complete" else "join"
         self._places = {n: a for n, a in held.items() if a.round == self._declared.number and a.is_place}
-        """The places of the newest round that was complete, those of lost nodes included."""
-        # who had no place there has one of a round that was begun after it, if that rank was nobody else's
+        """The places of the newest complete round, including those of lost nodes."""
+        # a node that had no place there has one from a round begun after it, if that rank was nobody else's
         taken = {place.rank for place in self._places.values()}
         given = {n: a for n, a in held.items() if a.is_place}
         begun = {n: a for n, a in given.items() if a.rank not in taken}
@@ -138,32 +138,32 @@ class Membership:
         self._to_reach: set[str] = set()
         self._came = ""  # the node for whose sake the last round is over
         self._act_by: float | None = None
-        """The time until which a node may take to join again, or to act on its place."""
+        """How long a node may take to join again, or to act on its place."""
         self._last_call_at: float | None = None
         self._finishing = False  # a node of the round was done and has left
-        self._all_known = self._step != "complete"  # nobody is welcome before all are known who have a place
+        self._all_known = self._step != "complete"  # nobody is welcome before all nodes that have a place are known
         self._kept = KeptRound(rules.back, given, one_place=not rules.majority) if declared is None else None
         self._begun = uuid.uuid4().hex if rules.majority else ""
-        """Whose rounds these are: another leader may give the same numbers at another endpoint."""
+        """Identifies this leader's rounds: another leader may give the same numbers at another endpoint."""
         given_up = {each.begun for each in held.values() if each.begun and each.round > self._declared.number}
         ours = {self._begun, *given_up}
         self._quorum = Quorum(self._declared, self._places, ours, has_begun=has_begun) if rules.majority else None
         self._gather_by: float | None = None
-        """Several endpoints: the nodes of a round that was declared elsewhere wait for each other until then."""
+        """Several endpoints: how long the nodes of a round that was declared elsewhere wait for each other."""
         self._gathered = self._declared.number
-        """The round for whose nodes nothing is waited for any more."""
+        """The round for whose nodes there is no more waiting."""
         self._trials = Trials(rules.trial) if rules.trial is not None else None
         self._out_assignments: dict[str, Assignment] = {}
         self._out_round: Round | None = None
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """The members that live, in the order of their arrival."""
+        """The living members, in order of arrival."""
         return self._roster.members
 
     @property
     def round(self) -> Round:
-        """The newest round that was declared."""
+        """The newest declared round."""
         return self._declared
 
     @property
@@ -172,7 +172,7 @@ class Membership:
         return self._step == "complete" or self._declared.state == "failed"
 
     def news(self) -> str:
-        """What has been done since the last call, for the log of this node alone."""
+        """What has been done since the last call, for this node's log only."""
         return self._trials.news() if self._trials is not None else ""
 
     def working(self) -> list[Member]:
@@ -181,7 +181,7 @@ class Membership:
         return [self.members[node] for node in here if node in self.members]
 
     def changed(self, member: Member, now: float) -> None:
-        """A member has come, or says something new of itself."""
+        """A member has come, or says something new about itself."""
         if self._quorum is not None:
             self._hear(self._quorum, member, now)
         if self._trials is not None:
@@ -197,7 +197,7 @@ class Membership:
         if self._quorum is not None and node in self._plan and self._quorum.went_elsewhere(self._plan[node]):
             self._give_up()
         if member.kept is not None:
-            return  # it works, or has not heard yet that it is not to
+            return  # it works, or has not heard yet that it should not
         if node not in self._places or member.after >= self._declared.number:
             self._join(member, now)
         if self._step == "serve" and node in self._plan and member.store and member.store[0] == self._number:
@@ -206,13 +206,13 @@ class Membership:
             self._has_reached(member, now)
 
     def _tells_of_plan(self, member: Member) -> bool:
-        """Whether it has dialled the store of the round that is being formed, with or without success."""
+        """Whether it has dialled the store of the round being formed, with or without success."""
         if member.reached != self._number or self._quorum is None or member.unreachable:
             return member.reached == self._number
         return self._quorum.has_reached(self._plan[member.node_id])
 
     def gone(self, node: str, now: float, how: str = "lost", reason: str = "") -> None:
-        """A member's key has gone, or the member leaves. Once it has left, its key's end is no news."""
+        """A member's key has gone, or the member leaves. Once it has left, the end of its key is no news."""
         member = self._roster.remove(node)
         if member is None:
             return
@@ -237,16 +237,19 @@ class Membership:
             self._stale.add(node)
 
     def proved(self, node: str) -> None:
-        """The process of a node that is a member here, or was until its end, is proved gone. Its end may come later."""
+        """Note that the process of a node that is a member here, or was until its end, is proved gone.
+
+        Its end may come later.
+        """
         if self._quorum is not None:
             self._quorum.stays(node)
 
     def all_known(self, now: float, *, finishing: bool) -> None:
-        """All members that live have been named by ``changed``: to a leader that takes over, who is missing is lost.
+        """All living members have been named by ``changed``: to a leader taking over, those missing are lost.
 
-        ``finishing``: a node has left because it was done; then those that are missing are taken to have done so too.
+        ``finishing``: a node has left because it was done; then those that are missing are taken to have done the same.
         """
-        self._finishing = self._finishing or finishing  # who led may have been done, and its end was heard just now
+        self._finishing = self._finishing or finishing  # the last leader may have been done: its end was just heard
         self._all_known = True
         lost = [each for node, each in self._places.items() if node not in self.members]
         if self._step == "complete" and lost and not self._finishing:
@@ -257,7 +260,7 @@ class Membership:
         self.tick(now)
 
     def tick(self, now: float) -> None:
-        """Time has passed, and what there is to say of the members has been said. Begins a round if it can."""
+        """Time has passed, and all news of the members has been fed in. Begins a round if possible."""
         self._roster.refuse_duplicates(now, self._places, self._number)
         for member in self._roster.let_in(now):
             self._join(member, now)
@@ -270,7 +273,7 @@ class Membership:
         self._tell_spares()
 
     def deadline(self) -> float | None:
-        """When ``tick`` is to be called at the latest."""
+        """When to call ``tick`` at the latest."""
         pressing = self._act_by if self._is_late() else None
         roster = self._roster
         back = self._kept.until if self._kept is not None else None
@@ -289,7 +292,7 @@ class Membership:
         return out
 
     def facts(self) -> str:
-        """Who has joined, and who is missing, as far as anybody can know."""
+        """Who has joined and who is missing, as far as anybody can know."""
         if self._kept is not None and self._kept.until is not None:
             return self._kept.facts()
         if self._step == "reach":
@@ -311,9 +314,9 @@ class Membership:
         )
 
     def _over(self, cause: Literal["lost", "asked", "came"], why: str, now: float) -> None:
-        """The round is over: its members are to join again."""
+        """The round is over: its members have to join again."""
         which = Round(self._declared.number, world=self._declared.world)
-        if self._quorum is not None:  # it binds whoever leads here next, when all its places are overwritten
+        if self._quorum is not None:  # it binds whoever leads here next, when all its places have been overwritten
             which = self._declared
         self._declare(replace(which, state="over", reason=why, cause=cause))
         self._step, self._act_by = "join", now + self._rules.rejoin
@@ -321,7 +324,7 @@ class Membership:
             self._trials.round_over()
 
     def _look_for_kept(self, now: float) -> bool:
-        """The service has forgotten the round in which members work: does that go on? True: it is too soon to say."""
+        """The service has forgotten the round in which members work: does that go on? True: it is too early to say."""
         kept = self._kept
         verdict = kept.verdict(now) if kept is not None else "none"
         if kept is None or verdict == "none":
@@ -353,7 +356,7 @@ class Membership:
             self._gather_by = now + self._rules.back
 
     def _gathers(self, now: float) -> bool:
-        """Nodes of a round that was declared elsewhere are still to come, and there is time."""
+        """Whether nodes of a round that was declared elsewhere are still to come, and there is time."""
         if self._gather_by is None or self._quorum is None:
             return False
         if now >= self._gather_by or self._quorum.all_come(self._roster.waiting, self.members):
@@ -363,15 +366,15 @@ class Membership:
 
     @property
     def _is_first(self) -> bool:
-        """There was no round before, here or elsewhere."""
+        """Whether there was no round before, here or elsewhere."""
         return self._declared.number == 0 and (self._quorum is None or not self._quorum.knows)
 
     def _give_up(self) -> None:
-        """The round that was being formed has lost a member: those who live are still waiting for one."""
+        """The round being formed has lost a member: those that live still wait for one."""
         self._step, self._plan, self._to_reach, self._out_assignments = "join", {}, set(), {}
 
     def _join(self, member: Member, now: float) -> None:
-        """Take in a node that waits for a round: one in the complete round wants another, or one wants to come in."""
+        """Take in a node that waits for a round: one in the complete round wants another, or a newcomer wants in."""
         node = member.node_id
         self._roster.wait(member)
         if self._step != "complete":
@@ -388,10 +391,10 @@ class Membership:
                 self._roster.leave_out(node, "it has lost the workers' store again and again", self._number)
 
     def _welcome(self, member: Member, now: float) -> None:
-        """A newcomer ends the round if there is room. Not if a node was done already: the others are about to be.
+        """A newcomer ends the round if there is room, but not if a node was already done: the others are about to be.
 
-        It has to show first that it can dial the workers' store, so that one that cannot, or that stands still, costs
-        those who work nothing.
+        It first has to show that it can dial the workers' store, so that one that cannot, or that stands still, costs
+        the working nodes nothing.
         """
         here = [node for node in self._places if node in self.members]
         finishing = self._finishing or any(self.members[node].done == self._declared.number for node in here)
@@ -411,7 +414,7 @@ class Membership:
             self._over("came", f"{member.name} has come", now)
 
     def _grows(self, here: list[str]) -> bool:
-        """Whether the next round is larger than ``here``, with those that have shown that they can come in."""
+        """Whether the next round would be larger than ``here``, counting those that have shown that they can get in."""
         if self._shape.is_free:
             return True
         number = self._declared.number
@@ -425,14 +428,14 @@ class Membership:
         return size_of(able, self._former, self._shape) > len(here)
 
     def _tell_spares(self) -> None:
-        """Tell those who wait beside a round why, where it is not only that all of its places are taken."""
+        """Tell the nodes that wait beside a round why, unless it is only that all places are taken."""
         if self._shape.is_free or self._step != "complete" or not self._roster.waiting:
             return
         waiting, most = self._roster.waiting, self._rules.max_nodes
         here = [node for node in self._places if node in self.members]
         able = [m for node, m in self.members.items() if node in self._places or node in waiting]
         if len(here) < most and size_of(able, self._former, self._shape) > len(here):
-            return  # they have only to dial its store
+            return  # they only have to dial its store
         domains = Counter(member.domain for member in able)
         for node in waiting:
             self._roster.tell_spare(node, why_spare(self.members[node], domains, len(here), self._shape), self._number)
@@ -443,11 +446,11 @@ class Membership:
                 self._welcome(self.members[node], now)
 
     def _all_here(self, now: float) -> bool:
-        """Everybody has joined who is to be waited for."""
+        """Whether everybody who is to be waited for has joined."""
         if not self._enough():
             self._last_call_at = None
             return False
-        if not self._is_first:  # a later round: those who live, and no waiting for strangers
+        if not self._is_first:  # a later round: the living nodes, and no waiting for strangers
             return self._roster.all_wait
         if self._could_be() >= self._rules.max_nodes:
             return True
@@ -456,7 +459,7 @@ class Membership:
         return now >= self._last_call_at
 
     def _could_be(self, without: Collection[str] = ()) -> int:
-        """How many nodes a round could have, of those that wait."""
+        """How many nodes a round could have, from those that wait."""
         shape, count = self._shape, self._roster.count(len(without))
         most = min(count - count % shape.unit, shape.most)
         if shape.per_domain == 1 or most < self._rules.min_nodes:
@@ -467,7 +470,7 @@ class Membership:
         return self._could_be(without) >= self._rules.min_nodes
 
     def _is_tried(self, now: float) -> bool:
-        """Whether no trial is on. One that has come to its end has its consequences here."""
+        """Whether no trial is on. Handles the consequences of one that has ended."""
         if self._trials is None or not self._trials.is_on:
             return True
         found = self._trials.result(now, self._roster.count() - self._rules.min_nodes)
@@ -477,7 +480,7 @@ class Membership:
         return True
 
     def _conclude(self, found: Result, now: float) -> None:
-        """Nodes have been tried: say what has come of it, and go on without those that cannot take part."""
+        """Nodes have been tried: report the result, and go on without those that cannot take part."""
         for node, why in found.silent.items():
             if node in self._roster.waiting:
                 self._leave_out(node, why, now, late=True, after=self._declared.number)
@@ -493,20 +496,20 @@ class Membership:
             self._declare(Round(self._number, "failed", world, found.fatal, unfit=True))
 
     def _may_begin(self, now: float) -> bool:
-        """Whether those that wait have been tried, as far as that is asked for. If not, they are from now on."""
+        """Whether the waiting nodes have been tried, if that is required. If not, their trial begins now."""
         if self._declared.state == "failed":
             return False
         waiting = [member for node, member in self.members.items() if node in self._roster.waiting]
         return self._trials is None or self._trials.are_through(waiting, self._rules.max_nodes, now)
 
     def _is_late(self) -> bool:
-        """Somebody lives and does not do its part, and the others can do without: ``_act_by`` counts."""
+        """Whether a living node does not do its part while the others can do without it: then ``_act_by`` counts."""
         if self._step == "join":
             return self._declared.number > 0 and not self._roster.all_wait and self._enough()
         return self._step != "complete"
 
     def _press_on(self, now: float) -> None:
-        """Go on without those who live, but do not do their part."""
+        """Go on without the living nodes that do not do their part."""
         if not self._is_late() or self._act_by is None or now < self._act_by:
             return
         joining = self._step == "join"
@@ -523,17 +526,17 @@ class Membership:
             self._last_call_at = now  # of a first round: it was over when this one began
 
     def _leave_out(self, node: str, why: str, now: float, *, late: bool = False, after: int = 0) -> None:
-        """Leave out a node that lives, and is in the way."""
+        """Leave out a living node that is in the way."""
         self._roster.left_out.failed(self.members[node], now, lives=True)
         self._roster.leave_out(node, why, self._number, late=late, after=after)
 
     def _begin(self, now: float) -> None:
         quorum, newest = self._quorum, 0
         if quorum is not None and (last := quorum.last(self.members)) >= self._declared.number:
-            # of one that was kept not all may have been here when it was over: they say their places themselves
+            # not all nodes of a kept round may have been here when it was over: they say their places themselves
             known = self._former if last == self._declared.number else None
             self._former = Former(quorum.former(self.members), known)
-        # who could not dial the last store will hardly reach the next one: not if there are enough others
+        # a node that could not dial the last store will hardly reach the next: not if there are enough others
         cannot, untried = self._roster.cannot, self._untried()
         chosen = self._choose(untried | (cannot if self._enough(cannot | untried) else set()))
         if len(chosen) < self._rules.min_nodes:
@@ -547,7 +550,7 @@ class Membership:
                 return
             newest = quorum.newest(self.members)
             quorum.begin(member.node_id for member in chosen)
-        # a service that has lost its memory numbers on from what its members were in, also if they have not left it yet
+        # after losing its memory, a service numbers on from what its members were in, even if they have not left it yet
         heard = self._kept.number if self._kept is not None else 0
         self._number = max(self._number, heard, newest, *(_newest(member) for member in chosen)) + 1
         self._plan = plan(self._number, chosen, self._former, self._order)
@@ -562,7 +565,7 @@ class Membership:
         self._out_assignments[first.node_id] = replace(first, publish=publish)
 
     def _untried(self) -> set[str]:
-        """Who of those that wait has not passed, or not even begun, the trial before this round."""
+        """Which of the waiting nodes have not passed the trial before this round, or not even begun it."""
         return self._trials.untried(self._roster.waiting) if self._trials is not None else set()
 
     def _choose(self, without: Collection[str] = ()) -> list[Member]:
@@ -573,7 +576,7 @@ class Membership:
         return [member for node, member in self.members.items() if node in willing]
 
     def _place(self, store: tuple[int, str, int], now: float) -> None:
-        """Rank 0 serves the store: everybody learns its place."""
+        """Rank 0 serves the store: give everybody its place."""
         _, address, port = store
         self._plan = {n: replace(a, master_addr=address, master_port=port) for n, a in self._plan.items()}
         if self._kept is not None:
@@ -603,7 +606,7 @@ class Membership:
         self._stale -= self._places.keys()
         self._finishing = False
         self._roster.left_out.entered(self._places, now)
-        # one that has come back meanwhile may have belonged to the round before, and not know that it is over
+        # one that has since come back may have belonged to the previous round, and not know that it is over
         self._roster.waiting |= {node for node in self.members if self._roster.is_awaited(node)} - self._places.keys()
         self._declare(
             Round(
@@ -618,17 +621,17 @@ class Membership:
         )
         if self._quorum is not None:
             self._quorum.declare(self._declared, self._places)
-        self._welcome_spares(now)  # who came while the round was formed, and for whom there is room
+        self._welcome_spares(now)  # nodes that came while the round was formed, and for which there is room
 
     def _server_rank(self) -> int:
-        """The rank of the node that serves the endpoint, if it is one of the round."""
+        """The rank of the node that serves the endpoint, if it is in the round."""
         serving = (
             place.rank for node, place in self._places.items() if node in self.members and self.members[node].serves
         )
         return next(serving, -1)
 
     def _do_without(self, cannot: list[str], now: float) -> None:
-        """Some could not dial the store: they, or the node that serves it, are in the way of the others."""
+        """Some could not dial the store: either they or the node that serves it are in the others' way."""
         first = next(iter(self._plan.values()))
         where = f"the workers' store of {first.host} (node 0) at {first.master_addr} port {first.master_port}"
         others = len(self._plan) - 1

@@ -1,4 +1,4 @@
-"""Two agents of one job on one machine: rarely meant, so it is said, unless the user has said it first."""
+"""Two agents of one job on one machine: this is rarely intended, so it is reported unless the user has asked for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class Neighbours:
-    """Warns once for each machine. One thread at a time."""
+    """Warns once for each machine. Use from one thread at a time."""
 
     def __init__(self, *, allowed: bool) -> None:
         self._allowed = allowed

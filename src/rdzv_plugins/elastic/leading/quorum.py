@@ -1,13 +1,13 @@
-"""May these nodes form a round? Where several endpoints can serve, others may be forming one elsewhere.
+"""May these nodes form a round? If several endpoints can serve, others may be forming one elsewhere.
 
-More than half of the nodes of the last complete round decide (dynamic voting); of exactly half, those with the highest
-rank. A node is a member at one endpoint at a time. It brings along its place in its last complete round, and in those
-that it has reached since, which may have been complete: nobody reaches a round before it carries it. So of two rounds
-that are formed from the same one, the later has a node that knows of the earlier, and needs more than half of that as
-well.
+More than half of the nodes of the last complete round decide (dynamic voting); if there are exactly half, the half with
+the highest rank decides. A node is a member at one endpoint at a time. It brings along its place in its last complete
+round and in those that it has reached since, which may have been complete: no node reaches a round before it carries
+that round. So of two rounds formed from the same one, the later has a node that knows of the earlier, and needs more
+than half of that one as well.
 
-Who has said that it goes, or is proved to be gone, as a member here, takes part nowhere else any more: its voice stays
-here. The argument is in docs/decisions/0049-several-endpoints.md. No clock, no sockets.
+A node that, as a member here, has said that it is leaving or is proved gone no longer takes part anywhere else: its
+voice stays here. The argument is in docs/decisions/0049-several-endpoints.md. No clock, no sockets.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from rdzv_plugins.elastic.keys import Assignment, Member, Round, Seat
 
 Which = tuple[int, int, str]
-"""A round by its number, its size and its store."""
+"""A round, identified by its number, its size and its store."""
 
 _NONE = Round()
 
 
 def seat_of(place: Assignment, *, complete: bool) -> Seat:
-    """What a node carries of its place in a round."""
+    """What a node carries as its place in a round."""
     return Seat(place.round, place.rank, place.world, _where(place), complete)
 
 
 def seats_reached(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...]:
-    """What a node carries once it is to say that it has reached the store of ``place``."""
+    """What a node carries once it is about to say that it has reached the store of ``place``."""
     mine = seat_of(place, complete=False)
     return seats if any(which(each) == which(mine) for each in seats) else (*seats, mine)
 
@@ -36,7 +36,7 @@ def seats_reached(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...
 def seats_complete(seats: tuple[Seat, ...], place: Assignment) -> tuple[Seat, ...]:
     """What a node carries once it has heard that the round of ``place``, which it has reached, was complete.
 
-    Nothing before it binds. What it has reached since does: then the node is to go on from there, not in this one.
+    Nothing before it binds. What the node has reached since does: then it has to go on from there, not in this round.
     """
     mine = seat_of(place, complete=True)
     at = next((at for at, each in enumerate(seats) if which(each) == which(mine)), -1)
@@ -54,13 +54,13 @@ class Quorum:
         *,
         has_begun: bool = False,
     ) -> None:
-        """``declared``: the newest round that was complete here, and which of its ``places`` are still known, by node:
-        those are overwritten by the next one's, also if that never was complete.
+        """``declared``: the newest round that was complete here.
 
-        ``ours``: by whom rounds were begun here (``Assignment.begun``) that nobody but this leader could declare: what
-        it has not declared never was complete, and does not bind it.
+        ``places``: those of its places that are still known, by node; the next round overwrites them, even if it was
+        never complete. ``ours``: who began rounds here (``Assignment.begun``) that only this leader could declare: what
+        it has not declared was never complete, and does not bind it.
 
-        ``has_begun``: it is remembered here that there was a round: who knows of none forms none.
+        ``has_begun``: it is remembered here that there was a round: nodes that know of none form none.
         """
         self._ours = frozenset(ours)
         self._begun = has_begun
@@ -68,12 +68,12 @@ class Quorum:
         self._declared: Seat | None = None
         self._heard: dict[str, tuple[Seat, ...]] = {}
         self._stay: set[str] = set()
-        """The nodes that take part nowhere any more, and were members here when they went."""
+        """The nodes that no longer take part anywhere, and were members here when they went."""
         self._served: dict[Which, set[int]] = {}
         """Who served the endpoint that others of the round have left: frozen, cut off or gone."""
         self._here: dict[str, Seat] = {}
         self._brought: dict[str, frozenset[Which]] = {}
-        """The rounds that the nodes of the one that is being formed had reached before it was begun."""
+        """The rounds that the nodes of the one being formed had reached before it was begun."""
         self.declare(declared, places or {})
 
     def declare(self, declared: Round, places: Mapping[str, Assignment]) -> None:
@@ -84,14 +84,15 @@ class Quorum:
             self._stay.intersection_update(places)
 
     def begin(self, chosen: Iterable[str]) -> None:
-        """A round of these is being formed from now on."""
+        """A round of these nodes is being formed from now on."""
         self._brought = {node: frozenset(which(seat) for seat in self._heard.get(node, ())) for node in chosen}
 
     def went_elsewhere(self, planned: Assignment) -> bool:
         """Whether the node has reached another round since the one in which it has this place was begun.
 
-        Then it was a member at another place meanwhile, and has come back before the end of its session was heard. What
-        it has reached may have been complete, and was not counted. Rounds that this leader has given up never were.
+        Then it was a member at another place in between, and has come back before the end of its session was heard. The
+        round that it reached may have been complete, and was not counted. Rounds that this leader has given up never
+        were.
         """
         brought = self._brought.get(planned.node_id, frozenset())
         return any(
@@ -104,7 +105,7 @@ class Quorum:
         return any(which(seat) == mine for seat in self._heard.get(planned.node_id, ()))
 
     def heard(self, member: Member) -> None:
-        """A member has come, or says something new of itself."""
+        """A member has come, or says something new about itself."""
         self._heard[member.node_id] = member.seats
         known = [seat for seat in member.seats if seat.complete]
         self._begun = self._begun or bool(known)
@@ -112,7 +113,10 @@ class Quorum:
             self._served.setdefault(which(known[0]), set()).add(member.server)
 
     def stays(self, node: str) -> None:
-        """A node has said that it goes, or its process is proved gone: it is a member here, or was until its end."""
+        """Note that a node has said that it is leaving, or that its process is proved gone.
+
+        It is a member here, or was until its end.
+        """
         if node in self._heard or node in self._here:
             self._stay.add(node)
 
@@ -121,29 +125,29 @@ class Quorum:
         return max((seat.round for seat in self._known(members)), default=0)
 
     def last(self, members: Iterable[str]) -> int:
-        """The number of the newest round that any of ``members`` knows to have been complete, or that was one here."""
+        """The number of the newest round that any of ``members`` knows to have been complete, or that was so here."""
         return max((seat.round for seat in self._known(members) if seat.complete), default=0)
 
     @property
     def knows(self) -> bool:
-        """Whether a round that was complete is known of: there was one before."""
+        """Whether a complete round is known of: there was one before."""
         return self._begun or self._declared is not None
 
     def has(self, chosen: Collection[str], members: Collection[str]) -> bool:
-        """Whether the nodes ``chosen``, of the ``members`` that live here, may form a round."""
+        """Whether the nodes ``chosen``, out of the ``members`` that live here, may form a round."""
         return not any(True for _ in self._lacking(chosen, members))
 
     def all_come(self, chosen: Collection[str], members: Collection[str]) -> bool:
-        """Whether nobody is missing of the rounds that bind, but for who served the endpoint that the others left.
+        """Whether nobody is missing from the rounds that bind, except those that served the endpoint the others left.
 
-        That node is not to be expected here soon: the others have left because they do not hear of it any more.
+        Such a node is not expected here soon: the others have left because they no longer hear from it.
         """
         return all(
             len(votes | self._served.get(which, set())) >= which[1] for which, votes in self._votes(chosen, members)
         )
 
     def facts(self, chosen: Collection[str], members: Collection[str]) -> str:
-        """Why ``chosen`` may form none; empty if they may."""
+        """Why ``chosen`` may not form a round; empty if they may."""
         for (number, world, _), votes in self._lacking(chosen, members):
             if not world:
                 return "the job has begun, and nobody is here who was in a round of it: the others may go on elsewhere"
@@ -154,7 +158,7 @@ class Quorum:
         return ""
 
     def former(self, members: Mapping[str, Member]) -> dict[str, Assignment]:
-        """The places that ``members`` had in the newest complete round, as they say themselves."""
+        """The places that ``members`` had in the newest complete round, according to themselves."""
         last = self.last(members)
         return {
             node: Assignment(
@@ -183,7 +187,10 @@ class Quorum:
                 yield which, votes
 
     def _votes(self, chosen: Collection[str], members: Collection[str]) -> list[tuple[Which, set[int]]]:
-        """The rounds that bind: the last complete one, and what may have been complete since; who of them is here."""
+        """The rounds that bind, with the ranks that are here.
+
+        They are the last complete round, and those that may have been complete since.
+        """
         last = self.last(members)
         votes: dict[Which, set[int]] = {
             which(seat): set()
@@ -216,5 +223,5 @@ def _where(round_: Assignment | Round) -> str:
 
 
 def which(seat: Seat) -> Which:
-    """The round in which it is a place."""
+    """The round that the seat is a place in."""
     return seat.round, seat.world, seat.where

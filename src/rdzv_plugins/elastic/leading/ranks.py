@@ -1,4 +1,4 @@
-"""A round before it is one: who gets which rank, and where the others can dial the first."""
+"""A round before it is formed: who gets which rank, and where the others can dial the first node."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from rdzv_plugins.elastic.leading.blocks import lay_out
 from rdzv_plugins.endpoints import is_loopback_address
 
 Order = Callable[[Sequence[Member]], Sequence[str] | None]
-"""Puts nodes into an order of ranks (a topology): their ids, first to last; None: has no opinion."""
+"""Puts nodes into an order of ranks (a topology): returns their ids, first to last, or None for no opinion."""
 
 Place = tuple[int | None, str, str]
 
 
 def place_of(node: Member | Assignment) -> Place:
-    """What identifies a node that comes back as the same one, though in another process."""
+    """What identifies a node that comes back as the same one, even in another process."""
     return (node.node_rank, node.machine, node.host)
 
 
 class Former:
-    """The ranks of the round before, to be given back to the nodes that return.
+    """The ranks of the previous round, to be given back to the nodes that return.
 
     ``domains``: how many nodes each domain had in it. ``starts``: the first rank of each.
     """
 
     def __init__(self, assignments: Mapping[str, Assignment], known: Former | None = None) -> None:
-        """``known`` of that round already, which counts."""
+        """``known``: what is already known of that round; it takes precedence."""
         self._by_id: dict[str, int] = dict(known._by_id) if known is not None else {}
         by_place = known._by_place if known is not None else {}
         self._by_place: dict[Place, list[int]] = {place: list(ranks) for place, ranks in by_place.items()}
@@ -46,17 +46,17 @@ class Former:
         return self._by_id.get(member.node_id)
 
     def of_place(self, member: Member, free: set[int]) -> int | None:
-        """A free rank of another process in the same place."""
+        """A free rank that another process in the same place had."""
         return next((rank for rank in self._by_place.get(place_of(member), ()) if rank in free), None)
 
 
 def assign_ranks(members: Sequence[Member], former: Former, order: Order) -> list[Member]:
-    """``members``, in order of arrival, in the order of their ranks.
+    """Return ``members``, given in order of arrival, in the order of their ranks.
 
-    A given node rank comes first; where one is beyond the size of the round, the given ones move down and keep
-    their order. The nodes of a domain are side by side in what is left of the ranks. Within that comes the old rank of
-    a node that returns, then the order that ``order`` knows, then that of a scheduler, then arrival, in which the node
-    that serves the endpoint is first.
+    A given node rank comes first; if one is beyond the size of the round, the given ones move down and keep their
+    order. The nodes of a domain are side by side in the remaining ranks. Within a domain, the old rank of a returning
+    node comes first, then the order that ``order`` knows, then that of a scheduler, then arrival, with the node that
+    serves the endpoint first.
     """
     world = len(members)
     places: dict[int, Member] = {}
@@ -78,12 +78,12 @@ def _rank(given: tuple[int, Member]) -> int:
 
 
 Wish = tuple[int, int, int]
-"""Who is lower comes first: by the topology that a plug-in knows, by the scheduler, by arrival."""
+"""The lowest comes first: by the topology that a plug-in knows, then by the scheduler, then by arrival."""
 
 
 def _wishes(members: Sequence[Member], former: Former, free: set[int], order: Order) -> dict[str, Wish]:
-    """What each of ``members`` has to say for a rank that nobody returns to."""
-    by_arrival = sorted(members, key=lambda member: not member.serves)  # stable
+    """The wish of each of ``members`` for a rank that nobody returns to."""
+    by_arrival = sorted(members, key=lambda member: not member.serves)  # sorting is stable
     _, left = _returning(members, former, free)
     ids = {member.node_id for member in left}
     unplaced = [member for member in by_arrival if member.node_id in ids and member.node_rank is None]
@@ -101,7 +101,7 @@ def _wishes(members: Sequence[Member], former: Former, free: set[int], order: Or
 
 
 def _returning(members: Sequence[Member], former: Former, free: set[int]) -> tuple[dict[int, Member], list[Member]]:
-    """Those who get an old rank of theirs back that is free, and the others. Takes the ranks out of ``free``."""
+    """The nodes that get back an old rank of theirs that is free, and the others. Takes those ranks out of ``free``."""
     places: dict[int, Member] = {}
 
     def take(rank: int | None, member: Member) -> bool:
@@ -119,7 +119,7 @@ def _returning(members: Sequence[Member], former: Former, free: set[int]) -> tup
 def _within(
     members: Sequence[Member], former: Former, ranks: Sequence[int], wishes: Mapping[str, Wish]
 ) -> dict[int, Member]:
-    """The nodes that share these ranks."""
+    """Distribute these ranks among the nodes that share them."""
     free = set(ranks)
     places, left = _returning(members, former, free)
     left.sort(key=lambda member: wishes[member.node_id])
@@ -133,7 +133,7 @@ def _blocks(
     free: Sequence[int],
     wishes: Mapping[str, Wish],
 ) -> Iterator[tuple[list[Member], Sequence[int]]]:
-    """The nodes of each domain, with the ranks for them; ``given``: those that have one already."""
+    """The nodes of each domain, with their ranks; ``given``: nodes that have a rank already."""
     domains: dict[str, list[Member]] = {}
     for member in members:
         domains.setdefault(member.domain, []).append(member)
@@ -169,14 +169,14 @@ def plan(round_: int, chosen: list[Member], former: Former, order: Order) -> dic
 
 
 def other_address(first: Member, chosen: list[Member], members: Collection[Member]) -> str:
-    """Where others can dial ``first``, if it knows only a loopback address of its own and they are elsewhere; or ""."""
+    """Where others can dial ``first`` if it knows only its own loopback address and they are elsewhere; else ""."""
     if not is_loopback_address(first.address):
         return ""
-    # each may have reached a service on its own machine: an etcd member beside every node
+    # each may have reached a service on its own machine, such as an etcd member beside every node
     one_machine = all(each.machine == first.machine for each in chosen)
     if one_machine and all(map(is_loopback_address, {each.address for each in chosen})):
         return ""
-    # it has reached the endpoint by loopback: where others have dialled an agent of its machine, they reach it too
+    # it has reached the endpoint by loopback: where others have dialled an agent of its machine, they can reach it, too
     served_there = any(each.serves and each.machine == first.machine for each in members)
     dialled = (each.dialled for each in chosen if served_there and not is_loopback_address(each.dialled))
     return next(dialled, first.public)

@@ -1,7 +1,7 @@
 """The members of a run, and which of them can take part in a round: no clock, no sockets, no rounds.
 
-Each member that lives is one of these: it works in the round that is complete, it waits for another, it is *awaited*
-(the round is over, and it has not joined again), it is left out for a while, or it is refused for good.
+Each living member is in one of these states: it works in the complete round, it waits for another, it is *awaited* (the
+round is over, and it has not joined again), it is left out for a while, or it is refused for good.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ class Roster:
     """Not thread-safe. Times are the leader's own monotonic seconds."""
 
     def __init__(self, max_nodes: int, duplicate: float, held: Mapping[str, Assignment]) -> None:
-        """``duplicate``: seconds for which two nodes may claim one rank. ``held``: what earlier leaders have told."""
+        """``duplicate``: seconds for which two nodes may claim one rank.
+
+        ``held``: what earlier leaders have told nodes.
+        """
         self._max_nodes = max_nodes
         self.members: dict[str, Member] = {}
-        """Members that live, in the order of their arrival."""
+        """The living members, in order of arrival."""
         self.waiting: set[str] = set()
-        """Those that wait for a round."""
+        """Members that wait for a round."""
         self.cannot: set[str] = set()
         """Waiting nodes that could not dial the newest store that they tried."""
         self.refused: set[str] = set()
@@ -31,11 +34,11 @@ class Roster:
         self._known_late = {n: a.late_for for n, a in held.items() if a.left_out and a.late_for}
         self._words: dict[str, Assignment] = {}
         self._spares: dict[str, str] = {n: a.spare for n, a in held.items() if a.spare}
-        """What nodes have been told that wait beside a round."""
+        """What nodes that wait beside a round have been told."""
         self._notices: list[str] = []
 
     def take(self, member: Member, now: float, number: int) -> bool:
-        """A member has come, or says something new of itself. False: it takes no part, and ``words`` say why.
+        """A member has come, or says something new about itself. False: it takes no part, and ``words`` says why.
 
         ``number`` is that of the newest round that was begun.
         """
@@ -62,7 +65,7 @@ class Roster:
         return False
 
     def remove(self, node: str) -> Member | None:
-        """Remove a member that is lost or leaves; None if it had gone before."""
+        """Remove a member that is lost or leaves; None if it had already gone."""
         member = self.members.pop(node, None)
         if member is not None:
             self.waiting.discard(node)
@@ -81,13 +84,13 @@ class Roster:
         (self.cannot.add if member.unreachable else self.cannot.discard)(member.node_id)
 
     def let_in(self, now: float) -> Iterator[Member]:
-        """Let in those whose time of being left out is over."""
+        """Let in the nodes whose time of being left out is over."""
         for node in self.left_out.due(now):
             self.left_out.remove(node)
             yield self.members[node]
 
     def is_awaited(self, node: str) -> bool:
-        """Whether a node lives, and has not joined."""
+        """Whether a node lives and has not joined."""
         return node not in self.waiting and node not in self.refused and node not in self.left_out
 
     @property
@@ -96,11 +99,14 @@ class Roster:
         return len(self.waiting) + len(self.refused) + len(self.left_out) == len(self.members)
 
     def count(self, without: int = 0) -> int:
-        """How many nodes wait, each rank counted once, less ``without``."""
+        """How many nodes wait, counting each rank once, minus ``without``."""
         return len(self.waiting) - self.claims.surplus() - without
 
     def leave_out(self, node: str, why: str, number: int, *, late: bool = False, after: int = 0) -> None:
-        """The others go on without it for a while; a ``late`` one has to say something first, of round ``after``."""
+        """The others go on without the node for a while.
+
+        A ``late`` one has to say something first, and to have left round ``after`` behind.
+        """
         member = self.members[node]
         self.left_out.add(member, silent_after=after if late else None)
         self.waiting.discard(node)
@@ -120,7 +126,10 @@ class Roster:
         self._notices.append(f"{self.members[node].name} cannot take part: {why}")
 
     def refuse_duplicates(self, now: float, places: Mapping[str, Assignment], number: int) -> None:
-        """The service has heard of both for longer than a lost one would be known: two agents were given one rank."""
+        """Refuse duplicates: the service has heard of both for longer than it takes to notice a lost one.
+
+        So two agents were given one rank.
+        """
         for rank, nodes in self.claims.overdue(now):
             holder = next((node for node in nodes if node in places), nodes[0])
             for node in nodes:
@@ -128,19 +137,19 @@ class Roster:
                     self.refuse(node, f"node rank {rank} is that of {self.members[holder].name}", number)
 
     def tell_spare(self, node: str, why: str, number: int) -> None:
-        """Tell a node why it waits beside round ``number``, unless it has been told."""
+        """Tell a node why it waits beside round ``number``, unless it has already been told."""
         if self._spares.get(node) != why:
             self._spares[node] = why
             self._words[node] = Assignment(number, spare=why)
 
     def place(self, nodes: Iterable[str]) -> None:
-        """These are to have places: what they were told as spares does not hold any more."""
+        """These nodes are to have places: what they were told as spares no longer holds."""
         for node in nodes:
             if self._spares.pop(node, None) is not None:
                 self._words.pop(node, None)
 
     def notice(self, text: str) -> None:
-        """Something about a node that people should know."""
+        """Note something about a node that people should know."""
         self._notices.append(text)
 
     def words(self) -> tuple[dict[str, Assignment], tuple[str, ...]]:

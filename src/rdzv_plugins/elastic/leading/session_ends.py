@@ -1,4 +1,4 @@
-"""Ending the sessions of nodes whose processes are gone, beside the leader's own work: nobody waits for it."""
+"""Ends the sessions of nodes whose processes are gone, apart from the leader's own work: nobody waits for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class SessionEnds:
-    """One thread at a time. Where the service cannot end a session, or does not, that one ends by its time to live."""
+    """Use from one thread at a time. If the service cannot end a session, or does not, its time to live ends it."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -22,7 +22,7 @@ class SessionEnds:
         self._started = False
 
     def end(self, key: str) -> None:
-        """End the session to which the ephemeral ``key`` belongs, once those before it were seen to. Does not wait."""
+        """End the session that the ephemeral ``key`` belongs to, after those queued before it. Does not wait."""
         if not isinstance(self._session, EndsSessions):
             return
         self._keys.put(key)
@@ -31,7 +31,7 @@ class SessionEnds:
             threading.Thread(target=self._run, args=(self._session,), name="rdzv-session-ends", daemon=True).start()
 
     def close(self) -> None:
-        """End no more than what was asked for already: that stays right, whoever leads."""
+        """End nothing beyond what has already been requested: that stays right, whoever leads."""
         self._keys.put(None)
 
     def _run(self, session: EndsSessions) -> None:

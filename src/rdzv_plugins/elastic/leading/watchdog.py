@@ -1,4 +1,4 @@
-"""Takes the lead from a node that cannot act: alive by its session, but stuck in a plug-in's hook, or in a lock."""
+"""Takes the lead away from a node that cannot act: its session is alive, but it is stuck in a hook or a lock."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 class LeaderWatchdog:
-    """Watches the thread that enters ``turn``; calls ``on_stuck`` once, if a turn takes longer than ``limit`` seconds.
+    """Watches the thread that enters ``turn``; calls ``on_stuck`` once if a turn takes longer than ``limit`` seconds.
 
     Waiting for the service does not count (``asking``): a session that gets no answer ends by itself. ``on_stuck`` is
-    called on the watchdog's thread with a sentence where the other one stands, and may block. Thread-safe.
+    called on the watchdog's thread with a sentence saying where the watched thread is, and may block. Thread-safe.
     """
 
     def __init__(self, limit: float, on_stuck: Callable[[str], None]) -> None:
@@ -32,7 +32,7 @@ class LeaderWatchdog:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """One turn of the loop: takes at most ``limit`` seconds."""
+        """A context for one turn of the loop, which may take at most ``limit`` seconds."""
         self._watched = threading.get_ident()
         self._set_busy(True)
         try:
@@ -42,7 +42,7 @@ class LeaderWatchdog:
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
-        """Within a turn: waiting for an answer of the service."""
+        """A context within a turn, for waiting for an answer from the service."""
         self._set_busy(False)
         try:
             yield
@@ -50,7 +50,7 @@ class LeaderWatchdog:
             self._set_busy(True)
 
     def end(self) -> None:
-        """There is nothing to watch any more."""
+        """Stop: there is nothing to watch any more."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()

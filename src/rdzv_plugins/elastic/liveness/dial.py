@@ -17,14 +17,20 @@ from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
 logger = logging.getLogger(__name__)
 
 Outcome = Literal["refused", "closed", "unclear"]
-"""``refused``: the first packet was answered by a refusal. ``closed``: the right process had answered, and then its
-kernel has closed the connection, in order and without a last word. ``unclear``: whatever proves nothing."""
+"""``refused``: the first packet was answered by a refusal.
+
+``closed``: the right process had answered, and then its kernel closed the connection, in order and without a last word.
+``unclear``: anything that proves nothing.
+"""
 
 _ANSWER_S = 5.0
 
 
 class Dial:
-    """On the reactor's thread only. ``on_answer`` is called once at most, ``on_end`` once, neither from ``start``."""
+    """For use on the reactor's thread only.
+
+    ``on_answer`` is called once at most and ``on_end`` once; neither is called from ``start``.
+    """
 
     def __init__(self, peer: Peer, on_answer: Callable[[], None], on_end: Callable[[Outcome], None]) -> None:
         self._name = peer.name or peer.node_id
@@ -32,10 +38,10 @@ class Dial:
         self._expected = self._heard = b""
         self._connecting, self._over = True, False
         self.answered = False
-        """The right process has answered, directly: what becomes of the connection is its host's own word."""
+        """The right process has answered, directly: whatever happens to the connection now is its host's own word."""
 
     def start(self) -> Outcome | None:
-        """Dial. Returns what has come of it if that is known at once; then nothing is called."""
+        """Dial. Returns the outcome if it is known at once; then nothing is called."""
         family = socket.AF_INET6 if ":" in self._peer.host else socket.AF_INET
         try:
             self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -49,24 +55,27 @@ class Dial:
                 return _outcome(error)
             reactor().add(self, time.monotonic() + _ANSWER_S)
             reactor().watch_room(self, True)
-        except (OSError, ValueError, TypeError, OverflowError) as error:  # a member may say anything of itself
+        except (OSError, ValueError, TypeError, OverflowError) as error:  # a member may say anything about itself
             logger.debug("node %s cannot be dialled at %r: %s", self._peer.node_id, self._peer.host, error)
             self.hang_up()
             return "unclear"
         return None
 
     def _where(self, family: int) -> Any:
-        """Its address, for the socket. Asks no name service; raises ``OSError`` where there is no such interface."""
+        """The node's address, for the socket.
+
+        Asks no name service; raises ``OSError`` if there is no such interface.
+        """
         if "%" not in self._peer.host:
             return self._peer.host, self._peer.port
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return socket.getaddrinfo(self._peer.host, self._peer.port, family, socket.SOCK_STREAM, flags=numeric)[0][4]
 
     def hang_up(self) -> None:
-        """End it; nothing is called. May be repeated."""
+        """End the connection; nothing is called. May be repeated."""
         if not self._over:
             self._over = True
-            with contextlib.suppress(OSError, KeyError):  # it was not served yet
+            with contextlib.suppress(OSError, KeyError):  # it was not being served yet
                 reactor().remove(self)
             self._socket.close()
 
@@ -87,11 +96,11 @@ class Dial:
             heard = self._socket.recv(MOST_BYTES)
         except BlockingIOError:
             return
-        except OSError:  # reset: by its host, or by whatever is in between
+        except OSError:  # reset: by its host, or by something in between
             self._end("unclear")
             return
         if self.answered:
-            self._end("unclear" if heard else "closed")  # whoever goes of its own will says a last word
+            self._end("unclear" if heard else "closed")  # one that leaves of its own will says a last word
             return
         self._heard += heard
         if self._heard == self._expected:

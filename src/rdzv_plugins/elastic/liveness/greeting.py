@@ -2,13 +2,13 @@
 
 ::
 
-    who dials       rdzv-alive 1 <node id>
-    who listens     rdzv-here 1 <node id> <its own address and port> <those of the other end>
-    who listens     rdzv-bye            it closes this connection of its own will
+    the dialling end     rdzv-alive 1 <node id>
+    the listening end    rdzv-here 1 <node id> <its own address and port> <those of the other end>
+    the listening end    rdzv-bye            it closes this connection of its own will
 
-Each is one line of UTF-8 that ends in a line feed. The addresses are those that the listening process sees: who dials
-compares them with what it sees itself. Where they differ somebody is in between (address translation, a relay), and
-then a refusal would not be the host's own.
+Each is one line of UTF-8 that ends in a line feed. The addresses are those that the listening process sees; the
+dialling process compares them with what it sees itself. If they differ, something is in between (address translation, a
+relay), and then a refusal would not be the host's own.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 
 BYE = b"rdzv-bye\n"
 MOST_BYTES = 1024
-"""No line is longer."""
+"""The most bytes of a line."""
 
 
 def hello(node_id: str) -> bytes:
-    """What who dials says: whom it wants."""
+    """What the dialling end says: whom it wants."""
     return f"rdzv-alive 1 {node_id}\n".encode()
 
 
 def answer(node_id: str, listener: Any, caller: Any) -> bytes:
-    """What who listens says; ``listener`` and ``caller``: the ends of the connection, as the socket names them."""
+    """What the listening end says. ``listener`` and ``caller`` are the connection's ends as the socket names them."""
     return f"rdzv-here 1 {node_id} {_plain(listener)} {_plain(caller)}\n".encode()
 
 

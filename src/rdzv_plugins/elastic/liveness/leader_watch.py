@@ -1,4 +1,4 @@
-"""A node's watch of the leader: when its process is proved gone, this node takes the lead at once."""
+"""A node's watch of the leader: when the leader's process is proved gone, this node takes the lead at once."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from rdzv_plugins.elastic.liveness.peer import peer_of
 from rdzv_plugins.elastic.liveness.watching import PeerWatch
 
 WATCHERS = 16
-"""So many nodes of a round watch the leader, those of the lowest ranks: one that goes on is enough."""
+"""How many nodes of a round watch the leader, those with the lowest ranks: one that goes on is enough."""
 
 
 class LeaderWatch:
-    """``on_gone`` is called with the key of a leader whose process is proved gone, its node, and how often this watch
-    had started again when the proof came. Thread-safe.
+    """Watches the leader's process. Thread-safe.
 
-    It is called on the thread of the process' connections, and returns at once.
+    When the process is proved gone, ``on_gone`` is called with the leader's key, its node, and how often this watch had
+    started again when the proof came. It is called on the thread of the process's connections, and must return at once.
     """
 
     def __init__(self, on_gone: Callable[[KeyValue, str, int], None], *, until_proved: bool = False) -> None:
-        """``until_proved``: one that leads no more is watched on: the proof may yet come."""
+        """``until_proved``: keep watching a node that no longer leads, as the proof may yet come."""
         self._until_proved = until_proved
         self._earlier: dict[str, KeyValue] = {}
-        """Those that have led before, with the keys by which they did, and are watched on."""
+        """Those that led before and are still watched, with the keys by which they led."""
         self._on_gone = on_gone
         self._lock = threading.Lock()
         self._leader: KeyValue | None = None
@@ -35,9 +35,9 @@ class LeaderWatch:
         self._moves = 0
 
     def follow(self, leads: Callable[[], KeyValue | None], me: Member) -> None:
-        """Watch the node whose key ``leads`` returns, and nobody else; None: nobody.
+        """Watch the node whose key ``leads`` returns, and nobody else; None means nobody.
 
-        It is asked under the lock, so that of two threads none goes back to a leader that was.
+        ``leads`` is called under the lock, so that of two threads neither goes back to a former leader.
         """
         with self._lock:
             leader = leads()
@@ -53,7 +53,7 @@ class LeaderWatch:
                 return
             try:
                 leading = decode(Leading, leader.value)
-            except ValueError:  # whoever leads on it says so
+            except ValueError:  # reported by whoever leads
                 return
             peer = peer_of(leading, me.machine)
             if peer is None or peer.node_id == me.node_id:
@@ -64,7 +64,7 @@ class LeaderWatch:
             self._watch.add(peer)
 
     def start_again(self) -> None:
-        """Forget who led: this node is a member elsewhere, and what is proved of them is of no use there."""
+        """Forget who led: this node is now a member elsewhere, where what is proved about them is of no use."""
         with self._lock:
             self._moves += 1
             self._leader = None
@@ -75,7 +75,7 @@ class LeaderWatch:
             self._earlier.clear()
 
     def close(self) -> None:
-        """Watch nobody any more. May be repeated."""
+        """Stop watching. May be repeated."""
         with self._lock:
             self._closed = True
             if self._watch is not None:

@@ -1,4 +1,4 @@
-"""The port of a node's own, at which its host answers, or refuses, whoever wants to know whether its process lives."""
+"""A node's own port, where its host answers or refuses whoever wants to know if the node's process lives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rdzv_plugins.options import PortRange
 logger = logging.getLogger(__name__)
 
 _HELLO_S = 5.0
-"""Who has not said by then whom it wants is a stranger."""
+"""Seconds for a caller to say whom it wants; after that it counts as a stranger."""
 _MOST_STRANGERS = 64
 _MOST_KNOWN = 256
 _AT_ONCE = 16
@@ -27,35 +27,36 @@ _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Listener:
-    """Listens until ``close``, on the thread of the process' connections, and never blocks it. Thread-safe.
+    """Listens until ``close``, on the thread of the process's connections, and never blocks that. Thread-safe.
 
-    Who names ``node_id`` is answered, and its connection is held until either end goes; anybody else is hung up on
-    without a word. A process that is stopped answers nobody: then its kernel accepts, and that says nothing.
+    A caller that names ``node_id`` is answered, and its connection is held until either end goes; anybody else is
+    disconnected without a word. A stopped process answers nobody: its kernel then accepts connections, which says
+    nothing.
     """
 
     def __init__(self, node_id: str, host: str) -> None:
-        """``host``: an address of this machine, as for ``bind``. Raises ``AddressInUse`` where no port can be had."""
+        """``host`` is an address of this machine, as for ``bind``. Raises ``AddressInUse`` if no port is available."""
         self._node_id, self._hello = node_id, hello(node_id)
         self._socket = bind(host, PortRange(), "the port by which other nodes see this one live")
         self._socket.setblocking(False)
         close_in_children(self._socket)
         self.port: int = self._socket.getsockname()[1]
-        """0 once it could not be kept open; who is connected stays so until ``close``."""
+        """The port; 0 once it could not be kept open. Existing connections stay until ``close``."""
         self._pid = os.getpid()
         self._closing = self._over = False
         self._ended = threading.Event()
-        self._strangers: dict[_Caller, None] = {}  # in the order in which they came
+        self._strangers: dict[_Caller, None] = {}  # in order of arrival
         self._known: dict[_Caller, None] = {}
         reactor().add(self, time.monotonic())
 
     def close(self) -> None:
-        """Listen no longer, and tell whoever is connected that this was meant. May be repeated."""
+        """Stop listening, and tell whoever is connected that this was intended. May be repeated."""
         self._closing = True
-        if self._pid == os.getpid():  # else the thread is the parent's
+        if self._pid == os.getpid():  # otherwise the thread is the parent's
             reactor().remind(self, time.monotonic())
 
     def part(self, timeout: float) -> bool:
-        """As ``close``, and wait until all have been told: from now on nothing of this one proves anything to them."""
+        """Like ``close``, and wait until all have been told: from now on nothing seen here proves anything to them."""
         self.close()
         return self._ended.wait(timeout)
 
@@ -70,7 +71,7 @@ class Listener:
                 return
             except OSError as error:
                 if error.errno in _NO_ROOM:
-                    # what is connected stays so; new ones are refused, which alone proves nothing
+                    # existing connections stay; new ones are refused, which alone proves nothing
                     logger.debug("the port by which other nodes see this one live is closed: %s", error)
                     self._close_port()
                     return
@@ -88,9 +89,9 @@ class Listener:
                 next(iter(self._strangers)).hang_up()
 
     def greeted(self, caller: _Caller) -> bytes:
-        """What is answered to one that has named this node: called by it, on the reactor's thread.
+        """The answer to a caller that has named this node. Called by that caller, on the reactor's thread.
 
-        Raises ``OSError`` if its connection has ended meanwhile.
+        Raises ``OSError`` if its connection has ended in the meantime.
         """
         self._strangers.pop(caller, None)
         self._known[caller] = None
@@ -99,7 +100,7 @@ class Listener:
         return answer(self._node_id, caller.socket.getsockname(), caller.socket.getpeername())
 
     def left(self, caller: _Caller) -> None:
-        """Forget a connection that has ended: called by it, on the reactor's thread."""
+        """Forget a connection that has ended. Called by its caller, on the reactor's thread."""
         self._strangers.pop(caller, None)
         self._known.pop(caller, None)
 
@@ -153,9 +154,9 @@ class _Caller:
             self.hang_up()
         elif self._said == self._wanted:
             try:
-                self.socket.send(self._listener.greeted(self))  # the first bytes that are sent: there is room
+                self.socket.send(self._listener.greeted(self))  # the first bytes that are sent, so there is room
                 self._answered = True
-            except OSError:  # it has ended meanwhile
+            except OSError:  # it has ended in the meantime
                 self.hang_up()
 
     def writable(self) -> None: ...
@@ -170,7 +171,7 @@ class _Caller:
     def forget(self) -> None: ...
 
     def hang_up(self) -> None:
-        """End it, with a last word to whom was answered. On the reactor's thread; may be repeated."""
+        """End it, with a last word if the caller was answered. On the reactor's thread; may be repeated."""
         if self._over:
             return
         self._over = True

@@ -1,4 +1,4 @@
-"""Where a node's own port is, as it says itself."""
+"""Where a node's own port is, according to the node itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rdzv_plugins.endpoints import is_loopback_address
 
 
 class Listening(Protocol):
-    """What a node says of itself: a ``Member``, and who leads."""
+    """What a node says about itself: a ``Member``, or the leader's own entry."""
 
     @property
     def node_id(self) -> str: ...
@@ -34,11 +34,11 @@ class Peer:
     host: str
     port: int
     name: str = ""
-    """By which it answers there, if that is not its id."""
+    """The name it answers to there, if that is not its id."""
 
 
 def peer_of(other: Listening, machine: str) -> Peer | None:
-    """How another node is dialled from ``machine``; None if it does not say, or only by a name."""
+    """How to dial another node from ``machine``; None if it does not say, or gives only a name."""
     if not other.listens:
         return None
     host = address_for(other, machine)
@@ -50,14 +50,15 @@ def peer_of(other: Listening, machine: str) -> Peer | None:
 
 
 def address_for(other: Listening, machine: str) -> str:
-    """The address at which another node is dialled from ``machine``, as far as it knows itself; it may be a name."""
+    """The address at which to dial another node from ``machine``, as far as that node knows; it may be a name."""
     near = other.machine == machine or not is_loopback_address(other.address)
     return other.address if near else other.public
 
 
 def name_of(node_id: str, moves: int) -> str:
-    """By which a node answers at its own port: what is proved of it there holds for one of several endpoints.
+    """The name a node answers to at its own port.
 
-    So not by its id alone, as the next port that it opens may have the number of the one before.
+    What is proved there about it holds for one of several endpoints only. So the name is not its id alone: the next
+    port that it opens may have the same number as the one before.
     """
     return f"{node_id}.{moves}" if moves else node_id

@@ -1,14 +1,14 @@
-"""Watching other nodes' processes, so that one that is gone is known at once, and no other is taken for gone.
+"""Watches other nodes' processes, so that one that is gone is known at once, and no other is taken to be gone.
 
 A process is proved gone by three things, in this order and seen by the same node:
 
-1. It has answered at its own port, by its id, and both ends have named the same two addresses: nobody is in between.
+1. It has answered at its own port, by its id, and both ends have named the same two addresses: nothing is in between.
 2. That connection was closed, in order and without a last word. Nobody but the kernel of its host does that, when the
    process has ended.
 3. Its host refuses a new one.
 
-Anything else proves nothing: silence, a reset, a refusal by a host that was never reached, an answer of somebody else.
-The argument is in docs/decisions/0048-proof-before-time-out.md.
+Anything else proves nothing: silence, a reset, a refusal by a host that was never reached, an answer from somebody
+else. The argument is in docs/decisions/0048-proof-before-time-out.md.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _SUSPECT_PAUSE_S, _LONGEST_SUSPECT_PAUSE_S = 0.02, 1.0
-"""Between two attempts to reach one that has closed: its port may be closed a moment after its connections."""
+"""Seconds between two attempts to reach one that has closed: its port may close a moment after its connections."""
 _LASTS_S = 1.0
-"""A connection that lasted for so long was no whim of who closes it."""
+"""A connection that lasted this long was not closed on a whim."""
 _PER_S, _AT_ONCE = 500.0, 64
-"""First attempts: they are not urgent, and this process has other things to do."""
+"""A limit on first attempts: they are not urgent, and this process has other things to do."""
 _OF_DESCRIPTORS = 4
-"""At most one in so many of this process' descriptors goes to the watch."""
+"""At most one in this many of this process's descriptors is used for watching."""
 
 
 @dataclass
@@ -47,18 +47,18 @@ class _Watched:
     peer: Peer
     dial: Dial | None = None
     suspect: bool = False
-    """It has answered, and its connection was closed."""
+    """Whether it has answered and its connection was then closed."""
     pause: float = _FIRST_PAUSE_S
     answered_at: float = 0.0
     after_close: float = 0.0
-    """The pause after its next end: grows while it answers and closes in no time, again and again."""
+    """The pause after the connection next ends; grows while the node keeps answering and closing at once."""
 
 
 class PeerWatch:
-    """Watches nodes until ``close``. Thread-safe; the work is done on the thread of the process' connections.
+    """Watches nodes until ``close``. Thread-safe; the work is done on the thread of the process's connections.
 
-    ``on_gone`` is called once for a node whose process is proved gone, with its id, on that thread: it returns at once.
-    Where there are too few descriptors nobody is watched, or not all are: who is not counts as living.
+    ``on_gone`` is called once for each node whose process is proved gone, with its id, on that thread; it must return
+    at once. If there are too few descriptors, some or all nodes are not watched; those count as living.
     """
 
     def __init__(self, on_gone: Callable[[str], None]) -> None:
@@ -72,7 +72,7 @@ class PeerWatch:
         self._most = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OF_DESCRIPTORS)
         self._pid = os.getpid()
         self._closed = False
-        self._waking = threading.Lock()  # not once it is closed: the number may be another file's by then
+        self._waking = threading.Lock()  # not once it is closed: the number may belong to another file by then
         try:
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         except OSError as error:
@@ -90,24 +90,24 @@ class PeerWatch:
 
     @property
     def is_closed(self) -> bool:
-        """It watches nobody, and will not: it was closed, or there are too few descriptors."""
+        """Whether it watches nobody, and will not: it was closed, or there are too few descriptors."""
         return self._closed
 
     def add(self, peer: Peer) -> None:
-        """Watch that node from now on, there and no longer elsewhere."""
+        """Watch that node from now on, at that address and no other."""
         self._do(lambda: self._add(peer))
 
     def remove(self, node_id: str) -> None:
-        """Watch it no longer. What was under way may yet be told."""
+        """Stop watching it. What was under way may still be reported."""
         self._do(lambda: self._remove(node_id))
 
     def holds(self, node_id: str) -> bool:
-        """Whether that node has answered, and its connection lasts."""
+        """Whether that node has answered and its connection still lasts."""
         watched = self._watched.get(node_id)
         return watched is not None and watched.dial is not None and watched.dial.answered
 
     def close(self) -> None:
-        """Watch nobody any more. May be repeated."""
+        """Stop watching. May be repeated."""
         self._do(self._close)
 
     def _do(self, order: Callable[[], None]) -> None:
@@ -139,7 +139,7 @@ class PeerWatch:
             watched.dial.hang_up()
 
     def _take_in(self) -> None:
-        """Whoever was turned away, in the order in which they came, while there is room."""
+        """While there is room, take in those that were turned away, in order of arrival."""
         while self._turned_away and len(self._watched) < self._most:
             peer = self._turned_away.pop(next(iter(self._turned_away)))
             watched = self._watched[peer.node_id] = _Watched(peer)

@@ -1,1 +1,1 @@
-"""Several endpoints: which of them serves, and how a node goes from one to another."""
+"""Several endpoints: which of them serves, and how a node moves from one to another."""

@@ -1,4 +1,4 @@
-"""What a node carries from place to place: its seats in rounds, and that nothing of it is left behind."""
+"""What a node carries from place to place: its seats in rounds. Nothing of the node is left behind."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rdzv_plugins.elastic.places.places import Places
 
 
 class Carrying:
-    """One node's part of ``quorum``. Each change is written with what the node says next, and before it is acted upon.
+    """One node's part of ``quorum``. Each change is written with what the node says next, before anything relies on it.
 
-    Called by the thread that joins, and by that which opens sessions, never by both at once.
+    Called by the thread that joins and by the one that opens sessions, never by both at once.
     """
 
     def __init__(self, places: Places, myself: Myself) -> None:
@@ -21,27 +21,28 @@ class Carrying:
         places.knows = lambda: bool(self._self.me.seats)
 
     def reached(self, place: Assignment) -> tuple[Seat, ...] | None:
-        """The seats to say with having reached the store of ``place``; None: too many rounds are undecided."""
+        """The seats to announce when it reaches the store of ``place``; None if too many rounds are undecided."""
         seats = seats_reached(self._self.me.seats, place)
         return seats if len(seats) <= MOST_SEATS else None
 
     def holds(self, place: Assignment) -> bool:
-        """Whether this node has said that it has reached the store of ``place``, and not of another of that number."""
+        """Whether this node has said that it reached the store of ``place``, not of another round of that number."""
         return seats_reached(self._self.me.seats, place) == self._self.me.seats
 
     def is_of(self, place: Assignment, declared: Round) -> bool:
         """Whether it is the round of ``place`` that was declared complete.
 
-        Another may have been declared with its number, as nodes have kept one from elsewhere. What is over may have
-        been either: then the seat stays undecided.
+        Another round may have been declared with its number, as nodes have kept one from elsewhere. A round that is
+        over may have been either: then the seat stays undecided.
         """
         whose = declared.master_addr, declared.master_port, declared.begun
         return declared.state == "complete" and whose == (place.master_addr, place.master_port, place.begun)
 
     def complete(self, place: Assignment, declared: Round) -> bool:
-        """The round of ``place`` was complete. Whether this node goes on in it.
+        """Note that the round of ``place`` was complete. Returns whether this node goes on in it.
 
-        Not if it has reached another one elsewhere since, and has come back: that one may have been complete, too.
+        It does not if it has reached another round elsewhere since, and has come back: that one may have been complete,
+        too.
         """
         self._server = declared.server
         seats = seats_complete(self._self.me.seats, place)
@@ -49,13 +50,13 @@ class Carrying:
         return len(seats) == 1
 
     def has_moved(self) -> bool:
-        """Whether the newest session is at another place than the one that was ``settled`` before."""
+        """Whether the newest session is at a different place from the one that was ``settled`` before."""
         return self._at not in (None, self._places.at)
 
     def settled(self) -> None:
-        """Nothing of this node is left at the place before, and nothing of what it did there is said elsewhere.
+        """Nothing of this node is left at the previous place, and nothing of what it did there is said elsewhere.
 
-        One that was leaving says nothing more: its voice stays where it has said so, and is not to count twice.
+        A node that was leaving says nothing more: its voice stays where it said so, and must not count twice.
         """
         if self.has_moved():
             gone = self._server if self._places.left_gone else -1

@@ -1,4 +1,4 @@
-"""Opening the service of a run at one endpoint, or at several: what ``create`` of the native backends does."""
+"""Opens the service of a run at one endpoint or several: what ``create`` of the native backends does."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ logger = logging.getLogger(__name__)
 
 
 def open_places(request: Request, name: str) -> CoordinationBackend:
-    """The service as this node sees it, for the backend called ``name``; serves a place if it is the one to do so.
+    """The service as this node sees it, for the backend called ``name``; serves a place if that is this node's task.
 
-    With several places it serves the first that is its own and free: two agents on one machine serve two.
-    Raises ``AddressInUse`` where ``is_host=true`` cannot be had.
+    With several places it serves the first one that is its own and free: two agents on one machine serve two. Raises
+    ``AddressInUse`` if ``is_host=true`` cannot be satisfied.
     """
     places = places_of(request)
     if not places:
         return open_service(request, name)
-    from rdzv_plugins.elastic.places.places import Places  # one endpoint does without
+    from rdzv_plugins.elastic.places.places import Places  # one endpoint does without it
 
     # a place that falls silent is left when a session there has ended: the others can serve
     patient = dataclasses.replace(request, options=dataclasses.replace(request.options, outage_timeout=1.0))

@@ -1,4 +1,4 @@
-"""One of several places, as a node sees it that is a member there or at another: a session on the side, kept open."""
+"""One of several places, as seen by a node that is a member there or at another: an extra session, kept open."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _PLACE = "place/"
 _DIAL_S, _OPEN_S, _ASK_S = 2.0, 3.0, 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _LASTS_S = 1.0
-"""A session that has lasted for so long was no fault of the place."""
+"""A session that has lasted this long did not end through a fault of the place."""
 _LONGEST_LIST = 512
 _PATIENCE_S = 15.0
-"""Seconds after which it is said, once, that a place cannot be reached."""
+"""Seconds after which it is reported, once, that a place cannot be reached."""
 
 
 class Outlook:
-    """A thread until ``close``. ``on_change`` is called on any thread, and returns at once."""
+    """Runs a thread until ``close``. ``on_change`` is called on any thread, and must return at once."""
 
     def __init__(
         self,
@@ -45,27 +45,27 @@ class Outlook:
         on_change: Callable[[], None],
         places: Sequence[str],
     ) -> None:
-        """``places``: all of them, as this node was given them."""
+        """``places`` lists all of them, as they were given to this node."""
         self._places = tuple(places)
         self.endpoint, self._service, self._ttl, self._on_change = endpoint, service, ttl, on_change
         self.sight = Sight()
         self.error: RdzvError | None = None
-        """What answers there, if it is not a place of this run."""
+        """What answers there if it is not a place of this run."""
         self._lock = threading.Lock()
         self._session: NativeSession | None = None
         self._doubted: NativeSession | None = None
         self.closed = False
-        """The newest session there was closed by the server, in order."""
-        self._again = threading.Event()  # the session has ended, or is doubted
-        self._hurry = threading.Event()  # it is doubted, or looked at no longer: no pause
+        """Whether the newest session there was closed by the server, in order."""
+        self._again = threading.Event()  # the session has ended, or is in doubt
+        self._hurry = threading.Event()  # it is in doubt, or no longer watched: no pause
         self._closed = False
         self._since: float | None = time.monotonic()
         self._reason = ""
         threading.Thread(target=self._run, name="rdzv-place", daemon=True).start()
 
     def doubt(self) -> None:
-        """Look again from the beginning: nothing is taken for seen before that."""
-        with self._lock:  # the session is closed once it was dialled again: its own end may say how the server ended
+        """Look again from the start: nothing that was seen before counts."""
+        with self._lock:  # the session is closed only after dialling again: its own end may tell how the server ended
             self._doubted, self._session, self.sight = self._session or self._doubted, None, Sight()
         self._hurry.set()
         self._again.set()
@@ -80,9 +80,9 @@ class Outlook:
                 self._see(session, members=len(held))
 
     def remember(self, key: str, value: str) -> str:
-        """Have ``key`` remembered there if it is not; returns what is.
+        """Have ``key`` remembered there unless it already is; returns the value that is remembered.
 
-        Raises ``ConnectionLost``, ``TimeoutError``, or ``RdzvError`` where the place refuses to.
+        Raises ``ConnectionLost``, ``TimeoutError``, or ``RdzvError`` if the place refuses.
         """
         session = self._session
         if session is None:
@@ -92,7 +92,7 @@ class Outlook:
         return kept.value.decode(errors="replace")
 
     def close(self) -> None:
-        """Look no longer. May be repeated."""
+        """Stop watching. May be repeated."""
         self._closed = True
         self._hurry.set()
         self._again.set()
@@ -116,7 +116,7 @@ class Outlook:
                 if time.monotonic() >= opened + _LASTS_S:
                     pause = _FIRST_PAUSE_S
                     continue
-            except AccessRefused as error:  # it has another token, or one of both has none
+            except AccessRefused as error:  # it has another token, or one of the two has none
                 self.error = error
                 self._missed(refused=False, reason=str(error))
             except _Foreign as error:  # something else is there, or a store of another version
@@ -124,7 +124,7 @@ class Outlook:
                 self._missed(refused=False, reason=str(error.what))
             except (EndpointUnreachable, TimeoutError) as error:
                 self._missed(refused=isinstance(error, _Refused), reason=str(error))
-            except RdzvError as error:  # it serves another run, or all of them, and this one has no name
+            except RdzvError as error:  # it serves another run, or serves all of them and this one has no name
                 self.error = error
                 self._missed(refused=False, reason=str(error))
             if self._hurry.wait(pause):
@@ -221,12 +221,12 @@ class Outlook:
 
 
 def say_born(place: int, places: Sequence[str]) -> str:
-    """What is remembered as ``BORN``: nodes with other lists, or in another order, see that theirs differs."""
+    """The value remembered as ``BORN``: nodes with other lists, or another order, see that theirs differs."""
     return json.dumps({"at": places[place], "of": ",".join(places)})
 
 
 def read_born(text: bytes, places: Sequence[str]) -> tuple[int, str]:
-    """Where the first round is begun, by its number in ``places``, and ""; or -1, and whose list it is instead."""
+    """Where the first round is begun, as an index of ``places``, and ""; or -1, and whose list it is instead."""
     try:
         said = json.loads(text)
         if said["of"] == ",".join(places):

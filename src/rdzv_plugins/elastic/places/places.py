@@ -1,7 +1,7 @@
-"""Several endpoints as one ``CoordinationBackend``: sessions are opened at the place where the run is served now.
+"""Several endpoints as one ``CoordinationBackend``: sessions are opened at the place that serves the run now.
 
-The first that lives serves, the others stand by. A session ends when its place is lost, or is found to be replaced;
-the next one may be at another place, which knows nothing of the run: the nodes bring along what they know.
+The first living place serves, the others stand by. A session ends when its place is lost or is found to have been
+replaced; the next may be at another place, which knows nothing of the run: the nodes bring along what they know.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 _SETTLE_S = 3.0
-"""At the start: seconds for the first places to come up, before another one is taken in their stead."""
+"""How many seconds the first places are given to come up at the start, before another is used instead."""
 _JOIN_S = 5.0
 _ALONE_S = 5.0
-"""Seconds without a round that works, after which it is counted whether more nodes are at another place."""
+"""After this many seconds without a working round, members are counted to see if more nodes are at another place."""
 _NODES_PER_S = 500
-"""The more nodes there are, the more seldom they are counted."""
+"""The more nodes there are, the less often they are counted."""
 _SLACK_S = 1.0
 _OF_TTL = 1 / 3
-"""A server counts from the last it has heard: that may be so much later than what it has answered last."""
+"""A server counts from what it heard last: that may be so much later than the last request that it has answered."""
 
 
 class Places:
     """A ``CoordinationBackend`` of several places. Thread-safe.
 
-    ``services`` are those of ``endpoints``, in the order of preference; ``own`` is the one that this process serves.
+    ``services`` belong to ``endpoints``, in order of preference; ``own`` is the one that this process serves.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class Places:
         self._on_lost: Callable[[ConnectionLost], None] = lambda _: None
         self._free_at = -math.inf
         """When the place that was left has ended this node's session there, unless it stood still; by ``clock.now``."""
-        self._in_order = False  # it has closed the connection, while the session was alive
-        self._in_time = False  # the connection has ended while the session was alive, and nobody is in between
+        self._in_order = False  # it has closed the connection while the session was alive
+        self._in_time = False  # the connection has ended while the session was alive, and nothing is in between
         self._closed = False
         self.knows: Callable[[], bool] = lambda: False
-        """Whether this node was in a round; set by who carries it along."""
+        """Whether this node was in a round; set by whatever carries that along."""
         self.at: int | None = None
         """The place of the newest session."""
         self.left_gone = False
-        """The process that served the place before that is known to be gone."""
+        """Whether the process that served the previous place is known to be gone."""
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ class Places:
 
     @property
     def hosts_service(self) -> bool:
-        """True while the place at which this node is a member is served by this process."""
+        """Whether this process serves the place at which this node is a member."""
         return self.at is not None and self.at == self._own
 
     @property
@@ -80,7 +80,7 @@ class Places:
         return self._ttl * (1 + _OF_TTL) + _SLACK_S
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> NativeSession:
-        """As ``CoordinationBackend.open_session``, at the place where the run is, or is to be, served."""
+        """See ``CoordinationBackend.open_session``; opens it at the place where the run is served, or will be."""
         start = time.monotonic()
         if not self._outlooks:
             self._outlooks = [
@@ -109,7 +109,7 @@ class Places:
             self._wait(seen, min(left, _LOOK_S / 5))
 
     def close(self) -> None:
-        """As ``CoordinationBackend.close``."""
+        """See ``CoordinationBackend.close``."""
         self._closed = True
         self._wake()
         for outlook in self._outlooks:
@@ -134,7 +134,7 @@ class Places:
         return Choice("wait", self.at or 0, "it may still count on this node")
 
     def _may_leave(self) -> bool:
-        """Whether the place of the last session counts on this node no longer."""
+        """Whether this node no longer counts at the place of the last session."""
         assert self.at is not None
         sight = self._outlooks[self.at].sight
         closed = self._in_order or self._outlooks[self.at].closed  # a reset alone proves nothing
@@ -143,14 +143,14 @@ class Places:
         return self.left_gone or now() >= self._free_at or (sight.answers and newer)
 
     def _claim(self, place: int) -> None:
-        """Have all places that answer remember where the first round is begun, in their order; what is there stays."""
+        """Have all places that answer remember where the first round is begun, in order; an existing value stays."""
         for outlook in self._outlooks:
             if outlook.sight.answers and outlook.sight.born < 0 and not outlook.sight.others:
                 try:
                     born, others = read_born(outlook.remember(BORN, say_born(place, self._names)).encode(), self._names)
                 except (ConnectionLost, TimeoutError) as error:
                     logger.debug("claiming the first round at %s: %s", outlook.endpoint, error)
-                    return  # it may be remembered there
+                    return  # it may have been remembered there
                 except RdzvError as error:
                     self._note_refusal(error)
                     continue
@@ -189,7 +189,7 @@ class Places:
         return session
 
     def _watch(self) -> None:
-        """Look after what becomes of the other places, while this node is a member at one."""
+        """Keep an eye on the other places while this node is a member at one."""
         counted: tuple[NativeSession, float] | None = None  # where no round works, and when it is counted next
         while not self._closed:
             seen = self._version
@@ -224,7 +224,7 @@ class Places:
         self._on_lost(ConnectionLost(f"{where} serves this job no longer: {why}"))
 
     def _remember_begun(self) -> None:
-        """Have all places remember that there was a round: no first one is begun any more."""
+        """Have all places remember that there was a round: from then on no first one is begun."""
         if not (self.knows() or any(outlook.sight.round for outlook in self._outlooks)):
             return
         for outlook in self._outlooks:
@@ -237,13 +237,16 @@ class Places:
                     self._note_refusal(error)
 
     def _note_refusal(self, error: RdzvError) -> None:
-        """The place answers, and does not remember what it is to: it may be full. The others may do."""
+        """The place answers but does not remember what it should, perhaps because it is full. The others may."""
         if str(error) not in self._refusals:
             self._refusals.add(str(error))
             logger.warning("a place where this job can be served does not remember it: %s", error)
 
     def _raise_errors(self) -> None:
-        """At the start a place of another run is a mistake, or of another list; later it does not answer, or waits."""
+        """At the start, raise for a place of another run or list.
+
+        Later, such a place just does not answer, or waits.
+        """
         if self.at is None:
             for outlook in self._outlooks:
                 if outlook.error is not None:
@@ -269,5 +272,5 @@ class Places:
 
 
 def _free_at(session: NativeSession) -> float:
-    """When a server that runs has ended ``session``, of which nothing is heard any more."""
+    """When a running server has ended ``session``, from which nothing more is heard."""
     return session.known_until + _OF_TTL * session.ttl + _SLACK_S

@@ -1,6 +1,6 @@
-"""Which of several places a node is to join at, from what it sees of each. No clock, no sockets.
+"""Which of several places a node should join at, judging by what it sees of each. No clock, no sockets.
 
-This only brings the nodes together: whether those who meet may form a round is decided by ``leading.quorum``. The first
+This only brings the nodes together: ``leading.quorum`` decides whether those that meet may form a round. The first
 round has none before it: where it is begun is claimed at more than half of the places, and remembered there.
 """
 
@@ -18,25 +18,25 @@ class Sight:
 
     answers: bool = False
     refused: bool = False
-    """Its host says that nobody listens."""
+    """Its host says that nobody is listening."""
     tried: bool = False
-    """Somebody has answered there, or has not in time."""
+    """Somebody has answered there, or has failed to in time."""
     round: int = 0
     """The newest round that was declared there."""
     works: bool = False
-    """That round is complete."""
+    """Whether that round is complete."""
     members: int = 0
     born: int = -1
-    """The place of which it is remembered here that the first round is begun there."""
+    """The place where the first round is begun, as remembered here."""
     others: str = ""
-    """A list of places that is not this node's: it was remembered here by who was given it."""
+    """A list of places that differs from this node's, remembered here by a node that was given it."""
     begun: bool = False
-    """It is remembered here that there was a round."""
+    """Whether it is remembered here that there was a round."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """To ``join`` at a place, to ``claim`` the first round for it before that, or to ``wait``, and for what."""
+    """What to do: ``join`` at a place, ``claim`` the first round for it before that, or ``wait``, and for what."""
 
     step: Literal["join", "claim", "wait"]
     place: int = -1
@@ -58,9 +58,10 @@ def choose(sights: Sequence[Sight], *, knows: bool) -> Choice:
 
 
 def is_better(sights: Sequence[Sight], here: int) -> int | None:
-    """The place to go to from ``here``, where this node is a member; None to stay.
+    """The place to move to from ``here``, where this node is a member; None to stay.
 
-    A newer round works there: this one was replaced. Or none works here, and more nodes are there.
+    It moves if a newer round works there, so that this place was replaced, or if none works here and more nodes are
+    there.
     """
     mine = sights[here]
     if not mine.answers:
@@ -79,7 +80,7 @@ def _best(sights: Sequence[Sight], of: Sequence[int]) -> int:
 
 
 def _first(sights: Sequence[Sight], answering: Sequence[int]) -> Choice:
-    """There was no round yet, as far as those know that answer."""
+    """Choose where there was no round yet, as far as the answering places know."""
     needed = len(sights) // 2 + 1
     claims = Counter(sights[at].born for at in answering if sights[at].born >= 0)
     for place, votes in claims.items():

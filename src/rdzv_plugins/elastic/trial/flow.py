@@ -1,9 +1,9 @@
-"""What is measured on one connection: how long an answer takes, and how much goes through, each way.
+"""What is measured on one connection: latency, and throughput each way.
 
-Blocks grow until they take a while, and each is acknowledged. What counts is the quickest block, or the rate at which
-the kernel has seen them delivered, if that is more: a way that is slow is so for all of them and for the kernel, while
-processes wait for a processor on a machine that is busy. The first block of each size is compared by its checksum, so
-that a way which changes what it carries is found.
+Blocks grow until one takes a while, and each is acknowledged. What counts is the quickest block, or the rate at which
+the kernel has seen them delivered if that is higher: a slow way is slow for all of them and for the kernel, while on a
+busy machine processes wait for a processor. The first block of each size is verified by its checksum, so that a way
+that changes what it carries is found.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _PINGS = 6
 _PING = b"rdzvping"
 _SMALLEST, _LARGEST = 1 << 14, 1 << 20
 _QUICK_S = 0.02
-"""As long as a block takes less than this, the next is twice as large."""
+"""While a block takes less than this, the next is twice as large."""
 _HEAD = struct.Struct("!IBI")
-"""Size, whether its checksum counts, its checksum. Size 0: that was all."""
+"""Size, whether the checksum counts, and the checksum. Size 0 marks the end."""
 _ACK = struct.Struct("!B")
 """Whether the block has arrived as it was sent."""
 
 
 async def ask_back(socket: sockets.socket) -> float:
-    """The least seconds that an answer took, as the kernel or this process has seen it."""
+    """The lowest latency in seconds, as the kernel or this process has seen it."""
     best = float("inf")
     for _ in range(_PINGS):
         began = time.perf_counter()
@@ -46,13 +46,13 @@ async def ask_back(socket: sockets.socket) -> float:
 
 
 async def answer(socket: sockets.socket) -> None:
-    """The other end of ``ask_back``."""
+    """Serve as the other end of ``ask_back``."""
     for _ in range(_PINGS):
         await send(socket, await receive(socket, len(_PING)))
 
 
 async def pour(socket: sockets.socket, seconds: float) -> float:
-    """Send blocks for so long; returns bytes in a second. Raises ``Broken`` if they arrive changed."""
+    """Send blocks for that long; returns bytes per second. Raises ``Broken`` if they arrive changed."""
     data = memoryview(_noise())
     size, best, compared = _SMALLEST, 0.0, 0
     end = time.perf_counter() + seconds
@@ -73,7 +73,7 @@ async def pour(socket: sockets.socket, seconds: float) -> float:
 
 
 async def swallow(socket: sockets.socket) -> None:
-    """The other end of ``pour``. Raises ``Broken`` for what makes no sense."""
+    """Serve as the other end of ``pour``. Raises ``Broken`` for what makes no sense."""
     buffer = memoryview(bytearray(_LARGEST))
     while True:
         size, compare, checksum = await receive_struct(socket, _HEAD)
@@ -86,7 +86,7 @@ async def swallow(socket: sockets.socket) -> None:
 
 
 def _noise() -> bytes:
-    """What no card or driver can compress, and no two neighbours are alike in."""
+    """Data that no card or driver can compress, and that differs between any two neighbouring parts."""
     import random
 
     return random.Random(time.perf_counter_ns()).randbytes(_LARGEST)

@@ -1,4 +1,4 @@
-"""The agent's end of ``gloo_child``, and the store by which two such processes find each other."""
+"""The agent's end of ``gloo_child``, and the store through which two such processes find each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHILD = "rdzv_plugins.elastic.trial.gloo_child"
 
 
 class Gloo:
-    """A process with torch, from construction until ``close``. Thread-safe; one thing is measured at a time."""
+    """A process with torch, from construction until ``close``. Thread-safe; one measurement runs at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,14 +44,14 @@ class Gloo:
             self._ready = True
 
     def serve(self) -> int:
-        """The port of a store of this node's, for pairs of which it is the one that was dialled."""
+        """The port of a store served by this node, for pairs in which it is the one that was dialled."""
         with self._lock:
             if self._store is None:
                 self._store = StoreServer(threads=1, name="preflight", purpose="workers")
             return self._store.port
 
     def measure(self, host: str, port: int, prefix: str, rank: int, timeout: float) -> int:
-        """Bytes in a second with the node that does the same. Blocks for ``timeout`` seconds at most, or about that.
+        """Bytes per second with the node that does the same. Blocks for about ``timeout`` seconds at most.
 
         Raises ``Broken``.
         """
@@ -67,7 +67,7 @@ class Gloo:
             return int(self._answer()["rate"])
 
     def close(self) -> None:
-        """End the process. From any thread, also while something is measured; may be repeated."""
+        """End the process. Callable from any thread, even during a measurement; may be repeated."""
         with contextlib.suppress(OSError):
             self._child.kill()
         self._child.wait()
@@ -94,6 +94,6 @@ def why_not(has_token: bool) -> str:
     """Why gloo cannot be measured on this node; empty if it can."""
     if find_spec("torch") is None:
         return "torch is not installed"
-    if has_token:  # torch's client has no word for it, and the store would be open to everybody
+    if has_token:  # torch's client cannot present one, and the store would be open to everybody
         return "this job has a token, which torch's own store client cannot prove"
     return ""

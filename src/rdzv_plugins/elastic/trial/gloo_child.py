@@ -1,8 +1,8 @@
-"""A process with torch, which the agent does without: joins one other node in a process group of gloo, and measures.
+"""A process with torch, which the agent does without: joins one other node in a gloo process group, and measures.
 
-Reads a line of JSON for each: ``{"host", "port", "prefix", "rank", "timeout"}``, and answers with one:
-``{"rate": BYTES_PER_SECOND}`` or ``{"problem": SENTENCE}``; first of all ``{"ready": true}`` once torch is there.
-Ends with its standard input, whatever it is doing.
+Reads one line of JSON per request, ``{"host", "port", "prefix", "rank", "timeout"}``, and answers each with one:
+``{"rate": BYTES_PER_SECOND}`` or ``{"problem": SENTENCE}``. The very first line is ``{"ready": true}``, once torch is
+imported. Exits when its standard input ends, whatever it is doing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIMES = 4
 
 
 def main() -> None:
-    """Until the end of standard input."""
+    """Run until the end of standard input."""
     asked: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(asked,), daemon=True).start()
     try:
@@ -45,7 +45,7 @@ def _read(asked: queue.SimpleQueue[dict[str, Any]]) -> None:
 
 
 def _measure(host: str, port: int, prefix: str, rank: int, timeout: float) -> float:
-    """Bytes in a second of the quickest all-reduce of two nodes, each of whose results is compared."""
+    """Bytes per second of the quickest all-reduce of two nodes; each result is verified."""
     import torch
     import torch.distributed as dist
 

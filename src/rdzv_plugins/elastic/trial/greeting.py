@@ -1,7 +1,7 @@
 """How two nodes of a trial begin: each proves that it was given the trial's secret, and says who it is.
 
-The one that was dialled speaks first, so that a process that stands still is found out: its kernel accepts, and says
-nothing. Each proof is an HMAC of the other's random number: nothing of it can be used again.
+The dialled node speaks first, so that a process that stands still is found out: its kernel accepts the connection and
+says nothing. Each proof is an HMAC of the other's random number, so no part of it can be reused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PROOF = 32
 
 
 async def greet(socket: sockets.socket, task: Task, to: int, kind: int) -> None:
-    """Begin as the one who dials node ``to``. Raises ``Broken`` if somebody else answers."""
+    """Begin as the node that dials node ``to``. Raises ``Broken`` if somebody else answers."""
     theirs = await receive(socket, len(_MAGIC) + _RANDOM)
     if not theirs.startswith(_MAGIC):
         raise Broken("something other than a node of this job answers there")
@@ -35,10 +35,10 @@ async def greet(socket: sockets.socket, task: Task, to: int, kind: int) -> None:
 
 
 async def welcome(socket: sockets.socket, tasks: AsyncIterator[Task]) -> tuple[Task, int, int]:
-    """Begin as the one who was dialled. Returns the task, who dials, and what for.
+    """Begin as the node that was dialled. Returns the task, who dials, and what for.
 
-    ``tasks``: that of this node, and those that follow. One may come later than those of others; so who is no stranger
-    in the end is made to wait. Set a limit: a stranger waits for ever.
+    ``tasks`` yields that of this node and those that follow. One may arrive later than those of others, so a caller
+    that turns out to be no stranger is made to wait. Set a time limit: a stranger would wait for ever.
     """
     mine = os.urandom(_RANDOM)
     await send(socket, _MAGIC + mine)

@@ -1,8 +1,8 @@
 """This node in trials: a thread with an event loop, which does what the leader asks and lets other nodes measure.
 
-It takes connections from the first word that this node waits for a round until it has a place in one. Everything has a
-limit, so that a node which is slow, stands still or talks nonsense costs the others seconds at most; whoever cannot
-prove the trial's secret gets nothing done.
+It takes connections from when this node first says that it waits for a round until it has a place in one. Everything is
+limited, so that a node that is slow, stands still or talks nonsense costs the others seconds at most; whoever cannot
+prove knowledge of the trial's secret gets nothing done.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ T = TypeVar("T")
 _DIAL_S = {"measure": 2.0, "confirm": 4.0}
 _WELCOME_S = 10.0
 _ONE_WAY_S = {"measure": 0.25, "confirm": 0.5}
-"""For so long something is sent in each direction: longer when it matters."""
+"""Seconds for which data is sent in each direction: longer when it matters."""
 _TURN_S = 5.0
-"""How long a node waits for its turn with another that is busy with a third."""
+"""Seconds that a node waits for its turn with another that is busy with a third."""
 _FLOW_S = 6.0
 _GLOO_S = 15.0
 _END_S = 2.0
@@ -48,7 +48,7 @@ _PORT = struct.Struct("!H")
 
 
 class NodeTrials:
-    """``open`` and ``close`` by one thread, ``hear`` by any. The thread lives in between."""
+    """Runs a thread between ``open`` and ``close``, which one thread calls; ``hear`` may be called by any."""
 
     def __init__(
         self, ports: PortRange, say: Callable[[Tried], None], ask_service: Callable[[], float], gloo: bool
@@ -66,9 +66,9 @@ class NodeTrials:
         self._running: set[asyncio.Task[Any]] = set()
 
     def open(self, address: str) -> int:
-        """Take connections for ``address``; returns the port, which stays until ``close``.
+        """Take connections for ``address``; returns the port, which stays the same until ``close``.
 
-        Raises ``AddressInUse`` where there is none.
+        Raises ``AddressInUse`` if there is none.
         """
         if self._listener is None:
             listener = bind(address, self._ports, "the port for measurements before a round")
@@ -84,14 +84,14 @@ class NodeTrials:
         return int(self._listener.getsockname()[1])
 
     def hear(self, task: Task | None) -> None:
-        """What the leader asks for, perhaps not for the first time. Returns at once."""
+        """Take in what the leader asks for, perhaps not for the first time. Returns at once."""
         loop = self._loop
         if task is not None and loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended meanwhile
+            with contextlib.suppress(RuntimeError):  # it has ended in the meantime
                 loop.call_soon_threadsafe(self._take, task)
 
     def close(self) -> None:
-        """End all of it. May be repeated."""
+        """End everything. May be repeated."""
         loop, thread, listener, gloo = self._loop, self._thread, self._listener, self._gloo
         self._loop = self._thread = self._listener = self._gloo = None
         if gloo is not None:
@@ -130,7 +130,7 @@ class NodeTrials:
         self._spawn(self._loop, self._perform(task))
 
     async def _perform(self, task: Task) -> None:
-        """Do what it asks for, and say what has come of it, as far as that was possible in the time."""
+        """Do what the task asks for and report the results, as far as time allows."""
         ways: dict[int, Way] = {}
         service, problem = 0.0, ""
         try:
@@ -146,7 +146,7 @@ class NodeTrials:
         await _in_thread(lambda: self._say(tried))
 
     async def _measure(self, task: Task, ways: dict[int, Way]) -> float:
-        """Fill in ``ways``; returns the seconds that the service takes for an answer. Raises ``Broken``."""
+        """Fill in ``ways``; returns the seconds that the service takes to answer. Raises ``Broken``."""
         room = asyncio.Semaphore(_AT_ONCE)
 
         async def dialled(partner: Partner) -> None:
@@ -180,7 +180,7 @@ class NodeTrials:
         return Way(partner.index, latency_us=_us(seconds))
 
     async def _test(self, task: Task, partner: Partner, known: Way) -> Way:
-        """What goes through; what is known already if the other one is busy for too long."""
+        """Measure the throughput; returns what is known already if the other node is busy for too long."""
         async with self._busy:
             try:
                 connection = await asyncio.wait_for(dial(partner.address, partner.port), _DIAL_S[task.stage])
@@ -226,11 +226,11 @@ class NodeTrials:
             if len(self._running) >= _MOST_CALLERS:
                 connection.close()
                 continue
-            # one that is cancelled before it has begun closes nothing itself
+            # a task that is cancelled before it has begun closes nothing itself
             self._spawn(loop, self._serve(connection)).add_done_callback(functools.partial(_close, connection))
 
     async def _serve(self, connection: sockets.socket) -> None:
-        """One that has dialled this node."""
+        """Serve a node that has dialled this one."""
         with contextlib.closing(connection):
             try:
                 connection.setblocking(False)
@@ -258,7 +258,7 @@ class NodeTrials:
         await _in_thread(lambda: gloo.measure("127.0.0.1", port, prefix, 0, _FLOW_S))
 
     async def _tasks(self) -> AsyncIterator[Task]:
-        """The task of this node, once it has one, and the next ones."""
+        """Yield the task of this node, once it has one, and those that follow."""
         while True:
             following = self._next
             if self._task is not None:
@@ -271,9 +271,9 @@ def _close(connection: sockets.socket, _: object) -> None:
 
 
 async def _both_ways(connection: sockets.socket, seconds: float) -> tuple[float, int]:
-    """Latency in seconds, as the kernel has seen it meanwhile, and bytes in a second in the worse direction.
+    """Latency in seconds, as the kernel saw it meanwhile, and bytes per second in the slower direction.
 
-    Nothing is asked back for it: on a way that answers late that would take longer than all the rest.
+    Latency is not measured separately: on a way that answers late that would take longer than all the rest.
     """
     there = await flow.pour(connection, seconds)
     await flow.swallow(connection)
@@ -289,7 +289,7 @@ async def _both_ways_answered(connection: sockets.socket, seconds: float) -> Non
 
 
 async def _in_thread(call: Callable[[], T]) -> T:
-    """What ``call`` returns or raises, which blocks: in a thread that keeps no process from ending."""
+    """What the blocking ``call`` returns or raises, run in a thread that keeps no process from ending."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
@@ -308,7 +308,7 @@ async def _in_thread(call: Callable[[], T]) -> T:
             result = call()
         except Exception as raised:
             error = raised
-        with contextlib.suppress(RuntimeError):  # nobody waits any more
+        with contextlib.suppress(RuntimeError):  # nobody is waiting any more
             loop.call_soon_threadsafe(tell, result, error)
 
     threading.Thread(target=run, name="rdzv-preflight-call", daemon=True).start()

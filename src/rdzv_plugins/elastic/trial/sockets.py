@@ -37,12 +37,12 @@ async def send(socket: sockets.socket, data: bytes | memoryview) -> None:
 
 
 async def receive(socket: sockets.socket, size: int) -> bytes:
-    """So many bytes. Raises ``Broken`` if the connection ends before, ``OSError`` if it breaks."""
+    """Receive exactly ``size`` bytes. Raises ``Broken`` if the connection ends first, ``OSError`` if it breaks."""
     return bytes(await receive_into(socket, memoryview(bytearray(size))))
 
 
 async def receive_into(socket: sockets.socket, buffer: memoryview) -> memoryview:
-    """Fill ``buffer``, as ``receive``."""
+    """Fill ``buffer``; raises as ``receive`` does."""
     loop, filled = asyncio.get_running_loop(), 0
     while filled < len(buffer):
         count = await loop.sock_recv_into(socket, buffer[filled:])
@@ -53,24 +53,24 @@ async def receive_into(socket: sockets.socket, buffer: memoryview) -> memoryview
 
 
 async def receive_struct(socket: sockets.socket, form: struct.Struct) -> tuple[Any, ...]:
-    """The fields of one."""
+    """Receive a struct of that form; returns its fields."""
     return form.unpack(await receive(socket, form.size))
 
 
 def least_latency(socket: sockets.socket) -> float:
-    """Seconds there and back, the least that the kernel has seen on this connection; 0 where it does not tell.
+    """The lowest round-trip time in seconds that the kernel has seen on this connection; 0 if it does not tell.
 
-    Its acknowledgements wait for no process, so it tells of the network also where all processors are busy. Source:
-    ``tcpi_min_rtt`` of tcp(7), linux/tcp.h.
+    The kernel's acknowledgements wait for no process, so this measures the network even when all processors are busy.
+    Source: ``tcpi_min_rtt`` of tcp(7), linux/tcp.h.
     """
     microseconds = _told(socket, _MIN_RTT_AT, "I")
     return microseconds / 1e6 if microseconds < _NO_RTT else 0.0
 
 
 def delivered(socket: sockets.socket) -> float:
-    """Bytes in a second at which the other end's kernel has lately taken what was sent; 0 where this one does not tell.
+    """Bytes per second at which the other end's kernel has lately accepted data; 0 if this one does not tell.
 
-    Source: ``tcpi_delivery_rate``, linux/tcp.h. Nor does that wait for a process, as long as there is room.
+    Source: ``tcpi_delivery_rate``, linux/tcp.h. This does not wait for a process either, as long as there is room.
     """
     return float(_told(socket, _DELIVERY_RATE_AT, "Q"))
 

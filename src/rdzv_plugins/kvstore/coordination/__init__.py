@@ -1,1 +1,1 @@
-"""Coordination on the native store: sessions, the connections below them, and who serves."""
+"""Coordination on the native store: sessions, the connections beneath them, and who serves."""

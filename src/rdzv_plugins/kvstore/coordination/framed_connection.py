@@ -1,6 +1,6 @@
 """A connection in our own framing that many threads use: requests with their replies, pushes, signs of life.
 
-The reactor's thread receives; whoever asks sends by itself, without ever blocking: what the kernel does not take
+The reactor's thread receives. The asking thread sends by itself, without ever blocking: what the kernel does not take
 at once waits here. Only the reactor closes the socket, so that no thread meets its number in other hands.
 """
 
@@ -18,13 +18,13 @@ from rdzv_plugins.kvstore.coordination.reactor import close_in_children, reactor
 from rdzv_plugins.kvstore.native.framing import HEAD, LENGTH, frame
 
 _CHUNK = 65536
-_KEEP_ALIVES = 3  # in the time to live: two may be late
+_KEEP_ALIVES = 3  # within the time to live: two may be late
 _MOST_NUMBER = 2**32 - 1
 _REMEDY = "See the output of the process that serves it, and the network on the way there."
 
 
 class _Waiter:
-    """One request that waits for its reply; ``status`` stays None when there will be none."""
+    """A request that waits for its reply; ``status`` stays None when there will be none."""
 
     __slots__ = ("answered", "payload", "status")
 
@@ -38,10 +38,11 @@ class _Waiter:
 class FramedConnection:
     """A greeted connection to ``peer``, from ``start`` until it breaks, falls silent or is closed. Thread-safe.
 
-    ``keep_alive`` is the operation sent when nothing else was for a third of ``ttl`` seconds. When nothing was heard
-    for all of them, it is silent, and ``on_silent`` is called; when nothing was heard for ``outage`` seconds, the
-    connection is lost. ``on_push(status, payload)`` gets the frames that answer nothing; ``on_end(error)`` is called
-    once, unless a fork has ended it. All of them on the reactor's thread.
+    ``keep_alive`` is the operation sent when nothing else was sent for a third of ``ttl`` seconds. When nothing was
+    heard for ``ttl`` seconds, the connection is silent, and ``on_silent`` is called; when nothing was heard for
+    ``outage`` seconds, it is lost. ``on_push(status, payload)`` gets the frames that answer no request;
+    ``on_end(error)`` is called once, unless a fork has ended the connection. All of these are called on the reactor's
+    thread.
     """
 
     def __init__(
@@ -68,10 +69,10 @@ class FramedConnection:
         self._number = 1  # the greeting may have used it
         self._unsent = bytearray()
         self._partial = bytearray()  # of a frame
-        self._needed = 0  # bytes until it is whole, as far as that is known
+        self._needed = 0  # bytes until the frame is whole, as far as known
         self._sent_at = self._heard_at = time.monotonic()
-        self._asked: dict[int, float] = {}  # when what was not answered yet was sent
-        self._served_at = -math.inf  # when the newest request that was answered was sent
+        self._asked: dict[int, float] = {}  # when each request that is still unanswered was sent
+        self._served_at = -math.inf  # when the newest answered request was sent
         self._why: str | None = None  # it has ended, or is about to
         self._silent = False  # it has ended because nothing was heard
         self._closed = False  # it has ended because the other side has closed it
@@ -80,13 +81,13 @@ class FramedConnection:
         self.forked = False
 
     def start(self) -> None:
-        """Hear and be heard from now on."""
+        """Begin to receive and to send signs of life."""
         self._reactor.add(self, self._sent_at + self._ttl / _KEEP_ALIVES)
 
     def request(self, operation: int, payload: bytes, timeout: float) -> tuple[int, bytes]:
         """Status and payload of the reply, waited for at most ``timeout`` seconds.
 
-        Raises ``TimeoutError``, after which the request may still be served, or ``ConnectionLost``.
+        Raises ``ConnectionLost``, or ``TimeoutError``, after which the request may still be served.
         """
         if self._reactor.is_current():
             raise RuntimeError("a call-back may not make a request: its answer would come on the thread that waits")
@@ -103,19 +104,22 @@ class FramedConnection:
         raise TimeoutError(f"no answer from {self._peer} within {timeout:g} s")
 
     def tell(self, operation: int, payload: bytes) -> None:
-        """Send a request and do without its answer. Does nothing after the end."""
+        """Send a request without waiting for its answer. Does nothing after the end."""
         try:
             self._begin(operation, payload, None)
         except ConnectionLost:
             pass
 
     def give_up(self, why: str) -> None:
-        """End it: what waits fails with ``why``, and ``on_end`` is called. May be called more than once."""
+        """End the connection: pending requests fail with ``why``, and ``on_end`` is called.
+
+        May be called more than once.
+        """
         with self._lock:
             self._break(why)
 
     def lost(self) -> ConnectionLost:
-        """Why it has ended, as a fresh error: each thread raises its own."""
+        """Why the connection has ended, as a fresh error: each thread raises its own."""
         error = ConnectionLost(self._why or "the connection has not ended", remedy=_REMEDY)
         error.silent, error.closed = self._silent, self._closed
         return error
@@ -132,7 +136,7 @@ class FramedConnection:
 
     @property
     def is_silent(self) -> bool:
-        """True if nothing was heard for all of the time to live, and the connection has not ended."""
+        """True if nothing was heard for the time to live and the connection has not ended."""
         return self._why is None and time.monotonic() - self._heard_at >= self._ttl
 
     def fileno(self) -> int:
@@ -170,7 +174,7 @@ class FramedConnection:
 
     def tick(self, now: float) -> float | None:
         if self._why is None and now - self._heard_at >= self._ttl:
-            self.readable()  # what lies there was said in time, if only this process was late
+            self.readable()  # what is already there was said in time, if only this process was late
             if now - self._heard_at >= self._outage:
                 self._silent = True
                 self._end(f"no answer from {self._peer} for {self._outage:g} s")
@@ -205,7 +209,7 @@ class FramedConnection:
             return number
 
     def _send(self, data: bytes) -> None:
-        """Send ``data``, or keep what does not go out yet. The caller holds the lock."""
+        """Send ``data``, or keep what cannot go out yet. The caller holds the lock."""
         self._sent_at = time.monotonic()
         if self._unsent:
             self._unsent += data
@@ -225,23 +229,23 @@ class FramedConnection:
             return 0
 
     def _broken(self, error: OSError) -> str:
-        if isinstance(error, BrokenPipeError):  # sent to before it was heard that the other side has gone
+        if isinstance(error, BrokenPipeError):  # sent before it was heard that the other side has gone
             return f"the connection to {self._peer} was closed by the other side"
         if isinstance(error, ConnectionResetError):
             return f"the connection to {self._peer} was reset by the other side"
         return f"the connection to {self._peer} broke: {(error.strerror or str(error)).lower()}"
 
     def _break(self, why: str) -> None:
-        """Shut the connection down; the reactor notices, and does the rest. The caller holds the lock."""
+        """Shut the connection down; the reactor notices and does the rest. The caller holds the lock."""
         if self._why is None:
             self._why = why
             try:
                 self._socket.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it is down already
+                pass  # already down
 
     def _end(self, why: str) -> None:
-        """Close the connection, and end all that wait for it. Called on the reactor's thread."""
+        """Close the connection, and end everything that waits for it. Called on the reactor's thread."""
         with self._lock:
             if self._over:
                 return
@@ -255,7 +259,7 @@ class FramedConnection:
         self._on_end(self.lost())
 
     def _take_frames(self, data: bytes) -> bytes:
-        """Deliver the frames that are whole, and return the rest."""
+        """Deliver the complete frames, and return the rest."""
         at = 0
         self._needed = LENGTH.size
         while len(data) - at >= LENGTH.size:
@@ -272,7 +276,7 @@ class FramedConnection:
             if number:
                 self._served_at = max(self._served_at, self._asked.pop(number, -math.inf))
                 waiter = self._waiters.pop(number, None)
-                if waiter is not None:  # else nobody waits any longer
+                if waiter is not None:  # otherwise nobody waits any more
                     waiter.status, waiter.payload = status, payload
                     waiter.answered.release()
             else:

@@ -1,6 +1,6 @@
 """Requests, replies and pushes of a coordination session, as bytes: operations 3 to 9 of native/PROTOCOL.md.
 
-Decoding raises ``ValueError`` when the bytes are not what they should be.
+Decoding raises ``ValueError`` for malformed bytes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from rdzv_plugins.coordination import Event, KeyValue
 
 OPEN, PUT, LIST, WATCH, UNWATCH, DELETE, KEEP_ALIVE = range(3, 10)
 PUSH, OTHER_RUN, COMPACTED, FOREIGN_RUN = 2, 3, 4, 11
-"""Statuses beside done and refused. A push has number 0: it answers nothing."""
+"""Statuses besides done and refused. A push has number 0: it answers no request."""
 
 MOST_PAYLOAD = 16 * 2**20 - 5
-"""The most bytes that the server takes behind the head of one frame."""
+"""The most bytes that the server accepts after the head of one frame."""
 
 _EPHEMERAL, _GUARDED = 1, 2
 _GONE = 1
@@ -34,17 +34,17 @@ Result = TypeVar("Result")
 
 
 class Opened(NamedTuple):
-    """A session: its number, the revision at its start, and this machine's address as the server sees it."""
+    """A session: its number, the revision when it began, and this machine's address as the server sees it."""
 
     session: int
     revision: int
     seen_as: str
     any_run: bool
-    """The server is for the runs of all who come, and not for this one alone."""
+    """Whether the server is open to any run, and not only to this one."""
 
 
 class Changed(NamedTuple):
-    """What became of a put or a delete; if it was not done, ``revision`` and ``value`` are the guard's now."""
+    """The result of a put or a delete; if it was not done, ``revision`` and ``value`` are those of the guard now."""
 
     done: bool
     revision: int
@@ -52,12 +52,12 @@ class Changed(NamedTuple):
 
 
 def open_(ttl_ms: int, run: str) -> bytes:
-    """A session of run ``run``, answered by ``opened``."""
+    """The request for a session of run ``run``, answered by ``opened``."""
     return _U32.pack(ttl_ms) + _text(run.encode())
 
 
 def put(items: Mapping[str, bytes], *, ephemeral: bool, guard: tuple[str, int] | None) -> bytes:
-    """``guard`` is a key and its revision; 0: it must be absent."""
+    """The request to put keys. ``guard`` is a key and its revision; revision 0 means that it must be absent."""
     parts = [_condition(_EPHEMERAL if ephemeral else 0, guard), _U32.pack(len(items))]
     for key, value in items.items():
         name = key.encode()
@@ -66,7 +66,7 @@ def put(items: Mapping[str, bytes], *, ephemeral: bool, guard: tuple[str, int] |
 
 
 def delete(keys: Iterable[str], *, guard: tuple[str, int] | None) -> bytes:
-    """``guard`` as in ``put``; both are answered by ``changed``."""
+    """The request to delete keys; ``guard`` as in ``put``. Both are answered by ``changed``."""
     names = [_text(key.encode()) for key in keys]
     return b"".join((_condition(0, guard), _U32.pack(len(names)), *names))
 
@@ -77,17 +77,17 @@ def list_(prefix: str) -> bytes:
 
 
 def watch(number: int, prefix: str, after: int) -> bytes:
-    """The client chooses ``number``; pushes carry it."""
+    """The request for a watch. The client chooses ``number``; pushes carry it."""
     return _U32.pack(number) + _text(prefix.encode()) + _U64.pack(after)
 
 
 def unwatch(number: int) -> bytes:
-    """No push of watch ``number`` comes behind the answer."""
+    """The request to end a watch. No push of watch ``number`` follows the answer."""
     return _U32.pack(number)
 
 
 def decoded(read: Callable[[bytes], Result], payload: bytes) -> Result:
-    """``read(payload)``, with one kind of error for whatever is wrong. Raises ``ValueError``."""
+    """Return ``read(payload)``, raising one kind of error for anything wrong. Raises ``ValueError``."""
     try:
         return read(payload)
     except (struct.error, UnicodeDecodeError) as error:
@@ -102,7 +102,7 @@ def opened(payload: bytes) -> Opened:
 
 
 def changed(payload: bytes) -> Changed:
-    """The answer to a put or a delete; how many keys a delete has met is not looked at."""
+    """Read the answer to a put or a delete; the number of keys that a delete has affected is ignored."""
     done, revision = _CHANGED.unpack_from(payload)
     if done:
         return Changed(True, revision, b"")
@@ -111,7 +111,7 @@ def changed(payload: bytes) -> Changed:
 
 
 def listed(payload: bytes) -> tuple[list[KeyValue], int]:
-    """The keys, and the revision of the answer."""
+    """Read the keys, and the revision of the answer."""
     revision, count = _LISTED.unpack_from(payload)
     at = _LISTED.size
     found = []
@@ -128,13 +128,13 @@ def listed(payload: bytes) -> tuple[list[KeyValue], int]:
 
 
 def pushed_to(payload: bytes) -> int:
-    """The number of the watch that a push is for."""
+    """Read the number of the watch that a push is for."""
     (number,) = _U32.unpack_from(payload)
     return int(number)
 
 
 def pushed(payload: bytes) -> list[Event]:
-    """The events of a push, in order of their revisions."""
+    """Read the events of a push, in order of their revisions."""
     _, count = _PUSHED.unpack_from(payload)
     at = _PUSHED.size
     events = []

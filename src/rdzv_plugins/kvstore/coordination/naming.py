@@ -1,4 +1,4 @@
-"""Keys in messages, whichever service they are of."""
+"""Names keys in messages, whichever service they belong to."""
 
 from __future__ import annotations
 

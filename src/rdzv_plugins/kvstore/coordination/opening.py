@@ -1,4 +1,4 @@
-"""Opening a session on a fresh connection: who is it that listens there, and whose run does it serve?"""
+"""Opens a session on a fresh connection: who is listening there, and whose run does it serve?"""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SAME_VERSION = "Install the same version of rdzv-plugins on every node."
 
 
 class Opening:
-    """A session of ``ttl`` seconds for run ``run_id``; the attributes are there when ``greet`` has returned "".
+    """Opens a session of ``ttl`` seconds for run ``run_id``; the attributes are set once ``greet`` has returned "".
 
-    ``named``: the run id is not a default one. ``stranger`` is asked when something listens that does not answer as a
-    native store. ``token`` is the job's, if it has one. Raises ``ValueError`` for an impossible ``ttl``.
+    ``named``: the run id is not a default one. ``stranger`` is asked when the listener does not answer as a native
+    store. ``token`` is the job's, if it has one. Raises ``ValueError`` for an impossible ``ttl``.
     """
 
     opened: frames.Opened
@@ -77,7 +77,7 @@ class Opening:
             ) from None
         except TimeoutError:
             return "something accepts connections there, but does not answer as a native store of rdzv-plugins"
-        except ConnectionError:  # a native store that is just ending, or has no descriptors left, does that too
+        except ConnectionError:  # a native store that is just ending, or has no descriptors left, does that, too
             return (
                 "something accepts connections there and hangs up: is it a native store of rdzv-plugins, or torch's "
                 "TCPStore or another program?"
@@ -85,7 +85,7 @@ class Opening:
         return self._read(status, payload)
 
     def _silent(self, connection: socket.socket) -> EndpointUnreachable | None:
-        """The error that says who keeps silent there, if that is known before all time is up."""
+        """The error that says who is silent there, if that is known before the whole time-out has passed."""
         known = self._stranger()
         if known is None and is_torch_store(connection):
             return self._not_native("it answers as torch's TCPStore does")

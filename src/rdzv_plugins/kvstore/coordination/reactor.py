@@ -1,12 +1,12 @@
-"""One thread for all connections of this process: what they hear, and what is due.
+"""One thread for all connections of this process: what they receive, and what is due.
 
-Sessions are served by a thread of their own kind so that a node whose main thread is busy, or waits for its
-workers, keeps its session and hears of changes. One thread, whatever the number of sessions: it starts with
-the first and stays, asleep while nothing happens.
+Sessions have a thread to themselves so that a node whose main thread is busy, or waits for its workers, keeps its
+session and hears of changes. There is one thread, whatever the number of sessions: it starts with the first and stays,
+asleep while nothing happens.
 
-A forked child has the descriptors of its parent, but not the thread. There every connection is closed without
-a word to the other side (the parent goes on with it), and the reactor forgotten: the child's next session
-starts another.
+A forked child has the descriptors of its parent, but not the thread. In the child, every connection is closed without a
+word to the other side (the parent goes on using it), and the reactor is forgotten: the child's next session starts
+another.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Protocol
 
 logger = logging.getLogger(__name__)
 
-_EVENTS = 256  # of one look at the descriptors: who comes after them has to wait for these only
+_EVENTS = 256  # per look at the descriptors: latecomers wait for this many at most
 
 
 class Handler(Protocol):
-    """Something with a socket. An exception of a method that the reactor's thread calls ends the handler."""
+    """Something with a socket. An exception from a method that the reactor's thread calls ends the handler."""
 
     def fileno(self) -> int: ...
 
@@ -38,19 +38,19 @@ class Handler(Protocol):
         ...
 
     def writable(self) -> None:
-        """There is room for more to be sent. Called after ``watch_room``; ``readable`` may have ended it just now."""
+        """There is room to send more. Called after ``watch_room``; ``readable`` may just have ended the handler."""
         ...
 
     def tick(self, now: float) -> float | None:
-        """The time that it asked for has come. Returns the next one (``time.monotonic``), or None: no more."""
+        """The time that it asked for has come. Returns the next one (``time.monotonic``), or None for no more."""
         ...
 
     def failed(self, error: Exception) -> None:
-        """One of its methods has raised this."""
+        """One of its methods has raised ``error``."""
         ...
 
     def forget(self) -> None:
-        """This is a forked child: the socket is closed, and threads that held locks are no more."""
+        """This is a forked child: the socket is closed, and threads that held locks no longer exist."""
         ...
 
 
@@ -62,21 +62,21 @@ class Reactor:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
         self._handlers: dict[int, Handler] = {}
-        self._lock = threading.Lock()  # of the timers
+        self._lock = threading.Lock()  # protects the timers
         self._timers: list[tuple[float, int, Handler]] = []
-        self._order = itertools.count()  # handlers cannot be compared
+        self._order = itertools.count()  # a tie-breaker: handlers cannot be compared
         self._wakes_at = math.inf
         self._thread = threading.Thread(target=self._run, name="rdzv-sessions", daemon=True)
         self._thread.start()
 
     def is_current(self) -> bool:
-        """True on the reactor's own thread: whoever waits for it there waits for ever."""
+        """True on the reactor's own thread, where waiting for the reactor would never end."""
         return threading.get_ident() == self._thread.ident
 
     def add(self, handler: Handler, due: float) -> None:
         """Serve ``handler`` from now on, and call its ``tick`` at ``due`` (``time.monotonic``).
 
-        Raises ``OSError``, and does nothing, where the system allows no more.
+        Raises ``OSError``, and does nothing, if the system allows no more.
         """
         fd = handler.fileno()
         self._handlers[fd] = handler
@@ -88,7 +88,7 @@ class Reactor:
         self.remind(handler, due)
 
     def remind(self, handler: Handler, due: float) -> None:
-        """Call its ``tick`` at ``due``, too: also when it is not served any more by then."""
+        """Call its ``tick`` at ``due`` as well, even if it is no longer served by then."""
         with self._lock:
             heapq.heappush(self._timers, (due, next(self._order), handler))
             sooner = due < self._wakes_at
@@ -96,11 +96,14 @@ class Reactor:
             os.eventfd_write(self._wake, 1)
 
     def watch_room(self, handler: Handler, wanted: bool) -> None:
-        """Call ``writable`` or no longer. The handler makes sure that its socket is not closed meanwhile."""
+        """Call ``writable`` from now on, or stop calling it.
+
+        The handler ensures that its socket is not closed meanwhile.
+        """
         self._epoll.modify(handler.fileno(), select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
 
     def remove(self, handler: Handler) -> None:
-        """Serve it no longer. On the reactor's thread, before its socket is closed: the number may come again."""
+        """Stop serving it. On the reactor's thread, before its socket is closed: the number may be used again."""
         self._epoll.unregister(handler.fileno())
         del self._handlers[handler.fileno()]
 
@@ -143,7 +146,7 @@ class Reactor:
                     heapq.heappush(self._timers, (due, order, handler))
 
     def abandon(self) -> None:
-        """Let go in a forked child: the parent's epoll is shared, so nothing may be taken out of it here."""
+        """Let go in a forked child: the parent's epoll is shared, so nothing may be removed from it here."""
         os.close(self._wake)
         self._epoll.close()
         for handler in list(self._handlers.values()):
@@ -164,7 +167,7 @@ _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def reactor() -> Reactor:
-    """The reactor of this process, started if need be."""
+    """The reactor of this process, started if necessary."""
     global _reactor
     with _starting:
         if _reactor is None:
@@ -173,7 +176,10 @@ def reactor() -> Reactor:
 
 
 def close_in_children(connection: socket.socket) -> None:
-    """A fork that kept it open would keep a session alive whose process is gone."""
+    """Close ``connection`` in forked children.
+
+    A fork that kept it open would keep the session of a dead process alive.
+    """
     _sockets.add(connection)
 
 
@@ -188,5 +194,5 @@ def _after_fork() -> None:
         abandoned.abandon()
 
 
-if hasattr(os, "register_at_fork"):  # no fork, no need
+if hasattr(os, "register_at_fork"):  # without fork there is no need
     os.register_at_fork(after_in_child=_after_fork)

@@ -1,8 +1,8 @@
-"""A server that has fallen silent is asked on a second connection: is it the server, or only the first one?
+"""A server that has fallen silent is asked on a second connection: is it the server that is silent, or the connection?
 
 A server that stands still answers nobody, and goes on with all sessions when it continues. But one that answers here,
-and still not on the session's own connection, has most likely ended that session, or the way of its packets was cut:
-TCP would find that out only when it sends again, and it doubles its pauses.
+and still not on the session's own connection, has most likely ended that session, or the path of its packets was cut:
+TCP would find out only when it sends again, and it doubles its pauses.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _SECOND_WORD_S = 2.0
 
 
 Look = Callable[[float], tuple[socket.socket | None, str]]
-"""Connects, within a time-out, as ``try_connect`` does, and greets."""
+"""Connects within a time-out, as ``try_connect`` does, and greets."""
 
 
 class SecondLook:
-    """A thread that asks until ``first`` is heard again or has ended.
+    """A thread that keeps asking until ``first`` is heard from again or has ended.
 
     Calls ``on_answer`` if the server answers on another connection, and still not on the first.
     """
@@ -47,7 +47,7 @@ class SecondLook:
         self._look = look
         self._endpoint, self._first, self._on_answer = endpoint, first, on_answer
         self._since = time.monotonic() - silent_for
-        self._pause = threading.Event()  # never set: it waits
+        self._pause = threading.Event()  # never set: used for waiting
         threading.Thread(target=self._run, name="rdzv-second-look", daemon=True).start()
 
     def _run(self) -> None:
@@ -65,7 +65,7 @@ class SecondLook:
     def _answers(self) -> bool:
         try:
             connection, reason = self._look(_ATTEMPT_S)
-        # another program, or job, has its port now
+        # another program or job has its port now
         except (NotNative, OtherVersion, AccessRefused, RunIdMismatch) as error:
             logger.debug("at %s: %r", self._endpoint, error)
             return False

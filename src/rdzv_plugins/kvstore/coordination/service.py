@@ -1,4 +1,4 @@
-"""Who serves the endpoint: the node on which its address can be bound, and there the agent that binds it first."""
+"""Who serves the endpoint: the node on which its address can be bound, and there the first agent to bind it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rdzv_plugins.kvstore.tcpstore.whose import stranger_at, telling_whose
 logger = logging.getLogger(__name__)
 
 WHO = "the node that serves the rendezvous"
-"""What messages call the node that serves."""
+"""The name used for the serving node in messages."""
 
 
 def open_service(request: Request, name: str) -> NativeCoordination:
     """Serve the request's target, an ``Endpoint``, or be a client of it, for the backend called ``name``.
 
-    Raises ``AddressInUse`` where ``is_host=true`` cannot be had.
+    Raises ``AddressInUse`` if ``is_host=true`` cannot be satisfied.
     """
     endpoint: Endpoint = request.target
     server = serve_if_here(request, endpoint)
@@ -57,13 +57,13 @@ def serve_if_here(request: Request, endpoint: Endpoint) -> StoreServer | None:
 
 
 def listen_for(request: Request, endpoint: Endpoint) -> socket.socket | None:
-    """The socket at which this node is to serve ``endpoint``; None if it is a client. Raises ``AddressInUse``."""
+    """The socket on which this node has to serve ``endpoint``; None if it is a client. Raises ``AddressInUse``."""
     with telling_whose(request, endpoint):
         return bind_if_here(endpoint, request.options.is_host, f"the rendezvous of run {request.run_id!r}")
 
 
 def client_of(endpoint: Endpoint, request: Request, name: str, server: StoreServer | None = None) -> NativeCoordination:
-    """The service at ``endpoint`` as this node sees it; ``server``: it is this process's own. Nothing is sent yet."""
+    """The service at ``endpoint`` as this node sees it; ``server`` is this process's own. Nothing is sent yet."""
     tls = certificates_of(request)
     if tls is not None and server is not None:
         tls = tls.within_one_process()

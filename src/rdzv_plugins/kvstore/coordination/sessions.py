@@ -40,7 +40,7 @@ class _Watch:
         self._session, self._number, self._call = session, number, call
 
     def cancel(self) -> None:
-        """As ``Watch.cancel``; waits for a call that runs, so hold no lock that it takes."""
+        """See ``Watch.cancel``. Waits for a running call, so hold no lock that it takes."""
         self._session._unwatch(self._number, self._call)
 
 
@@ -65,7 +65,7 @@ class NativeSession:
         self._opened_at = opening.asked_at
         self._seen_as = opening.opened.seen_as
         self._on_lost = StoppableCall(on_lost)
-        self._lock = threading.RLock()  # of the watches; a signal handler may close
+        self._lock = threading.RLock()  # protects the watches; a signal handler may close
         self._watches: dict[int, StoppableCall] = {}
         self._last_watch = 0
         self._connection = FramedConnection(
@@ -80,7 +80,7 @@ class NativeSession:
         )
 
     def start(self) -> None:
-        """Begin to keep the session alive; called by the one who opened it. From now on it may be lost."""
+        """Begin to keep the session alive; called by whoever opened it. It may be lost from now on."""
         self._connection.start()
 
     @property
@@ -101,7 +101,7 @@ class NativeSession:
 
     @property
     def seen_as(self) -> str:
-        """The address of this machine as the server sees it: another than ``local_addr`` behind address translation."""
+        """This machine's address as the server sees it: behind address translation it differs from ``local_addr``."""
         return self._seen_as
 
     def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:
@@ -112,13 +112,13 @@ class NativeSession:
     def put(
         self, items: Mapping[str, bytes], *, ephemeral: bool = False, guard: KeyValue | None = None, timeout: float
     ) -> int | None:
-        """As ``Session.put``, in one transaction. Raises ``ValueError`` for more than 16 MiB."""
+        """See ``Session.put``; done in one transaction. Raises ``ValueError`` for more than 16 MiB."""
         payload = frames.put(items, ephemeral=ephemeral, guard=_condition(guard))
         changed = self._ask(frames.PUT, payload, frames.changed, timeout, f"writing {named(items)}")
         return changed.revision if changed.done else None
 
     def delete(self, keys: Iterable[str], *, guard: KeyValue | None = None, timeout: float) -> bool:
-        """As ``Session.delete``, in one transaction. Raises ``ValueError`` for more than 16 MiB of names."""
+        """See ``Session.delete``; done in one transaction. Raises ``ValueError`` for more than 16 MiB of names."""
         keys = tuple(keys)
         payload = frames.delete(keys, guard=_condition(guard))
         return self._ask(frames.DELETE, payload, frames.changed, timeout, f"deleting {named(keys)}").done
@@ -127,26 +127,29 @@ class NativeSession:
         return self._ask(frames.LIST, frames.list_(prefix), frames.listed, timeout, f"listing {prefix!r}")
 
     def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> _Watch:
-        """As ``Session.watch``. An error of ``on_events`` ends the session: it has missed an event."""
+        """See ``Session.watch``. An error in ``on_events`` ends the session, as it has missed an event."""
         if self._connection.forked:  # the lock may be held for ever
             raise self._connection.lost()
         call = StoppableCall(on_events)
         with self._lock:
             self._last_watch = number = self._last_watch + 1
-            self._watches[number] = call  # before the request: pushes come right behind its answer
+            self._watches[number] = call  # before the request: pushes follow right after its answer
         try:
             self._ask(
                 frames.WATCH, frames.watch(number, prefix, after), lambda _: None, timeout, f"watching {prefix!r}"
             )
         except BaseException:
-            self._unwatch(number, call)  # after a time-out it may come to be yet
+            self._unwatch(number, call)  # after a time-out it may still be established
             raise
         return _Watch(self, number, call)
 
     def close(self) -> None:
-        """As ``Session.close``; waits for a call-back that runs, so hold no lock that it takes. None begins after."""
+        """See ``Session.close``. Waits for a running call-back, so hold no lock that it takes.
+
+        None begins afterwards.
+        """
         self._connection.give_up(f"the session with {self._endpoint} has been closed")
-        if self._connection.forked:  # no call can run here, but its lock may be held for ever
+        if self._connection.forked:  # no call can be running here, but its lock may be held for ever
             return
         with self._lock:
             calls = [self._on_lost, *self._watches.values()]
@@ -186,7 +189,7 @@ class NativeSession:
     def _pushed(self, status: int, payload: bytes) -> None:
         if status == frames.PUSH:
             call = self._watches.get(frames.decoded(frames.pushed_to, payload))
-            if call is not None:  # else it was cancelled
+            if call is not None:  # otherwise it was cancelled
                 events: Sequence[Event] = frames.decoded(frames.pushed, payload)
                 if events:
                     call(events)
@@ -204,11 +207,11 @@ class NativeSession:
 class NativeCoordination:
     """Coordination of run ``run_id`` by the native store at ``endpoint``. Thread-safe.
 
-    ``server`` is given by the process that serves it: closed with the backend. ``name`` is the backend's;
-    ``who`` says in messages who should be listening there, for example "the agent of rank 0". A session goes on for
+    ``server`` is given if this process serves it, and is closed with the backend. ``name`` is the backend's; ``who``
+    says in messages who should be listening there, for example "the agent of rank 0". A session goes on for
     ``outage_timeout`` seconds while the server does not answer, and at least for its time to live: a server that has
-    only stood still knows its sessions. Not ``named``: the run id is the default, with which a server of many runs is
-    not used. ``stranger`` and ``token``: see ``Opening``; with ``tls`` all is said under that.
+    only stood still knows its sessions. If not ``named``, the run id is the default, which may not be used with a
+    server of many runs. ``stranger`` and ``token``: see ``Opening``; with ``tls``, everything is sent under TLS.
     """
 
     def __init__(
@@ -239,9 +242,9 @@ class NativeCoordination:
         return self._server is not None
 
     def look(self, timeout: float) -> tuple[socket.socket | None, str]:
-        """As ``try_connect``: shows whether the server answers, and opens no session.
+        """Do what ``try_connect`` does: shows whether the server answers, and opens no session.
 
-        Raises ``NotNative`` or ``OtherVersion``, too, if that is all that answers at the name's addresses.
+        Also raises ``NotNative`` or ``OtherVersion`` if that is all that answers at the name's addresses.
         """
         foreign: NotNative | OtherVersion | None = None
 
@@ -260,7 +263,7 @@ class NativeCoordination:
         return connection, reason
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> NativeSession:
-        """As ``CoordinationBackend.open_session``; ``ttl`` from 0.1 s to an hour, else ``ValueError``.
+        """See ``CoordinationBackend.open_session``; ``ttl`` from 0.1 s to an hour, else ``ValueError``.
 
         A session that is lost at once may call ``on_lost`` before this returns.
         """

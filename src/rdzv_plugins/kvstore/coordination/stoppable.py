@@ -1,4 +1,4 @@
-"""Calling back from a thread of ours, and being sure that it has stopped."""
+"""Calls back from a thread of ours, with the certainty that it has stopped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class StoppableCall:
-    """A call-back that does not begin, and does not go on, after ``stop`` has returned elsewhere."""
+    """A call-back that neither begins nor goes on once ``stop`` has returned elsewhere."""
 
     def __init__(self, function: Callable[[Any], object]) -> None:
         self._function = function
@@ -27,7 +27,10 @@ class StoppableCall:
                 self._thread = None
 
     def stop(self) -> None:
-        """Let no call begin any more, and wait for one that runs; called from within, that one goes on as the last."""
+        """Let no further call begin, and wait for a running one.
+
+        If called from within it, that one goes on as the last.
+        """
         self._stopped = True
         if self._thread != threading.get_ident():
             with self._running:  # wait for the one that runs

@@ -1,1 +1,1 @@
-"""The native store server and the store proxy, as Python sees them, and what they may use."""
+"""The native store server and the store proxy, as seen from Python, and the resources they may use."""

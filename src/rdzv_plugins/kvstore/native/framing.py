@@ -1,4 +1,4 @@
-"""Our own framing of the native store, as a client: greeting, frames, statistics. See native/PROTOCOL.md."""
+"""Our own framing of the native store, on the client side: greeting, frames, statistics. See native/PROTOCOL.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rdzv_plugins.kvstore.tcpstore.wire import receive
 
 VERSION = 1
 DONE, REFUSED = 0, 1
-"""Statuses of a reply; of a refusal, the payload is text for people."""
+"""Statuses of a reply; when refused, the payload is text for people."""
 
 LENGTH = struct.Struct("<I")
 HEAD = struct.Struct("<IB")
@@ -35,7 +35,7 @@ class NotNative(ConnectionError):
 
 
 class OtherVersion(ConnectionError):
-    """What answers speaks another version of our framing: ``args[0]``."""
+    """What answers speaks another version of our framing, ``args[0]``."""
 
 
 def hello(
@@ -47,10 +47,11 @@ def hello(
     purpose: Purpose = Purpose.SESSION,
     run_id: str = "",
 ) -> None:
-    """Greet, and send ``ahead`` with it: frames that need not wait for the answer, before which ``on_sent`` is called.
+    """Greet, and send ``ahead`` along: frames that need not wait for the answer.
 
-    With a ``token`` both sides prove before that they know it: for this ``purpose``, of this run.
-    Raises ``NotNative``, ``OtherVersion``, ``AccessRefused``, ``ConnectionError`` or ``TimeoutError`` (of the socket).
+    ``on_sent`` is called before the answer is waited for. With a ``token``, both sides first prove that they know it,
+    for this ``purpose`` and of this run. Raises ``NotNative``, ``OtherVersion``, ``AccessRefused``, ``ConnectionError``
+    or ``TimeoutError`` (of the socket).
     """
     greeting = b"\xf7" + _MAGIC + LENGTH.pack(VERSION) + ahead
     if token is None:
@@ -71,7 +72,7 @@ def hello(
 
 
 def frame(number: int, operation: int, payload: bytes = b"") -> bytes:
-    """One request, whole. ``number`` comes back with its reply."""
+    """One complete request. ``number`` comes back with its reply."""
     return LENGTH.pack(HEAD.size + len(payload)) + HEAD.pack(number, operation) + payload
 
 
@@ -92,11 +93,11 @@ def ask_statistics(
     token: JobToken | None = None,
     tls: NodeCertificates | None = None,
 ) -> dict[str, Any]:
-    """Ask for what ``StoreServer.stats()`` says at ``endpoint``. ``timeout`` (seconds) holds for each step.
+    """Ask for what ``StoreServer.stats()`` returns at ``endpoint``. ``timeout`` (seconds) applies to each step.
 
-    ``stranger`` is asked when something listens that does not answer as a native store; ``token`` and ``tls`` are the
-    job's. Raises ``EndpointUnreachable``, ``AccessRefused`` among them, also when something else than a native store
-    answers.
+    ``stranger`` is asked when the listener does not answer as a native store; ``token`` and ``tls`` are the job's.
+    Raises ``EndpointUnreachable``, of which ``AccessRefused`` is one kind, also when something other than a native
+    store answers.
     """
     try:
         connection = dial(endpoint.host, endpoint.port, timeout, tls=tls)
@@ -143,7 +144,7 @@ def _silent(endpoint: Endpoint, connection: socket.socket, stranger: Stranger) -
 
 
 def not_statistics(endpoint: Endpoint, why: str) -> EndpointUnreachable:
-    """The error to raise when an answer lacks what it has to have."""
+    """The error to raise when an answer lacks something it must have."""
     return EndpointUnreachable(
         f"the store at {endpoint} answers with something else than statistics: {why}",
         remedy="Is it of another version of rdzv-plugins? Ask it with the rdzv of that version.",

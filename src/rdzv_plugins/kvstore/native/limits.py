@@ -18,13 +18,16 @@ _MOST = 2**31 - 1  # bytes, keys, connections
 _MOST_STORED = 2**62
 _MOST_SECONDS = 1e6
 _SHARE = 4
-"""The rest is for the workers, whose work the machine is there for, and for what clients are sent."""
+"""One part in this many is used.
+
+The rest is for the workers, which the machine is there for, and for data being sent.
+"""
 _LEAST_SHARE = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class StoreLimits:
-    """A client that goes beyond is closed, or its request refused, with the reason; the statistics count it."""
+    """A client that exceeds a limit is closed, or its request refused, with the reason; the statistics count it."""
 
     key_bytes: int = option(8192, help="Length of a key, including its leading slash.", unit="bytes", minimum=1)
     value_bytes: int = option(8 * 2**20, help="Length of a value in a request.", unit="bytes", minimum=1)
@@ -78,12 +81,12 @@ class StoreLimits:
 
     @classmethod
     def among(cls, options: object) -> StoreLimits:
-        """Those that are among the options of a backend; the default of each that is not."""
+        """The limits among a backend's ``options``; the default for those it does not have."""
         return cls(**of_limits(options))
 
     @property
     def most_stored(self) -> int:
-        """``stored_bytes``, or the share of memory that 0 stands for. In bytes."""
+        """``stored_bytes``, or the share of memory that 0 stands for, in bytes."""
         return self.stored_bytes or max(_LEAST_SHARE, usable_memory() // _SHARE)
 
 
@@ -105,7 +108,7 @@ def usable_memory() -> int:
 
 
 def _group_limits(path: str, name: str) -> list[int]:
-    """The limits of the group and of those that it is in, as far as they have one and can be seen from here."""
+    """The limits of the group and its parents, as far as they have one and can be seen from here."""
     root = Path("/sys/fs/cgroup") if name == "memory.max" else Path("/sys/fs/cgroup/memory")
     group = root / path.lstrip("/")
     limits = []
@@ -118,7 +121,7 @@ def _group_limits(path: str, name: str) -> list[int]:
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as the system allows it: every client of a server is one.
+    """Let this process open as many files as the system allows: every client of a server takes one.
 
     The processes that it starts inherit that.
     """

@@ -1,6 +1,6 @@
-"""A client's side of the handshake with a server that needs the job's token: each proves that it knows it.
+"""A client's side of the handshake with a server that requires the job's token: each proves that it knows it.
 
-See native/PROTOCOL.md for what is said, decision 0054 for why.
+See native/PROTOCOL.md for what is sent, and decision 0054 for the reasons.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def prove(
     on_sent: Callable[[], None] = lambda: None,
     ahead: bytes = b"",
 ) -> None:
-    """Prove that this node knows ``token``, and have the other side prove it, before anything else is said.
+    """Prove that this node knows ``token``, and have the other side prove it, before anything else is sent.
 
-    ``on_sent`` is called before the first answer is waited for. ``ahead`` is sent with this side's proof, to save a
-    round trip: a greeting, which a stranger may hear as well as the name of the run. Raises ``AccessRefused``,
+    ``on_sent`` is called before waiting for the first answer. ``ahead`` is sent with this side's proof, to save a round
+    trip: a greeting, which a stranger may hear just like the name of the run. Raises ``AccessRefused``,
     ``RunIdMismatch``, ``NotProving``, ``ConnectionError`` or ``TimeoutError`` (of the socket).
     """
     import hmac
@@ -82,7 +82,7 @@ def prove(
 
 
 def refuse_if_told(connection: socket.socket, answer: bytes) -> None:
-    """Raise ``AccessRefused`` if ``answer``, to a greeting without a token, says that one is needed, or TLS."""
+    """Raise ``AccessRefused`` if ``answer``, to a greeting without a token, says that a token or TLS is required."""
     if answer[: len(MAGIC)] == MAGIC:
         if _VERDICT.unpack(answer)[1] == _TLS_NEEDED:
             raise _without_tls(_where(connection))
@@ -93,7 +93,7 @@ def refuse_if_told(connection: socket.socket, answer: bytes) -> None:
 
 
 def greet_guarded(connection: socket.socket, token: JobToken | None, run_id: str) -> str:
-    """A ``Greeting`` of a store that needs ``token``, if there is one; raises ``AccessRefused``, too."""
+    """A ``Greeting`` for a store that requires ``token``, if there is one; also raises ``AccessRefused``."""
     if token is not None:
         try:
             prove(connection, token, Purpose.STORE, run_id)
@@ -107,7 +107,7 @@ def greet_guarded(connection: socket.socket, token: JobToken | None, run_id: str
 
 
 def _go_on(connection: socket.socket, purpose: Purpose, run_id: str, size: int) -> bytes:
-    """What the server says with its verdict, if that is to go on: ``size`` bytes."""
+    """What the server sends with its verdict if the connection may go on: ``size`` bytes."""
     answer = receive(connection, _VERDICT.size)
     magic, verdict = _VERDICT.unpack(answer)
     if magic != MAGIC:

@@ -1,7 +1,7 @@
 """The store proxy of a node: its workers' requests go to the root over one connection, and fewer of them.
 
 What it saves, and why no worker can see anything that the root's own clients could not, is in
-docs/explanation/tiered.md; the wire of the trunk in native/PROTOCOL.md.
+docs/explanation/tiered.md; the protocol of the trunk is in native/PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ __all__ = ["StoreProxy"]
 logger = logging.getLogger(__name__)
 
 _LOST = "lost: "
-"""Begins the line of the native part that is not for the log, but for ``on_lost``."""
+"""Begins a line of the native part that is meant for ``on_lost``, not for the log."""
 
 
 class StoreProxy:
     """A proxy in this process, from construction until ``close()`` or the end of a ``with`` block.
 
-    ``root`` is a native ``StoreServer``, or another proxy that is not a ``leaf``; ``name`` is how it calls itself
-    there. A connection to the root that breaks is made again within ``grace`` seconds, and no request is lost or
-    done twice. After that, and at once where the root refuses, the root is lost: all connections of workers are
-    closed, and ``on_lost`` is called once, with a sentence why, by a thread of this object's own. ``timeout``
-    (seconds) is for the first connection; it ends at once when ``interruption`` comes. ``leaf=False``: other proxies
-    may connect to it as to a root. ``token`` is what root and proxy prove to each other that they know, for run
-    ``run_id``; ``listen(admit="token")`` then asks the same of proxies, and workers are let in by ``"user"``.
-    With ``tls`` the connection to the root is under TLS, and so is what ``listen(under_tls=True)`` takes; what is wrong
-    with a certificate is said when the root is lost.
+    ``root`` is a native ``StoreServer``, or another proxy that is not a ``leaf``; ``name`` is what this one calls
+    itself there. If the connection to the root breaks, it is made again within ``grace`` seconds, and no request is
+    lost or done twice. After that, or at once if the root refuses, the root is lost: all connections of workers are
+    closed, and ``on_lost`` is called once, with a sentence saying why, by a thread of this object's own. ``timeout``
+    (seconds) is for the first connection, which ends at once when ``interruption`` comes. With ``leaf=False``, other
+    proxies may connect to it as to a root. ``token`` is what root and proxy prove to each other that they know, for run
+    ``run_id``; ``listen(admit="token")`` then demands the same of proxies, and workers are let in by ``"user"``. With
+    ``tls`` the connection to the root is under TLS, and so is what ``listen(under_tls=True)`` accepts; problems with a
+    certificate are reported when the root is lost.
 
     Thread-safe; blocking calls release the GIL, and the proxy's thread never runs Python. Raises
-    ``EndpointUnreachable`` where the root cannot be reached, ``AccessRefused`` where
-    it does not take the token, ``MissingDependency`` where the native part is not built.
+    ``EndpointUnreachable`` if the root cannot be reached, ``AccessRefused`` if it does not accept the token,
+    ``MissingDependency`` if the native part is not built.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class StoreProxy:
     ) -> None:
         native = native_part(proves=token is not None, secures=tls is not None)
         texts = tls.fitting_texts() if tls is not None else None
-        # under TLS the native part says the first word, too: what was begun in Python could not be handed over
+        # under TLS the native part also speaks first: what was begun in Python could not be handed over
         greet = functools.partial(_greet, token, run_id) if tls is None else None
         connection = reach(root, timeout, "the store's root", greet, interruption=interruption)
         connection.settimeout(None)
@@ -124,24 +124,24 @@ class StoreProxy:
         admit: Admit = "anyone",
         under_tls: bool = False,
     ) -> int:
-        """Listen on ``host``, on the first free of ``ports``; returns that port. ``admit``: for whom.
+        """Listen on ``host``, on the first free of ``ports``; returns that port. ``admit`` says who may connect.
 
-        ``under_tls``: for proxies of other machines, where this one was given certificates. Raises ``AddressInUse``.
+        ``under_tls``: for proxies of other machines, if this one was given certificates. Raises ``AddressInUse``.
         """
         return int(self._native.listen(bind_exactly(host, ports, "the store proxy").detach(), admit, under_tls))
 
     def listen_unix(self, path: str, *, admit: Admit = "anyone") -> None:
-        """Listen on a Unix socket, for processes of this user (and root, but with ``admit="user"``) alone.
+        """Listen on a Unix socket, only for processes of this user (and of root, except with ``admit="user"``).
 
-        ``@name`` is an abstract one; else a file is made, with mode 0600, and removed by ``close()``.
-        Raises ``AddressInUse``.
+        ``@name`` is an abstract one; otherwise a file is made, with mode 0600, and removed by ``close()``. Raises
+        ``AddressInUse``.
         """
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             if path.startswith("@"):
                 listener.bind("\0" + path[1:])
             else:
-                os.fchmod(listener.fileno(), 0o600)  # what the file will have: no moment at which others may connect
+                os.fchmod(listener.fileno(), 0o600)  # as the file will have: at no moment may others connect
                 listener.bind(path)
                 self._paths.append(path)
         except OSError as error:
@@ -153,7 +153,7 @@ class StoreProxy:
         self._native.listen(listener.detach(), admit)
 
     def stats(self) -> dict[str, Any]:
-        """What the proxy does and has done; docs/reference/store-statistics.md names every figure."""
+        """What the proxy does and has done; docs/reference/store-statistics.md explains every figure."""
         data = parse_statistics(self._native.statistics())
         data["proxy"]["lost"] = self._lost
         return data

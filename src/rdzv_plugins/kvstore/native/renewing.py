@@ -1,6 +1,6 @@
-"""Certificates of a running server or proxy: given to it again when their files have changed.
+"""Renews the certificates of a running server or proxy when their files have changed.
 
-Whoever is connected stays.
+Existing connections stay.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ _LOOK_S = 1.0
 
 
 class Renewing:
-    """A thread from construction until ``close``, which looks at the files. Thread-safe."""
+    """A thread, from construction until ``close``, that looks at the files. Thread-safe."""
 
     def __init__(self, certificates: NodeCertificates, renew: Callable[[CertificateTexts], object]) -> None:
-        """``renew`` is called on that thread with what the files hold; raises ``ValueError`` for what does not fit."""
+        """``renew`` is called on that thread with the files' contents.
+
+        It raises ``ValueError`` for what does not fit.
+        """
         self._certificates, self._renew = certificates, renew
         self._seen = certificates.stamp()
         self._lock = threading.Lock()
@@ -30,9 +33,9 @@ class Renewing:
         threading.Thread(target=self._run, name="rdzv-certificates", daemon=True).start()
 
     def look(self, *, anyway: bool = False) -> None:
-        """Read the files now, if they have changed or ``anyway``.
+        """Read the files now if they have changed, or regardless with ``anyway``.
 
-        What is wrong with them is logged, and the old certificates stay.
+        Problems with them are logged, and the old certificates stay.
         """
         with self._lock:
             seen = self._certificates.stamp()
@@ -49,7 +52,7 @@ class Renewing:
                 logger.warning("%s was read again: new connections have that certificate", self._certificates.cert)
 
     def close(self) -> None:
-        """Look no longer. May be repeated; waits for nothing."""
+        """Stop looking. May be repeated; waits for nothing."""
         self._closed.set()
 
     def _run(self) -> None:

@@ -1,7 +1,7 @@
-"""The native store server: what torch's own TCPStore clients use unchanged, on several threads.
+"""The native store server, which torch's own TCPStore clients use unchanged; it runs several threads.
 
-The wire is in native/PROTOCOL.md, who owns what in native/THREADS.md. Linux only; where the native part
-was not built, ``StoreServer`` raises ``MissingDependency`` with the remedy.
+The protocol is in native/PROTOCOL.md; who owns what is in native/THREADS.md. Linux only; if the native part was not
+built, ``StoreServer`` raises ``MissingDependency`` with the remedy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_THREADS = 64
 LEAST_PAUSE = 0.1  # seconds
 
 Admit = Literal["anyone", "user", "token"]
-"""Who may connect: ``user``, processes of this very user on this machine; ``token``, who proves that he knows one."""
+"""Who may connect: ``user``, only this user's processes on this machine; ``token``, whoever proves they know one."""
 
 _servers: list[weakref.ref[StoreServer]] = []
 _servers_lock = threading.Lock()
@@ -51,7 +51,7 @@ class Keyspace:
         self.port = port
 
     def wipe(self) -> None:
-        """Forget all keys and queues. Connections stay, and so does who waits. Raises ``ValueError`` when closed.
+        """Forget all keys and queues. Connections stay, and so do waiting clients. Raises ``ValueError`` when closed.
 
         Proxies are told to forget what they hold, which takes a moment.
         """
@@ -61,18 +61,19 @@ class Keyspace:
             raise ValueError(f"keyspace {self.name!r} is closed") from None
 
     def pause_after(self, seconds: float, on_pause: Callable[[int], None]) -> None:
-        """Serve nobody any more once this process has stood still for ``seconds``, until ``resume`` or ``close``.
+        """Stop serving once this process has stood still for ``seconds``, until ``resume`` or ``close``.
 
-        For stores whose clients others may have given up meanwhile: a process that was stopped, or whose machine was
-        suspended or swapped, would else answer them before anything else is asked. While it pauses, nothing is read,
-        answered or accepted, no wait is released, and all connections stay open. Every event loop decides that before
-        it serves anybody; one slow request is no reason. Others of the server's keyspaces go on.
+        This is for stores whose clients others may have given up in the meantime: a process that was stopped, or whose
+        machine was suspended or swapped, would otherwise answer them before anything else is asked. While it pauses,
+        nothing is read, answered or accepted, no wait is released, and all connections stay open. Every event loop
+        decides this before it serves anybody; a single slow request is no reason. Other keyspaces of the server go on.
 
-        ``on_pause`` is called with the number of the pause (1, 2, ...), by a thread of the keyspace's own, which may
-        block; again, with a higher number, when the process stands still another time, paused or not. What it raises
-        is logged, and the keyspace stays paused. Choose ``seconds`` (from 0.1) so that nobody can have been given up in
-        them: a pause without need lasts only until ``resume``. Not covered is what was being sent at the very moment
-        of the stop. Once for each keyspace. Raises ``ValueError`` when it is closed, or pauses already.
+        ``on_pause`` is called with the number of the pause (1, 2, ...), by a thread of the keyspace's own, and may
+        block; it is called again, with a higher number, when the process stands still another time, paused or not. An
+        exception from it is logged, and the keyspace stays paused. Choose ``seconds`` (at least 0.1) so short that
+        nobody can have been given up within them: an unnecessary pause lasts only until ``resume``. What was being sent
+        at the very moment of the stop is not covered. Call once for each keyspace. Raises ``ValueError`` when it is
+        closed, or pauses already.
         """
         if not seconds >= LEAST_PAUSE:
             raise ValueError(f"keyspace {self.name!r}: a pause after {seconds} s (at least {LEAST_PAUSE} s)")
@@ -88,7 +89,8 @@ class Keyspace:
     def resume(self, pause: int) -> bool:
         """Serve again after the pause of that number. Thread-safe.
 
-        False: it does not, because the process has stood still again since (``on_pause`` says so) or it is closed.
+        Returns False if it does not, because the process has stood still again since (``on_pause`` reports that) or
+        because it is closed.
         """
         try:
             return bool(self._native.resume(self._id, pause))
@@ -97,16 +99,16 @@ class Keyspace:
 
     @property
     def paused(self) -> bool:
-        """Whether it serves nobody at the moment; not when it is closed."""
+        """Whether it is currently serving nobody because of a pause; False once it is closed."""
         try:
             return bool(self._native.paused(self._id))
         except IndexError:
             return False
 
     def close(self) -> None:
-        """Close its connections, forget its keys and free its port; the other keyspaces notice nothing.
+        """Close its connections, forget its keys and free its port; the other keyspaces are not affected.
 
-        Blocks (without the GIL) until that is done. Once it is closed, closing it again does nothing.
+        Blocks (without the GIL) until that is done. Closing it again does nothing.
         """
         try:
             self._native.close_keyspace(self._id)
@@ -117,21 +119,21 @@ class Keyspace:
 class StoreServer:
     """A store server in this process, from construction until ``close()`` or the end of a ``with`` block.
 
-    ``host`` is a name or an address of this machine to listen on; ``""`` all interfaces, IPv4 and IPv6,
-    ``"0.0.0.0"`` those of IPv4, ``"::"`` those of IPv6. ``port`` 0 is any free one. With ``listen_fd``, a bound TCP
-    socket's descriptor, both are ignored and the descriptor is owned from here on. ``threads`` event loops;
-    0: half of the processors, at most 8; more than 64 are refused. ``name`` is that of the first keyspace.
-    ``run`` is the only run that sessions may be opened for, by its id; ``""``: any, kept apart. ``purpose`` is what
-    metrics call it. With ``tokens`` nothing is served on a connection before one of them was proved;
-    ``admit="user"`` is for stores of one machine. With ``tls`` nothing else than TLS 1.3 is spoken; its files are read
+    ``host`` is a name or an address of this machine to listen on; ``""`` means all interfaces, IPv4 and IPv6,
+    ``"0.0.0.0"`` those of IPv4, ``"::"`` those of IPv6. ``port`` 0 means any free one. With ``listen_fd``, the
+    descriptor of a bound TCP socket, both are ignored and the server owns the descriptor from here on. ``threads`` is
+    the number of event loops; 0 means half of the processors, at most 8; more than 64 are refused. ``name`` is that of
+    the first keyspace. ``run`` is the id of the only run that sessions may be opened for; ``""`` means any, kept apart.
+    ``purpose`` is what metrics call the server. With ``tokens``, nothing is served on a connection before one of them
+    was proved; ``admit="user"`` is for stores of one machine. With ``tls``, only TLS 1.3 is spoken; its files are read
     again when they change.
 
-    Thread-safe; blocking calls release the GIL, and no loop thread runs Python. Clients that were closed for
-    going beyond ``limits`` are logged as warnings, at most ten a second. A forked child has no server: the
-    threads stay in the parent.
+    Thread-safe; blocking calls release the GIL, and no loop thread runs Python. Clients that were closed for exceeding
+    ``limits`` are logged as warnings, at most ten a second. A forked child has no server: the threads stay in the
+    parent.
 
-    Raises ``AddressInUse``, ``UsageError`` for certificates that do not fit, or ``MissingDependency`` where the native
-    part is not built, or OpenSSL is missing.
+    Raises ``AddressInUse``, ``UsageError`` for certificates that do not fit, or ``MissingDependency`` if the native
+    part is not built or OpenSSL is missing.
     """
 
     def __init__(
@@ -197,32 +199,35 @@ class StoreServer:
 
     @property
     def first(self) -> Keyspace:
-        """The keyspace that the server was made with."""
+        """The keyspace that the server was created with."""
         return self._first
 
     def open_keyspace(
         self, name: str, host: str | None = None, port: int = 0, *, listen_fd: int | None = None
     ) -> Keyspace:
-        """Another store with its own keys and port. ``host`` None: that of the server.
+        """Open another store with its own keys and port. ``host`` None means that of the server.
 
-        Raises ``AddressInUse``, or ``ValueError`` when there is one of that name or the server is closed.
+        Raises ``AddressInUse``, or ``ValueError`` if there is one of that name or the server is closed.
         """
         return self._open(name, _listen(self._host if host is None else host, port, listen_fd, name))
 
     def accept_tokens(self, tokens: Sequence[AcceptedToken]) -> None:
-        """Let in who proves one of these, from now on; whoever is connected stays. For a server that was given some."""
+        """Let in whoever proves one of these from now on; existing connections stay.
+
+        For a server that was given some.
+        """
         self._native.accept_tokens(tokens)
 
     def read_certificates(self) -> None:
-        """Read the files of ``tls`` again, whether they look changed or not; whoever is connected stays."""
+        """Read the files of ``tls`` again, whether they look changed or not; existing connections stay."""
         if self._renewing is not None:
             self._renewing.look(anyway=True)
 
     def stats(self) -> dict[str, Any]:
-        """What the server does and has done; docs/reference/store-statistics.md names every figure.
+        """What the server does and has done; docs/reference/store-statistics.md explains every figure.
 
-        Times are seconds, sizes bytes, counts since the start. Takes one lock after the other, each
-        for a short time, so the figures are not of one instant.
+        Times are in seconds, sizes in bytes, counts since the start. It takes one lock after the other, each for a
+        short time, so the figures are not of a single instant.
         """
         return parse_statistics(self._native.statistics())
 
@@ -246,13 +251,13 @@ class StoreServer:
 
 
 def servers_here() -> list[StoreServer]:
-    """Those of this process that were not closed, for whoever tells what they do. Thread-safe."""
+    """The servers of this process that were not closed, for whatever reports what they do. Thread-safe."""
     with _servers_lock:
         return [server for each in _servers if (server := each()) is not None]
 
 
 def _watch_pauses(keyspace: Keyspace, event: int, on_pause: Callable[[int], None]) -> None:
-    """Report the pauses until the keyspace is closed. ``event`` is owned."""
+    """Report the pauses until the keyspace is closed. Owns ``event``."""
     told = 0
     try:
         while True:
@@ -282,14 +287,14 @@ def _stop(native: Any, renewing: Renewing | None) -> None:
 
 
 def not_fitting(error: ValueError) -> UsageError:
-    """What the native part says of certificates, as an error of the user's."""
+    """What the native part says about certificates, as a usage error."""
     return UsageError(f"--rdzv-conf: {error}", remedy="The files have to be PEM, and key that of cert.")
 
 
 def native_part(*, proves: bool = False, secures: bool = False) -> Any:
-    """The extension module; ``proves``: with what handshakes by a token need; ``secures``: with TLS.
+    """The extension module. ``proves``: with what token handshakes need; ``secures``: with TLS.
 
-    Raises ``MissingDependency`` with the reason why it is not there.
+    Raises ``MissingDependency`` with the reason if that is not available.
     """
     try:
         from rdzv_plugins.kvstore import _native
@@ -314,7 +319,7 @@ def native_part(*, proves: bool = False, secures: bool = False) -> Any:
 
 
 def _linked_with_openssl(module: str) -> str:
-    """The file of the module by which this Python reaches OpenSSL; empty where that is a part of Python itself."""
+    """The file of the module through which this Python uses OpenSSL; empty if OpenSSL is a part of Python itself."""
     try:
         return getattr(importlib.import_module(module), "__file__", None) or ""
     except ImportError:

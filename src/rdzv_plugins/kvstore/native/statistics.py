@@ -8,7 +8,7 @@ from typing import Any
 
 
 def parse_statistics(text: bytes) -> dict[str, Any]:
-    """The statistics of a server or a proxy, what proxies report in them included. Raises ``ValueError``."""
+    """The statistics of a server or a proxy, including what proxies report in them. Raises ``ValueError``."""
     try:
         data = json.loads(text)
     except RecursionError:
@@ -27,7 +27,7 @@ def parse_statistics(text: bytes) -> dict[str, Any]:
 
 
 def _parse_report(text: str) -> dict[str, Any]:
-    """What a proxy says of itself: empty where it has not yet, or says something else than it should."""
+    """What a proxy says about itself: empty if it has said nothing yet, or something it should not."""
     try:
         report = json.loads(text)
         return {**report, "children": [_parse_report(child) for child in report["children"]]}
@@ -36,9 +36,9 @@ def _parse_report(text: str) -> dict[str, Any]:
 
 
 CONTROL = "control"
-"""The name of the first keyspace of a server that is the agents' control store of one job."""
+"""The name of a server's first keyspace if that is the agents' control store of one job."""
 NO_RUN = "(a control store, for no session)"
-"""The only run for which such a server opens sessions: nobody's."""
+"""The only run for which such a server opens sessions; no real run has this id."""
 
 
 def is_control_store(stats: Mapping[str, Any]) -> bool:

@@ -1,6 +1,6 @@
-"""Ending waits on sockets from another thread: what they wait for cannot come any more.
+"""Ends waits on sockets from another thread when what they wait for can no longer come.
 
-A socket that is shut down wakes whoever is blocked in it, also where the machine at the other end went silently and
+A socket that is shut down wakes whoever is blocked in it, even if the machine at the other end vanished silently and
 TCP would go on for minutes. Every wait of an agent in the store of a round is under one of these.
 """
 
@@ -17,7 +17,10 @@ class Interrupted(ConnectionError):
 
 
 class Interruption:
-    """Comes at most once, and stays. Thread-safe; ``interrupt`` never blocks, so any thread may call it."""
+    """An interruption that comes at most once, and stays.
+
+    Thread-safe; ``interrupt`` never blocks, so any thread may call it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # held for system calls that return at once
@@ -31,7 +34,7 @@ class Interruption:
         return self._reason
 
     def interrupt(self, reason: str) -> None:
-        """End all waits under it, now and later, for ``reason``. The first reason counts."""
+        """End all waits under it, now and later, for ``reason``. Only the first reason counts."""
         with self._lock:
             self._reason = self._reason or reason
             for each in self._sockets:
@@ -46,13 +49,16 @@ class Interruption:
                 _shut_down(connection)
 
     def detach(self, connection: socket.socket) -> None:
-        """Let go of a connection before it is closed: its descriptor may soon be another file's. May be repeated."""
+        """Let go of a connection before it is closed: its descriptor may soon belong to another file.
+
+        May be repeated.
+        """
         with self._lock:
             self._sockets.discard(connection)
 
     @contextlib.contextmanager
     def over(self, connection: socket.socket) -> Iterator[None]:
-        """Attached within the block. Raises ``Interrupted`` if the interruption came before or meanwhile."""
+        """Attached within the block. Raises ``Interrupted`` if the interruption came before or during it."""
         self.attach(connection)
         try:
             yield
@@ -71,5 +77,5 @@ class Interruption:
 
 
 def _shut_down(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it is gone already
+    with contextlib.suppress(OSError):  # it has already gone
         connection.shutdown(socket.SHUT_RDWR)

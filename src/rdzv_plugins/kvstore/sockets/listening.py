@@ -1,4 +1,4 @@
-"""Listening on a port before anybody is told of it, and saying who holds a port that is taken."""
+"""Listening on a port before anybody is told about it, and naming the holder of a port that is taken."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _APART_S = 0.02
 
 
 Ports = PortRange | PortTurns
-"""Ports to try, in the order in which they come."""
+"""Ports to try, in that order."""
 
 
 def bind(host: str, ports: Ports, what: str) -> socket.socket:
     """A TCP socket that listens on the first free port of ``ports``, for peers that dial ``host``.
 
-    On ``host`` itself if that is a loopback address, else on all interfaces, as torch's server does.
-    Raises ``AddressInUse``, naming the process that holds the port where /proc tells.
+    It listens on ``host`` itself if that is a loopback address, otherwise on all interfaces, as torch's server does.
+    Raises ``AddressInUse``, which names the process that holds the port if /proc tells.
     """
     if not Endpoint(host, 0).is_loopback:
         return _listen(_ANY, ports, what, dual=True)
@@ -38,9 +38,9 @@ def bind(host: str, ports: Ports, what: str) -> socket.socket:
 
 
 def bind_exactly(host: str, ports: Ports, what: str) -> socket.socket:
-    """A socket as ``bind`` makes it, but on ``host`` alone: a name or an address of this machine.
+    """A socket like that of ``bind``, but on ``host`` alone: a name or an address of this machine.
 
-    ``""`` is all interfaces, of IPv4 and IPv6; ``0.0.0.0`` those of IPv4 and ``::`` those of IPv6.
+    ``""`` means all interfaces, of IPv4 and IPv6; ``0.0.0.0`` those of IPv4 and ``::`` those of IPv6.
     """
     if not host:
         return _listen(_ANY, ports, what, dual=True)
@@ -55,10 +55,10 @@ def bind_exactly(host: str, ports: Ports, what: str) -> socket.socket:
 
 
 def bind_if_here(endpoint: Endpoint, is_host: bool | None, what: str) -> socket.socket | None:
-    """A socket as ``bind`` makes it, if this node is to serve ``endpoint``; None if it is a client of another process.
+    """A socket like that of ``bind`` if this node has to serve ``endpoint``; None if it is a client of another process.
 
-    ``is_host`` None: it serves if the address is one of this machine, and nobody else does so already. Raises
-    ``AddressInUse`` where ``is_host`` True cannot be had.
+    With ``is_host`` None it serves if the address is one of this machine and nobody else serves there already. Raises
+    ``AddressInUse`` if ``is_host`` True cannot be satisfied.
     """
     if not (is_own_address(endpoint.host) if is_host is None else is_host):
         return None
@@ -67,7 +67,7 @@ def bind_if_here(endpoint: Endpoint, is_host: bool | None, what: str) -> socket.
     except AddressInUse:
         if is_host:
             raise
-        return None  # another agent of this machine serves, or rdzv serve: whose it is comes out when it is greeted
+        return None  # another agent of this machine serves, or rdzv serve: greeting it will tell whose it is
 
 
 def _listen(
@@ -102,8 +102,8 @@ def _listen(
 def _listener(family: socket.AddressFamily, address: str, port: int, dual: bool) -> socket.socket:
     """A socket that listens. Raises ``OSError``.
 
-    Linux lets two bind a port by SO_REUSEADDR, and if both listen at the same moment, it refuses both: each finds the
-    other. So whoever is refused only then tries again, after a time of its own.
+    With SO_REUSEADDR, Linux lets two sockets bind a port, and if both listen at the same moment it refuses both, as
+    each finds the other. So a socket that is refused only then tries again, after a delay of its own.
     """
     tries = _TRIES
     while True:
@@ -126,7 +126,7 @@ def _listener(family: socket.AddressFamily, address: str, port: int, dual: bool)
 
 
 def port_holder(port: int) -> str:
-    """Who listens on a TCP port of this machine, as well as /proc tells: ``pid 812 (python train.py)``."""
+    """Who listens on a TCP port of this machine, as far as /proc tells: ``pid 812 (python train.py)``."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
@@ -148,7 +148,7 @@ def port_holder(port: int) -> str:
 
 
 def _links(directory: str) -> set[str]:
-    """The targets of the links in ``directory``, as far as they are ours to read and still there."""
+    """The targets of the links in ``directory``, as far as they still exist and we may read them."""
     links = set()
     try:
         for name in os.listdir(directory):

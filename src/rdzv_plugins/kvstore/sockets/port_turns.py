@@ -1,4 +1,4 @@
-"""The ports of a range, in turn: the store of a new round is not to be found where that of an old one was."""
+"""The ports of a range, in turn: the store of a new round must not be found where that of an old one was."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
 class PortTurns:
-    """Iterates over all ports of ``ports``, each time from behind the one at which the last iteration stopped.
+    """Iterates over all ports of ``ports``, each time starting after the one at which the last iteration stopped.
 
-    Those at which nobody was of late come first, and last those that still have living connections: a late worker of
-    an old round may be at the other end. The first turn begins anywhere, so that another process of this machine, or
-    the same one started again, hardly begins at the same port. One thread at a time.
+    Ports that nobody has used lately come first, and those that still have living connections come last: a late worker
+    of an old round may be at the other end. The first turn begins at random, so that another process of this machine,
+    or the same one started again, is unlikely to begin at the same port. Use from one thread at a time.
     """
 
     def __init__(self, ports: PortRange) -> None:
@@ -27,7 +27,7 @@ class PortTurns:
         ports = list(self._ports)
         ports = ports[self._next :] + ports[: self._next]
         used = _connected_ports() if len(ports) > 1 else {}
-        for port in sorted(ports, key=lambda port: used.get(port, 0)):  # those alike stay in turn
+        for port in sorted(ports, key=lambda port: used.get(port, 0)):  # equals stay in turn
             self._next = (port - self._ports.first + 1) % len(ports)
             yield port
 
@@ -41,7 +41,7 @@ class PortTurns:
 
 
 def _connected_ports() -> dict[int, int]:
-    """The local ports of this machine's TCP connections, where /proc tells: 1 if both ends have closed, 2 if not."""
+    """The local ports of this machine's TCP connections, if /proc tells: 1 if both ends have closed, 2 if not."""
     ports: dict[int, int] = {}
     for table in _TABLES:
         try:

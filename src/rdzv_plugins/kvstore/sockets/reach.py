@@ -1,7 +1,7 @@
-"""Reaching an endpoint with plain sockets, so that a failure can be told apart and named.
+"""Reaching an endpoint with plain sockets, so that failures can be told apart and named.
 
-torch's client reports one text for every cause; here a name that does not resolve, a refusal, a
-time-out and a missing route are different sentences. No reverse look-up is ever made.
+torch's client reports the same text for every cause; here a name that does not resolve, a refusal, a time-out and a
+missing route are different sentences. No reverse look-up is ever made.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ logger = logging.getLogger(__name__)
 _ATTEMPT_S = 10.0
 _LOOK_S = 5.0
 REFUSED = "connection refused (nobody listens there yet)"
-"""The reason of ``try_connect`` where the host answers, and says that."""
+"""The reason of ``try_connect`` if the host answers, and says that nobody listens."""
 
 
 Greeting = Callable[[socket.socket], str]
-"""Speaks to a fresh connection. Returns "" when the right program answered, else what is wrong;
-raises ``EndpointUnreachable`` when trying again is of no use."""
+"""Talks to a fresh connection.
+
+Returns "" when the right program answered, otherwise what is wrong; raises ``EndpointUnreachable`` when trying again is
+pointless.
+"""
 
 
 def wait_reachable(endpoint: Endpoint, timeout: float, who: str, greet: Greeting | None = None) -> str:
-    """Do as ``reach`` does, and hang up. Returns this machine's address on the connection: peers can dial that one."""
+    """Do as ``reach`` does, then hang up. Returns this machine's address on the connection: peers can dial it."""
     with reach(endpoint, timeout, who, greet) as connection:
         return str(connection.getsockname()[0])
 
@@ -50,8 +53,8 @@ def reach(
 ) -> socket.socket:
     """Connect to ``endpoint`` and greet, again and again for up to ``timeout`` seconds. Returns the connection.
 
-    ``who`` says in messages who should be listening; with ``tls`` all is said under it. Raises ``EndpointUnreachable``,
-    at once when ``interruption`` comes.
+    ``who`` says in messages who should be listening; with ``tls`` everything is sent under TLS. Raises
+    ``EndpointUnreachable``, at once when ``interruption`` comes.
     """
     interruption = interruption or Interruption()
     start = time.monotonic()
@@ -79,7 +82,7 @@ def reach(
 def look(endpoint: Endpoint, who: str, greet: Greeting | None = None) -> bool:
     """Whether ``who`` answers at ``endpoint`` now; logs a warning if nobody listens there yet, as before a start.
 
-    One attempt of some seconds. Raises ``EndpointUnreachable`` if it cannot be reached for another reason.
+    Makes one attempt of some seconds. Raises ``EndpointUnreachable`` if it fails for another reason.
     """
     connection, reason = try_connect(endpoint, _LOOK_S, greet)
     if connection is not None:
@@ -95,8 +98,8 @@ Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 
 
 def resolve(host: str, port: int) -> Sequence[Address]:
-    """The addresses of ``host``, as from ``socket.getaddrinfo``. Raises ``socket.gaierror``."""
-    # bytes: for text, Python loads its tables for international names (256 KiB), which hosts here are not
+    """The addresses of ``host``, as returned by ``socket.getaddrinfo``. Raises ``socket.gaierror``."""
+    # bytes: for text, Python loads its tables for international names (256 KiB), which hosts here do not use
     name = host.encode() if host.isascii() else host
     return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
 
@@ -109,10 +112,10 @@ def try_connect(
     interruption: Interruption | None = None,
     tls: NodeCertificates | None = None,
 ) -> tuple[socket.socket | None, str]:
-    """(connection, "") on success, else (None, why not): at once, and with its reason, when ``interruption`` comes.
+    """Return (connection, "") on success, else (None, reason): at once, with its reason, if ``interruption`` comes.
 
-    The look-up of a name takes as long as this machine's resolver lets it. With ``tls`` all is said under it; raises
-    ``AccessRefused`` for certificates that are not accepted, and where there is no TLS.
+    Looking up a name takes as long as this machine's resolver allows. With ``tls`` everything is sent under TLS; raises
+    ``AccessRefused`` for certificates that are not accepted, and if there is no TLS.
     """
     interruption = interruption or Interruption()
     try:
@@ -147,14 +150,14 @@ def try_connect(
 
 
 def reason_of(error: OSError) -> str:
-    """The system's words for an error; those of this program, if it is one of its own."""
+    """The system's words for an error, or this program's own if it is one of those."""
     return error.strerror.lower() if error.strerror else str(error)
 
 
 def dial(host: str, port: int, timeout: float, *, tls: NodeCertificates | None = None) -> socket.socket:
-    """A connection to the first address of ``host`` that takes it within ``timeout`` seconds. Raises ``OSError``.
+    """A connection to the first address of ``host`` that accepts it within ``timeout`` seconds. Raises ``OSError``.
 
-    With ``tls`` under that; raises ``AccessRefused``, too, as ``try_connect``.
+    With ``tls`` it is under TLS; then also raises ``AccessRefused``, as ``try_connect`` does.
     """
     failure: OSError = OSError(f"{host} has no address")
     for family, kind, protocol, _, address in resolve(host, port):
@@ -172,13 +175,13 @@ def dial(host: str, port: int, timeout: float, *, tls: NodeCertificates | None =
 def _secured(
     connection: socket.socket, tls: NodeCertificates, endpoint: Endpoint, interruption: Interruption
 ) -> socket.socket:
-    from rdzv_plugins.kvstore.sockets.secured import secure  # slow, and only where there is TLS
+    from rdzv_plugins.kvstore.sockets.secured import secure  # slow to import, and needed only with TLS
 
     return secure(connection, tls, endpoint, interruption)
 
 
 def remedy_of(reason: str) -> str:
-    """What the user can do about a reason that ``try_connect`` gave."""
+    """What the user can do about a reason given by ``try_connect``."""
     if "resolve" in reason:
         return "Check the name, or give an IP address."
     if "accepts" in reason:
@@ -189,7 +192,7 @@ def remedy_of(reason: str) -> str:
 
 
 def is_own_address(host: str) -> bool:
-    """True when ``host`` is an address of this machine: decided by binding to it, never by names."""
+    """Whether ``host`` is an address of this machine; decided by binding to it, never by names."""
     try:
         found = resolve(host, 0)
     except socket.gaierror:

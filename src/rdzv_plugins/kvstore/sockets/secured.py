@@ -1,6 +1,6 @@
-"""A client's end of TLS 1.3, as a socket like any other; imported only where TLS is asked for.
+"""A client's end of TLS 1.3, as a socket like any other; imported only if TLS is asked for.
 
-What is wrong with a certificate, the server's or this node's, is a sentence that says which side has to change what.
+A problem with a certificate, the server's or this node's, becomes a sentence that says which side has to change what.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rdzv_plugins.kvstore.sockets.interruption import Interrupted, Interruption
 
 _EXPIRED, _NOT_YET_VALID, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64
 _OF_AUTHORITIES = frozenset((2, 18, 19, 20, 21))
-"""Results of X509_verify_cert: no issuer is known, or none that is trusted."""
+"""Results of X509_verify_cert for an issuer that is unknown or not trusted."""
 _HERE = "Give this node's --rdzv-conf"
 _ALERTS = {
     "CERTIFICATE_REQUIRED": ("needs a certificate of this node", f"{_HERE} cert=FILE and key=FILE."),
@@ -34,15 +34,15 @@ _ALERTS = {
     "CERTIFICATE": ("does not accept this node's certificate", "The output of that side says why."),
     "ACCESS_DENIED": ("does not accept this node's certificate", "The output of that side says why."),
 }
-"""By what is in the name of an alert, which the other side has sent: what it says, and what to do."""
+"""Part of the name of an alert that the other side has sent, mapped to what it means and what to do."""
 _NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"))
 
 
 class SecuredSocket(ssl.SSLSocket):
-    """A socket whose bytes are under TLS: it blocks, times out and breaks as a plain one does.
+    """A socket whose bytes are under TLS: it blocks, times out and breaks like a plain one.
 
-    Non-blocking, one thread may read while another writes. Before the first byte of the other side, what is wrong with
-    this node's certificate is raised as ``AccessRefused``; after it a break is a ``ConnectionError``.
+    When non-blocking, one thread may read while another writes. Until the first byte from the other side, a problem
+    with this node's certificate is raised as ``AccessRefused``; after that, a break is a ``ConnectionError``.
     """
 
     _where: str = ""
@@ -75,7 +75,7 @@ class SecuredSocket(ssl.SSLSocket):
             raise
 
     def shutdown(self, how: int) -> None:
-        """Of the connection; what is under TLS stays so."""
+        """Shut down the connection; what is under TLS stays so."""
         socket.socket.shutdown(self, how)
 
     def _read(self, size: int) -> bytes:
@@ -90,7 +90,7 @@ class SecuredSocket(ssl.SSLSocket):
         return data
 
     def _alone(self) -> contextlib.AbstractContextManager[object]:
-        # who blocks has one thread for it; two at once would be inside OpenSSL together
+        # a blocking socket has one thread; otherwise two could be inside OpenSSL at once
         return self._turn if self.gettimeout() == 0 else contextlib.nullcontext()
 
     def _broken(self, error: ssl.SSLError) -> Exception:
@@ -104,13 +104,14 @@ def secure(
 ) -> SecuredSocket:
     """TLS on a fresh ``connection`` to ``endpoint``, within its time-out; takes over the socket.
 
-    Raises ``AccessRefused`` when trying again is of no use: a certificate is not accepted, or there is no TLS; else
-    ``OSError``, ``Interrupted`` among them. Then the socket is closed.
+    Raises ``AccessRefused`` when trying again is pointless because a certificate is not accepted or there is no TLS;
+    otherwise ``OSError``, including ``Interrupted``. In either case the socket is closed.
     """
     context = certificates.context()
     context.sslsocket_class = SecuredSocket
     try:
-        # what is said behind the handshake would wait until its last flight is acknowledged, which has no answer: 40 ms
+        # data sent right after the handshake would wait for the acknowledgement of its last flight, which has no
+        # answer: 40 ms
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made: Any = context.wrap_socket(connection, server_hostname=endpoint.host, do_handshake_on_connect=False)
     except OSError as error:

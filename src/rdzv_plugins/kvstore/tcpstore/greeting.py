@@ -1,4 +1,4 @@
-"""Meeting a TCPStore, torch's or the native one, as an agent: is it one, and a client of it."""
+"""Greets a TCPStore, torch's or the native one, on behalf of an agent: is it one? Then makes a client of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rdzv_plugins.kvstore.tcpstore.whose import Stranger, look_if_silent, unknow
 
 
 def greet_store(connection: socket.socket, stranger: Stranger = unknown) -> str:
-    """A ``Greeting``: ask whether this is a store. ``stranger`` is asked when something else listens there."""
+    """A ``Greeting`` that asks whether this is a store. ``stranger`` is asked when something else listens there."""
     try:
         wire.greet(connection, on_sent=lambda: look_if_silent(connection, stranger))
     except TimeoutError:
@@ -24,7 +24,7 @@ def greet_store(connection: socket.socket, stranger: Stranger = unknown) -> str:
             f"{Endpoint(host, port)} is not a torch TCPStore: it answered {error.args[0]!r}",
             remedy="Another program uses that port. Choose another port, the same on every node.",
         ) from None
-    except ConnectionError:  # a store that is just ending, or starting; or HTTP that finds a line's end in the greeting
+    except ConnectionError:  # a store just ending or starting; or HTTP, which finds a line's end in the greeting
         if known := stranger():
             raise known from None
         return "something accepts connections there and hangs up"

@@ -1,6 +1,6 @@
 """Who serves a TCPStore at an endpoint: a key that its node writes before anything else, for others to read.
 
-Without torch: ``rdzv status`` and nodes of other backends read it.
+Works without torch: ``rdzv status`` and nodes of other backends read it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Hello(Struct, frozen=True):
     host: str
     pid: int
     torch: str = ""
-    """The version of torch on that node, if it says so."""
+    """The version of torch on that node, if known."""
 
     def __str__(self) -> str:
         return f"{self.host} (pid {self.pid})"
@@ -44,17 +44,17 @@ class Hello(Struct, frozen=True):
 
 
 def hello_of(request: Request, nnodes: int | str, torch: str = "") -> Hello:
-    """This process as the one that serves."""
+    """Describe this process as the one that serves."""
     return Hello(request.run_id, nnodes, socket.gethostname(), os.getpid(), torch)
 
 
 def hello_key(backend: str) -> str:
-    """The key of the hello, a different one for each backend."""
+    """The key of the hello, different for each backend."""
     return f"rdzv_plugins.{backend}.hello"
 
 
 def parse_hello(text: bytes) -> Hello:
-    """A ``Hello`` from its text. Raises ``ValueError`` for what is none."""
+    """Parse a ``Hello`` from its text. Raises ``ValueError`` if it is not one."""
     data = json.loads(text)
     if not isinstance(data, dict) or not all(isinstance(data.get(name), kind) for name, kind in _TYPES.items()):
         raise ValueError(f"it does not say who it is: {text[:80]!r}")
@@ -62,9 +62,9 @@ def parse_hello(text: bytes) -> Hello:
 
 
 class StoreReader:
-    """Reads keys of a TCPStore. A context manager; one thread.
+    """Reads keys of a TCPStore. A context manager; for use by one thread.
 
-    ``timeout`` (seconds) is that of each step. Each call raises ``OSError``; ``NotAStore`` is one.
+    ``timeout`` (seconds) applies to each step. Each call raises ``OSError``, including ``NotAStore``.
     """
 
     def __init__(self, endpoint: Endpoint, timeout: float) -> None:
@@ -77,7 +77,7 @@ class StoreReader:
 
     @property
     def is_here(self) -> bool:
-        """True if the store is served on this machine."""
+        """Whether the store is served on this machine."""
         return bool(self._connection.getsockname()[0] == self._connection.getpeername()[0])
 
     def __enter__(self) -> StoreReader:
@@ -91,13 +91,16 @@ class StoreReader:
         return wire.get(self._connection, key) if wire.check(self._connection, key) else None
 
     def hello(self, backend: str) -> Hello | None:
-        """The hello of the node that serves the store for ``backend``. Raises ``ValueError``, too."""
+        """The hello of the node that serves the store for ``backend``. Also raises ``ValueError``."""
         text = self.held(hello_key(backend))
         return None if text is None else parse_hello(text)
 
 
 def served_by(backend: str, endpoint: Endpoint, timeout: float) -> str:
-    """Whose store of that backend is served there, in words for ``Backend.recognise``, or "". Raises as a reader."""
+    """Whose store of that backend is served there, in words for ``Backend.recognise``, or "".
+
+    Raises as a reader does.
+    """
     with StoreReader(endpoint, timeout) as reader:
         hello = reader.hello(backend)
     if hello is None:
@@ -107,7 +110,7 @@ def served_by(backend: str, endpoint: Endpoint, timeout: float) -> str:
 
 @contextlib.contextmanager
 def reading(endpoint: Endpoint, timeout: float) -> Iterator[StoreReader]:
-    """A reader for ``Backend.status``: raises ``EndpointUnreachable`` that says why nothing can be read."""
+    """A reader for ``Backend.status``; raises ``EndpointUnreachable``, which says why nothing can be read."""
     try:
         with StoreReader(endpoint, timeout) as reader:
             yield reader
@@ -128,7 +131,7 @@ def reading(endpoint: Endpoint, timeout: float) -> Iterator[StoreReader]:
 
 
 def require_run(request: Request, endpoint: Endpoint, hello: Hello) -> None:
-    """Raise ``RunIdMismatch`` if another run was asked for."""
+    """Raise ``RunIdMismatch`` if another run was requested."""
     if request.is_named and request.run_id != hello.run_id:
         raise RunIdMismatch(
             f"{endpoint} serves run {hello.run_id!r}, not {request.run_id!r}", remedy=f"Give --rdzv-id={hello.run_id}."

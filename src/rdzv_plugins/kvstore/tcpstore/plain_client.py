@@ -1,7 +1,7 @@
-"""A client of a TCPStore for agents, without torch: a ``Store`` of the contract.
+"""A client of a TCPStore for agents, without torch: it implements the contract's ``Store``.
 
 torch's own client looks up the name of every server that it connects to, which can take ten seconds where no name
-server answers, and a signal cannot interrupt it while it waits. This one does neither. Workers have torch's.
+server answers, and a signal cannot interrupt it while it waits. This client has neither problem. Workers use torch's.
 
 The format is in native/PROTOCOL.md; tests/wire runs it against torch's servers and the native one.
 """
@@ -25,21 +25,21 @@ _SET, _COMPARE_SET, _GET, _ADD, _CHECK, _WAIT = 1, 2, 3, 4, 5, 6
 _NUM_KEYS, _DELETE, _MULTI_GET, _MULTI_SET, _CANCEL_WAIT = 7, 8, 10, 11, 12
 _READY = 0
 _ANSWER_S = 60.0
-"""An answer that need not wait for anybody takes at most this long."""
+"""The most seconds for an answer that need not wait for anybody."""
 
 Dial = Callable[[], socket.socket]
 
 
 class PlainClient:
-    """A ``Store``. Thread-safe: one request at a time, waits included.
+    """A ``Store``. Thread-safe: one request at a time, including waits.
 
     Takes over ``connection``, which has been greeted. All keys begin with ``prefix``, if there is one. ``timeout``
-    (seconds) is that of waits, ``answer`` that of answers for which the store waits for nobody; None: no limit. Raises
-    ``StoreTimeout`` when the first has passed, and ``StoreLost`` once the connection is broken, for ever: also when
-    ``interruption`` comes, which ends a request at once, and whose reason the error names.
+    (seconds) applies to waits, ``answer`` to answers for which the store waits for nobody; None means no limit. Raises
+    ``StoreTimeout`` when the former has passed, and ``StoreLost`` from the moment the connection is broken. The latter
+    also applies when ``interruption`` comes, which ends a request at once, and whose reason the error names.
 
-    A signal whose handler raises leaves half an answer behind: then the next request has a new connection by ``again``,
-    which raises ``OSError`` if there is none; without ``again`` the connection counts as broken.
+    A signal whose handler raises leaves half an answer behind: the next request then gets a new connection from
+    ``again``, which raises ``OSError`` if there is none; without ``again`` the connection counts as broken.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class PlainClient:
         self._ask(struct.pack("=B", _SET) + self._key(key) + _text(value))
 
     def get(self, key: str) -> bytes:
-        """Get the value of a key, and wait until it is there."""
+        """Get the value of a key, waiting until it exists."""
         return self.multi_get([key])[0]
 
     def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
@@ -101,7 +101,7 @@ class PlainClient:
         self._ask(struct.pack("=BQ", _MULTI_SET, len(keys)) + pairs)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Get the values of the keys, and wait until all are there."""
+        """Get the values of the keys, waiting until all exist."""
         self.wait(keys)
         request = struct.pack("=B", _MULTI_GET) + self._keys(keys)
         return list(self._ask(request, lambda c: [_read_text(c) for _ in keys]))
@@ -122,7 +122,7 @@ class PlainClient:
             raise StoreTimeout(f"wait timeout after {limit:g} s for {', '.join(keys)} in the store at {self._where}")
 
     def close(self) -> None:
-        """Use it no longer. May be called more than once; not while another thread waits."""
+        """Stop using it. May be called more than once; not while another thread waits."""
         self._break("it was closed")
 
     def _ask(self, request: bytes, read: Any = None) -> Any:
@@ -186,7 +186,7 @@ def _read_number(connection: socket.socket) -> int:
 
 
 def _wait_byte(connection: socket.socket, limit: float) -> bool:
-    """The answer to a WAIT; False if there is none after ``limit`` seconds."""
+    """Whether a WAIT is answered; False if it is not within ``limit`` seconds."""
     deadline = time.monotonic() + limit
     try:
         connection.settimeout(max(0.001, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""torch's TCPStore, served and reached our way: bind first and publish after, and errors that say why."""
+"""torch's TCPStore, served and reached our way: bind first and publish afterwards, with errors that say why."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rdzv_plugins.kvstore.tcpstore.whose import Stranger, unknown
 def serve(host: str, ports: Ports, *, timeout: float, what: str) -> TCPStore:
     """Serve a TCPStore from this process until the returned object is dropped; ``.port`` is its port.
 
-    ``host`` is the address that peers dial: a loopback address is served on loopback only, any other
-    on all interfaces, as torch does. ``timeout`` (seconds) is the store's own. Raises ``AddressInUse``.
+    ``host`` is the address that peers dial: a loopback address is served on loopback only, any other on all interfaces,
+    as torch does. ``timeout`` (seconds) is the store's own. Raises ``AddressInUse``.
     """
     return serve_at(bind(host, ports, what), timeout=timeout)
 
 
 def serve_at(listener: socket.socket, *, timeout: float) -> TCPStore:
-    """Serve a TCPStore on a socket that listens, which is the store's from here on."""
+    """Serve a TCPStore on a listening socket, which the store owns from here on."""
     address, port = listener.getsockname()[:2]
     own = {"::": "127.0.0.1", "0.0.0.0": "127.0.0.1"}.get(address, address)
     return TCPStore(
@@ -47,12 +47,12 @@ def connect(
 ) -> tuple[TCPStore, str]:
     """A client of the TCPStore at ``endpoint``, and the address of this machine on the way there.
 
-    Tries for ``join_timeout`` seconds; ``timeout`` (seconds) is that of later reads; ``stranger`` is asked when
-    something listens that does not answer as one.
-    Raises ``EndpointUnreachable``, also when something answers that is not a store.
+    Tries for ``join_timeout`` seconds; ``timeout`` (seconds) applies to later reads; ``stranger`` is asked when the
+    listener does not answer as a TCPStore. Raises ``EndpointUnreachable``, also when something other than a store
+    answers.
     """
     deadline = time.monotonic() + join_timeout
-    # first by ourselves: torch's own client waits for the answer to a greeting without a limit
+    # check ourselves first: torch's own client waits without limit for the answer to a greeting
     address = wait_reachable(endpoint, join_timeout, who, functools.partial(greet_store, stranger=stranger))
     remaining = max(1.0, deadline - time.monotonic())
     try:

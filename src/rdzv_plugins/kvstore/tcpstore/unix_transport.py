@@ -1,8 +1,8 @@
-"""Moving torch's own client of a TCPStore to a Unix socket of the same store.
+"""Moves torch's own client of a TCPStore to a Unix socket of the same store.
 
 torch's client connects by TCP only, but once it has greeted it does nothing but send, receive and poll on one
-descriptor. So a greeted connection over the Unix socket is put in the place of that descriptor: what torch's client is,
-does and raises stays torch's, for callers in C++ too. docs/decisions/0018-worker-transport.md says why it is not a
+descriptor. So a greeted connection over the Unix socket takes the place of that descriptor: what torch's client is,
+does and raises stays torch's, even for callers in C++. docs/decisions/0018-worker-transport.md explains why it is not a
 ``Store`` in Python. Linux only, as it reads /proc/self/fd.
 """
 
@@ -16,25 +16,25 @@ from typing import Any
 from rdzv_plugins.kvstore.tcpstore.wire import NotAStore, greet
 
 _GREETING_S = 5.0
-"""The store listens on this machine: it answers at once, or it is in trouble."""
+"""The store listens on this machine: it answers at once, or is in trouble."""
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _CREDENTIALS = "=iII"  # struct ucred: pid, uid, gid
 
 
 class NotMoved(OSError):
-    """The client goes on by TCP; ``str()`` says why."""
+    """The client continues to use TCP; ``str()`` says why."""
 
 
 def open_sockets() -> frozenset[str]:
-    """What /proc calls the sockets that this process has open. Raises ``OSError`` where there is no /proc."""
+    """What /proc calls the sockets that this process has open. Raises ``OSError`` if there is no /proc."""
     return frozenset(_sockets())
 
 
 def move(store: Any, path: str, before: frozenset[str]) -> None:
-    """Let ``store``, a ``TCPStore`` that is a client only, speak to the same store over the Unix socket ``path``.
+    """Have ``store``, a ``TCPStore`` that is only a client, talk to the same store over the Unix socket ``path``.
 
-    ``@name`` is an abstract socket. ``before`` is what ``open_sockets`` gave before ``store`` was made, and nobody has
-    used it since. Clones of ``store`` connect by TCP. Raises ``NotMoved``; ``store`` is as it was then.
+    ``@name`` is an abstract socket. ``before`` is what ``open_sockets`` returned before ``store`` was made, and nobody
+    has used ``store`` since. Clones of ``store`` connect by TCP. Raises ``NotMoved``; ``store`` is then unchanged.
     """
     try:
         with _connect(path) as connection:
@@ -54,7 +54,7 @@ def _connect(path: str) -> socket.socket:
         connection.settimeout(_GREETING_S)
         connection.connect("\0" + path[1:] if path.startswith("@") else path)
         owner, user = _owner(connection), os.geteuid()
-        if owner not in (0, user) and user != 0:  # abstract names are free for all to take
+        if owner not in (0, user) and user != 0:  # abstract names are free for anyone to take
             raise NotMoved(f"user {owner} listens there, not this one ({user})")
         try:
             greet(connection)
@@ -87,12 +87,12 @@ def _client(port: int, before: frozenset[str]) -> int:
 
 
 def _sockets() -> dict[str, int]:
-    """The open sockets by the names that /proc has for them, which no two share."""
+    """The open sockets by their names in /proc, which are unique."""
     sockets = {}
     for entry in os.listdir("/proc/self/fd"):
         try:
             name = os.readlink(f"/proc/self/fd/{entry}")
-        except OSError:  # closed meanwhile
+        except OSError:  # closed in the meantime
             continue
         if name.startswith("socket:"):
             sockets[name] = int(entry)
@@ -105,7 +105,7 @@ def _leads_to(descriptor: int, port: int) -> bool:
         return False
     try:
         return borrowed.family in _INTERNET and bool(borrowed.getpeername()[1] == port)
-    except OSError:  # it listens, or is not connected yet
+    except OSError:  # it is listening, or not connected yet
         return False
     finally:
         borrowed.detach()

@@ -1,7 +1,7 @@
-"""Waiting for a key on a connection of our own: told by the server, stopped at once.
+"""Waits for a key on a connection of our own: the server tells us, and the wait can be stopped at once.
 
-torch's client would do for the waiting, but a thread inside it cannot be stopped, and one that is still
-there when the process ends takes it down (SIGABRT) if the server ends first.
+torch's client could do the waiting, but a thread inside it cannot be stopped, and one that is still there when the
+process ends takes the process down (SIGABRT) if the server ends first.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _CONNECT_S = 30.0
 class Watch:
     """A thread that waits for one key and then calls back, once.
 
-    ``on_value`` gets the value; ``on_lost`` the error when the server goes away, or when its machine
-    has not answered for about 40 s (TCP keep-alive). Both run on the thread.
+    ``on_value`` gets the value. ``on_lost`` gets the error when the server goes away, or when its machine has not
+    answered for about 40 s (TCP keep-alive). Both run on the thread.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """No call-back begins after this returns. May be called more than once, and from a call-back."""
+        """Stop waiting: no call-back begins after this returns. May be called more than once, and from a call-back."""
         self._stopped.set()
         try:
             self._connection.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it is gone already
+            pass  # it has already gone
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -68,7 +68,7 @@ class Watch:
 
 
 class AwaitedKey:
-    """Waiting for one key from the main thread: unlike a wait inside torch, a signal interrupts it."""
+    """Waits for one key from the main thread: unlike a wait inside torch, a signal interrupts it."""
 
     def __init__(self, host: str, port: int, key: str) -> None:
         self._done = threading.Event()

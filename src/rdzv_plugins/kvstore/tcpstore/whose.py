@@ -1,4 +1,4 @@
-"""An endpoint where something else listens than a node was told: it is said at once what, where a backend knows."""
+"""Something other than what a node was told listens at an endpoint: if a backend knows what it is, say so at once."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from rdzv_plugins.kvstore.tcpstore import wire
 _AT_ONCE_S = 1.0
 """Seconds after which a client without an answer asks whom it has reached: most servers wait for more to read."""
 _WOKEN_S = 0.5
-"""Seconds within which a server answers that stood still, and told somebody else just now what it is."""
+"""Seconds within which a server answers that stood still and has just told somebody else what it is."""
 _PROBE_S = 2.0
 SAME_BACKEND = "Start all nodes of a job with the same --rdzv-backend, and give each job an endpoint of its own."
 
 Stranger = Callable[[], EndpointUnreachable | None]
-"""The error that says what listens there, if it is not what was expected, and known. Takes some seconds at most."""
+"""Returns the error that says what listens there, if that is unexpected and known. Takes some seconds at most."""
 
 
 def unknown() -> None:
-    """A ``Stranger`` where no backend can be asked."""
+    """A ``Stranger`` for when no backend can be asked."""
 
 
 def stranger_at(request: Request, endpoint: Endpoint) -> EndpointUnreachable | None:
-    """A ``Stranger``, which asks the installed backends."""
+    """A ``Stranger`` that asks the installed backends."""
     what = request.whose(str(endpoint))
     return EndpointUnreachable(_told(request, endpoint, what), remedy=SAME_BACKEND) if what else None
 
 
 @contextlib.contextmanager
 def telling_whose(request: Request, endpoint: Endpoint) -> Iterator[None]:
-    """Surrounds the binding of ``endpoint``: an ``AddressInUse`` says what is served there, if a backend knows it."""
+    """Wrap the binding of ``endpoint``: an ``AddressInUse`` then says what is served there, if a backend knows."""
     try:
         yield
     except AddressInUse as error:
@@ -47,7 +47,7 @@ def telling_whose(request: Request, endpoint: Endpoint) -> Iterator[None]:
 
 
 def refuse_others(store: Any, keys: Sequence[str], request: Request, endpoint: Endpoint) -> None:
-    """Raise what is known of the owner of ``store``, a client of ``endpoint``, if it has none of ``keys``."""
+    """Raise what is known about the owner of ``store``, a client of ``endpoint``, if it has none of ``keys``."""
     if not any(store.check([key]) for key in keys):
         known = stranger_at(request, endpoint)
         if known is not None and not any(store.check([key]) for key in keys):  # its node had only just begun to serve
@@ -59,7 +59,7 @@ def _told(request: Request, endpoint: Endpoint, what: str) -> str:
 
 
 def look_if_silent(connection: socket.socket, stranger: Stranger) -> None:
-    """Raise what ``stranger`` knows if a greeting is not answered at once. Takes nothing of the answer."""
+    """Raise what ``stranger`` knows if a greeting is not answered at once. Consumes nothing of the answer."""
     if not _answers(connection, _AT_ONCE_S):
         error = stranger()
         if error is not None and not _answers(connection, _WOKEN_S):
@@ -67,7 +67,7 @@ def look_if_silent(connection: socket.socket, stranger: Stranger) -> None:
 
 
 def _answers(connection: socket.socket, patience: float) -> bool:
-    """Whether the other side answers in time, or has hung up."""
+    """Whether the other side answers in time or has hung up."""
     limit = connection.gettimeout()
     connection.settimeout(patience if limit is None else min(limit, patience))
     try:
@@ -80,10 +80,10 @@ def _answers(connection: socket.socket, patience: float) -> bool:
 
 
 def is_torch_store(connection: socket.socket) -> bool:
-    """Whether the other side greets torch's clients, and still leaves ``connection`` without an answer.
+    """Whether the other side greets torch's clients, and yet leaves ``connection`` without an answer.
 
-    torch's server takes the greeting of a native store's client for the beginning of something, and waits. A native
-    store that was only slow for a while answers torch's greeting, too, but then the other as well.
+    torch's server takes the greeting of a native store's client for the beginning of something longer, and waits. A
+    native store that was only slow for a while also answers torch's greeting, but then the other one as well.
     """
     patience = min(_PROBE_S, connection.gettimeout() or _PROBE_S)
     try:

@@ -1,8 +1,8 @@
-"""The little of torch's TCPStore wire format that we speak ourselves: a greeting, reading a key, and waiting for one.
+"""The small part of torch's TCPStore wire format that we speak ourselves: a greeting, reading a key, waiting for one.
 
-Verified against torch 2.13; ``QueryType`` in torch/csrc/distributed/c10d/TCPStoreBackend.hpp names the
-requests. Integers are in host byte order, a string is its length (u64) and its bytes, and a key is
-sent with a leading slash. There are no error replies: a server that objects hangs up.
+Verified against torch 2.13; ``QueryType`` in torch/csrc/distributed/c10d/TCPStoreBackend.hpp names the requests.
+Integers are in host byte order, a string is its length (u64) and its bytes, and a key is sent with a leading slash.
+There are no error replies: a server that objects hangs up.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class NotAStore(ConnectionError):
 
 
 def greet(connection: socket.socket, on_sent: Callable[[], None] = lambda: None) -> None:
-    """The first two requests of every client: VALIDATE, then PING, which the server echoes.
+    """Make the first two requests of every client: VALIDATE, then PING, which the server echoes.
 
-    ``on_sent`` is called before the answer is waited for.
-    Raises ``NotAStore``, ``TimeoutError`` (of the socket) or ``ConnectionError``.
+    ``on_sent`` is called before the answer is waited for. Raises ``NotAStore``, ``TimeoutError`` (of the socket) or
+    ``ConnectionError``.
     """
     nonce = struct.pack("=I", os.getpid())
     connection.sendall(struct.pack("=BI", _VALIDATE, _MAGIC) + struct.pack("=B", _PING) + nonce)
@@ -51,7 +51,7 @@ def check(connection: socket.socket, key: str) -> bool:
 
 
 def get(connection: socket.socket, key: str) -> bytes:
-    """The value of a key that is set. Raises ``ConnectionError`` for one that is longer than any of ours."""
+    """The value of a key that is set. Raises ``ConnectionError`` for one longer than any of ours."""
     connection.sendall(struct.pack("=B", _GET) + _name(key))
     (length,) = struct.unpack("=Q", receive(connection, 8))
     if length > _MOST_BYTES:
@@ -65,7 +65,7 @@ def _name(key: str) -> bytes:
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """Exactly ``size`` bytes. Raises ``ConnectionError`` when the other side hangs up before."""
+    """Exactly ``size`` bytes. Raises ``ConnectionError`` if the other side hangs up first."""
     data = b""
     while len(data) < size:
         part = connection.recv(size - len(data))

@@ -1,4 +1,4 @@
-"""Real launchers as real processes, their output, and the certainty that none of them outlives a test."""
+"""Real launchers as real processes, with their output, and the certainty that none of them outlives a test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS: Mapping[Program, tuple[str, ...]] = {
     "rdzv-run": ("-m", "rdzv_launcher.run.cli"),
     "torchrun": ("-m", "torch.distributed.run"),
 }
-"""What ``python`` is given to run each program: installed scripts do the same, and need not be on the path."""
+"""The arguments of ``python`` for each program: installed scripts do the same, and need not be on the path."""
 
 
 def cold(
@@ -50,7 +50,7 @@ class Agent:
 
     @property
     def is_warm(self) -> bool:
-        """True for a fork of a process that has imported torch."""
+        """Whether it is a fork of a process that has imported torch."""
         return isinstance(self.process, Fork)
 
     @property
@@ -60,7 +60,7 @@ class Agent:
 
     @property
     def text(self) -> str:
-        """What the agent and its workers have printed until now, stderr and stdout."""
+        """What the agent and its workers have printed so far, stderr and stdout."""
         return self.output.read_text(errors="replace")
 
     def wait(self, timeout: float = 150) -> int:
@@ -78,14 +78,14 @@ class Agent:
         return match
 
     def reports(self) -> list[dict[str, Any]]:
-        """What its workers printed as one line of JSON each, in that order."""
+        """What its workers have printed as one line of JSON each, in order."""
         return [json.loads(line) for line in re.findall(r"^\{.*\}$", self.text, re.MULTILINE)]
 
 
 class Agents:
     """Starts agents that carry a mark in their environment, and finds everything that carries it.
 
-    All run in ``directory``. For one thread. ``close`` kills what is left.
+    All run in ``directory``. For use by one thread. ``close`` kills what is left.
     """
 
     def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -95,7 +95,7 @@ class Agents:
         self.env = clean_environment() | {**(environment or {})} | {MARK: self.mark}
 
     def launch(self, program: Program, arguments: Iterable[object], **env: str) -> Agent:
-        """One more agent, with ``env`` on top of the variables; warm where those allow it."""
+        """Start one more agent, with ``env`` added to the variables; a warm one if they allow that."""
         output, whole, variables = self.next_output(), [*map(str, arguments)], self.env | env
         if can_be_warm(variables):
             return self.add(warm_agent(program, whole, output, variables), output)
@@ -106,23 +106,23 @@ class Agents:
         return self.directory / f"agent{len(self.agents)}.log"
 
     def add(self, process: Process, output: Path) -> Agent:
-        """An agent that was started apart. Its output is in ``next_output()``."""
+        """Add an agent that was started separately. Its output is in ``next_output()``."""
         agent = Agent(process, output)
         self.agents.append(agent)
         return agent
 
     def processes(self) -> dict[int, str]:
-        """Everything alive that we started, workers and their children too: pid to command line."""
+        """Everything alive that we have started, including workers and their children: pid to command line."""
         return marked(self.mark)
 
     def close(self) -> None:
-        """Nothing is left when it returns. May be called again."""
+        """Kill everything: nothing is left when this returns. May be called again."""
         wait_until(self._killed, 60, lambda: f"these do not end: {self.processes()}")
         for agent in self.agents:
             agent.process.wait(60)
 
     def _killed(self) -> bool:
-        """True once nothing was left to kill: an agent that is killed may have just started a worker."""
+        """True if nothing was left to kill: a killed agent may have just started a worker."""
         left = self.processes()
         for pid in left:
             kill(pid)

@@ -1,12 +1,12 @@
-"""Agents that are forks of a program which has imported the launchers (``testing.forks``).
+"""Agents that are forks of a program that has imported the launchers (``testing.forks``).
 
-With ``torch`` that program has imported torch as well, for agents and workers that would; without it is light, and its
-forks cost half of what others do.
+With ``torch`` that program has imported torch as well, for agents and workers that would; without it the program is
+light, and its forks cost half of what others do.
 
-Each agent is a process of its own, with its own pid, variables, directory and output, runs the ``main`` of
-``rdzv_launcher.run.cli`` or torchrun's and ends as the command does. What is not that of the command is what happens
-before ``main``: how the interpreter starts, and what it and torch read from the variables then. Tests of that, and of
-standard streams, start the command itself.
+Each agent is a process of its own, with its own pid, variables, directory and output. It runs the ``main`` of
+``rdzv_launcher.run.cli`` or torchrun's, and ends as the command does. It differs from the command in what happens
+before ``main``: how the interpreter starts, and what it and torch read from the variables at that time. Tests of that,
+and of standard streams, start the command itself.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ programs: dict[str, Callable[[list[str]], Any]] = {}
 
 
 def become(_: int, request: Mapping[str, Any], fds: list[int]) -> Callable[[], Any]:
-    """Make this process that of an agent.
+    """Turn this process into an agent's.
 
-    ``fds``: none, or the pidfd of a process whose network, host name and mounts are to be the agent's, too.
+    ``fds`` is empty, or has the pidfd of a process whose network, host name and mounts are to be the agent's, too.
     """
     if fds:
         enter(fds[0])
@@ -58,7 +58,7 @@ def become(_: int, request: Mapping[str, Any], fds: list[int]) -> Callable[[], A
 
 
 def import_ours() -> None:
-    """What agents import as they go, but for what imports somebody else's package: a client may start threads."""
+    """Import what agents import as they run, except what imports foreign packages: a client may start threads."""
     sys.meta_path.insert(0, OursAlone)
     for package in _OURS:
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
@@ -69,7 +69,7 @@ def import_ours() -> None:
 
 
 class OursAlone:
-    """Finds no module of a package of others that is not imported yet."""
+    """Finds no module of a foreign package that is not imported yet."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -79,13 +79,13 @@ class OursAlone:
 
 
 def found(module: str) -> Callable[[list[str]], Any]:
-    """The ``main`` of a module that is only known by name here: imports of this package point one way."""
+    """The ``main`` of a module known only by name here: imports of this package point one way."""
     main: Callable[[list[str]], Any] = importlib.import_module(module).main
     return main
 
 
 def enter(of: int) -> None:
-    """Enter the namespaces of a process, as nsenter does; os.setns is there from Python 3.12 on. Raises ``OSError``."""
+    """Enter the namespaces of a process, as nsenter does; os.setns exists from Python 3.12 on. Raises ``OSError``."""
     net, uts, mount = 0x40000000, 0x04000000, 0x00020000
     if ctypes.CDLL(None, use_errno=True).setns(of, net | uts | mount):
         raise OSError(ctypes.get_errno(), "the agent could not enter the namespaces of its host")

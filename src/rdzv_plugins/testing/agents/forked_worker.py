@@ -1,8 +1,8 @@
 """Workers without the seconds of ``import torch``: forks of the keeper of an agent that is a fork (``forked_agent``).
 
-The product makes such a worker of a function that is called by ``elastic_launch`` with ``start_method="fork"``; here
-the function is the script. For scripts alone that ask for it by ``import quick_torch``, and where no variable differs
-that is read when an interpreter starts, or torch is imported.
+The product makes such a worker for a function called by ``elastic_launch`` with ``start_method="fork"``; here the
+function is the script. This is only for scripts that ask for it by ``import quick_torch``, and only if no variable
+differs that is read when an interpreter starts or torch is imported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rdzv_plugins.testing.forks import process
 
 
 def arrange() -> None:
-    """From now on the keepers of this process's forks start such workers."""
+    """From now on, have the keepers of this process's forks start such workers."""
     keeper: Any = importlib.import_module("rdzv_launcher.run.keeper.keeper_process").KeeperProcess
     function_process = importlib.import_module("rdzv_launcher.run.keeper.function_process")
     differing = importlib.import_module("rdzv_launcher.run.keeper.program").differing
@@ -30,7 +30,7 @@ def arrange() -> None:
     otherwise, before = keeper._instead, dict(os.environ)
 
     def instead(self: Any, asked: Any) -> Callable[[], None] | None:
-        """In place of the keeper's method of that name."""
+        """Replaces the keeper's method of that name."""
         command, variables = asked.command, asked.environment
         plain = command[:2] == (sys.executable, "-u") and asks_for_it(command[2])
         read_by_torch = [name for name in variables if name.startswith("TORCH_") and not name.startswith("TORCH_NCCL_")]
@@ -50,7 +50,7 @@ def arrange() -> None:
 
 def run(argv: tuple[str, ...]) -> int:
     """Run a script, the first of its arguments, and end as an interpreter does."""
-    atexit._clear()  # those are the agent's, as are handlers of logs
+    atexit._clear()  # those belong to the agent, as do logging handlers
     logging.root.handlers.clear()
     logging.root.setLevel(logging.WARNING)
     for name in [*logging.root.manager.loggerDict]:
@@ -74,7 +74,7 @@ def run(argv: tuple[str, ...]) -> int:
         sys.excepthook(type(error), error, here.tb_next if here else None)
         code = 1
     if code:
-        # a fresh interpreter takes its time to tidy up: those who fail with a peer are to end well after that one
+        # a fresh interpreter takes its time to tidy up: workers that fail with a peer should end well after that one
         gc.unfreeze()
         gc.collect()
     process.end(code)

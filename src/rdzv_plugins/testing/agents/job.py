@@ -19,13 +19,13 @@ from rdzv_plugins.testing.installed import entry
 
 WORKERS = Path(__file__).parent / "workers"
 ANSWER_S = 10
-"""Seconds to wait for an answer: as a rule, what is no store of torch's hangs up or refuses sooner."""
+"""Seconds to wait for an answer: what is no store of torch's usually hangs up or refuses sooner."""
 
 
 class Job(Agents):
-    """Nodes of one worker each, on this machine. For one thread; ``close`` it.
+    """Nodes of one worker each, on this machine. For use by one thread; ``close`` it.
 
-    A node's rank is given where the backend promises to heed it (``static`` cannot do without).
+    A node's rank is given if the backend promises to heed it (``static`` cannot do without).
     """
 
     def __init__(self, harness: Harness, directory: Path) -> None:
@@ -37,7 +37,7 @@ class Job(Agents):
         self.endpoint = harness.endpoint(meeting)
         self.run_id = f"launch-{uuid.uuid4().hex[:8]}"
         self.stop = directory / "stop"
-        """The file at which plain workers end."""
+        """The file that makes plain workers end."""
 
     @property
     def ranks_count(self) -> bool:
@@ -60,20 +60,23 @@ class Job(Agents):
         endpoint: str | None = None,
         give_rank: bool | None = None,
     ) -> Agent:
-        """A node by rdzv-run. ``plain_worker.py`` is given its file; ``conf`` comes on top of the harness's."""
+        """Start a node by rdzv-run.
+
+        ``plain_worker.py`` is given its file; ``conf`` is added to the harness's.
+        """
         flags = self._flags(self._harness.backend, nnodes, restarts, conf, endpoint)
         if self.ranks_count if give_rank is None else give_rank:
             flags.append(f"--node-rank={rank}")
         return self.launch("rdzv-run", [*flags, *self._command(script, args)])
 
     def torchrun(self, rank: int, script: str, *args: object) -> Agent:
-        """A node of two by plain torchrun, on the backend under test."""
+        """Start a node of two by plain torchrun, on the backend under test."""
         flags = self._flags(f"rdzv-plugins.{self._harness.backend}", 2, 0, None, None)
         env = {"PET_NODE_RANK": str(rank)} if self.ranks_count else {}  # torchrun keeps --node-rank to itself
         return self.launch("torchrun", [*flags, *self._command(script, args)], **env)
 
     def torchs_own(self, backend: str, script: str, *args: object, conf: str = "") -> Agent:
-        """A node of two by plain torchrun, on torch's own backend of that name, with the job's endpoint and id."""
+        """Start a node of two by torchrun, on torch's own backend of that name, with the job's endpoint and id."""
         flags = [f"--rdzv-backend={backend}", f"--rdzv-endpoint={self.endpoint}", f"--rdzv-id={self.run_id}"]
         flags += ["--nnodes=2", "--nproc-per-node=1", *([f"--rdzv-conf={conf}"] if conf else [])]
         return self.launch("torchrun", [*flags, *self._command(script, args)])
@@ -90,7 +93,7 @@ class Job(Agents):
         return (WORKERS / script, *((self.stop,) if script == "plain_worker.py" else ()), *args)
 
     def is_torchs_store(self) -> bool:
-        """Whether it is a store of torch's, or one that speaks as it, that answers at the endpoint, one of TCP.
+        """Whether a store of torch's, or one that speaks like it, answers at the endpoint, which is a TCP one.
 
         Waits until something accepts connections there.
         """
@@ -113,13 +116,13 @@ class Job(Agents):
         return True
 
     def finish(self, *agents: Agent, code: int = 0) -> None:
-        """The plain workers stop; all ``agents`` end with ``code``, and nothing of the job is left."""
+        """Stop the plain workers; check that all ``agents`` end with ``code`` and nothing of the job is left."""
         self.stop.touch()
         codes = [agent.wait() for agent in agents]
         assert codes == [code] * len(agents), f"exit codes {codes}, not all {code}:\n{outputs(agents)}"
         self.nothing_left()
 
     def nothing_left(self) -> None:
-        """No process of the job lives. Raises ``AssertionError`` with what does."""
+        """Check that no process of the job lives. Raises ``AssertionError`` listing those that do."""
         left = self.processes()
         assert not left, f"processes are left behind: {left}\n{outputs(self.agents)}"

@@ -12,7 +12,7 @@ from rdzv_plugins.linux.children import all_pids
 from rdzv_plugins.linux.process_stat import read_stat
 
 MARK = "RDZV_TEST_MARK"
-"""The variable by which the processes of a test are found."""
+"""The variable that identifies the processes of a test."""
 
 
 _CONCERN = (
@@ -23,13 +23,13 @@ _CONCERN_ALSO = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "JOB_COMPLE
 
 
 def clean_environment() -> dict[str, str]:
-    """The variables of this process, but for those that concern the launcher."""
+    """The variables of this process, except those that concern the launcher."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(_CONCERN) and k not in _CONCERN_ALSO}
     return clean | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def wait_until(condition: Callable[[], Any], timeout: float, what: Callable[[], str]) -> Any:
-    """Poll for a state of the outside world that nobody can notify us of; returns what ``condition`` did.
+    """Poll for a state of the outside world that nobody can notify us of; returns what ``condition`` returned.
 
     Raises ``AssertionError`` with ``what()`` after ``timeout`` seconds.
     """
@@ -42,16 +42,16 @@ def wait_until(condition: Callable[[], Any], timeout: float, what: Callable[[], 
 
 
 def marked(mark: str, *, parts: bool = False) -> dict[int, str]:
-    """The processes that live and were started with ``mark``: pid to command line.
+    """The living processes that were started with ``mark``: pid to command line.
 
-    ``parts``: also those whose mark is that of a part of it, ``MARK-1`` for example.
+    ``parts``: also those marked as a part of it, for example ``MARK-1``.
     """
     found = {}
     whole = f"{MARK}={mark}".encode()
     for pid in all_pids():
         try:
             variables = _read(f"/proc/{pid}/environ")
-            if whole not in variables:  # which all others are found by: this is asked for thousands of times
+            if whole not in variables:  # by which all others are found: this is asked for thousands of times
                 continue
             ours = any(each == whole or (parts and each.startswith(whole + b"-")) for each in variables.split(b"\0"))
             if ours and (stat := read_stat(pid)) is not None and stat.lives:
@@ -72,7 +72,7 @@ def kill(pid: int) -> None:
 
 
 def send(pid: int, number: int) -> None:
-    """A signal to a process that may end by itself at any time: nothing happens if it has."""
+    """Send a signal to a process that may end by itself at any time: nothing happens if it has."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

@@ -1,7 +1,7 @@
-"""Launchers without the seconds that imports take: forks of a process that has imported them.
+"""Launchers without the seconds that imports take: forks of a process that has already imported them.
 
-See ``testing.forks`` and ``forked_agent``. Each process that runs tests has up to two: one without torch, and one with
-it for agents that would import it, or whose workers may be warm.
+See ``testing.forks`` and ``forked_agent``. Each process that runs tests has up to two of these: one without torch, and
+one with it, for agents that would import it or whose workers may be warm.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from rdzv_plugins.testing.forks.forks import Fork, forks
 Program: TypeAlias = Literal["rdzv-run", "torchrun"]
 
 READ_AT_START = ("LD_", "PYTHON", "TORCH", "OMP_", "MALLOC_", "RDZV_DEBUG")
-"""How the names begin of variables that must be there when the interpreter starts, or torch is imported."""
+"""The beginnings of the names of variables that must be there when the interpreter starts, or torch is imported."""
 
 AGENTS = "rdzv_plugins.testing.agents.forked_agent"
 _ROOM, LONGEST = 32_000, 4_000
-"""Bytes of variables and of a command line that /proc can show of a fork: see ``forks.process``."""
+"""How many bytes of variables and of a command line /proc can show of a fork: see ``forks.process``."""
 
 
 def warm_agent(
     program: Program, arguments: Sequence[str], output: Path, env: Mapping[str, str], inside: int = 0
 ) -> Fork:
-    """A process that is as the program's, but for how the interpreter has started.
+    """Start a process that is like the program's, except for how its interpreter has started.
 
-    stdout and stderr go to ``output``; its directory is the one of that. ``inside``: a process whose network, host name
-    and mounts are to be its own, too.
+    stdout and stderr go to ``output``, and its directory is that of ``output``. ``inside``: a process whose network,
+    host name and mounts it has to share.
     """
     output.write_bytes(b"")
     with_torch = _wants_torch(program, arguments, output.parent, env)
@@ -51,14 +51,14 @@ def warm_agent(
 
 
 def with_room(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables for the program that forks agents, where theirs will have room."""
+    """Variables for the program that forks agents, with room for theirs."""
     return {**environment, "RDZV_TEST_ROOM": "x" * _ROOM}
 
 
 def agent_request(
     program: Program, arguments: Sequence[str], env: Mapping[str, str], stdout: Path, stderr: Path
 ) -> dict[str, object]:
-    """What ``AGENTS`` is to be asked for; the directory is the one of ``stdout``."""
+    """The request to ``AGENTS``; the directory is that of ``stdout``."""
     return {
         "program": program,
         "arguments": [*arguments],
@@ -71,7 +71,7 @@ def agent_request(
 
 
 def can_be_warm(env: Mapping[str, str]) -> bool:
-    """True where an agent with these variables may begin in a process that has others."""
+    """Whether an agent with these variables may begin in a process that has others."""
     return _read_at_start(env) == _read_at_start(_environment())
 
 
@@ -80,7 +80,7 @@ def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _wants_torch(program: Program, arguments: Sequence[str], directory: Path, env: Mapping[str, str]) -> bool:
-    """Whether the agent is likely to import torch, or a worker that may be warm. A wrong guess costs time."""
+    """Whether the agent is likely to import torch, or to have a worker that may be warm. A wrong guess costs time."""
     told = [*arguments, *(value for name, value in env.items() if name.startswith(("PET_", "RDZV_")))]
     words = {word for text in told for word in re.split(r"[=,]", text)}
     return (
@@ -92,7 +92,7 @@ def _wants_torch(program: Program, arguments: Sequence[str], directory: Path, en
 
 
 def asks_for_it(script: str | Path) -> bool:
-    """Whether it is a script that may run in a warm worker, see ``forked_worker``."""
+    """Whether the script may run in a warm worker, see ``forked_worker``."""
     try:
         return b"import quick_torch" in Path(script).read_bytes()
     except OSError:
@@ -101,7 +101,7 @@ def asks_for_it(script: str | Path) -> bool:
 
 @functools.cache
 def _torchs_own() -> frozenset[str]:
-    """The names of backends that run the rendezvous of torch's launcher."""
+    """The names of backends that use the rendezvous of torch's launcher."""
     backends = [entry.backend for entry in PluginHost.load().catalog.entries()]
     own = [backend for backend in backends if Capability.TORCHRUN_PEERS in backend.capabilities]
     return frozenset(name for backend in own for name in (backend.name, *backend.aliases))

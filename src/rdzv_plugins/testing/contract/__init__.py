@@ -1,1 +1,1 @@
-"""What ``create`` returns, held against the contract of its kind: parts of theme ``backend``."""
+"""Checks what ``create`` returns against the contract of its kind: parts of theme ``backend``."""

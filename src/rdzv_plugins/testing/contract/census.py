@@ -1,4 +1,4 @@
-"""What a process holds, for tests which say that nothing is left behind: counted once nothing ends any more."""
+"""What a process holds, for tests that nothing is left behind: counted once nothing is ending any more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def census() -> dict[str, int]:
 
 
 def at_rest(figures: Callable[[], T]) -> T:
-    """The ``figures`` once they stay the same for a while; the last of them if they never do.
+    """The ``figures`` once they stay the same for a while; the last ones if they never do.
 
     What was closed is gone a moment later: the other side has to notice, a thread has to end.
     """

@@ -29,11 +29,14 @@ from typing import Any
 _BIG = 32 * 1024
 _KILLED_WITHIN_S = 0.02
 _LATEST_S = 180
-"""A writer is gone then, also when nobody is left to kill it."""
+"""A writer is gone after this many seconds, even if nobody is left to kill it."""
 
 
 def maker_of(options: dict[str, Any]) -> Callable[[], Any]:
-    """A maker of a backend through the plug-in host, by name, as a launch does. It makes no thread itself."""
+    """Return a maker of a backend, found by name through the plug-in host, as in a launch.
+
+    It makes no thread itself.
+    """
     from rdzv_plugins.assemble.create import prepare
     from rdzv_plugins.host import PluginHost
     from rdzv_plugins.interfaces import Request
@@ -96,7 +99,7 @@ def count(options: dict[str, Any]) -> None:
 
 
 def add(backend: Any, times: int) -> None:
-    """One writer of the mode ``count``: reads, adds 1, and writes if nobody else has."""
+    """One writer of mode ``count``: reads, adds 1, and writes if nobody else has."""
     for _ in range(times):
         while True:
             held = backend.get_state()
@@ -109,12 +112,12 @@ def add(backend: Any, times: int) -> None:
 
 
 def numbered(number: int) -> bytes:
-    """A large state, different for each number and process, which shows if it is not whole."""
+    """A large state, different for each number and process, from which one can tell if it is incomplete."""
     return b"%d,%d," % (number, os.getpid()) + bytes([number % 256]) * _BIG
 
 
 def number_of(state: bytes) -> int | None:
-    """The number of such a state; None if it is none."""
+    """The number of such a state; None if it is not one."""
     head, _, rest = state.partition(b",")
     number = int(head) if head.isdigit() else -1
     return number if rest.partition(b",")[2] == bytes([number % 256]) * _BIG else None
@@ -150,7 +153,7 @@ def write(options: dict[str, Any]) -> None:
 
 
 def write_on(backend: Any, report: int) -> None:
-    """One writer of the mode ``write``. Says each number when it is written. Never returns."""
+    """One writer of mode ``write``. Reports each number when it is written. Never returns."""
     state, token = backend.get_state()
     number = number_of(state) or 0
     while True:
@@ -181,5 +184,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # this directory: its modules are those of a package
+    sys.path.pop(0)  # this directory: its modules belong to a package
     main()

@@ -1,4 +1,4 @@
-"""What every other promise of a state or a coordination service builds on: part of the theme ``backend``, and first."""
+"""The basis of every other promise of a state or a coordination service: part of the theme ``backend``, and first."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rdzv_plugins.testing.suite.ground import Broken, ground
 
 T = PATIENCE
 _ASKED_S = min(10.0, PATIENCE)
-"""The time-out of a call that is to be answered."""
+"""The time-out of a call that should be answered, in seconds."""
 _SOON_S = max(1.0, PATIENCE / 60)
-"""A round makes dozens of calls, one after the other."""
+"""A round makes dozens of calls, one after the other, so each has to be answered within this many seconds."""
 _ATTEMPTS = 3
 _HANGS, _SLOW, _STALE, _LOSES = "it hangs", "it is slow", "it reads what is stale", "it loses events"
 
 
 class ContractGround(JobTheme):
-    """Promises in the order of need: where one fails, the next ones, and all other tests, are worthless."""
+    """Promises in order of need: if one fails, the next ones and all other tests are worthless."""
 
     @ground(0, "create() does not do what its harness says")
     def test_create_returns_what_the_harness_says(self, job: Job) -> None:
@@ -39,7 +39,7 @@ class ContractGround(JobTheme):
     @ground(1, _HANGS)
     @of_kind("state", "coordination")
     def test_each_call_is_answered_soon(self, job: Job) -> None:
-        # Within its time-out at all, and within a second when it was tried again: a busy machine is no fault.
+        # Within its time-out in any case, and within a second when tried again: a busy machine is no fault.
         if job.harness.kind == "state":
             state = job.created()
             answered_soon("get_state()", state.get_state)
@@ -59,7 +59,7 @@ class ContractGround(JobTheme):
     @ground(2, _STALE)
     @of_kind("state", "coordination")
     def test_what_one_writes_others_read(self, job: Job) -> None:
-        # At once, again and again, whatever they have read before.
+        # They read it at once, again and again, whatever they have read before.
         if job.harness.kind == "state":
             nodes = [job.created(), job.created()]
             token = None
@@ -80,7 +80,7 @@ class ContractGround(JobTheme):
     @ground(3, _LOSES)
     @of_kind("coordination")
     def test_a_watcher_hears_what_others_do(self, job: Job) -> None:
-        # One change at a time, several in one put, and what is deleted.
+        # It hears of one change at a time, of several in one put, and of deletions.
         one, two, told = job.session(), job.session(), Recorder()
         one.watch("m/", told, timeout=T)
         two.put({"m/1": b"a"}, timeout=T)
@@ -90,7 +90,7 @@ class ContractGround(JobTheme):
 
 
 def answered_soon(what: str, ask: Callable[[], object]) -> None:
-    """Assert that a call returns, and not always late. Raises ``Broken``, or what the call itself raises."""
+    """Assert that a call returns, and not late every time. Raises ``Broken``, or what the call itself raises."""
     took = []
     for _ in range(_ATTEMPTS):
         begin = time.monotonic()

@@ -14,7 +14,7 @@ from rdzv_plugins.testing.suite.ground import ground
 
 
 def handler_of(job: Job, nodes: int) -> Any:
-    """The handler of the first of ``nodes`` nodes, the others being away."""
+    """The handler of the first of ``nodes`` nodes, with the others absent."""
     ranks = Capability.NODE_RANK in job.capabilities
     return job.created(min_nodes=nodes, max_nodes=nodes, node_rank=0 if ranks else None)
 
@@ -25,7 +25,7 @@ class HandlerContract(JobTheme):
     @ground(1, "it hangs")
     @of_kind("handler")
     def test_what_has_to_return_at_once_does_while_the_others_are_away(self, job: Job) -> None:
-        # All but ``next_rendezvous``, which is not called here.
+        # All calls except ``next_rendezvous``, which is not made here.
         handler = handler_of(job, nodes=2)
         assert bounded("get_run_id()", handler.get_run_id) == job.run_id
         assert bounded("get_backend()", handler.get_backend)
@@ -36,7 +36,7 @@ class HandlerContract(JobTheme):
 
     @of_kind("handler")
     def test_a_job_of_one_node_is_complete_at_once_and_can_be_closed(self, job: Job) -> None:
-        # And then it is closed.
+        # Afterwards it is closed.
         handler = handler_of(job, nodes=1)
         info = bounded("next_rendezvous()", handler.next_rendezvous)
         assert (info.rank, info.world_size) == (0, 1)

@@ -1,4 +1,4 @@
-"""One job of the backend under test, its nodes in this process or as others: what its backend is tested with."""
+"""One job of the backend under test, with nodes in this process or in others: what its backend is tested with."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _KINDS = {"state": "RendezvousBackend", "coordination": "CoordinationBackend", "
 
 
 class Job:
-    """A job at an endpoint of its own. For one thread; what it returns is as thread-safe as the contract says.
+    """A job at an endpoint of its own. For use by one thread; what it returns is as thread-safe as the contract says.
 
-    The first backend of a job may serve the endpoint: it is closed last.
+    The first backend of a job may serve the endpoint, so it is closed last.
     """
 
     def __init__(self, harness: Harness, directory: Path, gap: Callable[[str], None]) -> None:
@@ -52,7 +52,7 @@ class Job:
 
     @property
     def ttl(self) -> float:
-        """A time to live, in seconds, whose end a test can wait for: the harness's, as the backend has parsed it."""
+        """A time to live, in seconds, whose end a test can wait for: the harness's, as parsed by the backend."""
         return min(float(getattr(self.prepared().options, "ttl", _TTL_S)), 2 * _TTL_S)
 
     @property
@@ -61,7 +61,7 @@ class Job:
         return entry(self.harness.backend).backend.capabilities
 
     def prepared(self, endpoint: str | None = None, **fields: Any) -> Request:
-        """A request of one of its nodes, checked, with its options. ``fields`` are those of ``Request``."""
+        """A request of one of its nodes, checked and with its options. ``fields`` are those of ``Request``."""
         given = {"run_id": self.run_id, "max_nodes": 8} | fields
         request = self.harness.request(endpoint or self.endpoint, **given)
         with _environment(self.harness.environment):  # a backend may look for its password there when it checks
@@ -95,7 +95,7 @@ class Job:
         }
 
     def not_serving(self) -> dict[str, str]:
-        """``--rdzv-conf`` that keeps a node from serving the endpoint, where the backend can be told so."""
+        """``--rdzv-conf`` that keeps a node from serving the endpoint, if the backend has such an option."""
         options = self.prepared().options
         fields = {field.name for field in dataclasses.fields(options)}
         return {"is_host": "false"} if "is_host" in fields else {}
@@ -106,12 +106,12 @@ class Job:
         return running(self.options_of_a_client() | options, self.harness.environment)
 
     def another(self) -> Job:
-        """Another job of the same backend. Closed by who has asked for it."""
+        """Another job of the same backend. Whoever has asked for it closes it."""
         self._others += 1
         return Job(self.harness, self._directory.with_name(f"job-{self._others}"), self.gap)
 
     def close(self) -> None:
-        """Close all that was created, the first one last. Raises what the first of them has raised that did."""
+        """Close everything that was created, the first one last. Raises the first error that any of them raises."""
         errors = []
         while self._created:
             created = self._created.pop()
@@ -134,7 +134,7 @@ class Client:
         self.first = self.line()
 
     def line(self) -> dict[str, Any]:
-        """Wait for what it says next. Raises ``AssertionError`` when it has ended instead."""
+        """Wait for what it says next. Raises ``AssertionError`` if it has ended instead."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + PATIENCE
         while b"\n" not in self._said:
@@ -156,11 +156,11 @@ class Client:
         self.process.wait(PATIENCE)
 
     def go_on(self) -> None:
-        """Let the process go on with SIGCONT."""
+        """Let the process continue, by SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
 
     def leave(self) -> None:
-        """Let it close its session, and its backend, and end."""
+        """Let it close its session and its backend, and end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         code = self.process.wait(PATIENCE)
@@ -169,7 +169,7 @@ class Client:
 
 @contextmanager
 def running(options: dict[str, Any], environment: Mapping[str, str]) -> Iterator[Client]:
-    """``client.py`` with ``options``, once it is ready. Gone at the end, whatever happens."""
+    """``client.py`` with ``options``, once it is ready. It is gone at the end, whatever happens."""
     command = [sys.executable, str(_CLIENT), json.dumps(options)]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **environment}, bufsize=0
@@ -183,7 +183,7 @@ def running(options: dict[str, Any], environment: Mapping[str, str]) -> Iterator
 
 
 class ServingNode:
-    """A ``Service``: the process of the node that serves the endpoint, and does nothing else."""
+    """A ``Service``: the process of a node that serves the endpoint and does nothing else."""
 
     keeps_data = False
 
@@ -194,7 +194,7 @@ class ServingNode:
 
     @property
     def serves(self) -> bool:
-        """Whether the backend serves the endpoint there: else there is a service that we have no handle on."""
+        """Whether the backend serves the endpoint there; otherwise there is a service that we have no handle on."""
         return self._client is not None and bool(self._client.first["hosts"])
 
     @property
@@ -202,7 +202,7 @@ class ServingNode:
         return () if self._client is None else (self._client.pid,)
 
     def start_again(self) -> None:
-        """Start it, the first time or again."""
+        """Start it, for the first time or again."""
         self._running = running(self._options, self._environment)
         self._client = self._running.__enter__()
 
@@ -218,14 +218,14 @@ class JobTheme(Theme):
 
     @pytest.fixture
     def job(self, harness: Harness, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Job]:
-        """A job of its own for each test."""
+        """A separate job for each test."""
         job = Job(harness, tmp_path / "job", lambda why: self.gap(request, why))
         yield job
         job.close()
 
 
 def of_kind(*kinds: Literal["state", "coordination", "handler"]) -> Callable[[Test], Test]:
-    """A test of what only backends of these kinds have: for the others it is a gap, with the reason.
+    """Mark a test of something that only backends of these kinds have: for others it is a gap, with the reason.
 
     The test needs the fixture ``job``.
     """
@@ -252,7 +252,7 @@ def split_endpoint(endpoint: str) -> tuple[str, str, int, str] | None:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set these variables meanwhile: a backend may take a password out of them."""
+    """Set these variables in the meantime: a backend may take a password out of them."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

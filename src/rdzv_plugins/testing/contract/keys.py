@@ -1,4 +1,4 @@
-"""What a ``CoordinationBackend`` promises of keys: part of the theme ``backend``."""
+"""What a ``CoordinationBackend`` promises about keys: part of the theme ``backend``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _MANY = 400
 
 
 class CoordinationKeys(JobTheme):
-    """Through the interface alone; what services differ in by their nature is left open."""
+    """Uses only the interface; the natural differences between services are left open."""
 
     @of_kind("coordination")
     def test_a_key_is_created_once(self, job: Job) -> None:
-        # By whoever comes first; the second is told what is there.
+        # Whoever comes first creates it; the second is told what is there.
         one, two = job.session(), job.session()
         done, mine = one.create("k", b"first", timeout=T)
         assert (done, mine.key, mine.value) == (True, "k", b"first")
@@ -26,7 +26,7 @@ class CoordinationKeys(JobTheme):
 
     @of_kind("coordination")
     def test_keys_are_listed_by_prefix_in_the_order_of_their_last_changes(self, job: Job) -> None:
-        # And the revision of the answer is none of the past.
+        # The revision of the answer is not one of the past.
         one = job.session()
         last = one.put({"a/2": b"", "b/1": b"\0\xff", "a/1": b"x" * 5000}, timeout=T)
         again = one.put({"a/2": b"new"}, timeout=T)
@@ -36,14 +36,14 @@ class CoordinationKeys(JobTheme):
         found, revision = one.list("a/", timeout=T)
         assert [(each.key, each.value) for each in found] == [("a/1", b"x" * 5000), ("a/2", b"new")]
         assert [each.revision for each in found] == [last, again]
-        assert revision >= again  # greater where other runs have changed keys since
+        assert revision >= again  # greater if other runs have changed keys since
         assert keys_of(one).keys() == {"a/1", "a/2", "b/1"}
         nothing, revision = one.list("nothing", timeout=T)
         assert (list(nothing), revision >= again) == ([], True)
 
     @of_kind("coordination")
     def test_keys_are_text_of_any_alphabet(self, job: Job) -> None:
-        # Also with what a service's own patterns and names might take for something else.
+        # They may contain what a service's own patterns and names might take for something else.
         one, recorder = job.session(), Recorder()
         one.watch("узел/", recorder, timeout=T)
         one.put({"узел/é": b"1"}, timeout=T)
@@ -56,7 +56,7 @@ class CoordinationKeys(JobTheme):
 
     @of_kind("coordination")
     def test_a_guard_that_has_changed_stops_the_whole_put(self, job: Job) -> None:
-        # Changed to the same value is changed; gone is changed; made anew is changed.
+        # Changed to the same value is changed; gone is changed; created anew is changed.
         one, two = job.session(), job.session()
         _, guard = one.create("guard", b"1", timeout=T)
         assert one.put({"x": b"1", "y": b"1"}, guard=guard, timeout=T) is not None
@@ -81,7 +81,7 @@ class CoordinationKeys(JobTheme):
 
     @of_kind("coordination")
     def test_many_who_compare_and_put_at_once_lose_nothing(self, job: Job) -> None:
-        # Fencing: of all who write behind the same revision, one does.
+        # Fencing: of all that write under the same revision, one succeeds.
         sessions = [job.session() for _ in range(4)]
         sessions[0].put({"count": b"0"}, timeout=T)
 
@@ -98,7 +98,7 @@ class CoordinationKeys(JobTheme):
 
     @of_kind("coordination")
     def test_one_put_takes_as_many_items_as_a_large_job_has_nodes(self, job: Job) -> None:
-        # In the order given, if a service has to split them; with a guard that has changed, none.
+        # They take effect in the given order if a service has to split them; with a guard that has changed, none does.
         one, recorder = job.session(), Recorder()
         one.watch("n/", recorder, timeout=T)
         _, guard = one.create("guard", b"", timeout=T)
@@ -115,7 +115,7 @@ class CoordinationKeys(JobTheme):
 
     @of_kind("coordination")
     def test_delete_takes_what_exists_unless_its_guard_has_changed(self, job: Job) -> None:
-        # What is missing is no error.
+        # Something missing is no error.
         one = job.session()
         _, guard = one.create("guard", b"", timeout=T)
         one.put({"a": b"", "b": b"", "c": b""}, timeout=T)
@@ -127,7 +127,7 @@ class CoordinationKeys(JobTheme):
 
     @of_kind("coordination")
     def test_runs_are_kept_apart(self, job: Job) -> None:
-        # Or refused by name, where an endpoint belongs to one run.
+        # Or the second is refused by name, if an endpoint belongs to one run.
         runs = {job.run_id: (job.session(), Recorder())}
         for another in like(job.run_id):
             try:

@@ -17,9 +17,9 @@ from rdzv_plugins.linux.process_stat import read_stat
 T = TypeVar("T")
 
 PATIENCE = float(os.environ.get("RDZV_CONFORMANCE_PATIENCE", "60"))
-"""Seconds within which everything has to happen, on a busy machine too; ``RDZV_CONFORMANCE_PATIENCE`` changes it."""
+"""Seconds within which everything has to happen, even on a busy machine; set by ``RDZV_CONFORMANCE_PATIENCE``."""
 SLACK = max(10.0, PATIENCE / 6)
-"""Seconds by which a busy machine may exceed a time that is measured."""
+"""Seconds by which a busy machine may exceed a measured time."""
 LONG = 60.0
 """Time to live, in seconds, of sessions whose end no test waits for."""
 
@@ -34,7 +34,7 @@ class Losses:
         self._errors.put(error)
 
     def next(self, patience: float = PATIENCE) -> ConnectionLost:
-        """The next one that was told; waits for it. Raises ``AssertionError`` when none comes."""
+        """The next reported error, which is waited for. Raises ``AssertionError`` if none comes."""
         try:
             return self._errors.get(timeout=patience)
         except queue.Empty:
@@ -42,12 +42,12 @@ class Losses:
 
     @property
     def none(self) -> bool:
-        """True if no error was told but those that were taken."""
+        """True if no error was reported except those that were taken."""
         return self._errors.empty()
 
 
 class Recorder:
-    """An ``on_events`` that remembers: events, and how they came. Thread-safe."""
+    """An ``on_events`` that remembers the events and how they came. Thread-safe."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -63,7 +63,7 @@ class Recorder:
             self._changed.notify_all()
 
     def until(self, condition: Callable[[list[Event]], object], patience: float = PATIENCE) -> list[Event]:
-        """The events when ``condition`` holds of them. Raises ``AssertionError`` when it never does."""
+        """The events, once ``condition`` holds for them. Raises ``AssertionError`` if it never does."""
         with self._changed:
             if not self._changed.wait_for(lambda: condition(self.events), patience):
                 told = [(each.key, each.value) for each in self.events[-20:]]
@@ -73,15 +73,15 @@ class Recorder:
             return list(self.events)
 
     def take(self, count: int, patience: float = PATIENCE) -> list[tuple[str, bytes | None]]:
-        """Keys and values of the first ``count`` events, once there are so many."""
+        """Keys and values of the first ``count`` events, once there are that many."""
         events = self.until(lambda events: len(events) >= count, patience)
         return [(each.key, each.value) for each in events][:count]
 
 
 def end_of(ttl: float) -> float:
-    """Seconds within which others are told that a session of that time to live, as granted, is over.
+    """Seconds within which others are told that a session with that granted time to live is over.
 
-    A service may double it (Consul does), and look for what is over only now and then.
+    A service may double it (Consul does), and may look for ended sessions only now and then.
     """
     return 3 * ttl + SLACK
 
@@ -102,9 +102,9 @@ def keys_of(session: Session, prefix: str = "") -> dict[str, bytes]:
 
 
 def like(run_id: str) -> list[str]:
-    """Ids of other runs, which a backend that makes paths, patterns or prefixes of them would take for that one.
+    """Ids of other runs that a backend might confuse with that one if it makes paths, patterns or prefixes of them.
 
-    One is the beginning of it, and of some it is the beginning.
+    One is a prefix of it, and it is a prefix of some.
     """
     text = "{0}-another", "{0}/b", "./{0}", "../{0}", "{0}:", "{0}*", "ä b {0}"
     return [run_id[:-1], *(each.format(run_id) for each in text)]
@@ -126,9 +126,9 @@ def wait_gone(session: Session, key: str) -> None:
 
 
 def bounded(what: str, ask: Callable[[], T], timeout: float | None = None) -> T:
-    """What ``ask`` returns or raises; fails if it does neither in time, instead of hanging.
+    """Return or raise what ``ask`` does; fail if it does neither in time, instead of hanging.
 
-    ``timeout``: the one that it was given. Without, and at the latest, it has to come to an end within ``PATIENCE``.
+    ``timeout`` is the one that it was given. Without one, and at the latest, it has to end within ``PATIENCE``.
     """
     allowed = PATIENCE if timeout is None else min(PATIENCE, timeout + SLACK)
     results: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue()
@@ -151,7 +151,7 @@ def bounded(what: str, ask: Callable[[], T], timeout: float | None = None) -> T:
 
 
 def together(asks: Sequence[Callable[[], object]]) -> None:
-    """Call all of them at once, each on a thread of its own; raises what the first one has raised that did."""
+    """Call all of them at once, each on a thread of its own; raises the error of the first one that failed."""
     errors: list[BaseException] = []
     beginning = threading.Barrier(len(asks))
 
@@ -174,7 +174,7 @@ def together(asks: Sequence[Callable[[], object]]) -> None:
 
 
 def assert_says(error: BaseException, *words: str) -> None:
-    """Assert that an error says something, with ``words`` in it, and if it is one of ours, what to do next."""
+    """Assert that an error has a text, containing ``words``, and if it is one of ours, says what to do next."""
     assert str(error), f"a {type(error).__name__} says nothing"
     for word in words:
         assert word in str(error), f"{word!r} is not named by {type(error).__name__}: {error}"
@@ -182,7 +182,7 @@ def assert_says(error: BaseException, *words: str) -> None:
 
 
 def stop(pid: int) -> None:
-    """SIGSTOP, and wait until each of its threads has stopped: the signal may return before."""
+    """Send SIGSTOP, and wait until each thread has stopped: the signal may return before that."""
     os.kill(pid, signal.SIGSTOP)
     wait_until(
         lambda: all(_is_stopped(pid, int(each)) for each in os.listdir(f"/proc/{pid}/task")),

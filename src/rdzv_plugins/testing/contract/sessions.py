@@ -1,4 +1,4 @@
-"""What a ``CoordinationBackend`` promises of sessions and their ephemeral keys: part of the theme ``backend``."""
+"""What a ``CoordinationBackend`` promises about sessions and their ephemeral keys: part of the theme ``backend``."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _MANY = 50
 
 
 class CoordinationSessions(JobTheme):
-    """Through the interface alone, but for the processes that are killed and stopped."""
+    """Uses only the interface, except for processes that are killed and stopped."""
 
     @of_kind("coordination")
     def test_an_ephemeral_key_goes_with_its_session_and_watchers_hear_of_it(self, job: Job) -> None:
-        # Created or put; what is not ephemeral stays.
+        # Created or put; keys that are not ephemeral stay.
         one, two, recorder = job.session(), job.session(), Recorder()
         one.create("e/created", b"1", ephemeral=True, timeout=T)
         one.put({"e/put": b"1"}, ephemeral=True, timeout=T)
@@ -48,7 +48,7 @@ class CoordinationSessions(JobTheme):
 
     @of_kind("coordination")
     def test_an_ephemeral_key_belongs_to_who_has_written_it_last(self, job: Job) -> None:
-        # And to nobody once it was written as one that stays.
+        # It belongs to nobody once it was written as one that stays.
         one, two, watcher, recorder = job.session(), job.session(), job.session(), Recorder()
         for session in (one, two):
             session.put({"taken over": b"", "stays": b""}, ephemeral=True, timeout=T)
@@ -63,7 +63,7 @@ class CoordinationSessions(JobTheme):
     @pytest.mark.parametrize("child", ["", "fork", "spawn"])
     @of_kind("coordination")
     def test_the_keys_of_a_killed_process_go(self, job: Job, child: str) -> None:
-        # At once or after its time to live; and even if it leaves a child, which has inherited what it could.
+        # They go at once or after its time to live, even if it leaves a child that has inherited what it could.
         one, recorder = job.session(), Recorder()
         one.watch("node", recorder, timeout=T)
         with job.client("node", job.ttl, child=child) as process:
@@ -73,7 +73,7 @@ class CoordinationSessions(JobTheme):
 
     @of_kind("coordination")
     def test_the_keys_of_a_stopped_process_go_after_its_time_to_live(self, job: Job) -> None:
-        # And when it wakes up, it is told that its session was lost.
+        # When it wakes up, it is told that its session was lost.
         one, recorder = job.session(), Recorder()
         one.watch("node", recorder, timeout=T)
         with job.client("node", job.ttl) as process:
@@ -91,7 +91,7 @@ class CoordinationSessions(JobTheme):
         idle = job.session(ttl, losses)
         idle.put({"idle": b""}, ephemeral=True, timeout=T)
         idle.watch("dead", recorder, timeout=T)
-        for ended in (1, 2):  # sessions of the same time to live end one after the other: so ours would have
+        for ended in (1, 2):  # sessions of the same time to live end one after the other: so ours would have ended
             with job.client("dead", ttl) as process:
                 stop(process.pid)
                 assert recorder.take(2 * ended)[-1] == ("dead", None)
@@ -100,7 +100,7 @@ class CoordinationSessions(JobTheme):
 
     @of_kind("coordination")
     def test_a_session_knows_until_when_it_lives(self, job: Job) -> None:
-        # As long as it is kept alive that moves on, and it is never later than the service would end the session.
+        # That time advances while the session is kept alive, and is never later than the service would end it.
         session = job.session(job.ttl)
         if not hasattr(session, "known_until"):
             job.gap("the session does not say until when it is known to live (known_until)")
@@ -109,7 +109,7 @@ class CoordinationSessions(JobTheme):
         wait_until(lambda: session.known_until > now(), lambda: session.known_until - now())
         first = session.known_until
         assert first <= now() + session.ttl
-        wait_until(lambda: session.known_until > first, lambda: session.known_until)  # nothing was asked
+        wait_until(lambda: session.known_until > first, lambda: session.known_until)  # nothing was requested
         session.close()
         last = session.known_until
         assert last <= now() + session.ttl
@@ -117,7 +117,8 @@ class CoordinationSessions(JobTheme):
 
     @of_kind("coordination")
     def test_a_session_can_be_ended_by_others(self, job: Job) -> None:
-        # As when its time to live is over: it alone, with all that it has written as ephemeral; and it is told.
+        # It ends as when its time to live is over: it alone, with everything it has written as ephemeral; and it is
+        # told.
         one, two, recorder, losses = job.session(), job.session(), Recorder(), Losses()
         ended = job.session(job.ttl, losses)
         for key in ("e/a", "e/b"):
@@ -148,7 +149,7 @@ class CoordinationSessions(JobTheme):
 
     @of_kind("coordination")
     def test_one_session_serves_many_threads_and_gives_each_its_answer(self, job: Job) -> None:
-        # At once.
+        # It does so for all of them at once.
         one = job.session()
 
         def ask(number: int) -> None:
@@ -161,7 +162,7 @@ class CoordinationSessions(JobTheme):
 
     @of_kind("coordination")
     def test_after_close_every_call_says_so_and_nobody_is_told_of_a_loss(self, job: Job) -> None:
-        # Nor is any watch called again.
+        # No watch is called again either.
         session_losses, recorder, two = Losses(), Recorder(), job.session()
         session = job.session(losses=session_losses)
         watch = session.watch("", recorder, timeout=T)
@@ -210,7 +211,7 @@ class CoordinationSessions(JobTheme):
 
     @of_kind("coordination")
     def test_closing_the_backend_ends_its_sessions(self, job: Job) -> None:
-        # And may be repeated.
+        # Closing may be repeated.
         two, losses = job.session(), Losses()
         backend = job.backend()
         sessions = [opened(backend, losses=losses) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""What a ``RendezvousBackend`` promises of its one state: part of the theme ``backend``."""
+"""What a ``RendezvousBackend`` promises about its one state: part of the theme ``backend``."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def state_of(backend: RendezvousBackend) -> bytes | None:
 
 
 class StateContract(JobTheme):
-    """Through the interface alone. Several backends of one run in this process are several nodes."""
+    """Uses only the interface. Several backends of one run in this process are several nodes."""
 
     @of_kind("state")
     def test_what_nobody_has_written_is_none(self, job: Job) -> None:
-        # For whoever asks, and whoever has asked before.
+        # This holds for those that ask, and for those that have asked before.
         one, two = job.created(), job.created()
         assert [one.get_state(), two.get_state(), one.get_state()] == [None] * 3
         assert one.name
 
     @of_kind("state")
     def test_the_first_one_writes_without_a_token_and_nobody_else_does(self, job: Job) -> None:
-        # Who comes second is told what is there, as is whoever reads.
+        # The one that comes second is told what is there, as are all that read.
         one, two = job.created(), job.created()
         state, token, written = one.set_state(b"first")
         assert (state, written) == (b"first", True)
@@ -47,7 +47,7 @@ class StateContract(JobTheme):
 
     @of_kind("state")
     def test_a_token_is_good_for_one_write(self, job: Job) -> None:
-        # A stale one is refused, and the state that is there is returned with its token.
+        # A stale one is refused, and the existing state is returned with its token.
         one, two = job.created(), job.created()
         _, first, _ = one.set_state(b"1")
         _, second, written = two.set_state(b"2", first)
@@ -60,7 +60,7 @@ class StateContract(JobTheme):
 
     @of_kind("state")
     def test_a_state_is_bytes_of_any_value_and_size(self, job: Job) -> None:
-        # Up to 64 KiB at least: torch's state of some hundred nodes.
+        # At least up to 64 KiB: torch's state of some hundred nodes.
         one, two = job.created(), job.created()
         token = None
         for state in (bytes(range(256)), random.Random(7).randbytes(_BIG), b"\n", b"small"):
@@ -70,7 +70,7 @@ class StateContract(JobTheme):
 
     @of_kind("state")
     def test_states_of_two_runs_are_kept_apart(self, job: Job) -> None:
-        # Or refused by name, where an endpoint belongs to one run.
+        # Or the second is refused by name, if an endpoint belongs to one run.
         runs = {job.run_id: job.created()}
         _, token, _ = runs[job.run_id].set_state(job.run_id.encode())
         for another in like(job.run_id):
@@ -88,7 +88,7 @@ class StateContract(JobTheme):
 
     @of_kind("state")
     def test_of_all_who_write_the_first_state_at_once_one_does(self, job: Job) -> None:
-        # And all the others are told its state.
+        # All the others are told its state.
         nodes = [job.created() for _ in range(_WRITERS)]
         results: dict[int, tuple[bytes, object, bool]] = {}
 
@@ -102,7 +102,7 @@ class StateContract(JobTheme):
 
     @of_kind("state")
     def test_no_update_is_lost_between_processes_and_the_state_outlives_them(self, job: Job) -> None:
-        # Each reads, adds 1 and writes with the token, again where it was refused.
+        # Each reads, adds 1 and writes with the token, again if it was refused.
         first = job.created()  # it may serve the endpoint, and has loaded what that takes
         preload = "torch" if "torch" in sys.modules else ""
         options = {"mode": "count", "writers": _WRITERS, "times": _TIMES, "preload": preload}
@@ -114,7 +114,7 @@ class StateContract(JobTheme):
 
     @of_kind("state")
     def test_a_writer_that_is_killed_leaves_the_old_state_or_the_new_one(self, job: Job) -> None:
-        # Whole, and nothing that would keep others from writing.
+        # The state is whole, and nothing is left that would keep others from writing.
         node = job.created()  # it may serve the endpoint, and has loaded what that takes
         node.set_state(numbered(1))
         options = {"mode": "write", "times": _KILLS, "preload": "torch" if "torch" in sys.modules else ""}
@@ -137,7 +137,7 @@ class StateContract(JobTheme):
 
 
 def _write_behind(node: RendezvousBackend, held: tuple[bytes, object]) -> None:
-    """One more, with the token of ``held``; a write of the dead that was on its way may still come before it."""
+    """Write once more, with the token of ``held``; a write of the dead that was on its way may still come first."""
     state, token = held
     for _ in range(2):
         written = node.set_state(numbered((number_of(state) or 0) + 1), token)

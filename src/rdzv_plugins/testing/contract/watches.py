@@ -1,4 +1,4 @@
-"""What a ``CoordinationBackend`` promises of watches: part of the theme ``backend``."""
+"""What a ``CoordinationBackend`` promises about watches: part of the theme ``backend``."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from rdzv_plugins.testing.contract.parts import (
 T = PATIENCE
 _BUSY_S = 0.005
 _BEGUN_S = 1.0
-"""Within which a call has got as far as it can, on a busy machine too."""
+"""Seconds within which a call has got as far as it can, even on a busy machine."""
 
 
 def assert_in_order(events: Sequence[Event]) -> None:
-    """Items of one put may share a revision."""
+    """Assert that events are in order; items of one put may share a revision."""
     revisions = [each.revision for each in events]
     assert revisions == sorted(revisions)
 
 
 class CoordinationWatches(JobTheme):
-    """Promises of watches, tried through the interface alone."""
+    """Promises about watches, tried through the interface alone."""
 
     @of_kind("coordination")
     def test_a_watch_begins_with_what_is_there_and_goes_on_with_every_change(self, job: Job) -> None:
-        # Its own changes among them.
+        # These include its own changes.
         one, two, recorder = job.session(), job.session(), Recorder()
         two.put({"m/1": b"a", "other": b""}, timeout=T)
         two.put({"m/2": b"b"}, timeout=T)
@@ -54,7 +54,7 @@ class CoordinationWatches(JobTheme):
 
     @of_kind("coordination")
     def test_a_watch_from_a_revision_misses_nothing_and_repeats_nothing(self, job: Job) -> None:
-        # Behind that of a list, which has told of what was before.
+        # It begins after the revision of a list, which has told what was before.
         one, two, recorder = job.session(), job.session(), Recorder()
         two.put({"m/old": b"", "m/gone": b"", "m/changed": b"1"}, timeout=T)
         _, revision = one.list("m/", timeout=T)
@@ -66,7 +66,7 @@ class CoordinationWatches(JobTheme):
 
     @of_kind("coordination")
     def test_a_watch_from_long_ago_tells_all_or_says_that_it_is_forgotten(self, job: Job) -> None:
-        # Changes that others have overtaken since may be left out; the last of each key never is.
+        # Changes that others have since overtaken may be left out; the last one of each key never is.
         one, recorder = job.session(), Recorder()
         one.create("begin", b"", timeout=T)
         _, revision = one.list("", timeout=T)
@@ -90,7 +90,7 @@ class CoordinationWatches(JobTheme):
 
     @of_kind("coordination")
     def test_writers_at_once_are_seen_in_one_order_by_all(self, job: Job) -> None:
-        # And each writer's changes in the order in which it has made them.
+        # Each writer's changes come in the order in which it made them.
         sessions = [job.session() for _ in range(4)]
         recorders = [Recorder() for _ in sessions]
         for session, recorder in zip(sessions, recorders, strict=True):
@@ -110,7 +110,7 @@ class CoordinationWatches(JobTheme):
 
     @of_kind("coordination")
     def test_calls_of_a_watch_come_one_at_a_time(self, job: Job) -> None:
-        # However fast the changes come, and if a call takes longer than it should.
+        # This holds however fast the changes come, and even if a call takes longer than it should.
         two, watching, overlaps, recorders = job.session(), job.session(), [], [Recorder(), Recorder()]
 
         def watch(recorder: Recorder, busy: threading.Lock) -> None:
@@ -137,7 +137,7 @@ class CoordinationWatches(JobTheme):
 
     @of_kind("coordination")
     def test_no_call_after_cancel(self, job: Job) -> None:
-        # Which may be repeated, and leaves the session's other watches alone.
+        # It may be repeated, and leaves the session's other watches alone.
         one, two, cancelled, fence = job.session(), job.session(), Recorder(), Recorder()
         watch = one.watch("k", cancelled, timeout=T)
         one.watch("", fence, timeout=T)
@@ -147,14 +147,14 @@ class CoordinationWatches(JobTheme):
         watch.cancel()
         two.put({"k2": b""}, timeout=T)
         two.put({"k3": b""}, timeout=T)
-        fence.take(3)  # of two watches either may be told first: what is wrong with k2 is seen by now
+        fence.take(3)  # of two watches either may be told first: anything wrong with k2 has been seen by now
         assert cancelled.take(1) == [("k1", b"")]
         assert len(cancelled.events) == 1
 
     @pytest.mark.parametrize("how", ["cancel", "close"])
     @of_kind("coordination")
     def test_ending_a_watch_drops_the_calls_behind_the_one_that_runs(self, job: Job, how: str) -> None:
-        # No call begins after ``cancel`` or ``close`` has returned; they may wait for the one that runs.
+        # No call begins after ``cancel`` or ``close`` has returned; they may wait for the running one.
         running, go, begun, history = threading.Event(), threading.Event(), threading.Event(), []
         one = job.session()
 
@@ -175,11 +175,11 @@ class CoordinationWatches(JobTheme):
         ending = threading.Thread(target=end, daemon=True)
         ending.start()
         assert begun.wait(T)
-        ending.join(_BEGUN_S)  # it is under way: those that wait for the call cannot have come to their end
+        ending.join(_BEGUN_S)  # it is under way: those that wait for the call cannot have ended
         go.set()
         ending.join(T)
         assert not ending.is_alive(), f"{how}() has not returned, though the call that ran has"
-        if how == "cancel":  # a push behind the dropped one
+        if how == "cancel":  # a push after the dropped one
             recorder = Recorder()
             one.watch("fence", recorder, timeout=T)
             one.put({"fence": b""}, timeout=T)
@@ -188,7 +188,7 @@ class CoordinationWatches(JobTheme):
 
     @of_kind("coordination")
     def test_a_call_may_cancel_its_watch_and_close_its_session(self, job: Job) -> None:
-        # It is the last one then.
+        # That call is then the last one.
         two, ended, calls, losses = job.session(), threading.Event(), [], Losses()
         session = opened(job.backend(), losses=losses)
 

@@ -22,8 +22,8 @@ _TIMES = 5
 def assert_leaves_nothing(cycle: Callable[[], None], times: int = _TIMES) -> None:
     """Assert that ``times`` cycles leave fewer than ``times`` of anything: what is made once for a process may stay."""
     cycle()
-    before = at_rest(census)  # else what is still to go would hide what stays
-    gc.freeze()  # from now on census() looks for garbage in what is new alone, and not through all that was imported
+    before = at_rest(census)  # otherwise what is still to go would hide what stays
+    gc.freeze()  # from now on census() looks for garbage only in what is new, not in everything that was imported
     try:
         for _ in range(times):
             cycle()
@@ -51,7 +51,7 @@ class Leaks(JobTheme):
             two.create("k", b"", ephemeral=True, timeout=T)
             recorder.take(1)
             two.close()
-            one_job.close()  # the session that is left, too
+            one_job.close()  # including the session that is left
 
         assert_leaves_nothing(cycle)
 
@@ -72,7 +72,7 @@ class Leaks(JobTheme):
                     session.put({"k": b""}, timeout=0.1)
                 backend.close()
 
-        assert_leaves_nothing(cycle, times=3)  # each may wait for a service that it cannot say good-bye to
+        assert_leaves_nothing(cycle, times=3)  # each may wait for a service to which it cannot say goodbye
         return None
 
     @of_kind("state")

@@ -1,4 +1,4 @@
-"""Failures of nodes: killed, frozen, gone with the endpoint; and nothing that nodes leave behind."""
+"""Failures of nodes: killed, frozen, gone with the endpoint; and checks that nodes leave nothing behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rdzv_plugins.testing.nodes.theme import NodeTheme
 
 _CYCLES = 3
 _OUTAGE_S = 10
-"""How long nodes look for an endpoint that is gone, where an option says so."""
+"""How many seconds nodes look for an endpoint that is gone, if there is an option for that."""
 
 
 class NodeFailures(NodeTheme):
@@ -27,7 +27,7 @@ class NodeFailures(NodeTheme):
     def test_node_is_killed_while_it_waits(self, harness: Harness, tmp_path: Path) -> None:
         """A node that is killed while nodes wait is in no round that goes on: the others are complete without it."""
         with Job(harness, tmp_path, "3") as job:
-            host = self.waiting_node(job)  # it may serve; and it is to have a place before the others fill the round
+            host = self.waiting_node(job)  # it may serve, and it has to have a place before the others fill the round
             joining = [host.joining]
             victim = self.waiting_node(job)
             victim.kill()
@@ -38,7 +38,7 @@ class NodeFailures(NodeTheme):
     def test_rounds_with_losses_leave_nothing_behind(self, harness: Harness, tmp_path: Path) -> None:
         """A node that loses its peer again and again goes on, and has no thread, descriptor or process more for it."""
         with Job(harness, tmp_path, "2") as job:
-            survivor = self.waiting_node(job)  # the first: it leads, and serves, all the time if any node does
+            survivor = self.waiting_node(job)  # the first one: it leads, and serves all the time if any node does
             assert survivor.joining is not None
             victim = job.node()
             together([survivor, victim], [survivor.joining, victim.join()])
@@ -120,7 +120,7 @@ class NodeFailures(NodeTheme):
                 for pending in [node.leave_later("done") for node in nodes]:
                     pending.result()
                 endpoint = harness.endpoint(_empty(job.directory / f"endpoint-{cycle}"))
-                for node in nodes:  # the handler is forgotten, and another one is made by the next join
+                for node in nodes:  # the handler is forgotten, and the next join makes another
                     node.renew(run_id=f"{job.run_id}-{cycle}", endpoint=endpoint)
                 held.append(tuple(at_rest(node.resources) for node in nodes))
             for number, node in enumerate(nodes):
@@ -130,7 +130,7 @@ class NodeFailures(NodeTheme):
     def _goes_on_without_rank_0(
         self, harness: Harness, request: pytest.FixtureRequest, job: Job, nodes: list[Node]
     ) -> None:
-        """No node is special: the one with rank 0, or that came first, is lost as any other."""
+        """No node is special: the one with rank 0, or the first to come, is lost like any other."""
         victim = min(nodes, key=lambda node: node.place.rank if node.place is not None else 0)
         joined = victim.place is not None
         others = self.others_than(victim, nodes)
@@ -163,7 +163,7 @@ class NodeFailures(NodeTheme):
 
     @staticmethod
     def _assert_no_more(node: Node, held: list[dict[str, Any]]) -> None:
-        """Assert that it has less than one more of anything for each time: what is made once for a process may stay."""
+        """Assert that it has less than one more of anything per round: what is made once for a process may stay."""
 
         def grown() -> list[str]:
             now, allowed = node.resources(), len(held) - 2

@@ -1,4 +1,4 @@
-"""A way to a service that tests cut, hold up and slow down. TCP on loopback, both ways."""
+"""A way to a service that tests can cut, hold up and slow down. TCP on loopback, both ways."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _BLOCK = 1 << 16
 
 
 class Relay:
-    """``with Relay(host, port) as relay``: what comes to ``relay.port`` of 127.0.0.1 goes there, and back. Thread-safe.
+    """``with Relay(host, port) as relay``: passes what comes to ``relay.port`` of 127.0.0.1 on, and back. Thread-safe.
 
-    Nothing of it is left when the block ends. What else a test wants to do to what passes is a class of its own, which
-    extends ``_dial``, ``_admit``, ``_part``, ``_passed`` or ``_end``: the threads of the connections call them.
+    Nothing of it is left when the block ends. Anything else that a test wants to do to passing data goes into a
+    subclass that extends ``_dial``, ``_admit``, ``_part``, ``_passed`` or ``_end``, which the threads of the
+    connections call.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -32,32 +33,32 @@ class Relay:
         self._start(self._accept, self._listener)
 
     def cut(self) -> None:
-        """All connections break, with what is on its way; new ones come through."""
+        """Break all connections, with what is on its way; new ones come through."""
         with self._changed:
             for pair in self._pairs:
                 _shut(*pair)
 
     def refuse(self) -> None:
-        """``cut``, and new connections are refused until ``accept``."""
+        """Do what ``cut`` does, and refuse new connections until ``accept``."""
         with self._changed:
-            self._refused = True  # also for one that was just taken
+            self._refused = True  # also for one that was just accepted
         _shut(self._listener)  # ends its thread, which closes it
         self.cut()
 
     def accept(self) -> None:
-        """Take new connections again, at the same port, after ``refuse``."""
+        """Accept connections again, at the same port, after ``refuse``."""
         with self._changed:
             self._refused = False
         self._listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
         self._start(self._accept, self._listener)
 
     def hold(self) -> None:
-        """Nothing comes through, and nothing breaks: a network that is parted. New connections are taken, and held."""
+        """Let nothing through, and break nothing: a partitioned network. New connections are accepted and held."""
         with self._changed:
             self._held = True
 
     def let_go(self) -> None:
-        """Whatever was held comes through, in its order, and so does all that follows."""
+        """Let everything that was held through, in order, and everything that follows."""
         with self._changed:
             self._held = False
             self._changed.notify_all()
@@ -138,15 +139,18 @@ class Relay:
                 self.cut()
 
     def _part(self, data: bytes, answers: bool) -> bytes:
-        """As much of the data's beginning as may pass now, towards the callers (``answers``) or from them."""
+        """As much of the beginning of ``data`` as may pass now, towards the callers (``answers``) or away from them."""
         self._wait()
         return data
 
     def _passed(self, part: bytes, answers: bool) -> None:
-        """It has."""
+        """Note that ``part`` has passed."""
 
     def _end(self, answers: bool) -> None:
-        """Before an end is passed on. It is held, too: a parted network does not say that anybody has gone."""
+        """Called before an end is passed on.
+
+        It is held, too: a partitioned network does not say that anybody has gone.
+        """
         self._wait()
 
     def _wait(self) -> None:

@@ -1,8 +1,8 @@
 """Failures of the service and of the network between it and the nodes: part of the theme ``failure``.
 
-For a ``CoordinationBackend``. Services differ: one tells sessions by their connections, another lets them go on while
-it is away. What all promise is checked by ``Subject.settle``: a session lives, with its keys and with every event, or
-it is lost, and then everybody is told so.
+For a ``CoordinationBackend``. Services differ: one recognises sessions by their connections, another lets them go on
+while it is away. What all of them promise is checked by ``Subject.settle``: a session lives, with its keys and with
+every event, or it is lost, and then everybody is told.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NO_RELAY = "not tried: the endpoint is not one host and port of TCP, so that no 
 
 
 class ServiceFaults(JobTheme):
-    """The service is killed, frozen, parted, slow."""
+    """The service is killed, frozen, partitioned, slow."""
 
     @pytest.fixture
     def service(self, job: Job) -> Iterator[Service | None]:
-        """The harness's, or else the process of the node that serves the endpoint; None where there is neither."""
+        """The harness's service, or else the process of the node that serves the endpoint; None if there is neither."""
         if job.harness.kind != "coordination":
             yield None
         elif job.harness.service is not None:
@@ -138,7 +138,7 @@ class ServiceFaults(JobTheme):
 
     @of_kind("coordination")
     def test_a_network_that_is_parted_for_longer_than_sessions_live(self, job: Job, relay: Relay | None) -> None:
-        # the others are told that the node is gone, and it finds that out itself; nobody goes on with half of it
+        # the others are told that the node is gone, and it finds out itself; nobody goes on with half of it
         if relay is None:
             return job.gap(NO_RELAY)
         observer, others = job.session(), Recorder()
@@ -170,23 +170,23 @@ class ServiceFaults(JobTheme):
 
 
 def relay_target(job: Job) -> tuple[str, int] | None:
-    """Where a relay has to lead; None where there can be none."""
+    """Where a relay has to lead; None if there can be none."""
     found = split_endpoint(job.endpoint) if job.harness.dialled else None
     return None if found is None else (found[1], found[2])
 
 
 def behind(job: Job, relay: Relay) -> str:
-    """The job's endpoint, as it is dialled through the relay, which is on this machine wherever the service is."""
+    """The job's endpoint as dialled through the relay, which is on this machine wherever the service is."""
     found = split_endpoint(job.endpoint)
     assert found is not None
     before, host, _, after = found
-    # a name that leads to the relay too is kept: a certificate may be for it
+    # a name that also leads to the relay is kept: a certificate may be for it
     return f"{before}{host if host == 'localhost' else '127.0.0.1'}:{relay.port}{after}"
 
 
 @contextlib.contextmanager
 def frozen(service: Service) -> Iterator[None]:
-    """Stop all its processes with SIGSTOP, and let them go on at the end."""
+    """Stop all its processes with SIGSTOP, and let them continue at the end."""
     pids = service.pids
     assert pids, "the harness's service says that it has no process"
     try:

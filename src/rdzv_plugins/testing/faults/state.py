@@ -1,7 +1,7 @@
 """Failures of the network between a node and its state: part of the theme ``failure``, for a ``RendezvousBackend``.
 
 torch's handler on such a backend expects an answer or an error that it knows. How long an answer may take is not
-promised: a network that is parted in silence is not tried.
+promised, so a silently partitioned network is not tried.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rdzv_plugins.testing.faults.service import NO_HANDLE, NO_RELAY, behind, rel
 
 
 def is_known(error: BaseException) -> bool:
-    """Whether the contract names it: a rendezvous error of ours or of torch's, or an ``OSError``."""
+    """Whether the contract names the error: a rendezvous error of ours or of torch's, or an ``OSError``."""
     return isinstance(error, (RendezvousFailed, OSError)) or any(
         each.__name__ == "RendezvousError" and each.__module__.startswith("torch.") for each in type(error).__mro__
     )
 
 
 def answered(what: str, ask: Callable[[], object]) -> bool:
-    """Whether it returns; if not, it has to raise an error that says so."""
+    """Whether the call returns; if not, it has to raise an error that says so."""
     try:
         bounded(what, ask)
     except Exception as error:
@@ -61,7 +61,7 @@ class StateFaults(JobTheme):
         target = relay_target(job)
         if target is None:
             return job.gap(NO_RELAY)
-        other = job.created()  # it serves, where a node does
+        other = job.created()  # it serves if any node does
         with Relay(*target) as relay:
             node = job.created(behind(job, relay), conf=job.not_serving())
             _, token, _ = node.set_state(b"1")
@@ -78,7 +78,7 @@ class StateFaults(JobTheme):
         target = relay_target(job)
         if target is None:
             return job.gap(NO_RELAY)
-        other = job.created()  # it serves, where a node does
+        other = job.created()  # it serves if any node does
         with Relay(*target) as relay:
             node = job.created(behind(job, relay), conf=job.not_serving())
             node.set_state(b"1")
@@ -97,7 +97,7 @@ class StateFaults(JobTheme):
         target = relay_target(job)
         if target is None:
             return job.gap(NO_RELAY)
-        other = job.created()  # it serves, where a node does
+        other = job.created()  # it serves if any node does
         with Relay(*target) as relay:
             node = job.created(behind(job, relay), conf=job.not_serving())
             relay.slow(0.1)

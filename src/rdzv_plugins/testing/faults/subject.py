@@ -25,7 +25,7 @@ from rdzv_plugins.testing.contract.parts import (
 
 T = PATIENCE
 SHORT_S = 0.3
-"""A time-out of requests that nobody will answer."""
+"""The time-out, in seconds, of requests that nobody will answer."""
 
 
 class Subject:
@@ -41,7 +41,7 @@ class Subject:
         self.session.watch("seen/", self.told, timeout=T)
 
     def ask(self, timeout: float) -> bool:
-        """Whether a request is done; False if it was not in time. Raises ``ConnectionLost`` after the end."""
+        """Whether a request is done; False if it was not done in time. Raises ``ConnectionLost`` after the end."""
         try:
             bounded("put()", lambda: self.session.put({"asked": b""}, timeout=timeout), timeout)
         except TimeoutError as error:
@@ -50,7 +50,7 @@ class Subject:
         return True
 
     def nobody_answers(self, where: str) -> None:
-        """Every kind of request ends in a ``TimeoutError``, and in time."""
+        """Check that every kind of request ends in a ``TimeoutError``, and in time."""
         asks: dict[str, Callable[[], object]] = {
             "put()": lambda: self.session.put({"asked": b""}, timeout=SHORT_S),
             "create()": lambda: self.session.create("created", b"", timeout=SHORT_S),
@@ -66,14 +66,14 @@ class Subject:
                 raise AssertionError(f"{what} was answered by {where}")
 
     def ask_for(self, seconds: float) -> None:
-        """Go on asking for so long while nobody answers, or until the session is lost."""
+        """Keep asking for that long while nobody answers, or until the session is lost."""
         end = time.monotonic() + seconds
         with contextlib.suppress(ConnectionLost):
             while time.monotonic() < end:
                 self.ask(SHORT_S)
 
     def settle(self, observer: Session) -> bool:
-        """Whether the session lives, once that is known; and it is true in all its consequences."""
+        """Whether the session lives, once that is known; checks all the consequences."""
         end = time.monotonic() + T
         try:
             while not self.ask(1.0):
@@ -95,7 +95,7 @@ class Subject:
         return True
 
     def is_over(self, observer: Session | None) -> ConnectionLost:
-        """The session is lost: everybody is told so, and it stays so. Returns the reason given to ``on_lost``."""
+        """Check that the session is lost, stays so, and everybody is told. Returns the reason given to ``on_lost``."""
         error = self.losses.next()
         assert isinstance(error, ConnectionLost)
         assert str(error), "on_lost was not told why"
@@ -121,7 +121,7 @@ class Subject:
         again.close()
 
     def cannot_come_back(self) -> None:
-        """Opening a session says who is not there, and what to do, within its time-out."""
+        """Check that opening a session says who is not there, and what to do, within its time-out."""
         with pytest.raises(EndpointUnreachable) as raised:
             bounded("open_session()", lambda: opened_within(self, 1.0), 1.0)
         _, host, port, _ = split_endpoint(self.where) or ("", self.where, "", "")
@@ -129,5 +129,5 @@ class Subject:
 
 
 def opened_within(subject: Subject, timeout: float) -> Session:
-    """A session of a new time-out, for who expects none."""
+    """Open a session with a new time-out, for a node that expects none."""
     return subject.backend.open_session(LONG, on_lost=Losses(), timeout=timeout)

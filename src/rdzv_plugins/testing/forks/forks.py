@@ -16,11 +16,11 @@ from typing import Any
 from rdzv_plugins.testing.forks.signals import before_exec
 
 START_S = 180.0
-"""More than importing torch takes on a machine that is busy with other things."""
+"""More seconds than importing torch takes on a machine that is busy with other things."""
 
 
 class Fork:
-    """A process that was forked; used as a ``subprocess.Popen``. ``wait`` and ``poll`` may be called by any thread."""
+    """A forked process, used like a ``subprocess.Popen``. ``wait`` and ``poll`` may be called from any thread."""
 
     def __init__(self, pid: int, args: Sequence[str], program: Forks) -> None:
         self.pid, self.args, self._program = pid, list(args), program
@@ -28,18 +28,18 @@ class Fork:
         self._ended = threading.Event()
 
     def end(self, code: int | None) -> None:
-        """It has ended; ``code`` is None where nobody knows how, as the program has ended."""
+        """Note that it has ended; ``code`` is None if nobody knows how, as the program has ended."""
         self._code = code
         self._ended.set()
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal, once it has ended. Raises ``RuntimeError`` where nobody can know it."""
+        """The exit code, negative for a signal, once it has ended. Raises ``RuntimeError`` if nobody can know it."""
         if self._ended.is_set() and self._code is None:
             raise self._program.lost()
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """As ``poll``, once it has ended. Raises ``subprocess.TimeoutExpired`` after ``timeout`` seconds."""
+        """Like ``poll``, once it has ended. Raises ``subprocess.TimeoutExpired`` after ``timeout`` seconds."""
         self._ended.wait(timeout)
         code = self.poll()
         if code is None:
@@ -48,7 +48,7 @@ class Fork:
 
 
 class Forks:
-    """The program. Thread-safe: one request at a time."""
+    """The program that forks. Thread-safe: one request at a time."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Forks:
         padding: int = 0,
         python: str = sys.executable,
     ) -> None:
-        """``padding``: so many more bytes has its command line, over which a fork may write its own."""
+        """``padding``: how many bytes to add to its command line, over which a fork may write its own."""
         self._module, self._owner = module, os.getpid()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [python, "-m", "rdzv_plugins.testing.forks.program", str(theirs.fileno()), module, argument]
@@ -81,9 +81,9 @@ class Forks:
         atexit.register(self.close)
 
     def start(self, request: Mapping[str, Any], args: Sequence[str], fds: Sequence[int] = ()) -> Fork:
-        """A new process, once it has become what ``request`` asks for; ``args`` is what errors call it.
+        """A new process, once it has become what ``request`` asks for; ``args`` is the name that errors use for it.
 
-        Raises ``RuntimeError`` where the program has ended, or has not answered for ``START_S``.
+        Raises ``RuntimeError`` if the program has ended, or has not answered for ``START_S``.
         """
         with self._lock, os.fdopen(os.memfd_create("request"), "wb+") as file:
             file.write(json.dumps(request).encode())
@@ -108,7 +108,7 @@ class Forks:
         return self._process.poll() is None
 
     def lost(self) -> RuntimeError:
-        """The error that says so."""
+        """The error for a program that has ended."""
         how = "has ended, see its output above" if self._over else f"has not answered for {START_S:g} s"
         return RuntimeError(f"the process that forks for {self._module} (pid {self._process.pid}) {how}")
 
@@ -152,10 +152,10 @@ class Forks:
 def forks(
     module: str, argument: str, environment: Mapping[str, str], early: Mapping[str, str], padding: int = 0
 ) -> Forks:
-    """The one of this process for ``module``, ``argument`` and the variables ``early``, which differ between some.
+    """The program of this process for ``module``, ``argument`` and the variables ``early``, which differ between some.
 
-    It is started with ``environment`` at the first use, and ends with this process. If it has died, another one is:
-    what it has forked is lost, and not all later tests.
+    It is started with ``environment`` at the first use, and ends with this process. If it has died, another one is
+    started: what it has forked is lost, but not all later tests.
     """
     key = os.getpid(), module, argument, tuple(sorted(early.items()))  # a fork of this process has none yet
     if key not in _running or not _running[key].alive:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 
 def settle(stdout: int, stderr: int, directory: str, variables: Mapping[str, str]) -> None:
-    """Give this process its own output, which may be one descriptor twice, its directory and its variables."""
+    """Give this process its own output (which may be the same descriptor twice), its directory and its variables."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     for fd, stream in ((nothing, 0), (stdout, 1), (stderr, 2)):
         os.dup2(fd, stream)
@@ -25,8 +25,8 @@ def settle(stdout: int, stderr: int, directory: str, variables: Mapping[str, str
 def show(words: Iterable[str], variables: Mapping[str, str]) -> None:
     """Make /proc show this command line and these variables, by which processes are found.
 
-    They are written over those with which the program that forks was started, as setproctitle does: it needs room for
-    them there (``Forks``). A command line that is longer is cut off.
+    They are written over those with which the forking program was started, as setproctitle does: it needs room for them
+    there (``Forks``). A longer command line is cut off.
     """
     with open("/proc/self/stat") as file:
         start, _, middle, end = map(int, file.read().rpartition(")")[2].split()[45:49])
@@ -39,7 +39,7 @@ def show(words: Iterable[str], variables: Mapping[str, str]) -> None:
 
 
 def end(code: object) -> None:
-    """As ``sys.exit`` does, but for the tidying up of torch's modules: what they would free ends with the process."""
+    """End as ``sys.exit`` does, but without tidying up torch's modules: what they would free ends with the process."""
     if not isinstance(code, int | None):
         print(code, file=sys.stderr)
         code = 1

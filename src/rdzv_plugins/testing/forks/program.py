@@ -1,6 +1,6 @@
 """The program that forks: ``python -m rdzv_plugins.testing.forks.program FD MODULE ARGUMENT``.
 
-It imports the module, which knows what is forked and has two functions:
+It imports the module, which knows what is to be forked and has two functions:
 
 * ``prepare(argument)`` imports what every fork needs, once. None of it may start a thread, which a fork would miss.
 * ``become(parent, request, fds)`` is called in a new process, a fork of ``parent``, and makes it another one: with its
@@ -29,7 +29,7 @@ MOST_FDS = 8
 
 
 class Kind(Protocol):
-    """What the module has to have."""
+    """What the module has to provide."""
 
     def prepare(self, argument: str) -> None: ...
 
@@ -76,7 +76,7 @@ def _prepare(kind: Kind, argument: str) -> None:
     name = "TORCH_CPP_LOG_LEVEL"
     before = os.environ.get(name)
     os.environ[name] = "FATAL"  # as the launcher does for its own import
-    gc.disable()  # it would look through all that torch makes, again and again
+    gc.disable()  # it would look through everything that torch creates, again and again
     kind.prepare(argument)
     gc.freeze()
     gc.enable()

@@ -1,4 +1,4 @@
-"""What a node answers: its place in a round, or anything that may come later."""
+"""What a node answers: its place in a round, or anything else that may come later."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Pending(Generic[T]):
         return self.done() and self._answer is not None and "error" in self._answer
 
     def result(self, timeout: float = PATIENCE_S) -> T:
-        """The answer. Raises ``NodeError`` where the node's handler has raised, AssertionError after ``timeout`` s."""
+        """The answer. Raises ``NodeError`` if the node's handler has raised, AssertionError after ``timeout`` s."""
         deadline = time.monotonic() + timeout
         while self._answer is None:
             left = deadline - time.monotonic()

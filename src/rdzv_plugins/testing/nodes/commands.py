@@ -1,6 +1,6 @@
 """What a node can be told to do: the calls that torch's agent makes, a worker's store, figures of the process.
 
-Arguments and results are data (``messages``); errors go back to the tests as they are raised.
+Arguments and results are data (``messages``); errors are returned to the tests as they are raised.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rdzv_plugins.interfaces import (
 from rdzv_plugins.testing.nodes.counts import Asked, counted
 
 _MONITOR_S = 0.05
-"""How often the agent asks whether it has to restart; torch's own asks every 0.1 s."""
+"""How often the agent asks whether it has to restart, in seconds; torch's own asks every 0.1 s."""
 
 
 class Commands:
@@ -92,7 +92,7 @@ class Commands:
         return self._get().num_nodes_waiting()
 
     def await_change(self, timeout: float) -> int:
-        """Ask as an agent does, until the answer is not 0; returns it, or 0 after ``timeout`` seconds."""
+        """Ask as an agent does until the answer is not 0; returns it, or 0 after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while not (waiting := self._get().num_nodes_waiting()) and time.monotonic() < deadline:
             time.sleep(_MONITOR_S)
@@ -121,13 +121,13 @@ class Commands:
         return self._get().peer_lost()
 
     def aware(self) -> list[str]:
-        """Which optional protocols the backend's own handler has."""
+        """The optional protocols that the backend's own handler implements."""
         self.create()
         protocols = (JobAware, MembershipAware, EnvironmentAware)
         return [each.__name__ for each in protocols if isinstance(self._inner(), each)]
 
     def renew(self, changes: dict[str, Any]) -> None:
-        """Forget the handler, which was shut down: the next command is for a new one, of a changed request."""
+        """Forget the handler, which was shut down: the next command is for a new one, from a changed request."""
         self._request = dataclasses.replace(self._request, **changes)
         self._handler = self._failed = None
         self._asked = Asked()
@@ -149,7 +149,7 @@ class Commands:
         return dataclasses.asdict(failure) if failure is not None else None
 
     def leave(self, end: Any, reason: str, failure: dict[str, Any] | None) -> None:
-        """Leave as the launcher does at its end, shutdown included."""
+        """Leave as the launcher does at its end, including shutdown."""
         handler = self._get()
         try:
             handler.leave(Outcome(end, reason, _failure(failure) if failure else None))
@@ -157,21 +157,21 @@ class Commands:
             self.shutdown()
 
     def shutdown(self) -> bool:
-        """Let go of everything, the worker's and the agents' store included."""
+        """Let go of everything, including the stores of the worker and the agents."""
         with self._worker_lock:
             self._worker = None
         self._info = None
         return self._get().shutdown()
 
     def store(self, operation: str, *args: Any) -> Any:
-        """Call the store of the round's agents, ``RendezvousInfo.store``."""
+        """Call a method of the store of the round's agents, ``RendezvousInfo.store``."""
         assert self._info is not None, "this node is in no round"
         return _call(self._info.store, operation, args)
 
     # a worker
 
     def worker(self, operation: str, *args: Any) -> Any:
-        """Call the round's store as a worker would, by torch's own client, which is kept until ``worker_quit``."""
+        """Call the round's store as a worker would, with torch's own client, which is kept until ``worker_quit``."""
         with self._worker_lock:
             if self._worker is None:
                 from torch.distributed import TCPStore
@@ -191,7 +191,7 @@ class Commands:
         self._get().note_failure(_failure(failure))
 
     def hosts(self) -> bool | None:
-        """Whether this process serves the endpoint, as far as its backend says; None if it does not say."""
+        """Whether this process serves the endpoint, according to its backend; None if it does not say."""
         for each, name in ((self._asked.created, "hosts_service"), (self._inner(), "_hosts_store")):
             if hasattr(each, name):
                 return bool(getattr(each, name))
@@ -206,7 +206,7 @@ class Commands:
         return self._asked.counts()
 
     def has_written(self) -> bool | None:
-        """Whether its session, or its state, has been written to; None if what it asks is not known here."""
+        """Whether its session, or its state, has been written to; None if that is not known here."""
         if isinstance(self._asked.created, RendezvousHandler):
             return None
         return self._asked.has_written
@@ -217,7 +217,7 @@ class Commands:
 
     def resources(self) -> dict[str, Any]:
         """What this process holds: threads by the kernel's count, descriptors by kind, the pids of its children."""
-        gc.collect()  # what waits for that is let go of
+        gc.collect()  # releases what waits for that
         return {
             "threads": len(os.listdir("/proc/self/task")),
             "descriptors": dict(Counter(target.partition(":[")[0] for target in map(_target, _open()) if target)),
@@ -247,12 +247,12 @@ def _open() -> list[Path]:
 
 
 def _segments_sent(path: Path) -> int:
-    """``tcpi_data_segs_out`` of Linux, of an open descriptor; 0 if it is no TCP connection."""
+    """Linux's ``tcpi_data_segs_out`` of an open descriptor; 0 if it is no TCP connection."""
     if not _target(path).startswith("socket:"):
         return 0
     try:
         copy = os.dup(int(path.name))
-    except OSError:  # closed meanwhile
+    except OSError:  # closed in the meantime
         return 0
     try:
         connection = socket.socket(fileno=copy)
@@ -271,7 +271,7 @@ def _segments_sent(path: Path) -> int:
 def _target(path: Path) -> str:
     try:
         return os.readlink(path)
-    except OSError:  # closed meanwhile
+    except OSError:  # closed in the meantime
         return ""
 
 

@@ -1,7 +1,7 @@
-"""Counting what a node asks of its backend: wrappers around what ``create`` has made, in the node's process.
+"""Counts what a node asks of its backend: wrappers around what ``create`` has made, in the node's process.
 
-Attempts to lead are counted apart: who makes one depends on who came first. What a backend does beneath (retries, signs
-of life) is not seen here. For the conformance suite and for ``rdzv bench rendezvous``.
+Attempts to lead are counted separately: who makes one depends on who came first. What a backend does beneath (retries,
+signs of life) is not seen here. For the conformance suite and for ``rdzv bench rendezvous``.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ WRITES = ("put", "set_state")
 
 
 class Asked:
-    """How often which call was made, of what a backend has made for one node. Thread-safe."""
+    """How often each call was made of what a backend has made for one node. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self.created: Any = None
-        """What the backend has made, as it is without being counted."""
+        """What the backend has made, without the counting."""
         self.session: Session | None = None
-        """The newest of its sessions, where it has any."""
+        """The newest of its sessions, if it has any."""
         self.member_key = ""
         """The key by which the other nodes of a session know this one."""
         self.leads = False
-        """This node has won the leader's key."""
+        """Whether this node has won the leader's key."""
         self.has_written = False
-        """A call that writes has come to its end: what it has written is there."""
+        """Whether a call that writes has completed: what it has written is there."""
 
     def counting(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """``call``, counted under ``name`` when it begins."""
+        """Return ``call``, counted under ``name`` when it begins."""
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             with self._lock:
@@ -63,7 +63,7 @@ class Asked:
 
 
 class CountedSession:
-    """A ``Session`` whose requests are counted, also those that its own methods make of each other."""
+    """A ``Session`` whose requests are counted, including those that its own methods make of each other."""
 
     def __init__(self, inner: Session, asked: Asked) -> None:
         self._inner, self._asked = inner, asked
@@ -95,7 +95,7 @@ class CountedSession:
 
 
 class CountedCoordination:
-    """A ``CoordinationBackend`` whose sessions are counted; what else it has, to be read and to be set, is its own."""
+    """A ``CoordinationBackend`` whose sessions are counted; its other attributes can be read and set as usual."""
 
     def __init__(self, inner: CoordinationBackend, asked: Asked) -> None:
         self._inner, self._asked = inner, asked
@@ -143,7 +143,7 @@ class CountedState:
 
 
 def counted(entry: Entry, asked: Asked) -> Entry:
-    """``entry``, whose backend counts what is asked of what it makes; of a handler of its own nothing is counted."""
+    """Return ``entry`` with what its backend makes being counted; calls of a handler of its own are not counted."""
 
     def create(request: Request) -> Any:
         asked.created = created = entry.backend.create(request)

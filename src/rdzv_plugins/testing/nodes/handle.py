@@ -29,7 +29,7 @@ class Node:
     def __init__(
         self, request: Request, name: str, directory: Path, environment: Mapping[str, str], logs: Callable[[], str]
     ) -> None:
-        """``environment`` comes on top of that of the tests; ``logs`` is what messages of failed tests end with."""
+        """``environment`` is added to that of the tests; ``logs`` returns what messages of failed tests end with."""
         self.request, self.name, self.logs = request, name, logs
         self.output = directory / f"{name}.log"
         self.frozen = False
@@ -64,7 +64,7 @@ class Node:
     # what torch's agent calls
 
     def create(self) -> None:
-        """Make the handler, which ``join`` does otherwise. Blocks until the endpoint is reached, with some backends."""
+        """Make the handler, which ``join`` otherwise does. With some backends, blocks until the endpoint is reached."""
         self.later("create").result()
 
     def join(self) -> Pending[Joined]:
@@ -80,14 +80,14 @@ class Node:
         return cast(int, self.later("num_nodes_waiting").result())
 
     def await_change(self, timeout: float = PATIENCE_S) -> int:
-        """Ask as an agent does until it is to restart its workers; returns what it is told, or 0 after ``timeout``.
+        """Ask as an agent does until it has to restart its workers; returns what it is told, or 0 after ``timeout``.
 
-        Raises ``NodeError`` where the handler says that the job has ended.
+        Raises ``NodeError`` if the handler says that the job has ended.
         """
         return self.await_change_later(timeout).result(timeout + PATIENCE_S)
 
     def await_change_later(self, timeout: float = PATIENCE_S) -> Pending[int]:
-        """Begin ``await_change`` in the node's process, and do not wait for its end."""
+        """Begin ``await_change`` in the node's process, without waiting for its end."""
         return self.later("await_change", timeout)
 
     def is_closed(self) -> bool:
@@ -126,7 +126,7 @@ class Node:
         return Failure(**{**data, "stderr": tuple(data["stderr"])}) if data else None
 
     def leave(self, end: str = "done", reason: str = "", failure: Failure | None = None) -> None:
-        """Tell the others, and shut down, as the launcher does."""
+        """Tell the others and shut down, as the launcher does."""
         self.leave_later(end, reason, failure).result()
 
     def leave_later(self, end: str = "done", reason: str = "", failure: Failure | None = None) -> Pending[None]:
@@ -145,7 +145,7 @@ class Node:
     # stores
 
     def store(self, operation: str, *args: Any) -> Any:
-        """A method of ``RendezvousInfo.store`` by its name. Values come as bytes; time-outs are ``timedelta``."""
+        """Call a method of ``RendezvousInfo.store`` by its name. Values come as bytes; time-outs are ``timedelta``."""
         return self.store_later(operation, *args).result()
 
     def store_later(self, operation: str, *args: Any) -> Pending[Any]:
@@ -153,7 +153,7 @@ class Node:
         return self.later("store", operation, *args)
 
     def worker(self, operation: str, *args: Any) -> Any:
-        """A method of the workers' store by its name, on a stock torch client as ``init_process_group`` makes one."""
+        """Call a method of the workers' store by name, on a stock torch client as ``init_process_group`` makes one."""
         return self.worker_later(operation, *args).result()
 
     def worker_later(self, operation: str, *args: Any) -> Pending[Any]:
@@ -161,13 +161,13 @@ class Node:
         return self.later("worker", operation, *args, lane="worker")
 
     def worker_quit(self) -> None:
-        """The worker ends: the next operation is another one's."""
+        """End the worker: the next operation is another one's."""
         self.later("worker_quit", lane="worker").result()
 
     # its process
 
     def hosts(self) -> bool | None:
-        """Whether it serves the endpoint, as its backend says it; None if it does not say."""
+        """Whether it serves the endpoint, according to its backend; None if it does not say."""
         return cast("bool | None", self.later("hosts", lane="side").result())
 
     def leads(self) -> bool:
@@ -175,11 +175,11 @@ class Node:
         return cast(bool, self.later("leads", lane="side").result())
 
     def aware(self) -> list[str]:
-        """Which of the optional protocols its handler has: ``JobAware``, ``MembershipAware``, ``EnvironmentAware``."""
+        """The optional protocols that its handler has: ``JobAware``, ``MembershipAware``, ``EnvironmentAware``."""
         return cast("list[str]", self.later("aware").result())
 
     def requests(self) -> dict[str, int]:
-        """How often which call of its session, or of its state backend, was made so far."""
+        """How often each call of its session, or of its state backend, was made so far."""
         return cast("dict[str, int]", self.later("requests", lane="side").result())
 
     def has_written(self) -> bool | None:
@@ -196,7 +196,7 @@ class Node:
 
     @property
     def log(self) -> str:
-        """All that its process has written to stdout and stderr."""
+        """Everything that its process has written to stdout and stderr."""
         return self.output.read_text(errors="replace")
 
     @property
@@ -218,7 +218,7 @@ class Node:
             self.wait_ended()
 
     def exit(self) -> int:
-        """Let the process end as a program ends; returns its exit code."""
+        """Let the process end like any program; returns its exit code."""
         self.later("exit").result()
         return self.wait_ended()
 
@@ -230,17 +230,17 @@ class Node:
             raise AssertionError(f"{self} has not ended within {timeout:g} s\n{self.logs()}") from None
 
     def freeze(self) -> None:
-        """SIGSTOP; returns when each of its threads has stopped: the signal itself may come later."""
+        """Send SIGSTOP; returns when each thread has stopped, which may be later than the signal."""
         self.frozen = True
         stop(self.pid)
 
     def thaw(self) -> None:
-        """Let the node's process go on with SIGCONT."""
+        """Let the node's process continue, by SIGCONT."""
         os.kill(self.pid, signal.SIGCONT)
         self.frozen = False
 
     def close(self) -> None:
-        """End its process at once, whatever it does."""
+        """End its process at once, whatever it is doing."""
         try:
             self.kill()
         finally:

@@ -34,7 +34,7 @@ from rdzv_plugins.testing.nodes.messages import NodeError
 
 _AGAIN_S = 0.05
 _LOG_TAIL = 6000
-"""Characters of each node's output in a message."""
+"""How many characters of each node's output a message has."""
 
 __all__ = [
     "PATIENCE_S",
@@ -54,8 +54,8 @@ __all__ = [
 class Job:
     """Nodes of one run of the backend under test. A context manager: at its end all their processes are gone.
 
-    ``directory`` is for their output and the endpoint. ``fields`` are those of every node's ``Request``; ``conf``
-    comes on top of the harness's. The run has an id of its own if none is given, and an endpoint of its own.
+    ``directory`` is for their output and the endpoint. ``fields`` are those of every node's ``Request``; ``conf`` is
+    added to the harness's. The run has an id of its own if none is given, and an endpoint of its own.
     """
 
     def __init__(self, harness: Harness, directory: Path, nnodes: str = "2", **fields: Any) -> None:
@@ -63,7 +63,7 @@ class Job:
         self.harness = harness
         self.directory = Path(tempfile.mkdtemp(prefix="job-", dir=directory))
         self.nodes: list[Node] = []
-        """All of them, also those that have ended."""
+        """All of them, including those that have ended."""
         self._fields: dict[str, Any] = {
             "run_id": f"run-{uuid.uuid4().hex[:8]}",
             "min_nodes": int(low),
@@ -93,14 +93,14 @@ class Job:
             error.args = (f"{error}\n{self.logs()}",)
         elif error is not None:
             print(self.logs())  # pytest shows it with the failure
-        with contextlib.ExitStack() as ending:  # all of them, also when the end of one fails
+        with contextlib.ExitStack() as ending:  # all of them, even if the end of one fails
             for node in reversed(self.nodes):
                 ending.callback(node.close)
 
     def node(self, **changes: Any) -> Node:
-        """One more node; ``changes`` replace those of the job's request, ``conf`` comes on top of it.
+        """Start one more node; ``changes`` replace those of the job's request, ``conf`` is added to it.
 
-        Where node ranks have to be given, each node gets the next one.
+        If node ranks have to be given, each node gets the next one.
         """
         conf = {**self._fields.get("conf", {}), **changes.pop("conf", {})}
         wanted: dict[str, Any] = {**self._fields, "conf": conf}
@@ -120,7 +120,7 @@ class Job:
 
     @property
     def ranks_have_to_be_given(self) -> bool:
-        """True for a backend with a fixed number of nodes, whose ranks are the given ones."""
+        """True for a backend with a fixed number of nodes that uses the given ranks."""
         promised = entry(self.harness.backend).backend.capabilities
         return Capability.NODE_RANK in promised and Capability.ELASTIC not in promised
 
@@ -136,7 +136,7 @@ def rank_of(node: Node) -> int:
 
 
 def in_round(nodes: Sequence[Node], timeout: float = PATIENCE_S) -> list[Joined]:
-    """All of these join, and are the whole of one round; returns their places, in the order of the ranks."""
+    """Have all of these join and form the whole of one round; returns their places, in the order of the ranks."""
     return one_world([joining.result(timeout) for joining in [node.join() for node in nodes]])
 
 
@@ -150,11 +150,11 @@ def one_world(places: Iterable[Joined]) -> list[Joined]:
 
 
 def together(nodes: Sequence[Node], joining: Sequence[Pending[Joined] | None] = (), what: str = "") -> list[Joined]:
-    """All of these get into one round, and are the whole of it: each joins again whenever its handler says so.
+    """Get all of these into one round that has no others: each joins again whenever its handler says so.
 
-    ``joining`` are joins that have begun already, in the order of the nodes; None: the node is in a round. Returns
-    the places in the order of the ranks. Raises AssertionError if that has not come within ``PATIENCE_S`` seconds,
-    with ``what`` should have; ``NodeError`` if a node cannot join.
+    ``joining`` are joins that have already begun, in the order of the nodes; None: the node is in a round. Returns the
+    places in the order of the ranks. Raises AssertionError if this does not succeed within ``PATIENCE_S`` seconds,
+    saying that ``what`` should have; ``NodeError`` if a node cannot join.
     """
     begun: list[Pending[Joined] | None] = [*joining, *([None] * (len(nodes) - len(joining)))]
     if not joining:
@@ -181,7 +181,7 @@ def together(nodes: Sequence[Node], joining: Sequence[Pending[Joined] | None] = 
 def eventually(
     condition: Callable[[], Any], what: str, now: Callable[[], str] = str, timeout: float = PATIENCE_S
 ) -> None:
-    """Ask again and again until ``condition`` is true. Raises AssertionError after ``timeout`` s: never ``what``."""
+    """Ask repeatedly until ``condition`` is true. Raises AssertionError after ``timeout`` s, saying: never ``what``."""
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}; now: {now()}"

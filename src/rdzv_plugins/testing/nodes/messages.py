@@ -1,4 +1,4 @@
-"""What a node's process and the tests tell each other, as JSON: values, and errors with all that a user would see."""
+"""What a node's process and the tests tell each other, as JSON: values, and errors with everything a user would see."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def encode(value: Any) -> Any:
-    """JSON for a value of a command: bytes and spans of time are marked, tuples become lists."""
+    """Encode a value of a command as JSON: bytes and spans of time are marked, tuples become lists."""
     if isinstance(value, bytes | bytearray):
         return {"bytes": bytes(value).decode("latin-1")}
     if isinstance(value, timedelta):
@@ -35,7 +35,7 @@ def decode(data: Any) -> Any:
 
 
 def error_as_data(error: BaseException) -> dict[str, Any]:
-    """All that ``NodeError`` has."""
+    """Everything that ``NodeError`` has."""
     return {
         "kinds": [kind.__name__ for kind in type(error).__mro__ if kind is not object],
         "text": str(error),
@@ -52,14 +52,14 @@ class NodeError(Exception):
     """The node whose handler has raised it."""
     command: str
     kinds: list[str]
-    """The names of its class and of all its base classes, its own first."""
+    """The names of its class and all base classes, its own first."""
     text: str
     remedy: str
     exit_code: int | None
-    """The exit code with which the launcher would end; None where the error is none of ours."""
+    """The exit code with which the launcher would end; None if the error is not ours."""
 
     def is_a(self, kind: type[BaseException] | str) -> bool:
-        """Whether it is of this class, or of one derived from it."""
+        """Whether it is of this class or a subclass."""
         return (kind if isinstance(kind, str) else kind.__name__) in self.kinds
 
     def __str__(self) -> str:

@@ -2,11 +2,11 @@
 
 They die with that program.
 
-Each node's process makes its handler as the launcher does and obeys the lines of JSON on its own socket:
-``{"id": 7, "do": "join", "lane": "agent", ...}``. The answer has the same id, and ``value`` or ``error``. Commands of
-one lane are done one after the other; the lanes do not wait for each other:
+Each node's process makes its handler as the launcher does and obeys the lines of JSON on its own socket: ``{"id": 7,
+"do": "join", "lane": "agent", ...}``. The answer has the same id, and ``value`` or ``error``. Commands of one lane are
+done one after the other; the lanes do not wait for each other:
 
-* ``agent``, the main thread: all that torch's agent would call;
+* ``agent``, the main thread: everything that torch's agent would call;
 * ``worker``: a stock torch client of the round's store, as a worker has one;
 * ``side``: figures of the process, and notes that may come from any thread.
 """
@@ -91,7 +91,7 @@ def prepare(_: str) -> None:
 
 
 def become(parent: int, job: Mapping[str, Any], fds: list[int]) -> Callable[[], int]:
-    """Make this process that of a node: it ends with its parent; ``fds`` are its connection and its output."""
+    """Turn this process into a node's: it ends with its parent; ``fds`` are its connection and its output."""
     connection, output = fds
     prctl.die_with_parent()
     if os.getppid() != parent:

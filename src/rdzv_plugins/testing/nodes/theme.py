@@ -1,4 +1,4 @@
-"""What the tests with nodes ask of the backend under test and of its nodes."""
+"""What tests with nodes ask of the backend under test and of its nodes."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ class NodeTheme(Theme):
 
     @staticmethod
     def others_than(host: Node | None, nodes: Sequence[Node]) -> list[Node]:
-        """The nodes without the one that may not go."""
+        """The nodes except the one that may not go."""
         return [node for node in nodes if node is not host]
 
     def host_of(self, harness: Harness, nodes: Sequence[Node]) -> Node | None:
-        """The node without which the endpoint is gone; None if there is no such node. They have joined."""
+        """The node with which the endpoint would go; None if there is no such node. The nodes have joined."""
         hosts = [node for node in nodes if self.serves(harness, node)]
         assert len(hosts) <= 1, f"one node at most serves the endpoint, not {', '.join(map(str, hosts))}"
         return hosts[0] if hosts else None
 
     def serves(self, harness: Harness, node: Node) -> bool:
-        """Whether the endpoint is gone with this node: as its backend says, or as its node rank 0 if it is static."""
+        """Whether the endpoint would go with this node: as its backend says, or as node rank 0 of a static one."""
         said = node.hosts()
         return node.request.node_rank == 0 and harness.service is None if said is None else said
 
     @staticmethod
     def says(node: Node, pattern: str) -> None:
-        """Assert that a node's output comes to have a match of that."""
+        """Assert that the pattern comes to match in a node's output."""
         eventually(lambda: re.search(pattern, node.log), f"{node} says {pattern!r}")
 
     def waiting_node(self, job: Job, **fields: Any) -> Node:
@@ -66,12 +66,12 @@ class NodeTheme(Theme):
 
     @staticmethod
     def registered(node: Node) -> bool:
-        """Whether the join of a node has got so far that the others can know of it, by what it has written and sent."""
+        """Whether a node's join has got so far that the others can know of it, by what it has written and sent."""
         if "joining at" not in node.log:
             return False
         written = node.has_written()
         if written is not None:
             return written
-        sent = node.traffic()  # a handler of its own: it has come to a rest
+        sent = node.traffic()  # a handler of its own: it has come to rest
         time.sleep(_REST_S)
         return node.traffic() == sent

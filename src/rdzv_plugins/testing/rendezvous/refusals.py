@@ -14,7 +14,7 @@ from rdzv_plugins.testing.nodes.theme import NodeTheme
 
 
 class Refusals(NodeTheme):
-    """I6 and I8 of the design."""
+    """Tests I6 and I8 of the design."""
 
     theme = "rendezvous"
 
@@ -65,7 +65,7 @@ class Refusals(NodeTheme):
                 for node in (first, *both):
                     joining = node.joining
                     if joining is not None and joining.done() and not joining.failed() and node.num_nodes_waiting():
-                        node.join()  # the other has asked for a round: as an agent does
+                        node.join()  # the other has asked for a round, as an agent does
                 return [node for node in both if has_failed(node)]
 
             eventually(refused, "one of two nodes with rank 1 is refused")
@@ -90,7 +90,7 @@ class Refusals(NodeTheme):
                 assert first.joining is not None
                 together([first, second], [first.joining, second.join()])
                 first.store("set", "whose", "one")
-                if not fixed:  # else rank 0 would want the endpoint for itself
+                if not fixed:  # otherwise rank 0 would want the endpoint for itself
                     strangers.append(other.node())
                     entering.append(strangers[1].join())
                 eventually(lambda: all(pending.done() for pending in entering), "they are together, or refused")

@@ -27,7 +27,7 @@ _LAST_CALL_S, _JOIN_S = 4, 5
 
 
 class Rounds(NodeTheme):
-    """I1, I2, I4, I7, I9, I10 of the design."""
+    """Tests I1, I2, I4, I7, I9, I10 of the design."""
 
     theme = "rendezvous"
 
@@ -91,7 +91,7 @@ class Rounds(NodeTheme):
             nodes = [job.node(), job.node()]
             waiting = nodes[0].join()
             eventually(lambda: self.registered(nodes[0]), f"{nodes[0]} waits")
-            nodes[1].create()  # what takes its time, and is no part of the round
+            nodes[1].create()  # this takes time, and is not part of the round
             before = time.monotonic()  # the minimum is not there yet
             together(nodes, [waiting, nodes[1].join()])
             took = time.monotonic() - before
@@ -100,7 +100,7 @@ class Rounds(NodeTheme):
         assert took > 0.9 * _LAST_CALL_S, f"a round of 2:3 began after {took:.2f} s, before the end of its last call"
         with Job(harness, tmp_path, "1:2", conf=self.conf(harness, last_call_timeout=10 * PATIENCE_S)) as job:
             nodes = [job.node(), job.node()]
-            in_round(nodes)  # each joins once: a round of one that the other ends is none of two
+            in_round(nodes)  # each joins once: a round of one that the other ends is not one of two
             assert [node.num_nodes_waiting() for node in nodes] == [0, 0], "they are to restart, though nobody waits"
         return None
 

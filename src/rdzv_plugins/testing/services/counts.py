@@ -1,4 +1,4 @@
-"""The counters of our own backends' services: the ``probe`` of their harnesses."""
+"""The counters of our own backends' services: the ``probe`` functions of their harnesses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SYNCS = "etcd_disk_wal_fsync_duration_seconds_"
 
 
 def of_native_store(endpoint: Endpoint) -> ServiceCounts:
-    """Its statistics. Raises ``RdzvError`` where it does not answer."""
+    """The statistics of a native store. Raises ``RdzvError`` if it does not answer."""
     from rdzv_plugins.kvstore.native.framing import ask_statistics
 
     statistics = ask_statistics(endpoint, _ANSWER_S)
@@ -28,7 +28,7 @@ def of_native_store(endpoint: Endpoint) -> ServiceCounts:
 
 
 def of_etcd(endpoint: Endpoint) -> ServiceCounts:
-    """The metrics of a member. A watch is one message on a stream that stays open. Raises ``OSError``."""
+    """The metrics of an etcd member. A watch is one message on a stream that stays open. Raises ``OSError``."""
     connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=_ANSWER_S)
     try:
         connection.request("GET", "/metrics")
@@ -38,7 +38,7 @@ def of_etcd(endpoint: Endpoint) -> ServiceCounts:
 
 
 def parse_etcd_metrics(text: str) -> ServiceCounts:
-    """What Prometheus' text format says of requests, signs of life and the disk."""
+    """What Prometheus' text format says about requests, signs of life and the disk."""
     requests: Counter[str] = Counter()
     syncs = {"count": 0.0, "sum": 0.0}
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""An etcd of one member as a child of whoever asks for it: what it needs, and where its data goes."""
+"""An etcd with one member as a child of whoever asks for it: what it needs, and where its data goes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rdzv_plugins.testing.services.process import ServerProcess
 
 
 def etcd_process(directory: Path) -> ServerProcess:
-    """An etcd of one member with its data in ``directory``, which is made; not started yet."""
+    """An etcd with one member and its data in ``directory``, which is created; not started yet."""
     directory.mkdir(parents=True)
     clients, peers = free_port(), free_port()
     settings = {
@@ -43,7 +43,7 @@ def etcd_process(directory: Path) -> ServerProcess:
 
 
 def require_etcd() -> None:
-    """Raises ``MissingDependency`` where etcd, or what its backend imports, is not installed."""
+    """Raise ``MissingDependency`` if etcd, or what its backend imports, is not installed."""
     if shutil.which("etcd") is None:
         raise MissingDependency(
             "the program etcd is not installed", remedy="Install it: on Debian and Ubuntu, apt-get install etcd-server."
@@ -61,7 +61,7 @@ def data_directory() -> Path:
     memory, needed = Path("/dev/shm"), 500 * 2**20
     name = f"rdzv-etcd-{os.getpid()}-"
     if memory.is_dir() and shutil.disk_usage(memory).free > needed:
-        for left in memory.glob("rdzv-etcd-*-*"):  # by tests that were killed
+        for left in memory.glob("rdzv-etcd-*-*"):  # from tests that were killed
             if not Path("/proc", left.name.split("-")[2]).exists():
                 shutil.rmtree(left, ignore_errors=True)
         return Path(tempfile.mkdtemp(prefix=name, dir=memory))

@@ -1,8 +1,8 @@
 """A server as a child of the tests: what a harness needs for a service that the nodes only dial.
 
-``start``, ``kill`` and ``start_again`` as the suite wants them, and the certainty that the server is gone with the
-tests: if they are killed themselves, the kernel ends it. (It ends the process of the command. Should that be a script
-which starts the server, let it end with ``exec``.)
+It has ``start``, ``kill`` and ``start_again`` as the suite wants them, and the server is certain to be gone with the
+tests: if they are killed themselves, the kernel ends it. (It ends the process of the command. If that is a script that
+starts the server, have it end with ``exec``.)
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         ready: Callable[[], bool] | None = None,
     ) -> None:
-        """``command`` runs in the foreground and serves ``port`` of 127.0.0.1; its output goes to the end of ``log``.
+        """``command`` runs in the foreground and serves ``port`` of 127.0.0.1; its output is appended to ``log``.
 
-        ``environment``: all its variables, this process's if left out. ``ready`` says whether it answers; without it,
-        it is ready when it accepts a connection.
+        ``environment`` has all its variables; if left out, it has those of this process. ``ready`` tells whether it
+        answers; without it, the server is ready when it accepts a connection.
         """
         self.port = port
         self._command = list(command)
@@ -70,7 +70,7 @@ class ServerProcess:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The pids of its process, if it runs, and of those that it has started and that are still in its session."""
+        """The pids of its process, if it runs, and of the processes it has started that are still in its session."""
         if self._process is None:
             return ()
         return tuple(pid for pid in all_pids() if _runs(pid, self._process.pid))
@@ -106,7 +106,7 @@ class ServerProcess:
         process = self._process
         while True:
             ready = self._ready()
-            ended = _has_ended(process)  # after that: somebody else may be who answers
+            ended = _has_ended(process)  # checked afterwards: it may be somebody else that answers
             if ready and not ended:
                 return
             if ended or time.monotonic() > deadline:
@@ -116,7 +116,7 @@ class ServerProcess:
             time.sleep(_POLL_S)  # there is no event for "it answers"
 
     def kill(self) -> None:
-        """Kill all its processes with SIGKILL; returns when they have ended. Harmless when none runs."""
+        """Kill all its processes with SIGKILL; returns when they have ended. Harmless if none is running."""
         if self._process is None:
             return
         while pids := self.pids:  # one may just have started another
@@ -146,7 +146,7 @@ def _runs(pid: int, session: int) -> bool:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Does not wait for it in the sense of the kernel, which would give its number away."""
+    """Whether it has ended. Does not reap the process, which would give its number away."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

@@ -1,4 +1,4 @@
-"""Gathers the results of a run of pytest, says them as they come, and prints and writes the report at its end."""
+"""Gathers the results of a pytest run, prints them as they come, and prints and writes the report at its end."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rdzv_plugins.testing.suite.report import Results, TestResult, as_data, as_l
 from rdzv_plugins.testing.suite.theme import GAP, UNTRIED
 
 TEST = "rdzv_conformance"
-"""The name of the property with which a result of a theme's test travels: backend, theme, name, promise, fault."""
+"""The name of the property that carries a theme's test result: backend, theme, name, promise, fault."""
 _PROPERTIES = (TEST, GAP, UNTRIED)
 _KIND = re.compile(r"^(AssertionError|Failed|[\w.]+\.Broken): ")
 
 
 class Collector:
-    """Collects results, in the process that reports: under pytest-xdist the one that runs no test."""
+    """Collects results in the process that reports: under pytest-xdist, the one that runs no tests."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -33,12 +33,12 @@ class Collector:
         self._done: set[str] = set()
         self._running = ""
         self._output = os.dup(1)
-        """Where pytest writes, which is not where this process does while a test runs."""
+        """Where pytest writes, which is not where this process writes while a test runs."""
         self.planned = 0
-        """Tests of themes that are to be run."""
+        """The number of tests of themes that are to be run."""
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """A test begins."""
+        """Note that a test begins."""
         self._running = nodeid.rpartition("::")[2]
 
     def pytest_runtest_logfinish(self) -> None:
@@ -46,7 +46,7 @@ class Collector:
         self._running = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """One phase of a test: set-up, call or end."""
+        """Take in one phase of a test: set-up, call or end."""
         properties = [(name, value) for name, value in report.user_properties if name in _PROPERTIES]
         facts: Any = next((value for name, value in properties if name == TEST), None)
         if facts is None:
@@ -67,7 +67,7 @@ class Collector:
                     self._line(line)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Ctrl-C, or a fixture that ends the run."""
+        """Note Ctrl-C, or a fixture that ends the run."""
         where = f" in {self._running}" if self._running else ""
         self._results.ended = ("interrupted" if isinstance(excinfo.value, KeyboardInterrupt) else "ended") + where
 
@@ -88,16 +88,19 @@ class Collector:
             terminalreporter.line(line)
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Print nothing more."""
         os.close(self._output)
 
     def still(self, item: pytest.Item, seconds: float) -> None:
-        """A test goes on and on. From another thread."""
+        """Report that a test goes on and on. Called from another thread."""
         if self._says_each:
             self._at_once([f"            ... {seconds:4.0f} s  {item.name} goes on"])
 
     def last_words(self, item: pytest.Item | None, what: str) -> None:
-        """The process ends at once, in the middle of a test, by ``what`` it has failed. From another thread."""
+        """Report that the process ends at once, in the middle of a test, because of ``what``.
+
+        Called from another thread.
+        """
         lines = []
         if item is not None and what:
             backend, theme, name, promise = facts_of(item)
@@ -128,7 +131,7 @@ class Collector:
     @staticmethod
     def _about(theme: str, test: TestResult) -> list[str]:
         """Lines about a test that has ended."""
-        if test.outcome == "untried":  # those come all at once, and the report has their reason
+        if test.outcome == "untried":  # those all come at once, and the report has their reason
             return []
         outcome = test.outcome.upper() if test.outcome == "failed" else test.outcome
         line = f"{theme:<11} {outcome:<7}{test.seconds:6.1f} s  {test.name}"

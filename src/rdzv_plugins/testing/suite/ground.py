@@ -1,4 +1,4 @@
-"""The ground: the few promises on which all others build. Where one is broken, the others are not tried."""
+"""The ground: the few promises on which all others build. If one is broken, the others are not tried."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 _STEP, _FAULT = "conformance_step", "conformance_fault"
 _broken: dict[int, tuple[Harness, str, str]] = {}
-"""The first ground test that failed, as promise and fault, by ``id`` of its harness, which stays alive by that."""
+"""The first ground test that failed, as promise and fault, by ``id`` of its harness, which this keeps alive."""
 
 
 class Broken(AssertionError):
-    """A promise of the ground is broken; ``fault`` is the name of that in the verdict."""
+    """A promise of the ground is broken; ``fault`` is what the verdict calls that."""
 
     def __init__(self, fault: str, message: str) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class Broken(AssertionError):
 
 
 def ground(step: int, fault: str) -> Callable[[Test], Test]:
-    """A test of the ground, run before those of a higher ``step`` and all others.
+    """Mark a test of the ground, which runs before those of a higher ``step`` and all others.
 
     ``fault`` is what the verdict calls a backend that fails it: ``it hangs``.
     """
@@ -42,16 +42,16 @@ def step_of(test: Any) -> int | None:
 
 
 def fault_of(test: Any, error: BaseException) -> str:
-    """The name of the fault by which a ground test failed."""
+    """The name of the fault through which a ground test failed."""
     if isinstance(error, Broken):
         return error.fault
-    if isinstance(error, AssertionError) or not isinstance(error, Exception):  # of pytest's own: over its limit
+    if isinstance(error, AssertionError) or not isinstance(error, Exception):  # pytest's own: over its limit
         return str(getattr(test, _FAULT))
     return f"it raises {type(error).__name__}"
 
 
 def note_broken(harness: Harness, promise: str, fault: str) -> None:
-    """Leave untried, in this process, all that builds on the ground with that harness."""
+    """Have everything that builds on the ground with that harness left untried in this process."""
     _broken.setdefault(id(harness), (harness, promise, fault))
 
 

@@ -1,7 +1,7 @@
-"""Ends what does not end: a test over its limit, a run that does not hear Ctrl-C.
+"""Ends what does not end: a test over its limit, a run that ignores Ctrl-C.
 
-First by an exception in the main thread, as ``Guard`` is told; where that does not come through, because the thread
-waits in C or has swallowed it, by the end of the process.
+It first raises an exception in the main thread, as ``Guard`` is told. If that does not get through, because the thread
+waits in C or has swallowed it, it ends the process.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _INTERRUPT_S = 5.0
 """Seconds after Ctrl-C within which all tests have to take down what they had set up."""
 _STILL_S = 30.0
 _NUDGE = b"\0"
-"""A byte that is no signal's number."""
+"""A byte that is not the number of any signal."""
 
 
 class Guard:
     """Watches the tests of this process from a thread of its own. Its methods are for the main thread.
 
-    ``limit`` is that of each phase of a test, in seconds. ``still(item, seconds)`` is called from the thread when a
-    test takes long. ``last_words(item, what)`` too, and the process ends when it returns: ``what`` is why the test was
-    ended; empty at an interrupt, which may also come when there is no test.
+    ``limit`` applies to each phase of a test, in seconds. ``still(item, seconds)`` is called from the thread when a
+    test takes long. So is ``last_words(item, what)``, and the process ends when it returns: ``what`` is why the test
+    was ended; it is empty after an interrupt, which may also come when there is no test.
 
-    ``alone``: all tests of the process are those of the suite. Then the first interrupt sets a limit to all that
-    follows, and a second one ends the process; else only what hangs in a test of the suite is ended after one.
+    ``alone``: all tests of the process belong to the suite. Then the first interrupt sets a limit to everything that
+    follows, and a second one ends the process; otherwise only what hangs in a test of the suite is ended after one.
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class Guard:
         self._other: Any = None
         """The handler of SIGALRM before the phase."""
         self._begin: float | None = None
-        """When the phase that runs has begun; None between phases."""
+        """When the running phase has begun; None between phases."""
         self._told = 0.0
         self._overdue = self._stopped = False
         self._end: float | None = None
-        """When the process ends, if nothing changes until then."""
+        """When the process ends, unless something changes before that."""
         self._interrupts = 0
         self._woken, self._wake = socket.socketpair()
         self._before: list[Callable[[], Any]] = []
-        """Calls that restore what was there before ``start``."""
+        """Calls that restore the state before ``start``."""
         self._stderr = os.dup(2)  # pytest has its own there while a test runs
         self._thread = threading.Thread(target=self._watch, name="conformance-guard", daemon=True)
 
     @property
     def watches(self) -> bool:
-        """Whether it watches now: from ``start`` to ``stop``."""
+        """Whether it is watching, that is, between ``start`` and ``stop``."""
         return self._thread.is_alive()
 
     def start(self) -> None:
@@ -82,13 +82,13 @@ class Guard:
         if threading.current_thread() is threading.main_thread():
             other = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
             self._before.append(lambda: signal.set_wakeup_fd(other, warn_on_full_buffer=False))
-            if self._alone and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jobs are so
+            if self._alone and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 self._before.append(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more; without ``start``, there is only something to close."""
+        """Stop watching; without ``start``, there is only something to close."""
         while self._before:
             self._before.pop()()
         self._stopped = True
@@ -101,7 +101,7 @@ class Guard:
 
     @contextlib.contextmanager
     def phase(self, item: pytest.Item) -> Iterator[None]:
-        """A phase of a test begins and ends: set-up, call or end. Over its limit it fails."""
+        """Surround one phase of a test: set-up, call or end. If it exceeds its limit, it fails."""
         main = threading.current_thread() is threading.main_thread()
         self._other = signal.signal(signal.SIGALRM, self._on_alarm) if main else None
         with self._lock:
@@ -122,7 +122,7 @@ class Guard:
         if self._overdue and self._begin is not None:
             self._overdue = False
             raise pytest.fail.Exception(f"it is over its limit of {self._limit:g} s{_place(frame)}", pytrace=True)
-        if callable(self._other):  # another's alarm: pytest-timeout's, for example
+        if callable(self._other):  # another's alarm, for example pytest-timeout's
             self._other(number, frame)
 
     def _nudge(self) -> None:
@@ -179,7 +179,7 @@ class Guard:
 
 
 def end_process(code: int) -> None:
-    """End this process at once, with all that it has started; waits for no thread. Never returns."""
+    """End this process at once, with everything it has started; waits for no thread. Never returns."""
     for pid in _descendants(os.getpid(), children_now()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -202,7 +202,7 @@ def _descendants(pid: int, pids_of: Callable[[int], list[int]]) -> list[int]:
 
 
 def _place(frame: FrameType | None) -> str:
-    """Where a test stands: the innermost function that is not of Python, pytest or the suite; else nothing."""
+    """Where a test is: the innermost function outside Python, pytest and the suite; empty if there is none."""
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if not _is_frame_of_ours(path):

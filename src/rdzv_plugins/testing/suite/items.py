@@ -1,4 +1,4 @@
-"""What the suite knows of one of pytest's items: its theme, its promise, its backend."""
+"""What the suite knows about one of pytest's items: its theme, its promise, its backend."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def promise_of(item: pytest.Item) -> str:
 
 
 def facts_of(item: pytest.Item) -> list[str]:
-    """Backend, theme, name and promise: with these its result travels."""
+    """Backend, theme, name and promise, which travel with the test's result."""
     theme = theme_of(item)
     return [_backend(item), theme.theme if theme else "", item.name, promise_of(item)]
 
 
 def _backend(item: pytest.Item) -> str:
-    """The backend of its harness; if there is none, what was asked for, or where the test is."""
+    """The backend of its harness; without one, the requested backend, or the file of the test."""
     harness: Any = getattr(item, "funcargs", {}).get("harness")
     return str(getattr(harness, "backend", "") or item.config.getoption("conformance_backend") or item.path.name)

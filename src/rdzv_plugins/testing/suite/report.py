@@ -14,7 +14,7 @@ from rdzv_plugins.testing.installed import entry
 from rdzv_plugins.testing.suite import THEMES
 
 _WIDTH = 400
-"""Characters of a message in the table; all of it is in the data, and in the traceback."""
+"""How many characters of a message the table shows; all of it is in the data and in the traceback."""
 
 Outcome: TypeAlias = Literal["passed", "gap", "untried", "failed", "skipped"]
 _WORST: tuple[Outcome, ...] = ("passed", "gap", "untried", "skipped", "failed")
@@ -30,7 +30,7 @@ class TestResult:
     promise: str
     """What the test is about, in words."""
     outcome: Outcome = "passed"
-    """``gap``: it has passed, and said what the backend does not promise, or what the suite could not try.
+    """``gap``: it has passed, and reported what the backend does not promise or what the suite could not try.
 
     ``untried``: what it builds on is broken.
     """
@@ -42,7 +42,7 @@ class TestResult:
     """What the verdict calls a backend that fails it; empty for most."""
 
     def add(self, outcome: Outcome, seconds: float, message: str) -> None:
-        """One phase of it. The worst outcome counts, with its message."""
+        """Add one phase of it. The worst outcome counts, with its message."""
         self.seconds += seconds
         if _WORST.index(outcome) > _WORST.index(self.outcome):
             self.outcome, self.message = outcome, message
@@ -54,16 +54,16 @@ class Results:
     def __init__(self) -> None:
         self._tests: dict[tuple[str, str], dict[str, TestResult]] = {}
         self.ended = ""
-        """Why the run has ended before all tests were run."""
+        """Why the run ended before all tests were run."""
         self.not_run = 0
-        """How many tests were not run, then."""
+        """How many tests were not run in that case."""
 
     def test(self, backend: str, theme: str, key: str, name: str, promise: str) -> TestResult:
-        """The result of the test that is known by ``key``; made if there is none yet."""
+        """The result of the test known by ``key``; created if there is none yet."""
         return self._tests.setdefault((backend, theme), {}).setdefault(key, TestResult(name, promise))
 
     def keep(self, keys: Collection[str]) -> None:
-        """Forget the tests but these: they have begun and not ended."""
+        """Forget all tests except these, which have begun and not ended."""
         for tests in self._tests.values():
             for key in tests.keys() - set(keys):
                 del tests[key]
@@ -73,9 +73,9 @@ class Results:
         return list(dict.fromkeys(backend for backend, _ in self._tests))
 
     def themes(self, backend: str) -> Iterator[tuple[str, dict[str, TestResult]]]:
-        """The themes of a backend in their order, each with its tests in the order of their run.
+        """The themes of a backend in order, each with its tests in the order of their run.
 
-        By name; those of one name, which several classes of a theme have, by ``Class::test``.
+        Tests are given by name; those that share a name, in several classes of a theme, by ``Class::test``.
         """
         own = [theme for name, theme in self._tests if name == backend]
         for theme in sorted(own, key=lambda each: (THEMES.index(each) if each in THEMES else len(THEMES), each)):
@@ -83,16 +83,16 @@ class Results:
 
 
 def as_data(results: Results) -> dict[str, Any]:
-    """The results as values that JSON has, under keys that stay as they are: scripts read them.
+    """The results as JSON values, under stable keys, as scripts read them.
 
-    ``suite`` is its version, ``ended`` why the run has ended early; ``backends`` has one object for each.
+    ``suite`` is its version, ``ended`` is why the run has ended early; ``backends`` has one object for each.
     """
     backends = [_backend(results, name) for name in results.backends()]
     return {"suite": suite_version(), "ended": results.ended, "backends": backends}
 
 
 def as_lines(results: Results) -> list[str]:
-    """A table for each backend, below each theme what did not pass, and a verdict."""
+    """A table for each backend, with what did not pass below each theme, and a verdict."""
     lines: list[str] = []
     for name in results.backends():
         facts = _facts(name)
@@ -144,7 +144,7 @@ def suite_version() -> str:
 
 
 def _by_name(tests: dict[str, TestResult]) -> dict[str, TestResult]:
-    """Replace pytest's keys (``file::Class::test``) by the shortest names that are all different."""
+    """Replace pytest's keys (``file::Class::test``) by the shortest unique names."""
     named = {key: test.name for key, test in tests.items()}
     for longer in ({key: key.partition("::")[2] or key for key in tests}, {key: key for key in tests}):
         often = Counter(named.values())
@@ -200,7 +200,7 @@ def _backend(results: Results, name: str) -> dict[str, Any]:
 
 
 def _facts(backend: str) -> dict[str, Any]:
-    """What is known of a backend without its harness; it may be broken."""
+    """What is known about a backend without its harness; it may be broken."""
     try:
         found = entry(backend)
     except RdzvError:

@@ -14,9 +14,9 @@ from rdzv_plugins.testing.installed import entry
 from rdzv_plugins.testing.suite.ground import why_untried
 
 GAP = "rdzv_gap"
-"""The name of the property by which a test tells the report of a gap."""
+"""The name of the property by which a test reports a gap."""
 UNTRIED = "rdzv_untried"
-"""The name of the property of a test that was not tried, since what it builds on is broken."""
+"""The name of the property of a test that was not tried, because what it builds on is broken."""
 
 _BUILDS = "conformance_builds_on_ground"
 
@@ -24,7 +24,7 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 
 def on_ground(test: Test) -> Test:
-    """A test that is not tried where the ground is broken, in a theme whose others are."""
+    """Mark a test that is not tried if the ground is broken, in a theme whose other tests are."""
     setattr(test, _BUILDS, True)
     return test
 
@@ -39,7 +39,7 @@ class Theme:
 
     @pytest.fixture(autouse=True)
     def _on_ground(self, harness: Harness, request: pytest.FixtureRequest) -> None:
-        """Leave it out where the ground is broken: the cause is told once, and not its consequences."""
+        """Leave the test out if the ground is broken: the cause is reported once, without its consequences."""
         builds = getattr(request.function, _BUILDS, self.builds_on_ground)
         if builds and (why := why_untried(harness)):
             request.node.user_properties.append((UNTRIED, why))
@@ -57,8 +57,8 @@ class Theme:
 
     @staticmethod
     def gap(request: pytest.FixtureRequest, why: str) -> None:
-        """Tell the report what the backend does not promise, and that it was refused as it should be.
+        """Report something that the backend does not promise, and that it was refused as it should be.
 
-        A test that ends so has passed; one that was not even tried says ``not tried: `` and why.
+        A test that ends like this has passed; one that was not even tried says ``not tried: `` and why.
         """
         request.node.user_properties.append((GAP, why))

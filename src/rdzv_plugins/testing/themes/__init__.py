@@ -1,1 +1,1 @@
-"""The themes of the conformance suite, a class each."""
+"""The themes of the conformance suite, one class each."""

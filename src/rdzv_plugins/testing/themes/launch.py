@@ -1,8 +1,8 @@
-"""The backend as its users meet it: real launchers, real workers over gloo, exit codes and messages.
+"""The backend as its users see it: real launchers, real workers over gloo, exit codes and messages.
 
-Each test starts two nodes on this machine. The launchers are forks of a process that has imported them, where the
-variables of ``Harness.environment`` allow it; the workers are started as always. Test processes must be able to use
-the loopback interface ``lo``.
+Each test starts two nodes on this machine. The launchers are forks of a process that has imported them, if the
+variables of ``Harness.environment`` allow it; the workers are started as always. Test processes must be able to use the
+loopback interface ``lo``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FAILED = r"first failure: rank (\d+) \(node (\d+) on \S+, local rank 0, pid (\d+
 CODE = 9
 STOPPED = 128 + signal.SIGTERM
 PATIENCE_S = 150
-"""Seconds within which everything has to happen, on a busy machine too."""
+"""Seconds within which everything has to happen, even on a busy machine."""
 SHORT_S = 5
 """How many seconds a node waits that will not be let in."""
 
@@ -47,7 +47,7 @@ class LaunchTheme(Theme):
         """A worker is killed once: all restart in one round, with a store that has no key of the first."""
         agents = [job.node(rank, "gloo_worker.py", "crash", restarts=1) for rank in range(2)]
         for agent in agents:
-            agent.wait(180)  # with whatever code: a stale key says more
+            agent.wait(180)  # with whatever code: a stale key tells more
         reports = [agent.reports() for agent in agents]
         for report in reports[0] + reports[1]:
             assert report["STALE"] is None, (
@@ -184,7 +184,7 @@ class LaunchTheme(Theme):
     def test_agent_that_is_told_to_stop(self, harness: Harness, job: Job, request: pytest.FixtureRequest) -> None:
         """SIGTERM to the agent of the first node: its worker ends with it, the other node is told, nothing is left."""
         first = job.node(0)
-        first.wait_for("joining at")  # so that it is the one who serves the endpoint, where a node does
+        first.wait_for("joining at")  # so that it serves the endpoint, if any node does
         second = job.node(1)
         for agent in (first, second):
             wait_for_world(agent, 2)
@@ -212,7 +212,7 @@ class LaunchTheme(Theme):
 
 
 def check_waits(harness: Harness, directory: Path, conf: dict[str, str]) -> None:
-    """A node by itself with --nnodes=1:2 runs no worker: its time to wait for the second runs out."""
+    """Check that a single node with --nnodes=1:2 runs no worker: its time to wait for the second runs out."""
     directory.mkdir()
     with closing(Job(harness, directory)) as job:
         alone = job.node(0, nnodes="1:2", conf=conf)
@@ -222,7 +222,7 @@ def check_waits(harness: Harness, directory: Path, conf: dict[str, str]) -> None
 
 
 def check_world(reports: list[dict[str, Any]], agents: list[Agent]) -> None:
-    """The reports of two ranks on two nodes are of one and the same world, whose ranks have met in one store."""
+    """Check that two ranks on two nodes report one and the same world, whose ranks have met in one store."""
     ordered = sorted(reports, key=lambda report: str(report["RANK"]))
     for rank, report in enumerate(ordered):
         expected = {"RANK": str(rank), "GROUP_RANK": str(rank), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
@@ -234,7 +234,7 @@ def check_world(reports: list[dict[str, Any]], agents: list[Agent]) -> None:
 
 
 def last_reports(agents: list[Agent]) -> list[dict[str, Any]]:
-    """What the worker of each agent has said last. Raises ``AssertionError`` if one has no worker."""
+    """What the worker of each agent has reported last. Raises ``AssertionError`` if one has no worker."""
     assert all(agent.reports() for agent in agents), f"a node has run no worker:\n{outputs(agents)}"
     return [agent.reports()[-1] for agent in agents]
 

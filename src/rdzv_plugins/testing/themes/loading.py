@@ -1,4 +1,4 @@
-"""What it costs to load a plug-in, and what it drags in: measured in a fresh interpreter, as every launch has one."""
+"""What loading a plug-in costs, and what it imports: measured in a fresh interpreter, which every launch has."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Loaded:
     """An interpreter that has loaded one plug-in and asked it for its backends."""
 
     seconds: float
-    """CPU time in seconds, that of the interpreter's start included."""
+    """CPU time in seconds, including the start of the interpreter."""
     modules: Collection[str]
-    """Top-level names of what the plug-in has imported, itself included."""
+    """Top-level names of what the plug-in has imported, including itself."""
 
 
 def load(name: str, value: str) -> Loaded:
-    """Load the entry point ``name = value``. Raises AssertionError with what it says if that fails."""
+    """Load the entry point ``name = value``. Raises AssertionError with its output if that fails."""
     command = [sys.executable, "-c", _PROGRAM, name, value]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT_S)
     assert done.returncode == 0, f"loading {value} failed:\n{done.stderr}"
@@ -57,7 +57,7 @@ def first_load(name: str, value: str) -> Loaded:
 
 
 def foreign(modules: Collection[str], record: PluginRecord) -> list[str]:
-    """The modules that other distributions have installed: neither the plug-in's own, nor of this project."""
+    """The modules installed by other distributions: neither the plug-in's own, nor of this project."""
     own = record.value.partition(":")[0].partition(".")[0]
     unknown = set(modules) - {*sys.stdlib_module_names, "rdzv_plugins", "pluggy", own}
     if not unknown:

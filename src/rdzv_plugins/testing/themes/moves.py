@@ -1,4 +1,4 @@
-"""``MovesTheme``: nodes that were given several endpoints meet at another one when the one that serves is lost."""
+"""``MovesTheme``: nodes that were given several endpoints meet at another one when the serving one is lost."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rdzv_plugins.testing.nodes.job import Job, Node, rank_of, together
 from rdzv_plugins.testing.nodes.theme import NodeTheme
 
 _ENDPOINTS = 3
-"""So many can lose one, whatever decides among those that are left."""
+"""This many can lose one, whatever decides among those that are left."""
 _OUTAGE_S = 20
-"""A backend that looks for the lost endpoint alone is not to take longer."""
+"""A backend that looks only for the lost endpoint must not take more seconds than this."""
 _UNDECLARED = "not tried: several_endpoints is not declared"
 
 

@@ -1,4 +1,7 @@
-"""Theme *plugin*: how a backend behaves before any node has met another. Quick to load, and plain in its errors."""
+"""Theme *plugin*: how a backend behaves before any node has met another.
+
+It has to load quickly and report errors plainly.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,9 @@ from rdzv_plugins.testing.themes.loading import first_load, foreign, load
 
 _BUILT_IN = ("static", "rdzv_plugins.backends.static")
 _TIMES = 2.0
-"""The most CPU time that loading may take, in multiples of that of a built-in backend."""
+"""The most CPU time that loading may take, as a multiple of that of a built-in backend."""
 _CERTAINLY = 5.0
-"""More than that is not what a busy machine does to it: measuring again would change nothing."""
+"""A busy machine does not cause more than this: measuring again would change nothing."""
 _ATTEMPTS = 4
 _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _NONSENSE = "~"
@@ -42,7 +45,7 @@ _SHORT_S = 3
 
 
 class PluginTheme(Theme):
-    """Tests for a light module, explained and checked options, a well-formed list entry, errors with a remedy."""
+    """Tests for a light module, explained and checked options, a well-formed list entry, and errors with a remedy."""
 
     theme: ClassVar[str] = "plugin"
     builds_on_ground = False
@@ -207,7 +210,7 @@ class PluginTheme(Theme):
             return prepare(self.entry(harness), request)
 
     def _error(self, harness: Harness, request: Request, kind: type[RdzvError]) -> RdzvError:
-        """How it is refused. It has to be ``kind``, with a remedy."""
+        """How the request is refused: this has to be ``kind``, with a remedy."""
         what = f"--rdzv-endpoint={request.endpoint} --rdzv-conf={dict(request.conf)}"
         try:
             self._prepare(harness, request)

@@ -13,12 +13,12 @@ from rdzv_plugins.testing.nodes.job import Job, Node, in_round, rank_of
 from rdzv_plugins.testing.nodes.theme import NodeTheme
 
 SIZES = (3, 4, 8)
-"""The numbers of nodes that are compared. Of 2, one may lead, and the other serve the workers' store."""
+"""The numbers of nodes that are compared. Of 2 nodes, one may lead and the other serve the workers' store."""
 OF_LEADER = 16
-"""The requests of the node that decides, in one round; what its service makes of them is its own."""
+"""The most requests of the deciding node in one round; how its service handles them is its own matter."""
 _IDLE_S = 1.5
 _MOST_WAITS = 10
-"""How often to wait for nodes to become idle; those that never do are found by what they have asked."""
+"""How often to wait for nodes to become idle; those that never do are found by what they have requested."""
 _SEGMENTS_PER_S = 8.0
 """More than a session needs to be kept alive, less than a poll every 100 ms."""
 _UNSEEN = "so that what its client does by itself is not seen"
@@ -75,13 +75,13 @@ class ScaleTheme(NodeTheme):
                     f"{node} has sent {rate:.1f} segments per second while it was idle: "
                     "the service is to push what changes"
                 )
-                if more < 0 or not sent[node]:  # only connections that are open can be asked
+                if more < 0 or not sent[node]:  # only open connections can be asked
                     return self.gap(request, f"not tried: it keeps no connection open, {_UNSEEN}")
         return None
 
 
 def _settled(nodes: list[Node]) -> dict[Node, Requests]:
-    """The requests of each node so far, after some time without a cause for more, and without one more."""
+    """The requests of each node so far, after a time without a cause for more and without any more."""
     now: dict[Node, Requests] = {}
     for _ in range(_MOST_WAITS):
         for pending in [node.await_change_later(0.5) for node in nodes]:

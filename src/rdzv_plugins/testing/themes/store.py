@@ -24,7 +24,7 @@ _PAIR = pytest.StashKey[tuple[Harness, Pair]]()
 
 
 def _write(node: Node, operation: str, key: str, value: str) -> None:
-    """Torch's writes have no answer: when that of the question behind it has come, every worker finds what it wrote."""
+    """Write, then ask: torch's writes have no answer; once a later request has one, every worker sees the write."""
     node.worker(operation, key, value)
     assert node.worker("check", [key]) is True
 
@@ -36,9 +36,9 @@ class StoreTheme(Theme):
 
     @pytest.fixture
     def pair(self, harness: Harness, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-        """Two nodes of one round, the same for all tests of the class: they use other keys than each other."""
+        """Two nodes of one round, the same for all tests of the class, which use different keys."""
         of_class = request.node.getparent(pytest.Class)
-        if of_class.stash.get(_PAIR, (None,))[0] is not harness:  # an author's harness may be another in each test
+        if of_class.stash.get(_PAIR, (None,))[0] is not harness:  # an author's harness may differ from test to test
             with contextlib.ExitStack() as unless_kept:
                 job = unless_kept.enter_context(Job(harness, tmp_path_factory.mktemp("store"), "2"))
                 first, second = job.start(2)

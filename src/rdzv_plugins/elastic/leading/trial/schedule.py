@@ -1,6 +1,6 @@
-"""Who measures the way to whom: every pair is dialled, and a few of them are tested in O(log n) phases.
+"""Who measures the way to whom: every pair is dialled, and some pairs are tested, in O(log n) phases.
 
-Nodes are numbers from 0. Of a pair the node with the lower number dials: so no two nodes wait for each other.
+Nodes are numbers from 0. In a pair, the node with the lower number dials, so no two nodes wait for each other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Pair = tuple[int, int]
 """Two nodes, the lower number first."""
 
 _FARTHEST = 64
-"""With more than twice as many nodes not every pair is dialled: each dials and is dialled by so many."""
+"""With more than twice as many nodes, not every pair is dialled: each dials this many, and is dialled by as many."""
 _FEWEST_PHASES = 3
 
 
@@ -24,10 +24,10 @@ def dialled(count: int) -> set[Pair]:
 
 
 def phases(count: int, seed: str) -> list[list[Pair]]:
-    """Rounds of a tournament, in each of which every node meets one other, and nobody the same one twice.
+    """Rounds of a tournament: in each, every node meets one other, and no two nodes meet twice.
 
-    About log2(count) of the count - 1 that there are, chosen by ``seed``: a node that is slow is so in all of them,
-    while a way that is slow is one of them. With an odd number one node pauses in each. Source: the circle method.
+    About log2(count) of the count - 1 possible ones, chosen by ``seed``: a slow node is slow in all of them, a slow way
+    in just one. With an odd number one node pauses in each. Source: the circle method.
     """
     if count < 2:
         return []
@@ -44,7 +44,7 @@ def phases(count: int, seed: str) -> list[list[Pair]]:
 
 
 def in_turns(pairs: Iterable[Pair]) -> list[list[Pair]]:
-    """The same pairs in as few phases as it takes, or about that, in none of which a node has two partners."""
+    """The same pairs in (about) as few phases as possible, in none of which a node has two partners."""
     found: list[tuple[set[int], list[Pair]]] = []
     for pair in sorted(set(pairs)):
         for busy, phase in found:
@@ -58,7 +58,7 @@ def in_turns(pairs: Iterable[Pair]) -> list[list[Pair]]:
 
 
 def other_partners(node: int, count: int, without: Collection[int], seed: str, most: int) -> list[Pair]:
-    """Pairs of ``node`` with up to ``most`` others that are not among ``without``."""
+    """Pairs of ``node`` with up to ``most`` others that are not in ``without``."""
     others = [each for each in range(count) if each != node and each not in without]
     chosen = random.Random(f"{seed} {node}").sample(others, min(most, len(others)))
     return [_pair(node, each) for each in chosen]

@@ -1,9 +1,9 @@
-"""Before a round its nodes are tried: a state machine of the leader's. No sockets, no clock of its own.
+"""Before a round its nodes are tried: a state machine of the leader. No sockets, no clock of its own.
 
-A trial has two stages. In *measure* every node dials others and tests its way to a few (``schedule``), and says what
-has come of it, once. If something is wrong (``verdict``) it is measured again in *confirm*, by those alone whom it
-concerns, while the rest of the network is quiet: what was a hiccup is forgotten then. Nobody waits for a node for ever:
-one to which most others have no way either is not waited for, nor one that needs much longer than half of the others.
+A trial has two stages. In *measure* every node dials others, tests its way to a few (``schedule``), and reports the
+results, once. If something is wrong (``verdict``) it is measured again in *confirm*, only by the nodes concerned, while
+the rest of the network is quiet: a hiccup is then forgotten. No node is waited for indefinitely: not one that most
+others have no way to either, nor one that needs much longer than half of the others.
 """
 
 from __future__ import annotations
@@ -23,30 +23,32 @@ from rdzv_plugins.elastic.trial_keys import Partner, Stage, Task, Tried, Way
 from rdzv_plugins.elastic.trial_rules import TrialRules
 
 _STRAGGLE_S = 5.0
-"""How much longer than twice the time of half of the nodes one may need, before the others go on without it."""
+"""How many seconds longer than twice the time of half of the nodes one may need, before the others go on without it."""
 _CUT_OFF_S = 2.0
-"""How long the last ones are waited for that most others cannot reach: they may yet tell the leader why."""
+"""How long to wait for the last nodes that most others cannot reach, in seconds: they may yet tell the leader why."""
 _PARTNERS, _PARTNERS_OF_LATE = 3, 2
-"""With how many others a node is tested again. Fewer, where two things are slow: that of a way which answers late both
-its latency and its throughput are, and each test takes the longer for it."""
+"""How many other nodes a node is tested with again; fewer if two things are slow.
+
+A way that answers late is slow in both latency and throughput, and each test takes longer for it.
+"""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a trial has come to, by nodes' ids."""
+    """The result of a trial; nodes are given by their ids."""
 
     unfit: Mapping[str, str] = field(default_factory=dict)
     """Nodes that the round is formed without, and why."""
     silent: Mapping[str, str] = field(default_factory=dict)
-    """Nodes that did not answer, and why they are taken not to."""
+    """Nodes that did not answer, and what is taken to be the reason."""
     words: tuple[str, ...] = ()
-    """What people should know of those who stay in."""
+    """What people should know about those that stay in."""
     fatal: str = ""
     """Why there can be no round."""
 
 
 class Trial:
-    """One trial of ``members``, in the order in which they have come. Not thread-safe."""
+    """One trial of ``members``, in order of arrival. Not thread-safe."""
 
     def __init__(self, rules: TrialRules, members: Sequence[Member], now: float) -> None:
         self._rules = rules
@@ -61,7 +63,7 @@ class Trial:
         self._half_at: float | None = None
         self._cut_off_at: float | None = None
         self.tasks: dict[str, Task] = {}
-        """What is to be told to nodes; whoever does so clears it."""
+        """What is to be sent to nodes; whoever sends it clears this."""
         for number, member in enumerate(members):
             self._measured.checks[number] = member.checks
         self._asked: dict[int, Task] = {}
@@ -69,11 +71,11 @@ class Trial:
 
     @property
     def nodes(self) -> Collection[str]:
-        """The ids of those that are tried."""
+        """The ids of the nodes being tried."""
         return self._number.keys()
 
     def heard(self, member: Member, now: float) -> None:
-        """A member says something: its answer, perhaps."""
+        """A member says something, perhaps its answer."""
         number, tried = self._number.get(member.node_id), member.tried
         if number is None or tried is None or number in self._answers or number not in self._asked:
             return
@@ -84,12 +86,12 @@ class Trial:
             self._half_at = now
 
     def gone(self, node: str) -> None:
-        """A node is lost, or has left: it is not waited for."""
+        """A node is lost or has left: it is not waited for."""
         if node in self._number:
             self._gone.add(self._number[node])
 
     def deadline(self) -> float:
-        """When ``result`` has to be asked for at the latest."""
+        """When to ask for ``result`` at the latest."""
         times = [self._until]
         if self._half_at is not None:
             times.append(2 * self._half_at - self._began + _STRAGGLE_S)
@@ -98,7 +100,7 @@ class Trial:
         return min(times)
 
     def result(self, now: float, spares: int) -> Result | None:
-        """What it has come to, once that is known; else None, perhaps with new ``tasks``.
+        """The result once it is known; otherwise None, perhaps with new ``tasks``.
 
         ``spares``: how many nodes may be left out.
         """
@@ -120,13 +122,16 @@ class Trial:
         return self._conclude(consequences(faults, max(0, spares - len(self._silent))))
 
     def facts(self) -> str:
-        """What it waits for, for people."""
+        """What it waits for, in words for people."""
         names = some(self._members[number].name for number in self._missing())
         what = "tested" if self._stage == "measure" else "tested once more"
         return f"{len(self._asked)} nodes are {what} before the round (--preflight); still to answer: {names or 'none'}"
 
     def _phases(self) -> list[list[Pair]]:
-        """Without pairs on one machine, which say nothing of the network, unless there is only one machine."""
+        """The phases, without pairs on one machine, which say nothing about the network.
+
+        If there is only one machine, they are included.
+        """
         found = schedule.phases(len(self._members), self._secret)
         machine = [member.machine for member in self._members]
         if len(set(machine)) == 1:
@@ -170,7 +175,7 @@ class Trial:
         self.tasks = {self._members[number].node_id: task for number, task in self._asked.items()}
 
     def _add(self, everyone: dict[int, tuple[list[Partner], list[Partner]]], one: int, other: int, which: int) -> None:
-        """Node ``one`` dials ``other``, if that takes connections; that one is to expect it."""
+        """Have node ``one`` dial ``other``, if that takes connections; the latter has to expect it."""
         everyone.setdefault(other, ([], []))
         mine = everyone.setdefault(one, ([], []))
         peer = self._members[other]
@@ -181,7 +186,7 @@ class Trial:
         return [number for number in self._asked if number not in self._answers and number not in self._gone]
 
     def _is_cut_off(self, missing: Sequence[int]) -> bool:
-        """Whether all that are missing are known to be unreachable, by most of those who have tried."""
+        """Whether all missing nodes are known to be unreachable by most of those that have tried."""
         tried: dict[int, list[bool]] = {number: [] for number in missing}
         for answer in self._answers.values():
             for way in answer.ways:
@@ -198,18 +203,18 @@ class Trial:
                 self._measured.service_us[number] = min(known, answer.service_us)
             tested = {partner.index for partner in self._asked[number].tests}
             asked = tested.union(partner.index for partner in self._asked[number].dials)
-            for way in answer.ways:  # what nobody has asked for is no answer
+            for way in answer.ways:  # an answer that nobody has asked for does not count
                 if way.to in asked:
                     heard = way if way.to in tested else Way(way.to, way.latency_us, problem=way.problem)
                     self._measured.add((number, way.to), heard)
 
     def _faults(self) -> list[Fault]:
-        """What is wrong with those that are there and have answered."""
+        """What is wrong with the nodes that are there and have answered."""
         out = self._gone | self._silent.keys()
         return judge(self._measured.without(out), self._rules.factor, lambda number: self._members[number].name)
 
     def _again(self, suspects: Sequence[Fault]) -> tuple[set[Pair], set[Pair]]:
-        """What to dial and to test once more: suspected pairs, and suspected nodes with others that are not."""
+        """What to dial and test once more: suspected pairs, and suspected nodes with others that are not."""
         out = self._gone | self._silent.keys()
         named = {node for fault in suspects for node in fault.nodes}
         cut = {

@@ -1,4 +1,4 @@
-"""The trials of a job, as the membership sees them: may the nodes that wait begin a round, and who of them?"""
+"""The trials of a job, as the membership sees them: may the waiting nodes begin a round, and which of them?"""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rdzv_plugins.elastic.trial_keys import Task
 from rdzv_plugins.elastic.trial_rules import TrialRules
 
 _NEWCOMERS = 1
-"""How often a trial is repeated before a round for the sake of nodes that have come meanwhile."""
+"""How often a trial before a round is repeated because of nodes that have come in the meantime."""
 
 
 class Trials:
     """Not thread-safe. Times are the leader's own monotonic seconds.
 
-    A node that has not passed is left out until the round that is formed without it is over; then it is tried again.
+    A node that has not passed is left out until the round formed without it is over; then it is tried again.
     """
 
     def __init__(self, rules: TrialRules) -> None:
@@ -24,14 +24,14 @@ class Trials:
         self._trial: Trial | None = None
         self._passed: set[str] = set()
         self.unfit: set[str] = set()
-        """Those that have not passed."""
+        """The nodes that have not passed."""
         self._repeats = 0
         self._began = 0.0
         self._news = ""
 
     @property
     def tasks(self) -> dict[str, Task]:
-        """What is to be told to nodes, since the last call."""
+        """What is to be sent to nodes, since the last call."""
         if self._trial is None:
             return {}
         tasks, self._trial.tasks = self._trial.tasks, {}
@@ -43,11 +43,11 @@ class Trials:
         return self._trial is not None
 
     def round_over(self) -> None:
-        """All are tried again before the next round."""
+        """Have all nodes tried again before the next round."""
         self._trial, self._passed, self.unfit, self._repeats = None, set(), set(), 0
 
     def heard(self, member: Member, now: float) -> None:
-        """A member says something of itself."""
+        """A member says something about itself."""
         if self._trial is not None:
             self._trial.heard(member, now)
 
@@ -59,15 +59,15 @@ class Trials:
             self._trial.gone(node)
 
     def deadline(self) -> float | None:
-        """When ``result`` has to be asked for at the latest; None while nobody is tried."""
+        """When to ask for ``result`` at the latest; None while nobody is being tried."""
         return self._trial.deadline() if self._trial is not None else None
 
     def facts(self) -> str:
-        """What is waited for, for people; empty while nobody is tried."""
+        """What is waited for, in words for people; empty while nobody is being tried."""
         return self._trial.facts() if self._trial is not None else ""
 
     def are_through(self, waiting: Sequence[Member], room: int, now: float) -> bool:
-        """Whether a round can be formed now of ``waiting``, who are enough. If not, a trial is on from now.
+        """Whether a round can be formed now from ``waiting``, which are enough. If not, a trial is on from now.
 
         ``room``: how many nodes a round may have.
         """
@@ -82,7 +82,7 @@ class Trials:
         return False
 
     def result(self, now: float, spares: int) -> Result | None:
-        """What has come of the trial that is on, once that is known; None before, and while there is none."""
+        """The result of the current trial, once that is known; None before that, and while there is none."""
         trial = self._trial
         found = trial.result(now, spares) if trial is not None else None
         if trial is not None and found is not None:
@@ -93,14 +93,14 @@ class Trials:
         return found
 
     def want_more(self) -> None:
-        """No round can be formed of those that have passed: who comes is tried, however often others were."""
+        """No round can be formed from those that have passed: nodes that come are tried, however often others were."""
         self._repeats = 0
 
     def news(self) -> str:
-        """What has come to an end since the last call, a sentence; else empty."""
+        """A sentence on what has ended since the last call; otherwise empty."""
         news, self._news = self._news, ""
         return news
 
     def untried(self, waiting: Collection[str]) -> set[str]:
-        """Those of ``waiting`` that are to stay out of the next round."""
+        """Those of ``waiting`` that have to stay out of the next round."""
         return set(waiting) - self._passed

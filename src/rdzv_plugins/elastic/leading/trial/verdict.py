@@ -1,8 +1,9 @@
-"""What is wrong with which node, or with the way between which two: from what all have measured. Pure functions.
+"""What is wrong with which node, or with the way between which two, given everyone's measurements. Pure functions.
 
-A node is *broken* if it says so of itself, or has no way to several others; a pair is if there is no way between the
-two. Slow is what is worse than is usual in this job by a factor. What is usual is the median over the nodes of the best
-that each has seen: so one that is slow in all that it does counts once, and so does one that claims wonders.
+A node is *broken* if it says so about itself, or has no way to several others; a pair is broken if there is no way
+between the two. What is worse than usual in this job by a factor is slow. The usual value is the median over the nodes
+of the best that each has seen: so a node that is slow in everything it does counts once, and so does one that claims
+wonders.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from rdzv_plugins.elastic.trial_keys import Checked, Way
 T = TypeVar("T")
 Kind = Literal["broken", "slow", "uneven"]
 _NOTICEABLE_US = 5000
-"""A latency that is not longer than usual by so much is not slow, whatever the factor: processors are busy at times."""
+"""A latency that exceeds the usual one by less than this is not slow, whatever the factor: processors can be busy."""
 _NOTICEABLE_OF_SERVICE_US = 100_000
-"""The same of answers of the service, which waits for processors, too."""
+"""The same for answers of the service, which waits for processors, too."""
 _FAST = 1024.0 * 2**20
-"""Bytes in a second: more than that is told of the processors of both nodes rather than of the way between them."""
+"""Bytes per second. Anything faster says more about the processors of both nodes than about the way between them."""
 _COMPARED = 3
-"""How many nodes have to be there before one can be told from the others."""
+"""How many nodes there have to be before one can be told from the others."""
 _MIB = 2**20
 
 
 @dataclass
 class Measured:
-    """All that was measured in a trial. Nodes are numbers from 0."""
+    """Everything that was measured in a trial. Nodes are numbers from 0."""
 
     count: int
     ways: dict[Pair, Way] = field(default_factory=dict)
@@ -40,7 +41,7 @@ class Measured:
     """Why a node could not measure."""
 
     def add(self, pair: Pair, way: Way) -> None:
-        """Take in what was measured of a pair, perhaps for the second time: the better counts, part by part."""
+        """Take in what was measured of a pair, perhaps for the second time: the better value counts, part by part."""
         known = self.ways.get(pair)
         if known is None:
             self.ways[pair] = way
@@ -55,7 +56,7 @@ class Measured:
         )
 
     def without(self, out: Collection[int]) -> Measured:
-        """The same without what concerns these nodes."""
+        """Return the same measurements without those that concern these nodes."""
         return Measured(
             self.count,
             {pair: way for pair, way in self.ways.items() if pair[0] not in out and pair[1] not in out},
@@ -71,18 +72,21 @@ def _less(values: Mapping[int, T], out: Collection[int]) -> dict[int, T]:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong, with one node or with the way between two. ``uneven``: worth a word, and nobody's fault."""
+    """What is wrong with one node or with the way between two.
+
+    ``uneven``: worth mentioning, and nobody's fault.
+    """
 
     kind: Kind
     nodes: tuple[int, ...]
     why: str
-    """Goes after the names: ``is slow: ...``."""
+    """Follows the names: ``is slow: ...``."""
     measured: bool = False
-    """Whether it follows from what was measured between nodes: another measurement may say something else."""
+    """Whether it follows from what was measured between nodes: a new measurement may give another result."""
 
 
 def judge(measured: Measured, factor: float, name: Callable[[int], str]) -> list[Fault]:
-    """The faults, the worst first. ``factor``: what is slower than usual by more is slow. ``name``: of a node."""
+    """The faults, the worst first. ``factor``: how much slower than usual is slow. ``name``: returns a node's name."""
     faults = [Fault("broken", (node,), f"cannot measure: {why}") for node, why in measured.problems.items()]
     faults += _of_themselves(measured)
     broken = {node for fault in faults for node in fault.nodes}
@@ -93,7 +97,7 @@ def judge(measured: Measured, factor: float, name: Callable[[int], str]) -> list
     good = {pair: way for pair, way in measured.ways.items() if not way.problem and not broken.intersection(pair)}
     for metric in _METRICS:
         faults += metric.slow(good, factor, name)
-    return sorted(faults, key=lambda fault: _ORDER.index(fault.kind))  # stable
+    return sorted(faults, key=lambda fault: _ORDER.index(fault.kind))  # sorting is stable
 
 
 _ORDER: tuple[Kind, ...] = ("broken", "slow", "uneven")
@@ -109,7 +113,7 @@ def _of_themselves(measured: Measured) -> list[Fault]:
 
 
 def _without_a_way(measured: Measured, known: set[int], name: Callable[[int], str]) -> list[Fault]:
-    """Which nodes, or pairs, explain all the connections that do not come about: a node, if that explains several."""
+    """The nodes or pairs that explain all the connections that fail: a node, if it explains several."""
     cut = {pair: way.problem for pair, way in measured.ways.items() if way.problem and not known.intersection(pair)}
     faults = []
     for node, pairs in _explained(cut):
@@ -126,12 +130,12 @@ def _without_a_way(measured: Measured, known: set[int], name: Callable[[int], st
 
 
 def _explained(pairs: Iterable[Pair]) -> list[tuple[int | None, list[Pair]]]:
-    """Nodes, as few as that takes or about so, with the pairs that each explains; none for a pair that is alone."""
+    """The fewest nodes (or about that), each with the pairs that it explains; None for a pair that stands alone."""
     left, found = set(pairs), []
     while left:
         counts = Counter(node for pair in left for node in pair)
         most = max(counts.values())
-        # of several the one that came last: the first one may serve the endpoint
+        # if there are several, the one that came last: the first may serve the endpoint
         node = max(each for each, count in counts.items() if count == most)
         own = sorted(pair for pair in left if node in pair)
         found.append((node if most > 1 else None, own))
@@ -140,7 +144,7 @@ def _explained(pairs: Iterable[Pair]) -> list[tuple[int | None, list[Pair]]]:
 
 
 def _by_values(measured: Measured, factor: float) -> list[Fault]:
-    """What nodes have measured of themselves, each by its name."""
+    """Faults in what nodes have measured of themselves, each by its name."""
     by_name: dict[str, dict[int, Checked]] = {}
     for node, checks in measured.checks.items():
         for check in checks:
@@ -176,12 +180,12 @@ class _Metric:
     show: Callable[[float], str]
     best: Callable[[Iterable[float]], float]
     is_slow: Callable[[float, float, float], bool]
-    """By value, what is usual, and the factor."""
+    """Called with the value, what is usual, and the factor."""
     enough: float | None = None
-    """Where more is better: still more than this counts as this."""
+    """If more is better: anything above this counts as this."""
 
     def slow(self, ways: Mapping[Pair, Way], factor: float, name: Callable[[int], str]) -> list[Fault]:
-        """The nodes that are slow on all their ways, then the other pairs that are."""
+        """The nodes that are slow on all their ways, then the other pairs that are slow."""
         values = {pair: value for pair, way in ways.items() if (value := self.of(way))}
         by_node: dict[int, list[float]] = {}
         for pair, value in values.items():
@@ -223,13 +227,13 @@ class _Metric:
 
 
 def _few(nodes: int) -> int:
-    """How many single ways may be slow: more of them are how this network is."""
+    """How many single ways may be slow: if there are more, this is what the network is like."""
     return max(1, nodes // 8)
 
 
 def _usual(values: Iterable[float]) -> float | None:
-    """The median; None of too few."""
-    import statistics  # slow, and needed where there are trials
+    """The median; None if there are too few values."""
+    import statistics  # slow to import, and needed only for trials
 
     known = list(values)
     return statistics.median(known) if len(known) >= _COMPARED else None
@@ -266,21 +270,21 @@ class Consequences:
 
     left_out: dict[int, Fault] = field(default_factory=dict)
     kept: tuple[Fault, ...] = ()
-    """Slow ones that the job has to put up with, and what is uneven."""
+    """Slow nodes and ways that the job has to put up with, and what is uneven."""
     fatal: tuple[Fault, ...] = ()
     """Broken ones for which there is no spare."""
 
 
 def consequences(faults: Sequence[Fault], spares: int) -> Consequences:
-    """Whom to leave out, at most ``spares`` nodes, ``faults`` in the order of ``judge``.
+    """Decide which nodes to leave out, at most ``spares``; ``faults`` are in the order of ``judge``.
 
-    Of a pair it is the node with more faults, else the one with the higher number.
+    Of a pair, it is the node with more faults, or else the one with the higher number.
     """
     of_node = Counter(node for fault in faults if fault.kind != "uneven" for node in fault.nodes)
     left_out: dict[int, Fault] = {}
     kept: list[Fault] = []
     fatal: list[Fault] = []
-    for fault in sorted(faults, key=lambda each: (_ORDER.index(each.kind), len(each.nodes))):  # stable
+    for fault in sorted(faults, key=lambda each: (_ORDER.index(each.kind), len(each.nodes))):  # sorting is stable
         if fault.kind == "uneven":
             kept.append(fault)
         elif left_out.keys().isdisjoint(fault.nodes):

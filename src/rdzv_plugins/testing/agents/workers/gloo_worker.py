@@ -1,6 +1,6 @@
-"""A rank of a gloo group: looks in its store for what an earlier round has written, adds up the ranks, reports.
+"""A rank of a gloo group: looks in its store for what an earlier round has written, adds up the ranks, and reports.
 
-The report is one line of JSON. With the argument ``crash`` rank 1 kills itself in the first round, after all have
+The report is one line of JSON. With the argument ``crash``, rank 1 kills itself in the first round after all have
 reported.
 """
 
@@ -23,7 +23,7 @@ NAMES = (
 
 
 def report(**found: object) -> None:
-    """Say it at once and as a whole."""
+    """Print the report at once and as a whole."""
     sys.stdout.write(json.dumps({name: os.environ[name] for name in NAMES.split()} | found) + "\n")
     sys.stdout.flush()
 

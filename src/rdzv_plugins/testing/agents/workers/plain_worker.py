@@ -1,6 +1,6 @@
-"""No torch, which is what takes the time of a worker: meets the other ranks at their store, reports, and runs on.
+"""A worker without torch, which is what takes time: it meets the other ranks at their store, reports, and runs on.
 
-The report is one line of JSON. Arguments: the file STOP, at which it ends; and where a rank is to fail, that RANK and
+The report is one line of JSON. Arguments: the file STOP, which makes it end; and if a rank is to fail, that RANK and
 its exit CODE: it reports and fails at once.
 """
 
