@@ -10,7 +10,7 @@ LONGEST = 256 * 1024
 
 
 class Lines:
-    """Text of one stream. Not UTF-8: replaced. A carriage return also ends a line, as when Python reads files."""
+    """Text of one stream; invalid UTF-8 is replaced. A carriage return also ends a line, as when Python reads files."""
 
     def __init__(self) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -19,7 +19,7 @@ class Lines:
         self._size = 0
 
     def feed(self, data: bytes, *, final: bool = False) -> list[str]:
-        """The lines that are whole now, each with its end. ``final``: so is the last one, whatever it lacks."""
+        """The lines that are whole now, each with its end. ``final``: the last one is, too, whatever it lacks."""
         text = self._decoder.decode(data, final)
         whole, newline, rest = text.rpartition("\n")
         lines = []
