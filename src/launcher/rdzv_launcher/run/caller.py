@@ -1,4 +1,4 @@
-"""The caller of a launch from Python: what workers get from it beside their program, and what it hears at the end."""
+"""A launch's caller in Python: what the workers get from it besides their program, and what it hears at the end."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         return report("rdzv-run", error, verbose=verbose)
     finally:
-        queued_stderr.drain()  # also for callers in a process of their own
+        queued_stderr.drain()  # also for callers within their own process
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from rdzv_plugins.errors import UsageError
 
 @contextlib.contextmanager
 def given_back() -> Iterator[None]:
-    """Restore all signals after a launch, for callers in a process of their own."""
+    """Restore all signals after a launch, for callers that launch within their own process."""
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
     marks = os.environ.get(marked.VARIABLE)
     try:

@@ -16,7 +16,7 @@ RC: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],  # comes with matplotlib
     "font.size": TEXT_PT,
     "text.color": INK,
-    "text.parse_math": False,  # a name may hold dollars
+    "text.parse_math": False,  # a name may contain dollars
     "axes.edgecolor": GREY,
     "axes.labelcolor": INK,
     "axes.unicode_minus": False,

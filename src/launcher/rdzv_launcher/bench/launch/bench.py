@@ -87,7 +87,7 @@ def _case(
     light = case.turns(
         lambda launcher: launch.run(launcher, collective=False), repeats=settings.repeats, warm_up=settings.warm_up
     )
-    # no warm-up: by now everything is in memory except what only the workers read of torch, which the agents do not
+    # no warm-up: agents read torch, too, so by now all is in memory except what only the workers read of it
     heavy = _collectives(case, launch, settings, warm_up=False)
     points: list[Point] = []
     for figure, about in _FIGURES.items():

@@ -44,7 +44,7 @@ class RendezvousSample:
     join: RendezvousPhase | None = None
     loss: RendezvousPhase | None = None
     close: RendezvousPhase | None = None
-    """One node says that it goes, in case the service did not hear of the loss at once."""
+    """One node says that it goes, if the service did not hear of the loss at once."""
     idle: dict[str, Any] | None = None
     """``seconds``; ``asked`` and ``served`` in that time, and ``signs`` of life; or only that it was ``disturbed``."""
     memory_mib: float = 0.0

@@ -5,7 +5,7 @@ order. An agent is in one of these stages:
 
 1. *joining* a round, and exchanging ranks in it;
 2. *working*: its workers run; if the job hangs, that is a failure, no matter whose worker is the odd one out;
-3. *stopping*: they are being stopped, for what comes next (``_Next``); nothing else happens while any of them is left;
+3. *stopping*: they are being stopped, for what comes next (``_Next``); what is left of them holds up everything;
 4. *asking*, after a failure: was a node lost? Then it is not a failure of this node, and uses up no restart;
 5. *counting* a restart: is there one for the job, and when? *delaying* it;
 6. *finding* the first failure over all nodes, when no restart is left;

@@ -90,7 +90,7 @@ class StoppingSignals:
             signal.signal(number, signal.SIG_IGN)
 
     def close(self) -> None:
-        """Restore the previous handlers, for callers that launch from a process of their own."""
+        """Restore the previous handlers, for callers that launch within their own process."""
         self._cancel_alarm()
         while self._before:
             number, before = self._before.popitem()

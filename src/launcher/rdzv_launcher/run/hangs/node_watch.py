@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _SAMPLE_S, _NATIVE_S = 5.0, 15.0
 """Time limits for one sample, and for one with native frames."""
 _CREDIT, _LEAST_CREDIT_S = 1 / 8, 3.0
-"""The part of the time-out that one look may account for: a look that is late stood still itself, with the workers."""
+"""The part of the time-out that one look may account for: a watch that is late stood still itself, with the workers."""
 _UNREAD = 5
 _SHARE = 1000.0
 """Samples without a suspicion may cost a thousandth of a processor."""

@@ -66,7 +66,7 @@ def find(
 
 
 def _oddness(group: Group, standings: Mapping[int, Standing]) -> tuple[int, int, bool, int]:
-    """The least is the odd one: by its state, then the smaller group, then one that does not wait for the others."""
+    """A sort key, least for the odd one: state, then the smaller group, then one that does not wait for the others."""
     loops = any(standings.get(rank, Standing("waits")).kind == "loops" for rank in group.ranks)
     kind = "running" if loops else group.kind
     first = _FIRST.index(kind) if kind in _FIRST and (loops or kind != "running") else len(_FIRST)

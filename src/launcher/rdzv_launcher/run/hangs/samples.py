@@ -16,7 +16,7 @@ else.
 
 _WAITS = re.compile(r"(?i)nccl|hccl|rccl|gloo::|c10d|(?:cu|cuda|hip|acl|npu)\w*(?:synchronize|query|memcpy)")
 _LOOKS = 2
-"""How many times no native code must be found: a stack may be one that cannot be read."""
+"""How many looks must find no native code: a stack may be one that cannot be read."""
 _MEETINGS = (
     ("distributed/distributed_c10d.py", ""),
     ("distributed/c10d_logger.py", ""),

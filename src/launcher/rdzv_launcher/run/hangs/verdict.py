@@ -63,7 +63,7 @@ class Verdict:
 
     hangs: bool
     in_s: float
-    """After how many seconds the job may hang, if nothing changes; infinite while somebody makes progress."""
+    """In how many seconds it may be so, if nothing changes; infinite while somebody makes progress."""
     silent: tuple[NodeAnswer, ...] = ()
     """Nodes that count as standing still, because nothing arrives from them."""
     unknown: str = ""

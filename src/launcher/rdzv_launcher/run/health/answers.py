@@ -28,7 +28,7 @@ class Answer(Struct, frozen=True):
 
 
 class Pages(Protocol):
-    """What a server of these answers is given: whoever has the pages."""
+    """The owner of the answers, as their server knows it."""
 
     def answer(self, path: str) -> Answer:
         """The answer to a request for ``path``. Any thread; raises nothing, and waits for nobody."""

@@ -17,7 +17,7 @@ class Pulse:
         self._back_at = math.inf
 
     def beat(self, within: float | None) -> None:
-        """The thread is alive, and will be back in so many seconds; None: it waits for others, however long."""
+        """The thread is alive, and will be back ``within`` seconds; None: it waits for others, however long."""
         self._back_at = math.inf if within is None else time.monotonic() + within
 
     def overdue(self) -> float:

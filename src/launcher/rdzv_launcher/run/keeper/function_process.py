@@ -24,7 +24,7 @@ def run(function: Callable[[], int], environment: Mapping[str, str], kept: Colle
         prctl.set_name(name)
         os.environ.clear()
         os.environ.update(environment)
-        gc.enable()  # existing objects stay frozen: others must clean them up
+        gc.enable()  # existing objects stay frozen: it is for others to clean them up
         code = function()
     except BaseException:  # an error of ours: those of the function end in its exit code
         traceback.print_exc()

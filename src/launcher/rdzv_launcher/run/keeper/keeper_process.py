@@ -87,7 +87,7 @@ class KeeperProcess:
         self._dismissed = False
 
     def run(self) -> None:
-        """Run until the agent has ended, or no longer needs a keeper; then everything below this process is ended."""
+        """Run until the agent has ended, or has said that it needs no keeper; then all below this process is ended."""
         for number in DEAF_TO:
             signal.signal(number, signal.SIG_IGN)
         prctl.adopt_orphans()

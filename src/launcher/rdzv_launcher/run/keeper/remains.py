@@ -11,7 +11,7 @@ from rdzv_launcher.run.run_directory import remove
 
 _LOOK_S = 0.05
 _QUIET_LOOKS = 5
-"""How many times nothing must be found: a process that is just starting shows its environment a moment later."""
+"""How many looks must find nothing: a process that is just starting shows its environment a moment later."""
 _LONGEST_PAUSE_S = 2.0
 _PATIENCE_S = 600.0
 """A process that is stuck in the kernel may never end."""

@@ -46,7 +46,7 @@ class JobWatch:
         is_there: Callable[[], bool],
         timeout: float,
     ) -> None:
-        """``service`` connects like one more node, ``is_there`` says whether the run has nodes now.
+        """``service`` returns the service as one more node sees it, ``is_there`` says whether the run has nodes now.
 
         ``timeout`` is in seconds, for each step.
         """

@@ -76,7 +76,7 @@ class Tail:
         return True
 
     def stop_here(self) -> None:
-        """The worker has ended. What it started may go on writing, but nobody waits for that. May be called again."""
+        """The worker has ended. What it started may write on, but nobody waits for that. Repeating changes nothing."""
         if self._left is None:
             self._left = self._file.behind()
 
