@@ -1,3 +1,1 @@
-"""The agent: what it decides, what the agents of a round tell each other, and the loop around both. It needs no
-torch.
-"""
+"""The agent: what it decides, what agents of a round tell each other, and the loop around both. It needs no torch."""

@@ -56,9 +56,7 @@ class Workers(Protocol):
         ...
 
     def stop(self, number: signal.Signals, seconds: float) -> None:
-        """Send the signal to live workers, and to what is left in their sessions: ``kill_all`` may follow after
-        ``seconds``.
-        """
+        """Signal live workers, and what is left in their sessions; ``kill_all`` may follow after ``seconds``."""
         ...
 
     def kill_all(self) -> None:
@@ -70,22 +68,16 @@ class Workers(Protocol):
         ...
 
     def cause(self, local_rank: int, exit_code: int) -> str:
-        """What else is known about a worker's end, as a sentence; empty if nothing is. The worker is in the newest
-        group.
-        """
+        """What else is known about the end of a worker of the newest group, as a sentence; empty if nothing is."""
         ...
 
     def close(self) -> Sequence[int]:
-        """End everything that was started, for good; may wait some seconds. Returns the pids of processes that do not
-        end.
-        """
+        """End everything that was started, for good; may wait some seconds. Returns the pids of what does not end."""
         ...
 
 
 class Notices(Protocol):
-    """Tells the workers of all nodes that this node is about to leave. Puts ``NoticeAnswered`` into the agent's
-    inbox.
-    """
+    """Tells the workers of all nodes that this one is leaving soon. Puts ``NoticeAnswered`` into the agent's inbox."""
 
     def give(self, reason: str, seconds: float) -> None:
         """This node leaves, for ``reason``, and workers have ``seconds`` to save. Returns at once; called only once."""

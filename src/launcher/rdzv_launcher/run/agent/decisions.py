@@ -319,9 +319,7 @@ class Decisions:
         return (said,)
 
     def _stop(self, number: signal.Signals, following: _Next, now: float) -> tuple[Step, ...]:
-        """Stop the workers that live; ``following`` comes after that. It never takes longer than an earlier stop would
-        have.
-        """
+        """Stop the workers that live; ``following`` comes next. It takes no longer than an earlier stop would have."""
         self._next = following
         if self._group != "lives":
             return self._ended_group()

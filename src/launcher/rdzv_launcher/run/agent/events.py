@@ -119,9 +119,7 @@ class Stayed(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """Something that was asked of the rendezvous has raised: it has failed, was closed, or the job has ended
-    elsewhere.
-    """
+    """Whatever was asked of the rendezvous has raised: it has failed, was closed, or the job has ended elsewhere."""
 
     error: Exception
 

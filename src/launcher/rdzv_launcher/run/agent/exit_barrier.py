@@ -109,9 +109,7 @@ class ExitBarrier:
         return ", ".join(map(str, missing)) or "unknown (plain torchrun nodes do not say)"
 
     def _all_done(self) -> bool:
-        """True once the last node has arrived; waits up to a second for it. Raises the error that ended the job
-        elsewhere.
-        """
+        """True once the last node has arrived; waits up to a second for it. Raises what ended the job elsewhere."""
         try:
             self._store.wait([keys.LAST], timedelta(seconds=_SLICE_S))
             return True

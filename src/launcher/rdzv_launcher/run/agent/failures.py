@@ -46,9 +46,7 @@ class Failures:
         self._exit_codes, self._report, self._hang = {}, None, None
 
     def started(self, group: WorkerGroup, now: float) -> None:
-        """The workers of ``group`` are running from ``now`` (monotonic, in seconds) on; the group contains their
-        pids.
-        """
+        """The workers of ``group``, which has their pids, are running from ``now`` (monotonic, in seconds) on."""
         self._group, self._started_at = group, now
 
     def note(self, event: Event) -> None:

@@ -19,9 +19,7 @@ class Limits(Struct, frozen=True):
     shutdown_timeout: float = 30.0
     """How long workers may take to end when told to; after that they are killed."""
     kill_timeout: float = 5.0
-    """How long killed workers may take to end, longer than the kernel needs. After that they are stuck in the
-    kernel.
-    """
+    """How long killed workers may take to end, longer than the kernel needs. After that they are stuck in it."""
     preempt_grace: float = 0.0
     """How long this node has left from a notice on; 0: there are no notices."""
     notice_signals: frozenset[signal.Signals] = frozenset()

@@ -80,8 +80,7 @@ class AgentLoop:
         notices: Notices | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
-        """``workers``, ``signals`` and ``notices`` put what happens into ``inbox``; ``on_late`` is for the exit
-        barrier.
+        """``workers``, ``signals`` and ``notices`` put what happens into ``inbox``; ``on_late`` is the exit barrier's.
 
         ``pulse`` is told that the main thread is alive.
         """
@@ -153,9 +152,7 @@ class AgentLoop:
         return todo
 
     def _note_simultaneous(self) -> None:
-        """The workers are about to be stopped; those whose ends are already in the inbox did not end because of
-        that.
-        """
+        """The workers are about to be stopped: those whose ends are already in the inbox did not end because of it."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._untold.append(self._inbox.get_nowait())
@@ -241,8 +238,7 @@ class AgentLoop:
         return None
 
     def _ask(self, question: Callable[[], Event | None], within: float | None = None) -> Event | None:
-        """Ask a question that may have to wait for others. A signal ends it: the signal is in the inbox, and there is
-        no answer.
+        """Ask what may have to wait for others. A signal ends it: it is in the inbox, and there is no answer.
 
         The answer has to arrive ``within`` this many seconds; None: as long as it takes.
         """

@@ -124,9 +124,7 @@ class NodeWorkers:
             self._keeper, self._keeper_lives = self._another_keeper(), True
 
     def stop(self, number: Signals, seconds: float) -> None:
-        """Send the signal to live workers, and to what is left in their sessions: ``kill_all`` may follow after
-        ``seconds``.
-        """
+        """Signal live workers, and what is left in their sessions; ``kill_all`` may follow after ``seconds``."""
         if not self._fence.stopping():  # they may not act any more, not even to end: they were killed
             number = Signals.SIGKILL
         with self._lock, contextlib.suppress(KeeperLost):  # the agent learns that from the ends of the workers

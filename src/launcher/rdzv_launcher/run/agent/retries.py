@@ -46,8 +46,7 @@ class Retries:
         self._own: list[Spent] = []
 
     def decide(self, failure: Failure, ran: float) -> RestartAllowed | RestartRefused:
-        """Decide what follows the first failure of a round over all nodes, ``ran`` seconds after its start. May ask
-        others.
+        """Decide what follows a round's first failure over all nodes, ``ran`` seconds after its start. May ask others.
 
         All that others notice is that the round is counted. Raises whatever ends the wait for them (a signal).
         """

@@ -39,9 +39,7 @@ class RoundStore(Protocol):
     def multi_get(self, keys: list[str]) -> Sequence[bytes]: ...
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:
-        """Return when all of the keys exist; raises an error for which ``is_timeout`` holds if they do not appear in
-        time.
-        """
+        """Return when all of the keys exist; otherwise raises an error for which ``is_timeout`` holds."""
         ...
 
 

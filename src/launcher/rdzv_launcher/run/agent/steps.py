@@ -79,9 +79,7 @@ class FindCause(Struct, frozen=True):
 
 
 class WaitAtBarrier(Struct, frozen=True):
-    """The workers here have succeeded: wait for those of the others. Answered by ``BarrierOver`` or
-    ``MustRunAgain``.
-    """
+    """The workers here have succeeded: wait for those of others. Answered by ``BarrierOver`` or ``MustRunAgain``."""
 
 
 class Stay(Struct, frozen=True):
@@ -99,9 +97,7 @@ class GiveNotice(Struct, frozen=True):
 
 
 class NoteLeaving(Struct, frozen=True):
-    """Tell the others, before the workers are stopped, that this node leaves: their workers will fail along with
-    these.
-    """
+    """Tell the others, before the workers are stopped, that this node leaves: their workers will fail, too."""
 
     reason: str
 

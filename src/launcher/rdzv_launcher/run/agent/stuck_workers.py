@@ -36,9 +36,7 @@ class StuckWorkers:
         return now + min(self._timeout / 4, _LONGEST_LOOK_S) if self._timeout > 0 else None
 
     def look(self, pids: Mapping[int, int], now: float) -> Stuck | None:
-        """A worker, of ``pids`` by local rank, that was stuck for too long, in every look during that time; None: there
-        is none.
-        """
+        """A worker, of ``pids`` by local rank, that was stuck for too long, in all looks of that time; None if none."""
         asleep = {pid: rank for rank, pid in pids.items() if self._timeout > 0 and self._state_of(pid) == "D"}
         for pid in asleep.keys() - self._since.keys():
             logger.warning(

@@ -10,9 +10,7 @@ from typing import Any, Literal
 from rdzv_launcher.run.stacks import processes, reading
 
 Native = Literal["loop", "waits", "computes"]
-"""What the main thread does below its innermost line of Python: only run this line, wait for others, or anything
-else.
-"""
+"""What the main thread does below its innermost line of Python: just run it, wait for others, or anything else."""
 
 _WAITS = re.compile(r"(?i)nccl|hccl|rccl|gloo::|c10d|(?:cu|cuda|hip|acl|npu)\w*(?:synchronize|query|memcpy)")
 _LOOKS = 2

@@ -1,7 +1,7 @@
 """What a keeper does while its agent stands still: it pauses the workers once their round is not known to hold.
 
-The agent writes into a page until when the round is known to hold, and when the agent last looked. When it resumes, it
-finds out what should become of the workers, and continues or kills them.
+A page that the agent writes says until when the round is known to hold, and when the agent last looked. When the agent
+resumes, it finds out what should become of the workers, and continues or kills them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from rdzv_plugins.clock import now_ns
 from rdzv_plugins.round_page import BEAT, NEVER, PAUSE_AT, PAUSED, RUNNING, STATE, STILL, read
 
 _PAGE_S = 0.25
-"""How often the page is read: the clock of a wait stands still while a machine sleeps, but that of the page does
-not.
-"""
+"""How often the page is read: the clock of a wait stands still while a machine sleeps, the page's does not."""
 _LEAST_S = 0.01
 _QUICK_LOOKS = 2
 """How many times the workers are paused in quick succession during one standstill, which may last for hours: the second

@@ -209,9 +209,7 @@ class Keeper:
         return below
 
     def close(self, timeout: float = 5.0) -> list[int]:
-        """End everything that was ever started, and the keeper; returns the pids of what has not ended. Raises
-        nothing.
-        """
+        """End everything that was started, and the keeper; returns the pids of what has not ended. Raises nothing."""
         if self._closed:
             return []
         left = self.kill_all(timeout)
