@@ -1,4 +1,4 @@
-"""What the commands show on the screen: log lines, errors, and how they bear a stderr that is gone or stuck."""
+"""What the commands show on the screen: log lines, errors, and how they cope with a stderr that is gone or stuck."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Format(logging.Formatter):
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to standard error. A signal that comes while it does still ends what the main thread waits for."""
+    """Writes to standard error. A signal that arrives during a write still ends what the main thread waits for."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
@@ -42,7 +42,7 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def setup_logging(program: str, *, verbose: bool, quiet: bool = False) -> None:
-    """Our own log lines go to stderr; with ``quiet`` warnings and errors alone."""
+    """Send our own log lines to stderr; with ``quiet`` only warnings and errors."""
     handler = _Handler()
     handler.setFormatter(_Format(program))
     for ours in map(logging.getLogger, _LOGGERS):
@@ -53,7 +53,7 @@ def setup_logging(program: str, *, verbose: bool, quiet: bool = False) -> None:
 
 @contextlib.contextmanager
 def logging_given_back() -> Iterator[None]:
-    """Undo at the end what ``setup_logging`` changes, for a command that is called within a process."""
+    """Undo in the end what ``setup_logging`` changes, for a command that is called within a process."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     before = [(list(each.handlers), each.level, each.propagate) for each in loggers]
     try:
@@ -87,9 +87,9 @@ def warnings_collected() -> Iterator[list[str]]:
 
 
 def say(program: str, text: str) -> None:
-    """A line for the user. Whoever read our stderr may be gone: the exit code must not depend on that."""
+    """Print a line for the user. The reader of our stderr may be gone: the exit code must not depend on that."""
     with contextlib.suppress(OSError, ValueError):
-        # one write: where stderr is not buffered (python -u), print() writes the line's end apart
+        # one write: where stderr is not buffered (python -u), print() writes the line end separately
         sys.stderr.write(printable_lines(f"{program}: {text}") + "\n")
         sys.stderr.flush()
 
@@ -119,7 +119,7 @@ def report(program: str, error: BaseException, *, verbose: bool) -> int:
 def open_standard_streams() -> None:
     """Make standard streams that can be relied on.
 
-    The places of closed ones (``2>&-``) are filled: the next file or socket would take their number. Standard error
+    Closed ones (``2>&-``) are replaced, as the next file or socket would otherwise take their number. Standard error
     keeps nobody waiting.
     """
     for fd in (0, 1, 2):

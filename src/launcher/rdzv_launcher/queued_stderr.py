@@ -1,7 +1,8 @@
-"""Our standard error, written by one thread: nobody else ever waits for whoever reads it.
+"""Our standard error, written by one thread: no other thread ever waits for its reader.
 
-A pipe that nobody reads takes 64 KiB, a terminal that was stopped nothing. With it every write to ``sys.stderr``
-returns at once: of our log lines, of torch's, of warnings, of plug-ins. What cannot be held is dropped and counted.
+A pipe that nobody reads takes 64 KiB, and a stopped terminal nothing. With this module every write to ``sys.stderr``
+returns at once: those of our log lines, of torch's, of warnings, of plug-ins. What cannot be kept is dropped and
+counted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _queue: BackgroundQueue[bytes] | None = None
 
 
 def queue_stderr() -> None:
-    """Put it in place of ``sys.stderr``. Not where something else is there already; calling it again does nothing."""
+    """Put the queue in place of ``sys.stderr``, unless something else has replaced that. Further calls do nothing."""
     global _queue
     now = sys.__stderr__
     if _queue is not None or now is None or now is not sys.stderr or now.fileno() != _FD:
@@ -36,13 +37,13 @@ def queue_stderr() -> None:
 
 
 def drain() -> None:
-    """Wait until all that was said is written, a few seconds at most: at the end of a command."""
+    """Wait until everything is written, a few seconds at most: for the end of a command."""
     if _queue is not None:
         _queue.flush(_LAST_WORDS_S)
 
 
 def rest() -> None:
-    """Let the thread end, if all that was said is written soon: a process without threads is about to be forked."""
+    """Let the thread end, if everything is written soon: a process without threads is about to be forked."""
     if _queue is not None:
         _queue.rest(_REST_S)
 
@@ -56,7 +57,7 @@ def forward(data: bytes) -> None:
 
 
 def has_room(otherwise: Callable[[], None]) -> bool:
-    """Whether ``forward`` would not fill what is kept for log lines; ``otherwise`` is called when that is so again."""
+    """Whether ``forward`` would leave the room kept for log lines; if not, ``otherwise`` is called once it would."""
     return _queue is None or _queue.has_room(otherwise)
 
 
@@ -87,7 +88,7 @@ def _write(data: bytes) -> None:
             data = data[os.write(_FD, data) :]
         except BlockingIOError:  # shared with a program that made it non-blocking
             select.select([], [_FD], [], _RETRY_S)
-        except OSError:  # whoever read it is gone: nothing may depend on that
+        except OSError:  # the reader is gone: nothing may depend on that
             return
 
 

@@ -1,4 +1,4 @@
-"""``--version`` of both commands: in one line what a report of a fault has to say first. Imports no torch."""
+"""``--version`` of both commands: in one line, what a bug report has to say first. Does not import torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rdzv_plugins.errors import MissingDependency
 
 
 def version_line() -> str:
-    """Our version, torch's as it is installed, Python's, and whether the native part is there."""
+    """Our version, that of the installed torch and of Python, and whether the native part is there."""
     import platform
 
     from rdzv_plugins.installed import version_of

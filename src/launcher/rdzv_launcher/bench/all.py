@@ -1,4 +1,4 @@
-"""``rdzv bench all``: one benchmark after the other, each in a process of its own, and a report of what they wrote."""
+"""``rdzv bench all``: one benchmark after another, each in its own process, and a report of what they wrote."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MANY = ("--simulate", "--nodes=8,64,256,1024")
 
 
 class Step(NamedTuple):
-    """One benchmark, and with which arguments it runs."""
+    """One benchmark, and the arguments with which it runs."""
 
     bench: str
     arguments: tuple[str, ...] = ()
@@ -38,10 +38,10 @@ QUICK = [Step(bench, ("--quick",)) for bench in NAMES]
 
 
 def full() -> list[Step]:
-    """Every benchmark, in sizes that two cores get through in about 20 minutes together; of backends what is there.
+    """Every benchmark, in sizes that two cores finish in about 20 minutes together, with the backends that are there.
 
-    torch's own rendezvous is measured beside them in any case, so what stands on it is left out. A job is started, and
-    disturbed, over one of the backends that meet at the native store: the others do the same there.
+    torch's own rendezvous is measured beside them in any case, so backends built on it are left out. A job is started,
+    and disturbed, over one of the backends that meet at the native store: the others do the same there.
     """
     own = [each for each in map(find_harness, shipped()) if each.kind != "state" and _is_there(each)]
     native = [each for each in own if each.native]
@@ -90,7 +90,7 @@ def configure(what: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run it; returns the exit code. Raises ``UsageError``, ``MissingDependency``, ``RdzvError`` if one has failed."""
+    """Run all; returns the exit code. Raises ``UsageError``, ``MissingDependency``, ``RdzvError`` if one has failed."""
     steps = QUICK if args.quick else full()
     return run_steps(steps if args.only is None else _some(steps, args.only.split(",")), Path(args.out))
 
@@ -103,11 +103,11 @@ def _some(steps: Sequence[Step], names: Sequence[str]) -> list[Step]:
 
 
 def run_steps(steps: Sequence[Step], out: Path) -> int:
-    """Run them and write ``out/report.html``; returns the exit code.
+    """Run the steps and write ``out/report.html``; returns the exit code.
 
-    Raises ``UsageError`` where ``out`` cannot be written to or holds results that cannot be read, before anything runs;
-    ``MissingDependency``; and ``RdzvError`` at the end where a benchmark has failed: the others have run, and the
-    report has what there is.
+    Raises ``UsageError`` if ``out`` cannot be written to or holds results that cannot be read, before anything runs;
+    ``MissingDependency``; and ``RdzvError`` at the end if a benchmark has failed: the others have run, and the report
+    contains what there is.
     """
     require_matplotlib()
     try:
@@ -115,7 +115,7 @@ def run_steps(steps: Sequence[Step], out: Path) -> int:
     except OSError as error:
         raise UsageError(f"--out: cannot write to {out}: {error.strerror}") from None
     if any(out.glob(f"*{SUFFIX}")):
-        read_results(out)  # what cannot be part of the report is better told now than after a quarter of an hour
+        read_results(out)  # what cannot be part of the report is better reported now than after a quarter of an hour
     failed = []
     for number, step in enumerate(steps, start=1):
         words = ["bench", step.bench, *step.arguments, f"--out={out}"]

@@ -1,4 +1,4 @@
-"""``rdzv bench``: its sub-commands. What a benchmark runs is imported when it runs."""
+"""``rdzv bench``: its sub-commands. The code of a benchmark is imported when it runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rdzv_plugins.errors import UsageError
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A sub-command that measures: its folder's module ``bench`` has ``run(settings, args)``, which does."""
+    """A sub-command that measures, by ``run(settings, args)`` in the module ``bench`` of its folder."""
 
     name: str
     settings: type
@@ -45,7 +45,7 @@ class Benchmark:
         output.add_flags(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Run the benchmark; returns the exit code. Raises ``UsageError`` for what it cannot be asked, and its own."""
+        """Run the benchmark; returns the exit code. Raises ``UsageError`` for invalid settings, and its own errors."""
         asked: Any = settings.read(self.settings, args)
         code: int = importlib.import_module(f"rdzv_launcher.bench.{self.name}.bench").run(asked, args)
         return code
@@ -132,7 +132,7 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the benchmark asked for; returns the exit code. Raises what it raises."""
+    """Run the requested benchmark; returns the exit code. Raises whatever that raises."""
     if args.what is None:
         print(args.bench_help(), end="", file=sys.stderr)
         return UsageError.exit_code

@@ -1,7 +1,7 @@
-"""Who is compared: any installed backend by its name, a stranger's too, and torch's own beside them.
+"""What is compared: any installed backend by its name, even a third-party one, and torch's own beside them.
 
 The conformance suite's harness of a backend (entry-point group ``rdzv_plugins.harnesses``) starts its service and knows
-its endpoint; a backend without one is measured at the endpoint of a service that runs already.
+its endpoint; a backend without a harness is measured at the endpoint of a service that is already running.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rdzv_plugins.testing.installed import entry
 
 TORCH_C10D, TORCH_STATIC = "torch-c10d", "torch-static"
 REFERENCES = (TORCH_C10D, TORCH_STATIC)
-"""torch's own rendezvous, as plain torchrun makes them: what ours are compared with."""
+"""torch's own rendezvous, as plain torchrun makes them, with which ours are compared."""
 _DISTRIBUTION = "rdzv-plugins"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _TIMES = frozenset(
@@ -40,7 +40,7 @@ class Candidate:
 
     entry: Entry
     harness: Harness
-    """Not started yet; its ``conf`` is what the nodes get."""
+    """The harness, not started yet; its ``conf`` is what the nodes get."""
     given: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Options that the user has set."""
 
@@ -50,12 +50,12 @@ class Candidate:
 
     @property
     def version(self) -> tuple[str, str]:
-        """Name and version of the distribution that it comes with."""
+        """Name and version of the distribution that contains it."""
         return self.entry.record.distribution, self.entry.record.version
 
     @property
     def traits(self) -> Harness:
-        """Knows what is true of the backend wherever its service runs: its own harness, where it is one of ours."""
+        """Knows the backend's properties wherever its service runs: if it is one of ours, its own harness."""
         return find_harness(self.name) if self.name in shipped() else self.harness
 
 
@@ -67,7 +67,7 @@ def shipped() -> tuple[str, ...]:
 
 
 def at_native_store() -> tuple[str, ...]:
-    """The names of those of them whose nodes meet at the native store, which ``rdzv serve`` can serve, too."""
+    """The names of shipped backends whose nodes meet at the native store, which ``rdzv serve`` can serve, too."""
     return tuple(name for name in shipped() if find_harness(name).native)
 
 
@@ -82,7 +82,7 @@ class Names:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """``--backends``, ``--rdzv-endpoint`` and ``--rdzv-conf``."""
+    """Add ``--backends``, ``--rdzv-endpoint`` and ``--rdzv-conf``."""
     add = parser.add_argument
     named = add("--backends", metavar="A,B", help="any installed backends, compared with torch's own (default those "
         "of %(shipped)s that are installed)")  # fmt: skip
@@ -98,9 +98,9 @@ def candidates(
 ) -> list[Candidate]:
     """The backends that ``add_flags`` has read, or those that come with rdzv-plugins.
 
-    ``wanted``: options that the benchmark sets where a backend has them and the user has not. ``own_times``: time-outs
-    are the backend's own defaults, whatever its harness sets to make tests quick. Raises what the host raises for a
-    name, ``UsageError``, and ``OptionError`` for an option that a backend does not have.
+    ``wanted``: options that the benchmark sets if a backend has them and the user has not set them. ``own_times``:
+    time-outs are the backend's own defaults, whatever its harness sets to make tests quick. Raises what the host raises
+    for a name, ``UsageError``, and ``OptionError`` for an option that a backend does not have.
     """
     if args.backends is not None and not all(args.backends.split(",")):
         raise UsageError(f"--backends={args.backends}: a name is empty", remedy="Leave it out to measure the default.")
@@ -128,7 +128,7 @@ def candidates(
 
 
 def reference_names(names: str) -> list[str]:
-    """What ``--references`` names of ``REFERENCES``; ``none`` for none of them. Raises ``UsageError``."""
+    """The ``REFERENCES`` that ``--references`` names; none of them for ``none``. Raises ``UsageError``."""
     asked = [] if names == "none" else [*dict.fromkeys(names.split(","))]
     for name in asked:
         if name not in REFERENCES:
@@ -139,8 +139,8 @@ def reference_names(names: str) -> list[str]:
 def start(found: list[Candidate], running: ExitStack, *, asked_for: bool) -> dict[str, str]:
     """Start what the backends need, until ``running`` is closed; returns why some cannot be measured, by name.
 
-    These are taken out of ``found``. Where backends were ``asked_for`` by name, what the harness has raised is raised
-    instead, as an ``RdzvError``.
+    These are taken out of ``found``. If backends were ``asked_for`` by name, the harness's error is raised instead, as
+    an ``RdzvError``.
     """
     left_out = {}
     for candidate in list(found):
@@ -159,7 +159,7 @@ def _start(candidate: Candidate, running: ExitStack) -> None:
         running.enter_context(candidate.harness)
     except RdzvError:
         raise
-    except Exception as error:  # a stranger's harness may raise anything
+    except Exception as error:  # a third-party harness may raise anything
         raise RdzvError(
             f"backend {candidate.name!r}: its harness cannot be started: {type(error).__name__}: {error}",
             remedy="Start its service yourself, and say where by --rdzv-endpoint.",

@@ -1,4 +1,4 @@
-"""The process of a launch as its caller has it: started, waited for, and ended if the caller cannot wait."""
+"""The process of a launch as its caller sees it: started, waited for, and ended if the caller cannot wait."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from rdzv_plugins.errors import LimitTooLow
 
 _AGAIN_S = 0.02
 _GRACE_S = 10.0
-"""So much longer than its workers a process of a launch may take to end."""
+"""How much longer than its workers the process of a launch may take to end."""
 
 
 class Agent:
-    """One. It is a child of this process, in a session of its own: a terminal's signals come to the caller alone."""
+    """One such process, a child of this one, in a session of its own: a terminal's signals reach only the caller."""
 
     def __init__(self, order: Order, function: Function | None = None) -> None:
-        """Start it: as a fork of this process if there is a ``function``, else as a fresh interpreter.
+        """Start it: as a fork of this process if there is a ``function``, otherwise as a fresh interpreter.
 
-        Raises ``LimitTooLow`` if there can be no process.
+        Raises ``LimitTooLow`` if no process can be created.
         """
         self._order = order
         self._status: int | None = None
@@ -39,7 +39,7 @@ class Agent:
             ) from error
 
     def wait(self) -> None:
-        """Until it has ended. Signals are handled meanwhile."""
+        """Wait until it has ended. Signals are handled meanwhile."""
         while self._status is None:
             try:
                 _, self._status = os.waitpid(self.pid, 0)
@@ -56,7 +56,7 @@ class Agent:
                 time.sleep(_AGAIN_S)
 
     def answer(self) -> Answer | None:
-        """What it has answered; None if it has ended without a word."""
+        """Its answer; None if it ended without one."""
         try:
             with open(self._order.answer, "rb") as file:
                 found: Answer = pickle.load(file)
@@ -107,7 +107,7 @@ def _start(order: Order) -> int:
 def _fork(order: Order, function: Function) -> int:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()  # else it would be written twice
+            stream.flush()  # otherwise it would be written twice
     # no handler of the caller's runs in the other process
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:

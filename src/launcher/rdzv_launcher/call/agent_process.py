@@ -1,4 +1,4 @@
-"""The process in which a launch from Python runs: an agent as that of ``rdzv-run``, which answers with a file."""
+"""The process in which a launch from Python runs: an agent like that of ``rdzv-run``, which answers with a file."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ BOOT = (
     "import sys; file = sys.argv[1]; sys.path[:] = sys.argv[2:]; "
     "from rdzv_launcher.call.agent_process import main; main(file)"
 )
-"""The program of one that is not forked. Its arguments: the file of the order, and ``sys.path``."""
+"""The program of an agent that is not forked. Its arguments: the file of the order, and ``sys.path``."""
 
 Function = Callable[[int], int]
-"""What a forked worker runs, given its local rank; returns its exit code."""
+"""What a forked worker runs: it is given its local rank, and returns its exit code."""
 
 
 def main(file: str) -> None:
-    """The entry point of one that was started as a program."""
+    """The entry point of an agent that was started as a program."""
     with open(file, "rb") as stream:
         order: Order = pickle.load(stream)
     _be_agent(order, None)
 
 
 def forked(order: Order, function: Function) -> None:
-    """In a process that the caller has just forked: let go of what is the caller's, and never return.
+    """In a process that the caller has just forked: let go of what belongs to the caller, and never return.
 
     ``function`` is run in each worker, which is a fork of this process.
     """
-    gc.freeze()  # what is the caller's is not this process's to clean up
+    gc.freeze()  # what belongs to the caller is not this process's to clean up
     let_go_of_handlers()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.setsid()
@@ -64,11 +64,11 @@ def forked(order: Order, function: Function) -> None:
 
 
 def _be_agent(order: Order, function: Function | None) -> None:
-    """Does not return: this process ends without what others have asked to be done at its end."""
+    """Run the agent. Does not return: this process ends without running exit handlers that others have registered."""
     code = 1
     try:
         prctl.die_with_parent()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else ends of children could not be waited for
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise ends of children could not be waited for
         if os.getppid() == order.caller:
             code = _answer(order, function)
     finally:
@@ -79,7 +79,7 @@ def _be_agent(order: Order, function: Function | None) -> None:
 def _answer(order: Order, function: Function | None) -> int:
     open_standard_streams()
     setup_logging("elastic_launch", verbose=debug_wanted(), quiet=True)
-    os.environ.pop(ERROR_FILE, None)  # it is the caller's, who writes to it if he is decorated with torch's record
+    os.environ.pop(ERROR_FILE, None)  # it is the caller's, who writes to it if decorated with torch's record
     called = _Called(order, function)
     try:
         _launch(order, called)
@@ -150,7 +150,7 @@ class _Called(Caller):
 
 
 def _sendable(error: Exception) -> RdzvError:
-    """The error, or one of ours that says the same, if it cannot be brought back from a pickle."""
+    """The error, or one of ours that says the same if the error cannot be restored from a pickle."""
     if isinstance(error, RdzvError):
         try:
             if type(pickle.loads(pickle.dumps(error))) is type(error):
@@ -167,7 +167,7 @@ def _open_descriptors() -> tuple[int, ...]:
         fd = int(name)
         try:
             os.fstat(fd)
-        except OSError:  # that of the list itself
+        except OSError:  # the descriptor of the list itself
             continue
         if fd > 2:
             found.append(fd)

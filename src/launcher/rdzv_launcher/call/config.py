@@ -67,13 +67,13 @@ class LaunchConfig:
 
 
 _TORCHS_TIMEOUT = 900
-"""What torch's class puts in ``rdzv_configs`` for every backend if nobody has asked for a time."""
+"""What torch's class puts in ``rdzv_configs`` for every backend if nobody has asked for a time-out."""
 
 
 def as_ours(config: Any) -> LaunchConfig:
     """``config`` itself, or what torch's ``LaunchConfig`` says. Raises ``UsageError`` for anything else.
 
-    Also for a field of a newer torch that has been given.
+    It also does so for a field of a newer torch that has been set.
     """
     if isinstance(config, LaunchConfig):
         return config

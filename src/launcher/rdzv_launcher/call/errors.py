@@ -1,6 +1,6 @@
-"""What a launch from Python raises. If torch's elastic part is imported, these are also its own errors.
+"""What a launch from Python raises. If torch's elastic part is imported, these are also torch's own errors.
 
-``except ChildFailedError`` still works, and torch is not needed otherwise: whoever writes that has imported torch.
+``except ChildFailedError`` still works, and torch is not needed otherwise: code that says so has imported torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WorkersFailed(RdzvError):
     """
 
     def __init__(self, message: str, name: str, failures: Mapping[int, WorkerFailure], first: int) -> None:
-        Exception.__init__(self, message)  # and not torch's, which would make a text of its own
+        Exception.__init__(self, message)  # and not torch's, which would create a text of its own
         self.remedy = ""
         self.name = name
         self.failures = dict(failures)
@@ -57,9 +57,9 @@ class LaunchStopped(RdzvError):
 
 
 class AgentLost(RdzvError):
-    """The process in which the launch ran has ended without an answer, and its workers with it: somebody killed it.
+    """The process in which the launch ran has ended without an answer, and its workers with it.
 
-    Or memory was short.
+    Somebody killed it, or memory was short.
     """
 
     exit_code = 71  # EX_OSERR

@@ -1,4 +1,4 @@
-"""From a ``LaunchConfig`` to the command line that says the same, and back to its fields in errors that name a flag."""
+"""From a ``LaunchConfig`` to the equivalent command line, and from flags in errors back to the fields of the config."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rdzv_plugins.errors import RdzvError, UsageError
 _METHODS = ("spawn", "fork", "forkserver")
 _BARRIER = "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"
 _RANK = "rank"
-"""The key of ``rdzv_configs`` that torch has for the node's rank."""
+"""torch's key in ``rdzv_configs`` for the node's rank."""
 _FIELDS = {
     "--nnodes": "min_nodes, max_nodes",
     "--rdzv-conf": "rdzv_configs",
@@ -45,13 +45,13 @@ _FIELDS = {
         )
     },
 }
-"""What is said of a flag is said of this field."""
+"""What an error says about a flag, it should say about this field."""
 
 
 def flags_of(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> list[str]:
-    """The flags; variables named PET_... do not count, as for torch's. Raises ``UsageError`` that names the field.
+    """The flags; variables named PET_... do not count, as in torch. Raises ``UsageError`` that names the field.
 
-    ``environ``: instead of that of this process.
+    ``environ`` is used instead of this process's environment.
     """
     for name in ("min_nodes", "max_nodes", "max_restarts"):
         _require(config, name, isinstance(getattr(config, name), int), "a whole number")
@@ -82,7 +82,7 @@ def flags_of(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> 
         flags["shutdown-timeout"] = config.shutdown_timeout
     if _RANK in config.rdzv_configs:
         rank = str(config.rdzv_configs[_RANK])
-        if rank != "-1":  # torch's own value for one that is not known
+        if rank != "-1":  # torch's own value for an unknown rank
             _require(config, "rdzv_configs", rank.isdecimal(), "a rank with a number in 'rank'")
             flags["node-rank"] = rank
     always = ("event-log-handler", "signals-to-handle", "nproc-per-node")
@@ -91,12 +91,12 @@ def flags_of(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> 
 
 
 def has_own_logs(specs: Any) -> bool:
-    """True for somebody's own class of ``LogsSpecs``: one whose decisions flags cannot say."""
+    """True for a third-party class of ``LogsSpecs``, whose decisions flags cannot express."""
     return specs is not None and type(specs).__name__ != "DefaultLogsSpecs"
 
 
 def blaming_fields(error: RdzvError) -> RdzvError:
-    """The error, which names fields of ``LaunchConfig`` where it named flags."""
+    """The error, naming fields of ``LaunchConfig`` where it named flags."""
 
     def field(found: re.Match[str]) -> str:
         return _FIELDS.get(found[0].replace("_", "-"), found[0])
@@ -146,7 +146,7 @@ def _numa(config: LaunchConfig) -> str:
 
 
 def _logs(specs: Any) -> dict[str, Any]:
-    """Of ours, or of torch's class of the same name, which keeps the same under other names."""
+    """The settings from our class, or torch's class of the same name, which keeps the same under other names."""
     if specs is None or has_own_logs(specs):
         return {}
 

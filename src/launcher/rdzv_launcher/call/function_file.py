@@ -1,4 +1,4 @@
-"""The function and its arguments as a file, for workers that are spawned: what ``multiprocessing`` gives its own.
+"""The function and its arguments as a file, for workers that are spawned: what ``multiprocessing`` gives its processes.
 
 Queues, locks and pipes of ``multiprocessing`` and torch's shared tensors may be among the arguments: their descriptors
 are collected, and have to be open in each worker under the same number.
@@ -18,13 +18,13 @@ from rdzv_plugins.errors import UsageError
 
 
 class _Collecting(popen_spawn_posix.Popen):
-    """Stands where ``multiprocessing`` has the process that is being started."""
+    """Takes the place of the process that ``multiprocessing`` is starting."""
 
     def __init__(self) -> None:
         self.descriptors: list[int] = []
 
     def duplicate_for_child(self, fd: int) -> int:
-        """The worker is to have ``fd``; returns its number there."""
+        """Note that the worker needs ``fd``; returns its number there."""
         self.descriptors.append(fd)
         return fd
 
@@ -36,7 +36,7 @@ def write_function(
     keywords: Mapping[str, Any],
     results: str,
 ) -> tuple[int, ...]:
-    """Write them to ``path``; returns the descriptors that belong to them. Raises ``UsageError`` if that cannot be."""
+    """Write the call to ``path``; returns the descriptors that belong to it. Raises ``UsageError`` if it cannot."""
     _require_importable(function)
     collecting = _Collecting()
     context.set_spawning_popen(collecting)
@@ -61,7 +61,7 @@ def write_function(
 
 
 def name_of(function: Callable[..., Any] | str) -> str:
-    """How it is called in messages."""
+    """The function's name for messages."""
     if isinstance(function, str):
         return function
     return getattr(function, "__name__", None) or type(function).__name__
@@ -82,16 +82,16 @@ def _preparation() -> dict[str, Any]:
 
 
 def _tracker() -> int:
-    """The process that removes what is shared when nobody has it any more, if there is one: else -1.
+    """The descriptor of the process that removes shared objects once nobody uses them, if there is one; otherwise -1.
 
-    A worker with one of its own would have it removed at its own end.
+    A worker with such a process of its own would have them removed when it ends.
     """
     fd = getattr(resource_tracker._resource_tracker, "_fd", None)
     return -1 if fd is None else int(fd)
 
 
 def _require_importable(function: Callable[..., Any]) -> None:
-    """A function of a ``__main__`` that no other interpreter can import would not be found there."""
+    """Refuse a function of a ``__main__`` that no other interpreter can import: it would not be found there."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UsageError(
             "elastic_launch was called while a worker imports the script: it would start workers for ever",

@@ -1,4 +1,4 @@
-"""In a worker: calls the function, and keeps what it returns or raises."""
+"""The part of a worker that calls the function, and keeps what it returns or raises."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rdzv_launcher.run.workers.error_files import record_own_error
 
 @dataclass(frozen=True)
 class Call:
-    """The function and what it is called with."""
+    """The function and its arguments."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
     keywords: Mapping[str, Any] = field(default_factory=dict)
     results: str = ""
-    """The directory for what comes of it."""
+    """The directory for the results."""
 
     def run(self, local_rank: int) -> int:
         """Be the worker, as a process of ``multiprocessing`` is one; returns its exit code.
@@ -42,7 +42,7 @@ class Call:
         results = Results(self.results)
         try:
             faulthandler.enable(all_threads=True)
-        except (AttributeError, OSError, ValueError):  # of a notebook: it is no file
+        except (AttributeError, OSError, ValueError):  # a notebook's, which is not a file
             pass
         try:
             try:
@@ -58,13 +58,13 @@ class Call:
 
 
 def not_loaded(error: BaseException, results: str) -> None:
-    """The function could not be brought into this process: as if it had raised."""
+    """The function could not be loaded in this process: handle this as if it had raised."""
     sys.stderr.write(_keep_error(error, Results(results)))
     sys.stderr.flush()
 
 
 def _keep_error(error: BaseException, results: Results) -> str:
-    """In the worker's error file and for the caller; returns its traceback as a text."""
+    """Keep the error in the worker's error file and for the caller; returns its traceback as text."""
     record_own_error(error, os.environ.get(ERROR_FILE, ""))
     text = "".join(traceback.format_exception(error))
     results.keep_raised(error, text)
@@ -72,5 +72,5 @@ def _keep_error(error: BaseException, results: Results) -> str:
 
 
 def _for_rank(argument: Any, local_rank: int) -> Any:
-    """In texts ``${local_rank}`` stands for the rank, and ``$$`` for ``$``: so torch has it, of functions, too."""
+    """Replace ``${local_rank}`` in texts by the rank, and ``$$`` by ``$``, as torch does, even for functions."""
     return string.Template(argument).safe_substitute(local_rank=local_rank) if isinstance(argument, str) else argument

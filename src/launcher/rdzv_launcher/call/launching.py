@@ -51,12 +51,12 @@ class elastic_launch:  # torch's name
         self._config, self._entrypoint, self._health = config, entrypoint, health_check_server
 
     def __call__(self, *arguments: Any, **keywords: Any) -> dict[int, Any]:
-        """What the workers of this node have returned, by global rank; of a program nothing.
+        """What the workers of this node have returned, by global rank; for a program, nothing.
 
         Raises ``WorkersFailed`` when the job has failed, ``KeyboardInterrupt`` after SIGINT and ``LaunchStopped`` after
-        another of ``signals_to_handle``, or, where that was a notice (``rdzv_configs['preempt_grace']``), ``Preempted``
-        unless the job was done within the grace; and every other ``RdzvError`` that ends ``rdzv-run``: ``UsageError``
-        for a mistake, the errors of the rendezvous. Then the workers have ended.
+        another of ``signals_to_handle``; if that was a notice (``rdzv_configs['preempt_grace']``), ``Preempted`` unless
+        the job was done within the grace. It also raises every other ``RdzvError`` that ends ``rdzv-run``:
+        ``UsageError`` for a mistake, the errors of the rendezvous. By then the workers have ended.
         """
         if sys.platform == "win32":
             raise RdzvError("elastic_launch does not run on Windows", remedy="Use Linux (also under WSL).")
@@ -71,7 +71,7 @@ class elastic_launch:  # torch's name
         try:
             return _Launch(as_ours(self._config), self._entrypoint, directory).run(arguments, keywords)
         except errors.WorkersFailed as error:
-            # error files are in it, which a caller decorated with torch's ``record`` hands on
+            # it contains error files, which a caller decorated with torch's ``record`` hands on
             weakref.finalize(error, _remove, directory)
             directory = None  # type: ignore[assignment]
             raise
@@ -84,7 +84,7 @@ class elastic_launch:  # torch's name
 
 
 class _Launch:
-    """One call."""
+    """One call of ``elastic_launch``."""
 
     def __init__(self, config: LaunchConfig, entrypoint: Callable[..., Any] | str, directory: RunDirectory) -> None:
         self._config, self._entrypoint = config, entrypoint
@@ -112,7 +112,7 @@ class _Launch:
         return self._read(agent, signals.arrived)
 
     def _prepare(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Order, Function | None]:
-        """Raises ``UsageError``."""
+        """Prepare the launch. Raises ``UsageError``."""
         config = self._config
         flags = flags_of(config)
         if not any(flag.startswith("--log-dir=") for flag in flags):
@@ -138,9 +138,9 @@ class _Launch:
         return msgspec.structs.replace(self._order, arguments=tuple(flags), **parts), function
 
     def _read(self, agent: Agent, arrived: signal.Signals | None) -> dict[int, Any]:
-        """What has come of it. Raises what is to be raised."""
+        """The results of the launch. Raises its error if it has one."""
         answer = agent.answer()
-        if answer is not None and arrived in answer.notices:  # how it ended is what the launch has made of it
+        if answer is not None and arrived in answer.notices:  # the launch has decided how it ended
             arrived = None
         if answer is not None and isinstance(answer.error, Preempted):
             raise answer.error
@@ -188,12 +188,12 @@ class _Launch:
 
 
 def _literally(path: str) -> str:
-    """In a worker's command ``$`` begins what is replaced."""
+    """Escape a path: in a worker's command ``$`` begins something that is replaced."""
     return path.replace("$", "$$")
 
 
 def _preloaded() -> tuple[str, ...]:
-    """What was given to ``multiprocessing.set_forkserver_preload``; never nothing."""
+    """What was given to ``multiprocessing.set_forkserver_preload``; never empty."""
     given = getattr(forkserver._forkserver, "_preload_modules", ())
     return tuple(each for each in given if each != "__main__") or ("multiprocessing.spawn",)
 

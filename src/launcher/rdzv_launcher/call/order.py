@@ -1,4 +1,4 @@
-"""What the process of a launch is asked for, and what it answers: values that are pickled."""
+"""What is asked of the process of a launch, and what it answers: values that are pickled."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class Order(Struct, frozen=True):
     arguments: tuple[str, ...]
     """The command line, without the program's name."""
     directory: str
-    """Where the answer goes, and what belongs to the call."""
+    """The directory for the answer, and for everything that belongs to the call."""
     caller: int
-    """Its pid: the launch ends with it."""
+    """The caller's pid: the launch ends with it."""
     descriptors: tuple[int, ...] = ()
-    """Those that the workers are to have."""
+    """The descriptors that the workers need."""
     command: tuple[str, ...] = ()
-    """What workers run whose function is spawned; else empty."""
+    """The command of workers whose function is spawned; otherwise empty."""
     forkserver: tuple[str, ...] = ()
     """The modules that are imported before such workers are forked; empty: they are not forked."""
     prefix_template: str = ""
     logs_specs: bytes = b""
-    """Somebody's own object that decides on the log files, pickled."""
+    """A third-party object that decides on the log files, pickled."""
     path: tuple[str, ...] = ()
-    """``sys.path`` of the caller: its plug-ins are found there."""
+    """``sys.path`` of the caller, where its plug-ins are found."""
 
     @property
     def answer(self) -> str:
@@ -46,18 +46,18 @@ class Answer(Struct, frozen=True):
     """How a launch ended, as its caller is told."""
 
     pids: Mapping[int, int] = field(default_factory=dict)
-    """Of the workers that have succeeded, by global rank."""
+    """The pids of the workers that have succeeded, by global rank."""
     failures: Mapping[int, WorkerFailure] = field(default_factory=dict)
-    """By global rank, in the order in which they ended."""
+    """The failures by global rank, in the order in which the workers ended."""
     first: int | None = None
-    """The rank of the first of them."""
+    """The rank of the first failure."""
     first_here: bool = False
-    """It is one of this node."""
+    """Whether the first failure is on this node."""
     text: str = ""
     """The first failure in a sentence."""
     error: RdzvError | None = None
-    """What ended the launch, where it was not a worker."""
+    """What ended the launch, if it was not a worker."""
     signal: int = 0
-    """That has stopped it; 0: none."""
+    """The signal that stopped it; 0: none."""
     notices: tuple[int, ...] = ()
-    """The signals that were a notice, and so have not stopped it."""
+    """The signals that were a notice, and so did not stop it."""

@@ -1,4 +1,4 @@
-"""The signals that a caller gets while his launch runs, passed on to its process."""
+"""The signals that a caller gets during its launch, passed on to the process of the launch."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from rdzv_launcher.run.signals import read
 
 
 class RelayedSignals:
-    """One per call. In the main thread they are the caller's signals; in another there are none, as with torch."""
+    """One per call. In the main thread these are the caller's signals; in others there are none, as with torch."""
 
     def __init__(self, names: str, notices: str = "") -> None:
-        """``names``, and those that are a notice beside them: comma-separated. Raises ``UsageError``."""
+        """``names``, and the signals that are a notice besides them: both comma-separated. Raises ``UsageError``."""
         self._numbers = dict.fromkeys(read(names) + (read(notices, "--notice-signals") if notices else []))
         self._pid = 0
         self.arrived: signal.Signals | None = None
-        """The first that has arrived."""
+        """The first signal that has arrived."""
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle them within, but for those that are ignored; afterwards all is as before."""
+        """Handle them within this context, except ignored ones; afterwards everything is as before."""
         before: dict[signal.Signals, Any] = {}
         try:
             if threading.current_thread() is threading.main_thread():
                 for number in self._numbers:
                     handler = signal.getsignal(number)
-                    if handler is not signal.SIG_IGN and handler is not None:  # None: none of Python's
+                    if handler is not signal.SIG_IGN and handler is not None:  # None: a handler not set by Python
                         before[number] = signal.signal(number, self._on_signal)
             yield
         finally:
@@ -39,7 +39,7 @@ class RelayedSignals:
                 signal.signal(number, handler)
 
     def pass_on_to(self, pid: int) -> None:
-        """From now on to this process; 0: to none. It is also told of what has arrived before."""
+        """Pass them on to this process from now on; 0: to none. It also gets those that arrived before."""
         self._pid = pid
         if self.arrived is not None:
             self._send(self.arrived)

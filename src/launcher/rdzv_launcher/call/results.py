@@ -1,6 +1,6 @@
-"""What workers return or raise, as files: of any size, and nobody waits for whoever reads them.
+"""What workers return or raise, as files: these may have any size, and nobody waits for their reader.
 
-A worker's files are named after its pid: those of an earlier round are nobody's.
+A worker's files are named after its pid, so that those of an earlier round belong to nobody.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _RAISED = ".raised"
 
 
 class Results:
-    """The files of one call in ``directory``, which is there. For workers and for the caller."""
+    """The files of one call in ``directory``, which exists. For workers and for the caller."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -33,7 +33,7 @@ class Results:
             ) from error
 
     def keep_raised(self, error: BaseException, text: str) -> None:
-        """Keep the exception that ends this process, and its traceback as a text; without it, if it has to be."""
+        """Keep the exception that ends this process, and its traceback as text; if need be, without the exception."""
         try:
             self._write(_RAISED, (_pickled(error), text))
         except OSError:  # there are still the error file and the worker's standard error
@@ -44,12 +44,12 @@ class Results:
         return os.path.exists(self._path(pid, ""))
 
     def returned(self, pid: int) -> Any:
-        """What the worker's function has returned. Raises whatever pickle does."""
+        """What the worker's function returned. Raises whatever pickle raises."""
         with open(self._path(pid, ""), "rb") as file:
             return pickle.load(file)
 
     def raised(self, pid: int) -> BaseException | None:
-        """The worker's exception, whose cause is its traceback; that alone if there can be no such exception here."""
+        """The worker's exception, caused by its traceback; only the latter if the exception cannot be restored here."""
         try:
             with open(self._path(pid, _RAISED), "rb") as file:
                 data, text = pickle.load(file)
@@ -58,7 +58,7 @@ class Results:
         traceback = WorkerTraceback(text)
         try:
             error = pickle.loads(data)
-        except Exception:  # its class may not be there, or take other arguments than it keeps
+        except Exception:  # its class may not exist here, or takes other arguments than it keeps
             return traceback
         if not isinstance(error, Exception):
             return traceback
@@ -73,14 +73,14 @@ class Results:
 
 
 def write_whole(path: str, value: Any) -> None:
-    """Pickle ``value`` into a file that is there whole or not at all. Raises what pickle does, and ``OSError``."""
+    """Pickle ``value`` into a file that exists completely or not at all. Raises what pickle raises, and ``OSError``."""
     with open(f"{path}.new", "wb") as file:
         pickle.dump(value, file, pickle.HIGHEST_PROTOCOL)
     os.rename(f"{path}.new", path)
 
 
 def _pickled(error: BaseException) -> bytes:
-    """Empty if it cannot be: that is then found out where it is read."""
+    """The pickled error; empty if it cannot be pickled: the reader then notices that."""
     try:
         return pickle.dumps(error)
     except Exception:

@@ -1,4 +1,4 @@
-"""What a worker runs whose function is spawned: the function is read from a file, and called.
+"""What a worker runs if its function is spawned: the function is read from a file, and called.
 
 A program of its own: an interpreter is given this file, which may import nothing of ours before ``sys.path`` is the
 caller's.
@@ -8,9 +8,9 @@ import sys
 
 
 def main() -> None:
-    """``spawned.py FILE LOCAL_RANK``."""
+    """Run as ``spawned.py FILE LOCAL_RANK``."""
     if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # that of this file
+        del sys.path[0]  # the directory of this file
     import pickle
     from multiprocessing import current_process, resource_tracker, spawn
 

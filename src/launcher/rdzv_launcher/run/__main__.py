@@ -1,4 +1,4 @@
-"""``python -m rdzv_launcher.run``: the command ``rdzv-run``, as ``python -m rdzv_launcher`` is."""
+"""``python -m rdzv_launcher.run``: the command ``rdzv-run``, the same as ``python -m rdzv_launcher``."""
 
 import sys
 

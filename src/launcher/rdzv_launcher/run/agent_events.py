@@ -1,8 +1,9 @@
-"""What handlers of torch's events hear of this agent (--event-log-handler), in the form of torch's own agent.
+"""What handlers of torch's events hear from this agent (--event-log-handler), in the form of torch's own agent.
 
-Of a launch: each rendezvous, each start of workers, the ends of those of the last round, its own end, and what the
-watchdog of the file timer does. Source of the names and fields: ``SimpleElasticAgent`` and ``LocalElasticAgent`` of
-torch 2.13. An agent whose workers have failed is called FAILED; torch says SUCCEEDED, as it could tell of the failure.
+They hear of each rendezvous of a launch, each start of workers, the ends of the workers of the last round, the agent's
+own end, and what the watchdog of the file timer does. Source of the names and fields: ``SimpleElasticAgent`` and
+``LocalElasticAgent`` of torch 2.13. An agent whose workers have failed is called FAILED; torch says SUCCEEDED, as its
+agent was able to report the failure.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class AgentEvents(Observer):
     def __init__(
         self, log: EventLog, spec: WorkersSpec, backend: str, now: Callable[[], tuple[WorkerGroup | None, int]]
     ) -> None:
-        """``now``: this node's part of the round, if there is one, and how many restarts it has used."""
+        """``now`` returns this node's part of the round, if there is one, and how many restarts the node has used."""
         self._log, self._spec, self._backend, self._now = log, spec, backend, now
         self._since = self._joins = time.monotonic()
 
@@ -45,7 +46,7 @@ class AgentEvents(Observer):
             self._status("RENDEZVOUS", self._of_group(), duration=1000 * (time.monotonic() - self._joins))
 
     def started(self, group: WorkerGroup) -> None:
-        """Workers run."""
+        """The workers are running."""
         for worker in group.workers:
             self._worker("START", group, worker)
 
@@ -64,7 +65,7 @@ class AgentEvents(Observer):
         self._status(state, self._of_group(), error=None if end.error is None else str(end.error))
 
     def _worker(self, state: str, group: WorkerGroup, worker: Worker, failure: WorkerFailure | None = None) -> None:
-        more = {  # each a list of one: as torch has them
+        more = {  # each a list of one, as in torch
             "local_rank": [worker.local_rank],
             "role_rank": [worker.role_rank],
             "role_world_size": [worker.role_world_size],
@@ -81,7 +82,7 @@ class AgentEvents(Observer):
         )
 
     def watchdog(self, name: str, request: Any) -> None:
-        """As ``log_event`` of torch's ``FileTimerServer``; ``request`` is a ``FileTimerRequest`` or None."""
+        """Like ``log_event`` of torch's ``FileTimerServer``; ``request`` is a ``FileTimerRequest`` or None."""
         if not self._log.wanted:
             return
         said = {"watchdog_event": name}

@@ -1,4 +1,4 @@
-"""Who calls a launch from Python: what the workers get of it besides their program, and what it is told at the end."""
+"""A launch's caller in Python: what the workers get from it besides their program, and what it hears at the end."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class Ending(Struct, frozen=True):
     """How a launch ended: by a failure, an error or a signal, or with success."""
 
     group: WorkerGroup | None
-    """The last workers of this node; none if it has had none."""
+    """The last workers of this node; None if it has had none."""
     failures: tuple[WorkerFailure, ...]
-    """Those of this node that were not told to stop, in the order in which they ended."""
+    """The failures of this node's workers that were not told to stop, in the order in which they ended."""
     first: Failure | None
-    """The first over all nodes."""
+    """The first failure over all nodes."""
     text: str
-    """It in a sentence."""
+    """The first failure, in a sentence."""
     error: Exception | None
     signal: signal.Signals | None
 
 
 class Caller(Protocol):
-    """Who called one launch, as the launch sees it."""
+    """The caller of one launch, as the launch sees it."""
 
     inherited: Inherited
     logs_specs: Any
-    """An object of torch's ``LogsSpecs``, in place of --logs-specs; none: there is none."""
+    """An object of torch's ``LogsSpecs``, in place of --logs-specs; None: there is none."""
 
     def ended(self, ending: Ending) -> None:
         """The launch has ended. The workers' error files are still there."""

@@ -1,4 +1,4 @@
-"""``rdzv-run --check``: what can be known before the start, in one line each, and what the launch would end with."""
+"""``rdzv-run --check``: what can be known before the start, one line for each finding, and how the launch would end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST = 4000
 def check(args: argparse.Namespace, checks: Sequence[Check] = CHECKS) -> int:
     """Make all ``checks`` and print what they find.
 
-    Returns 0 if the job could start, else the exit code with which its launch would end.
+    Returns 0 if the job could start, otherwise the exit code with which its launch would end.
     """
     codes: dict[str, int] = {}
     out: set[str] = set()
@@ -42,7 +42,7 @@ def check(args: argparse.Namespace, checks: Sequence[Check] = CHECKS) -> int:
 
 
 def _made(each: Check, start: Start) -> int:
-    """The exit code of a launch, 0 if it goes on."""
+    """Make a check; returns the exit code with which the launch would end, 0 if it goes on."""
     error: Exception | None = None
     found = ""
     with warnings_collected() as warned:
@@ -74,7 +74,7 @@ def _say(verdict: str, name: str, text: str) -> None:
 
 
 def _print(line: str) -> None:
-    """Whoever read it may have seen enough: the exit code must not depend on that."""
+    """Print a line. The reader may have seen enough and be gone: the exit code must not depend on that."""
     try:
         print(line, flush=True)
     except BrokenPipeError:

@@ -1,7 +1,8 @@
 """What ``rdzv-run --check`` looks at, in the order of a launch.
 
-A check is a function that says what it has found. It raises the ``RdzvError`` with which the launch would end, and what
-it logs as a warning is one. So each step of a launch is a check as it is; a further one goes into ``CHECKS``.
+A check is a function that says what it has found. It raises the ``RdzvError`` with which the launch would end; if it
+logs a warning, the check counts as one. So each step of a launch can be used as a check; further ones go into
+``CHECKS``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Start(Preparation):
-    """A launch as far as it is made ready, and what is held open until all is checked."""
+    """A launch as far as it is prepared, and what is held open until everything is checked."""
 
     def __init__(self, args: argparse.Namespace, held: contextlib.ExitStack) -> None:
         super().__init__(args)
@@ -37,12 +38,12 @@ class Start(Preparation):
 
 
 class NotKnown(Exception):
-    """Nothing can be said of it here; why."""
+    """Nothing can be said about it here; the text says why."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """Makes one line. It is left out if one of those called ``after``, which it builds on, has failed."""
+    """Makes one line. It is left out if one of the checks in ``after``, on which it builds, has failed."""
 
     name: str
     find: Callable[[Start], str]
@@ -107,7 +108,7 @@ def _worker_ports(start: Start) -> str:
     if request.node_rank:
         raise NotKnown("node rank 0 serves the workers' store, not this node")
     host = "127.0.0.1" if is_only_local(request.endpoint) else ""
-    needed = 2 if isinstance(options, ElasticOptions) and options.fanout else 1  # the store, and for others a proxy
+    needed = 2 if isinstance(options, ElasticOptions) and options.fanout else 1  # the store, and otherwise a proxy
     try:
         for _ in range(needed):
             start.held.enter_context(bind(host, PortTurns(ports), "the workers' store"))
@@ -141,4 +142,4 @@ CHECKS = (
     Check("worker ports", _worker_ports, ("options",)),
     Check("health", _health, ("options",)),
 )
-"""The first that fails decides how the launch ends."""
+"""The first check that fails decides how the launch ends."""

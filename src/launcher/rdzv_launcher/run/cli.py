@@ -1,4 +1,4 @@
-"""``rdzv-run``: what the user types. Errors become one message and the exit code of their class."""
+"""``rdzv-run``, the command that users type. Errors become one message and the exit code of their class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the ``rdzv-run`` command; returns the exit code.
 
-    What needs torch imports it last, when all that can be wrong without it is not: a mistake is answered at once.
+    What needs torch imports it last, once everything that can be wrong without it has been checked: so mistakes are
+    reported at once.
     """
     open_standard_streams()
     verbose = debug_wanted()
@@ -32,11 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         from rdzv_launcher.run.signals import given_back
 
         with contextlib.ExitStack() as changed:
-            if argv is not None:  # else this process is about to end: a signal then is not to change its exit code
+            if argv is not None:  # otherwise this process is about to end: then a signal must not change its exit code
                 changed.enter_context(given_back())
                 changed.enter_context(logging_given_back())
             setup_logging("rdzv-run", verbose=verbose)
-            # a plug-in may do so
+            # a plug-in may import it
             with importing_torch():
                 if args.check:
                     from rdzv_launcher.run.check import check
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         return report("rdzv-run", error, verbose=verbose)
     finally:
-        queued_stderr.drain()  # also for who has called this in a process of his own
+        queued_stderr.drain()  # also for callers within their own process
 
 
 if __name__ == "__main__":

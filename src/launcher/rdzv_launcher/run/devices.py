@@ -1,4 +1,4 @@
-"""--nproc-per-node: a number, or what the machine has. ``npu`` asks torch_npu, the rest asks torch."""
+"""--nproc-per-node: a number, or what the machine has. For ``npu`` torch_npu is asked, for the rest torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rdzv_plugins.errors import MissingDependency, UsageError
 
 
 def local_world_size(text: str) -> int:
-    """Workers on this node. Raises ``UsageError``, or ``MissingDependency`` for npu without torch_npu."""
+    """The number of workers on this node. Raises ``UsageError``, or ``MissingDependency`` for npu without torch_npu."""
     if text.isdecimal() or text.lstrip("-").isdecimal():
         if int(text) < 1:
             raise UsageError(f"--nproc-per-node={text}: at least one worker is needed")
@@ -24,7 +24,7 @@ def local_world_size(text: str) -> int:
 
 
 def accelerators() -> tuple[int, str]:
-    """How many this machine has for torch, and their kind."""
+    """The number of accelerators that torch finds on this machine, and their kind."""
     import torch
 
     if not torch.accelerator.is_available():
@@ -33,7 +33,7 @@ def accelerators() -> tuple[int, str]:
 
 
 def _npu_count() -> int:
-    """Ascend devices of this machine. Untested here: no such device was at hand."""
+    """The number of Ascend devices on this machine. Untested here: no such device was at hand."""
     import torch
 
     try:

@@ -17,7 +17,7 @@ _PAGE = b"\0" * 4096
 
 
 def require_temporary() -> str:
-    """The directory for temporary files. Raises ``LimitTooLow`` if there is none that takes any."""
+    """The directory for temporary files. Raises ``LimitTooLow`` if none can take any."""
     try:
         return tempfile.gettempdir()
     except FileNotFoundError as error:
@@ -34,9 +34,9 @@ def write_a_page(directory: str) -> None:
 
 
 def require_log_dir(path: str) -> str:
-    """The directory ``path``, or the one in which it would be made. Leaves nothing there.
+    """The directory ``path``, or the one in which it would be created. Leaves nothing there.
 
-    Warns of little space. Raises ``UsageError`` if nothing can be written, and ``LimitTooLow`` if it is full.
+    Warns if there is little space. Raises ``UsageError`` if nothing can be written, and ``LimitTooLow`` if it is full.
     """
     there = os.path.abspath(path)
     while not os.path.lexists(there):

@@ -1,4 +1,4 @@
-"""Importing torch, where a backend or a plug-in needs it: with few collections, and with a C++ part that is silent."""
+"""Importing torch, if a backend or a plug-in needs it: with few garbage collections, and with its C++ part silent."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _LEVEL = "TORCH_CPP_LOG_LEVEL"
 
 @contextlib.contextmanager
 def importing_torch() -> Iterator[None]:
-    """Around whatever may import it in this process; the workers' variables are as before afterwards."""
+    """For code that may import torch in this process; afterwards the workers' variables are as before."""
     with _frugal(), _quiet():
         yield
 
 
 @contextlib.contextmanager
 def _frugal() -> Iterator[None]:
-    """Import with a lazy garbage collector: next to nothing of what 400 modules allocate, or torch's 800, is garbage.
+    """Import with little garbage collection: hardly anything that 400 modules allocate, or torch's 800, is garbage.
 
-    Fewer collections meanwhile save a tenth of the CPU time of starting. Frozen, what is there is not
-    looked through again: not while the job runs, and not at the end, where that took 0.4 s.
+    Fewer collections meanwhile save a tenth of the CPU time of starting. What exists then is frozen, so it is not
+    searched again: neither while the job runs, nor at the end, where that took 0.4 s.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(50_000, 20, 20)
@@ -39,9 +39,9 @@ def _frugal() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Import torch with a C++ part that does not log stack frames for every lost connection; ours says what it means.
+    """Import torch so that its C++ part does not log stack frames for every lost connection; ours says what it means.
 
-    torch reads the variable when it is imported; the workers shall have its own level.
+    torch reads the variable when it is imported; the workers should have their own level.
     """
     if _LEVEL in os.environ or debug_wanted():
         yield

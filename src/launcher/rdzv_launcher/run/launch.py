@@ -1,4 +1,4 @@
-"""One launch: keeper first, then handler, workers and the agent's loop; how it ended becomes an exit code."""
+"""One launch: first the keeper, then handler, workers and the agent's loop; how it ended becomes an exit code."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ _IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 
 
 def launch(start: Preparation, caller: Caller | None = None) -> int:
-    """Run the job of which every step was taken; returns the exit code. Raises ``RdzvError`` if it cannot.
+    """Run the job once every step was taken; returns the exit code. Raises ``RdzvError`` if it cannot.
 
-    ``caller`` is told how it ended, in place of whoever reads the screen.
+    ``caller`` is told how it ended, instead of the person at the screen.
     """
     spec, inbox = start.spec, Inbox()
     if spec.nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
@@ -94,7 +94,7 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
             return Keeper(preload_of(spec, os.environ), inherited, start.notice.ignored, belongings)
 
         queued_stderr.rest()  # something may have been logged
-        keeper = new_keeper()  # before anything has made a thread: then it is a fork, and no new interpreter
+        keeper = new_keeper()  # before anything has made a thread: then it is a fork, and not a new interpreter
         pulse = Pulse()
         health = Health(pulse, start.own.health_timeout)
         if start.own.health_port:
@@ -267,19 +267,19 @@ class Launch:
                 say("rdzv-run", self._farewell)
 
     def _wrote(self, local_rank: int) -> None:
-        """A worker's first line; called by the thread that has seen it."""
+        """Note a worker's first line; called by the thread that has seen it."""
         if self._timeline is not None:
             self._timeline.wrote(local_rank, self._loop.group)
 
     def _extra(self, own: dict[str, str]) -> dict[str, str]:
-        """What a worker's variables get beside its own."""
+        """What is added to a worker's own variables."""
         assert self._loop.group is not None
         handlers = self._handler.worker_env(own)
         hangs, notices = self._hangs.environment(own), self._notices.environment({**own, **handlers}, self._loop.group)
         return {**handlers, **self._fence.environment, **self._stacks.environment, **hangs, **notices}
 
     def _place(self) -> Place:
-        """This node in the job, for the watch for hangs. Any thread may ask."""
+        """This node's place in the job, for the watch for hangs. Any thread may ask."""
         group, stage = self._loop.group, self._loop.decisions.stage
         if group is None:
             return Place()
@@ -287,7 +287,7 @@ class Launch:
         return Place(group.group_rank, group.group_world_size, group.generation, works, _workers_of(group))
 
     def _node(self) -> Node:
-        """Who works here now, for whoever asks for stacks. Any thread may ask."""
+        """Who works here now, for those who ask for stacks. Any thread may ask."""
         group = self._loop.group
         host, agent = socket.gethostname(), os.getpid()
         if group is None:
@@ -295,7 +295,7 @@ class Launch:
         return Node(host, agent, self._run_id, group.group_rank, _workers_of(group), self._stacks.own)
 
     def _answer(self, question: Question) -> Any:
-        """As ``questions.Answer``."""
+        """Like ``questions.Answer``."""
         if question.arguments.get("of") not in (None, [socket.gethostname(), os.getpid()]):  # another node is meant
             return {}
         if question.kind == VITALS:
@@ -306,12 +306,12 @@ class Launch:
         return by_kind.get(question.kind, self._stacks.answer)(question)
 
     def _ending(self, end: steps.End, first: Failure | None) -> Ending:
-        """The end as it is told to who has called this launch."""
+        """The end as reported to the caller of this launch."""
         told = "" if first is None else describe(first)
         return Ending(self._loop.group, tuple(self._failed(first)), first, told, end.error, end.signal)
 
     def _failed(self, first: Failure | None) -> Iterator[WorkerFailure]:
-        """The failures of this node's workers; ``first``: the one of the job."""
+        """The failures of this node's workers; ``first`` is the job's first failure."""
         group = self._loop.group
         ranks = {} if group is None else {each.global_rank: each.local_rank for each in group.workers}
         for rank, code in self._loop.failures.items():
@@ -338,7 +338,7 @@ class Launch:
             hand_to_scheduler(self._workers.error_file(first.local_rank), first.exit_code, target)
 
     def _record(self, end: steps.End, first: Failure | None) -> None:
-        """For handlers of events that somebody has registered with torch; an error of ours also for a scheduler."""
+        """Record the end for handlers registered with torch's events; an error of ours also for a scheduler."""
         self._events.ended(end, self._failed(first))
         if end.error is not None and not isinstance(end.error, PeerFailed):
             record_own_error(end.error, os.environ.get(ERROR_FILE, ""))
@@ -358,10 +358,10 @@ class Launch:
 
 
 def _timeline(start: Preparation, handler: HostedHandler) -> Recorder | None:
-    """Opened after the keeper, a fork that is to have no threads."""
+    """Open the timeline, if there is one. This comes after the keeper, a fork that must not have threads."""
     if not start.own.timeline:
         return None
-    from rdzv_launcher.run.timeline.recorder import Recorder  # what most launches do not need
+    from rdzv_launcher.run.timeline.recorder import Recorder  # most launches do not need it
 
     return Recorder.open(start.own.timeline, handler.get_run_id(), handler.get_backend())
 
@@ -372,14 +372,14 @@ def _tell_all(observers: Sequence[Recorder | AgentFigures], event: RoundEvent) -
 
 
 def _figures(start: Preparation) -> AgentFigures:
-    from rdzv_launcher.run.metrics.agent import AgentFigures  # what most launches do not need
+    from rdzv_launcher.run.metrics.agent import AgentFigures  # most launches do not need it
 
     request = start.request
     return AgentFigures(request.max_nodes, start.spec.max_restarts, run=request.run_id, backend=request.backend)
 
 
 def _workers_of(group: WorkerGroup) -> tuple[Worker, ...]:
-    """Those that run, by what the kernel calls them and by their ranks."""
+    """The running workers, by their pids and their ranks."""
     return workers_in(group.pids, {worker.local_rank: worker.global_rank for worker in group.workers})
 
 

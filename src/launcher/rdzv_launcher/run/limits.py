@@ -1,4 +1,4 @@
-"""How many files, processes and threads a node needs, and how many it may have: told before the start."""
+"""How many files, processes and threads a node needs, and how many it may have: reported before the start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from rdzv_plugins.errors import LimitTooLow
 
 _FILES_OF_AGENT = 36
-"""Beyond what is open before: its connections, stores, event loops and pipes, at the most of any built-in backend."""
+"""Files beyond those open before: connections, stores, event loops and pipes, at the most of any built-in backend."""
 _FILES_OF_WORKER = 6
 """Open files for each worker: its pipes, logs and process, and its connections to a store that this node serves."""
 
@@ -17,7 +17,7 @@ _FILES_OF_WORKER = 6
 def require_files(workers: int) -> str:
     """Raise the soft limit if ``workers`` of this node need that; returns what was found.
 
-    Raises ``LimitTooLow`` if the hard one is too low.
+    Raises ``LimitTooLow`` if the hard limit is too low.
     """
     needed = len(os.listdir("/proc/self/fd")) + _FILES_OF_AGENT + _FILES_OF_WORKER * workers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -39,7 +39,7 @@ def require_files(workers: int) -> str:
 _THREADS_OF_AGENT = 8
 """Threads of an agent and its keeper, at the least of any built-in backend."""
 _THREADS_OF_WORKER = 4
-"""Threads of a worker with a process group of gloo. Each counts as a process does."""
+"""Threads of a worker with a gloo process group. Each counts like a process."""
 
 
 def require_processes(workers: int) -> str:
@@ -66,7 +66,7 @@ def require_processes(workers: int) -> str:
 
 
 def _threads() -> int:
-    """The number of threads of all users together, which costs nothing to read."""
+    """The number of threads of all users together, which is cheap to read."""
     return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
 
 

@@ -1,7 +1,7 @@
-"""The last lines that a worker of this node has printed, for whoever watches the job: read only when somebody asks.
+"""The last lines that a worker of this node has printed, for those who watch the job: read only when somebody asks.
 
-Whoever asks names a rank, and no file. A file system that hangs holds up one such look, and nobody who asks for
-something else.
+A question names a rank, not a file. A file system that hangs holds up one such look, but nobody who asks for something
+else.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rdzv_launcher.run.workers.output.rotated import last_lines
 MOST_LINES = 500
 _LINES = 100
 _LONGEST = 2000
-"""Characters of a line."""
+"""The most characters of a line."""
 _TURN_S = 1.0
 _TO_SCREEN = "goes to the screen of its node alone: --log-prefix, --tee or --redirects keeps it in a file"
 _NOWHERE = "goes nowhere: a filter of ranks leaves it out"
 
 
 class LogTails:
-    """One per agent. Thread-safe: it is asked on threads of its own."""
+    """One per agent. Thread-safe: it is asked on separate threads."""
 
     def __init__(
         self,
@@ -32,14 +32,17 @@ class LogTails:
         files: Callable[[int], Mapping[str, str]],
         stderr: Callable[[int], Sequence[str]],
     ) -> None:
-        """``node`` tells who works here now. By a local rank: ``files`` of its streams, empty for the screen,
-        ``os.devnull`` for none; and the end of a ``stderr`` that goes to no file."""
+        """``node`` says who works here now. ``files`` and ``stderr`` take a local rank: ``files`` returns where its
+        streams go, empty for the screen, ``os.devnull`` for nowhere; ``stderr`` the end of a stream that goes to no
+        file.
+        """
         self._node, self._files, self._stderr = node, files, stderr
         self._reading = threading.Lock()
 
     def answer(self, arguments: Mapping[str, Any]) -> Any:
-        """To ``log``, with the arguments ``rank`` and ``lines``, for each stream at most. Raises ``ValueError`` for
-        others, and ``TimeoutError`` while another look has not ended."""
+        """Answer ``log``, with the arguments ``rank`` and ``lines``, the most for each stream. Raises ``ValueError``
+        for other arguments, and ``TimeoutError`` while another look has not ended.
+        """
         rank, count = arguments.get("rank"), arguments.get("lines", _LINES)
         if not isinstance(count, int) or not 1 <= count <= MOST_LINES:
             raise ValueError(f"lines={count!r} is not from 1 to {MOST_LINES}")

@@ -1,4 +1,4 @@
-"""Reads the workers' stderr on a thread of its own: passes it on, and keeps its end for the summary."""
+"""Reads the workers' stderr on a separate thread: passes it on, and keeps its end for the summary."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class WorkerMonitor:
     """What one agent keeps of its workers' standard error. Thread-safe."""
 
     def __init__(self, directory: Path, on_first: Callable[[int], None] = lambda local_rank: None) -> None:
-        """``directory`` is made when pipes are needed, and removed.
+        """``directory`` is created when pipes are needed, and removed.
 
-        ``on_first`` is given the local rank of a worker that writes for the first time in its round; returns at once.
+        ``on_first`` is called with the local rank of a worker that writes for the first time in its round; it must
+        return at once.
         """
         self._directory, self._on_first = directory, on_first
         self._lock = threading.Lock()
@@ -39,7 +40,7 @@ class WorkerMonitor:
         self._thread.start()
 
     def attach(self, stderrs: Mapping[int, str]) -> dict[int, str]:
-        """Take over the workers' stderr for a new round: the destinations of the logs in, ours out.
+        """Take over the workers' stderr for a new round: takes the logs' destinations, and returns ours.
 
         "" (the console) and /dev/null become pipes; a file stays, and is read when needed.
         """
@@ -63,7 +64,7 @@ class WorkerMonitor:
         return paths
 
     def opened(self) -> None:
-        """The workers have opened their pipes: without names these cannot be left behind."""
+        """The workers have opened their pipes: without names, the pipes cannot be left behind."""
         with self._lock:
             self._remove_directory()
 
@@ -77,7 +78,7 @@ class WorkerMonitor:
         return tail_of_file(self._files[local_rank]) if local_rank in self._files else ()
 
     def kept(self, local_rank: int) -> tuple[str, ...]:
-        """The last lines so far of a worker's stderr that goes to no file. Reads nothing: any time is right."""
+        """The last lines so far of a worker's stderr that goes to no file. Reads nothing; may be called at any time."""
         with self._lock:
             pipe = self._pipes.get(local_rank)
             return () if pipe is None else pipe.tail()
@@ -100,7 +101,7 @@ class WorkerMonitor:
         os.write(self._wake_w, b"x")
 
     def _drop_round(self) -> None:
-        """The round is over. What its workers left running may go on writing to their pipes."""
+        """The round is over. Processes that its workers left running may go on writing to their pipes."""
         while self._pipes:
             _, pipe = self._pipes.popitem()
             pipe.close_writer()
@@ -111,12 +112,12 @@ class WorkerMonitor:
     def _read(self, pipe: StderrPipe, *, all_of_it: bool = False) -> None:
         if not pipe.drain(all_of_it=all_of_it) and pipe in self._old_pipes:
             self._forget(pipe)
-        elif pipe.held_up and pipe not in self._held_up:  # the selector would tell of it again and again
+        elif pipe.held_up and pipe not in self._held_up:  # the selector would report it again and again
             self._selector.unregister(pipe.fd)
             self._held_up.add(pipe)
 
     def _read_on(self) -> None:
-        """Read on from pipes that were held up: there may be room again."""
+        """Resume reading from pipes that were held up: there may be room again."""
         for pipe in list(self._held_up):
             self._held_up.discard(pipe)
             self._selector.register(pipe.fd, selectors.EVENT_READ)
@@ -139,7 +140,7 @@ class WorkerMonitor:
                     return
                 try:
                     self._handle(ready)
-                except Exception:  # the workers' stderr has to go on being read, whatever went wrong
+                except Exception:  # the workers' stderr has to be read, whatever went wrong
                     logger.exception("the monitor of the workers met an error")
 
     def _handle(self, ready: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""The keys of --rdzv-conf that are of ``rdzv-run`` itself, whatever the backend: none of these gets them."""
+"""The keys of --rdzv-conf that belong to ``rdzv-run`` itself, whatever the backend; no backend gets them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rdzv_plugins.options import option, parse_conf, parse_options
 from rdzv_plugins.preflight import checks
 
 HANG_S = 1.0
-"""The least time-out for hangs: what is shorter cannot be told from a busy machine."""
+"""The least time-out for hangs: with a shorter one, a hang cannot be told from a busy machine."""
 
 
 @dataclass(frozen=True)
 class OwnOptions:
-    """What they say, in this launch."""
+    """The values of these keys in this launch."""
 
     job_restarts: int | None = option(
         None,
@@ -61,11 +61,11 @@ class OwnOptions:
 
 
 NAMES = frozenset({PRELOAD, *(each.name for each in dataclasses.fields(OwnOptions))})
-"""All of them: those of which somebody else makes something, too."""
+"""All of these keys, including those that are read elsewhere."""
 
 
 def read_own(args: argparse.Namespace) -> OwnOptions:
-    """What the arguments say. A flag wins over a key. Raises ``UsageError`` that names the one or the other."""
+    """What the arguments say. A flag wins over a key. Raises ``UsageError`` that names the flag or the key."""
     names = {each.name for each in dataclasses.fields(OwnOptions)}
     conf = {key: value for key, value in parse_conf(args.rdzv_conf).items() if key in names}
     own = parse_options(OwnOptions, conf, "rdzv-run")
@@ -102,7 +102,7 @@ def read_own(args: argparse.Namespace) -> OwnOptions:
 
 
 def preflight_of(args: argparse.Namespace, own: OwnOptions) -> tuple[str, ...]:
-    """The checks before each round. Raises ``UsageError`` that names what asks for them."""
+    """The checks before each round. Raises ``UsageError`` that names the option that asks for them."""
     return checks.read(own.preflight, "--preflight" if "preflight" in args.given else "--rdzv-conf preflight")
 
 

@@ -1,6 +1,7 @@
 """What a launch does before it starts anything, step by step. ``rdzv-run --check`` takes the same steps.
 
-None of it needs torch, unless the devices of this machine are to be counted: a mistake is answered before the import.
+None of it needs torch, unless the devices of this machine have to be counted: so mistakes are reported before the
+import.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rdzv_plugins.interfaces import Request
 
 
 class Preparation:
-    """Turns parsed arguments into a request that a backend can be made of. Each step returns what it has found.
+    """Turns parsed arguments into a request from which a backend can be created. Each step returns what it has found.
 
     A step raises an ``RdzvError`` if the job could not start.
     """
@@ -41,7 +42,7 @@ class Preparation:
         self.args = args
 
     def take_all_steps(self) -> None:
-        """Take every step; the first that raises is the last."""
+        """Take every step, up to the first that raises."""
         for step in STEPS:
             step(self)
 
@@ -51,7 +52,7 @@ class Preparation:
         return f"{len(self.host.records) - len(self.host.failed)} can be used"
 
     def read_arguments(self) -> str:
-        """Flags and variables, and what plug-ins add to them."""
+        """Read flags and variables, and what plug-ins add to them."""
         with blaming_variables(self.args):
             self.own = read_own(self.args)
             self.request = build_request(self.args, self.host.resolve_request, self.host.catalog.meets_at)
@@ -76,7 +77,7 @@ class Preparation:
         return f"{require_files(workers)}; {require_processes(workers)}"
 
     def check_backend(self) -> str:
-        """The request as the backend sees it, its options among them; and whether it can be used here."""
+        """Check the request as the backend sees it, including its options, and whether the backend can be used here."""
         with blaming_variables(self.args):
             self.request = prepare(self.entry, self.request)
         given = ", ".join(f"{key}={value}" for key, value in self.request.conf.items())
@@ -88,7 +89,7 @@ class Preparation:
         return str(self.args.training_script)
 
     def check_signals(self) -> str:
-        """Check that there are such signals, and that they can be handled."""
+        """Check that the signals exist, and that they can be handled."""
         with blaming_variables(self.args):
             stopping = signals.read(self.args.signals_to_handle)
             self.notice = read_notice(self.own, stopping)
@@ -105,11 +106,11 @@ class Preparation:
 
     @property
     def directories(self) -> list[str]:
-        """Where this node writes, but for temporary files."""
+        """Where this node writes, except for temporary files."""
         return [] if self.args.log_dir in (None, "", os.devnull) else [self.args.log_dir]
 
     def read_flags_of_workers(self) -> str:
-        """What the flags say about the workers and their logs."""
+        """Read what the flags say about the workers and their logs."""
         with blaming_variables(self.args):
             logs = read_logs(self.own)
             self.spec = read_spec(self.args, self.request, job_restarts=self.own.job_restarts, logs=logs)
@@ -127,4 +128,4 @@ STEPS: tuple[Callable[[Preparation], str], ...] = (
     Preparation.check_directories,
     Preparation.read_flags_of_workers,
 )
-"""The steps in their order: the first that raises decides how the launch ends."""
+"""The steps in order: the first that raises decides how the launch ends."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def compressed(ranks: Sequence[int]) -> str:
-    """Ranks as text: ``0-2, 5``."""
+    """A list of ranks, such as ``0-2, 5``."""
     parts: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if parts and rank == parts[-1][1] + 1:
@@ -17,5 +17,5 @@ def compressed(ranks: Sequence[int]) -> str:
 
 
 def named(ranks: Sequence[int]) -> str:
-    """``rank 3``, ``ranks 0-2``."""
+    """Ranks with a noun: ``rank 3``, ``ranks 0-2``."""
     return f"rank{'' if len(set(ranks)) == 1 else 's'} {compressed(ranks)}"

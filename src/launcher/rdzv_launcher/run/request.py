@@ -21,9 +21,9 @@ from rdzv_plugins.options import parse_conf
 
 DEFAULT_MASTER_PORT = 29500
 _DEFAULT = "static"
-"""The backend that torchrun takes without --rdzv-backend."""
+"""The backend that torchrun uses without --rdzv-backend."""
 _TIERED = "tiered"
-"""The backend of torch_npu_run's --enable-tiered-parallel-tcpstore, which agrees with the names below."""
+"""The backend of torch_npu_run's --enable-tiered-parallel-tcpstore, which does not contradict the names below."""
 _SAYS_THE_SAME = ("parallel", "parallel-epoll", "tiered", "tiered-proxy")
 _LONGEST_ID = 200
 """The most bytes in a run id, which becomes part of the name of a directory for the workers' logs."""
@@ -41,7 +41,7 @@ _GIVEN = {
     "role": ("role",),
     "max_restarts": ("max_restarts",),
 }
-"""Argument to the ``Request`` field that it decides."""
+"""For each argument, the ``Request`` fields that it decides."""
 
 
 def build_request(
@@ -49,10 +49,10 @@ def build_request(
     resolve: Callable[[Request], Request] = lambda request: request,
     meets_at: Callable[[str], str] = lambda backend: "",
 ) -> Request:
-    """The request of one node, after ``resolve`` (the plug-ins) filled in what was not given.
+    """The request of one node, after ``resolve`` (the plug-ins) has filled in what was not given.
 
-    ``meets_at`` knows of a backend's name where its nodes meet (``Backend.meets_at``). Raises ``UsageError`` with what
-    contradicts what.
+    ``meets_at`` returns, for a backend's name, where its nodes meet (``Backend.meets_at``). Raises ``UsageError`` that
+    says what contradicts what.
     """
     given = frozenset(field for arg, fields in _GIVEN.items() if arg in args.given for field in fields) | {"entrypoint"}
     min_nodes, max_nodes = _node_range(args.nnodes)
@@ -93,17 +93,17 @@ def build_request(
 
 
 def check_meeting_point(request: Request, arguments: Mapping[str, object], meets_at: str) -> None:
-    """Refuse several nodes without a place to meet. After plug-ins had their say: Slurm may know the place."""
-    if meets_at == "service":  # the backend says by itself what it needs
+    """Refuse several nodes without a place to meet. Called after the plug-ins: Slurm may know the place."""
+    if meets_at == "service":  # the backend itself says what it needs
         return
     also = " (--master-port alone does not say on which machine)" if arguments.get("master_port") else ""
     require_meeting_point(request.endpoint, request.max_nodes, also=also)
 
 
 def check_script(args: argparse.Namespace) -> None:
-    """Refuse a script that is not there: each of its workers would fail, again with each restart. ``UsageError``.
+    """Refuse a script that does not exist: all workers would fail, again with each restart. Raises ``UsageError``.
 
-    The same for the interpreter, which a variable of torch's may name.
+    The same goes for the interpreter, which one of torch's variables may name.
     """
     script = str(args.training_script)
     python = os.environ.get("PYTHON_EXEC", sys.executable)
@@ -137,7 +137,7 @@ def _check_run_id(run_id: str) -> None:
         )
     try:
         size = len(run_id.encode())
-    except UnicodeEncodeError:  # with surrogates in place of what this locale could not decode
+    except UnicodeEncodeError:  # surrogates in place of what this locale could not decode
         raise UsageError(
             f"--rdzv-id={run_id!a} cannot be read with the encoding of this environment",
             remedy="Set LC_ALL=C.UTF-8 or PYTHONUTF8=1, the same on all nodes; or use ASCII.",
@@ -175,7 +175,7 @@ def _backend(args: argparse.Namespace) -> str:
         raise UsageError(
             f"--enable-tiered-parallel-tcpstore={args.enable_tiered_parallel_tcpstore} is neither true nor false"
         )
-    # the name under which plain torchrun knows it: PET_RDZV_BACKEND may be set for both launchers
+    # the name by which plain torchrun knows it: PET_RDZV_BACKEND may be set for both launchers
     backend = (args.rdzv_backend or _DEFAULT).removeprefix("rdzv-plugins.")
     if tiered in ("true", "1"):
         if args.rdzv_backend and normalise(backend) not in _SAYS_THE_SAME:
@@ -190,8 +190,8 @@ def _backend(args: argparse.Namespace) -> str:
 def _endpoint(args: argparse.Namespace, meets_at: str) -> str:
     """--rdzv-endpoint, or --master-addr and --master-port; both only if they say the same.
 
-    Where the endpoint is that of a service apart from the nodes, it says nothing of the master, which operators
-    name to every program (Kubeflow Trainer sets PET_MASTER_ADDR and PET_MASTER_PORT).
+    If the endpoint is that of a service apart from the nodes, it says nothing about the master, which operators name to
+    every program (Kubeflow Trainer sets PET_MASTER_ADDR and PET_MASTER_PORT).
     """
     if meets_at == "service" or (args.rdzv_endpoint and meets_at != "node"):
         return str(args.rdzv_endpoint)
@@ -226,9 +226,9 @@ def _endpoint(args: argparse.Namespace, meets_at: str) -> str:
 
 
 def _refuse_master(args: argparse.Namespace) -> None:
-    """--master-addr and --master-port name one machine, which several endpoints contradict, unless it is the first.
+    """Refuse --master-addr and --master-port with several endpoints: they name one machine, unless it is the first.
 
-    Kubeflow Trainer sets the variables of both for all nodes, and lets nobody leave them out.
+    Kubeflow Trainer sets the variables of both for all nodes, and offers no way to leave them out.
     """
     if args.master_addr and args.master_port is not None:
         first = parse_endpoint(args.rdzv_endpoint.partition(",")[0], args.master_port)
@@ -245,7 +245,7 @@ def _refuse_master(args: argparse.Namespace) -> None:
 
 
 def _with_master_port(request: Request, args: argparse.Namespace) -> Request:
-    """--master-port alone, where a plug-in knows the machine: its own choice of a port has not been asked for."""
+    """Apply --master-port alone, if a plug-in knows the machine: the plug-in's own choice of a port is not used."""
     if args.master_port is None or args.master_addr or args.rdzv_endpoint or "endpoint" not in request.given:
         return request
     hosts = [parse_endpoint(each, args.master_port).host for each in request.endpoint.split(",")]
@@ -257,11 +257,11 @@ def _bracketed(address: str) -> str:
 
 
 def _refuse_company(args: argparse.Namespace, meets_at: str) -> None:
-    """--standalone meets nobody. PET_MASTER_ADDR and node rank 0 are no contradiction: operators set them for all."""
+    """Refuse company: --standalone meets nobody. PET_MASTER_ADDR and node rank 0 may stay: operators set them."""
     named = args.master_addr if args.master_addr != os.environ.get("PET_MASTER_ADDR") else ""
     given = {"--rdzv-endpoint": args.rdzv_endpoint, "--master-addr": named, "--node-rank": args.node_rank}
     flags = " and ".join(f"{flag}={value}" for flag, value in given.items() if value)
-    if flags and meets_at != "service":  # those say by themselves what they do not need
+    if flags and meets_at != "service":  # such backends say themselves what they do not need
         raise UsageError(
             f"--standalone is for one node that meets no other, which {flags} contradicts",
             remedy="Leave out --standalone, or the rest.",
@@ -271,8 +271,8 @@ def _refuse_company(args: argparse.Namespace, meets_at: str) -> None:
 def _standalone(request: Request, *, forced: bool) -> Request:
     """One node without an address needs no endpoint and no id, only a free port.
 
-    Where torchrun turns static into c10d, with --standalone and without, it stays static: that starts a second sooner,
-    without torch in the agent, and the workers get the same.
+    Where torchrun turns static into c10d, with --standalone and without, it stays static here: that starts a second
+    sooner, without torch in the agent, and the workers get the same.
     """
     alone = request.backend == _DEFAULT and request.max_nodes == 1 and not request.endpoint
     if not forced and not alone:

@@ -1,7 +1,7 @@
-"""An agent's directory for temporary files: it goes with the agent, and that of one that was killed with the next.
+"""An agent's directory for temporary files, removed when the agent ends, or by the next one if the agent was killed.
 
-Who lives holds a lock on a file in it, which the kernel lets go however the agent ends. The keeper removes it
-with this file, too.
+A live agent holds a lock on a file in it, which the kernel releases however the agent ends. The keeper uses this module
+to remove the directory, too.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import os
 PREFIX = "rdzv-run-"
 _LOCK = "lock"
 _INDEX = "index.jsonl"
-"""Which file of the workers' logs is whose."""
+"""The file that says which of the workers' logs is whose."""
 
 
 class RunDirectory:
-    """A new one; what earlier agents of this user have left behind is removed. A context manager."""
+    """A new directory; what earlier agents of this user left behind is removed. A context manager."""
 
     def __init__(self) -> None:
         import tempfile  # slow
@@ -25,7 +25,7 @@ class RunDirectory:
         self.path = tempfile.mkdtemp(prefix=PREFIX)
         self._lock = os.open(os.path.join(self.path, f"{_LOCK}.new"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        # under its name only when it is locked: one that is not locked is nobody's
+        # it gets its name only once it is locked: one that is not locked belongs to nobody
         os.rename(os.path.join(self.path, f"{_LOCK}.new"), os.path.join(self.path, _LOCK))
 
     @property
@@ -52,7 +52,7 @@ class RunDirectory:
 
 
 def remove(path: str) -> None:
-    """All in it but logs of workers and what is said of them, and the directory if there are none.
+    """Remove everything in it but workers' logs and their index, and the directory itself if there are no logs.
 
     Does nothing where it is not possible.
     """
@@ -68,7 +68,7 @@ def remove(path: str) -> None:
 
 
 def _tidy(parent: str) -> None:
-    """Remove what was left by agents of this user that have ended."""
+    """Remove what agents of this user that have ended left behind."""
     try:
         names = [name for name in os.listdir(parent) if name.startswith(PREFIX)]
     except OSError:
@@ -79,7 +79,7 @@ def _tidy(parent: str) -> None:
             if os.path.islink(path) or os.stat(path).st_uid != os.getuid():
                 continue
             lock = os.open(os.path.join(path, _LOCK), os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:  # another program's; it is just being made; only logs are left of it
+        except OSError:  # another program's; just being created; or only logs are left of it
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The signals of --signals-to-handle and others as text, and what a launch changes in its process."""
+"""Signals of --signals-to-handle and other flags as text, and what a launch changes in its process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rdzv_plugins.errors import UsageError
 
 @contextlib.contextmanager
 def given_back() -> Iterator[None]:
-    """Restore all signals after a launch, for whoever calls it in a process of their own."""
+    """Restore all signals after a launch, for callers that launch within their own process."""
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
     marks = os.environ.get(marked.VARIABLE)
     try:
         yield
     finally:
         for number, handler in before.items():
-            if handler is not None and handler is not signal.getsignal(number):  # None: none of Python's
+            if handler is not None and handler is not signal.getsignal(number):  # None: a handler not set by Python
                 signal.signal(number, handler)
         os.environ.pop(marked.VARIABLE, None)
         if marks is not None:
@@ -28,7 +28,7 @@ def given_back() -> Iterator[None]:
 
 
 def read(names: str, flag: str = "--signals-to-handle") -> list[signal.Signals]:
-    """The signals in ``names`` (comma-separated, as --signals-to-handle). Raises ``UsageError`` that names ``flag``."""
+    """The signals in ``names`` (comma-separated, as in --signals-to-handle). Raises ``UsageError`` naming ``flag``."""
     found: list[signal.Signals] = []
     for name in filter(None, (part.strip() for part in names.split(","))):
         try:

@@ -1,7 +1,7 @@
 """A worker's standard error on its way to ours: passed on as it comes, with the last lines kept for the summary.
 
-torch opens the stream by path, so each worker gets the path of a named pipe, or of a pseudo-terminal
-where our own stderr is a terminal (progress bars and colours stay as they are).
+torch opens the stream by path, so each worker gets the path of a named pipe, or of a pseudo-terminal if our own stderr
+is a terminal (so progress bars and colours stay as they are).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ KEEP_BYTES = 16 * 1024
 KEEP_LINES = 20
 _CHUNK = 64 * 1024
 _AT_ONCE = 1 << 20
-"""A pipe holds less, at most times."""
+"""A pipe usually holds less."""
 
 
 def last_lines(data: bytes) -> tuple[str, ...]:
-    """The last lines of a stream; of a line that was overwritten (carriage return), what it showed last."""
+    """The last lines of a stream; for a line that was overwritten (carriage return), what it showed last."""
     lines = data[-KEEP_BYTES:].decode(errors="replace").splitlines()
     shown = [line.rsplit("\r", 1)[-1].rstrip() for line in lines]
     return tuple(line for line in shown if line)[-KEEP_LINES:]
@@ -48,14 +48,14 @@ class StderrPipe:
         on_room: Callable[[], None],
         on_first: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_room`` is called, on another thread, when a pipe that was ``held_up`` can be read on.
+        """``on_room`` is called, on another thread, when a pipe that was ``held_up`` can be read again.
 
         ``on_first`` is called when the worker writes for the first time.
         """
         self._forward = forward
         self._on_room, self._on_first = on_room, on_first
         self.held_up = False
-        """There may be more to read, and our own stderr has no room for it."""
+        """There may be more to read, but our own stderr has no room for it."""
         self._kept = bytearray()
         terminal = self._open_terminal() if forward and os.isatty(2) else None
         # a writer of our own: without it the pipe reads as ended before the worker has opened it
@@ -84,7 +84,7 @@ class StderrPipe:
     def drain(self, *, all_of_it: bool = False) -> bool:
         """Read what is there now, keep its end and pass it on. False once nobody can write any more.
 
-        ``all_of_it``: also if our own stderr has no room for it, where it is dropped then.
+        ``all_of_it``: also read if our own stderr has no room for it; it is then dropped there.
         """
         left = _AT_ONCE
         while left > 0:
@@ -95,7 +95,7 @@ class StderrPipe:
                 data = os.read(self.fd, _CHUNK)
             except BlockingIOError:
                 return True
-            except OSError:  # a terminal's way to say that its writers are gone
+            except OSError:  # a terminal's way of saying that its writers are gone
                 return False
             if not data:
                 return False
@@ -113,19 +113,19 @@ class StderrPipe:
         return last_lines(bytes(self._kept))
 
     def close_writer(self) -> None:
-        """The workers have ended: from here on the pipe lasts as long as processes that they left behind."""
+        """The workers have ended: from now on the pipe lasts as long as the processes that they left behind."""
         if self._writer >= 0:
             writer, self._writer = self._writer, -1
             os.close(writer)
 
     def close(self) -> None:
-        """Let go of the pipe."""
+        """Release the pipe."""
         self.close_writer()
         os.close(self.fd)
 
 
 def tail_of_file(path: str) -> tuple[str, ...]:
-    """The last lines of a stderr that torch redirected to a file, and whether there was no room for more."""
+    """The last lines of a stderr that torch redirected to a file, and a note if there was no room for more."""
     try:
         data = b""
         for part in reversed(all_of(path)):

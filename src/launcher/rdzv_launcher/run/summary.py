@@ -1,4 +1,4 @@
-"""The last thing on the screen after a failure: who failed first, how, and the last lines it wrote."""
+"""The last thing on the screen after a failure: who failed first, how, and the last lines that it wrote."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HINTS = {
 
 
 def describe_exit(exit_code: int) -> str:
-    """``exit code 3`` or ``signal 9 (SIGKILL)``."""
+    """How a process ended: ``exit code 3`` or ``signal 9 (SIGKILL)``."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
     try:
@@ -26,7 +26,7 @@ def describe_exit(exit_code: int) -> str:
 
 
 def describe(failure: Failure) -> str:
-    """One line: rank, node, how it ended, or where it stands in a job that hangs."""
+    """One line: rank, node, and how it ended, or where it is in a job that hangs."""
     how = failure.hang or f"ended with {describe_exit(failure.exit_code)}"
     if failure.global_rank < 0:  # what its workers do is not known
         return f"node {failure.node_rank} on {failure.host} (agent's pid {failure.pid}) {how}"
@@ -41,7 +41,7 @@ def failure_summary(
 ) -> str:
     """The whole text. ``here`` maps this node's failed global ranks to their exit codes.
 
-    ``why``: why the job has ended although restarts were left; empty if none was.
+    ``why``: why the job has ended although restarts were left; empty if none were left.
     """
     lines = ["the job failed.", f"  first failure: {describe(first)}"]
     if first.hang:

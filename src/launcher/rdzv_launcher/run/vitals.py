@@ -1,4 +1,4 @@
-"""What a node's agent does and what its workers use, for whoever watches the job: read only when somebody asks."""
+"""What a node's agent does and what its workers use, for those who watch the job: read only when somebody asks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def vitals(node: Node, decisions: Decisions) -> dict[str, Any]:
-    """As JSON. Any thread; takes about a millisecond for each worker.
+    """The figures, as JSON. Any thread may call it; takes about a millisecond for each worker.
 
-    ``cpu_s`` and ``memory_bytes`` are those of a worker with all that it has started. Memory that processes share
-    counts once for each of them. ``at`` is this machine's clock: between two answers it has gone on by as much.
+    ``cpu_s`` and ``memory_bytes`` are those of a worker with everything that it has started. Memory that processes
+    share counts once for each of them. ``at`` is this machine's clock: its increase between two answers is the time
+    between them.
     """
     pids_of = children_now()
     return {
@@ -34,7 +35,7 @@ def vitals(node: Node, decisions: Decisions) -> dict[str, Any]:
 
 
 def _worker(worker: Worker, pids_of: Callable[[int], list[int]]) -> dict[str, Any] | None:
-    """None if it has ended."""
+    """The figures of one worker; None if it has ended."""
     own = read_stat(worker.pid)
     if own is None or not own.lives:
         return None

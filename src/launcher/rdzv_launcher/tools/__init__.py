@@ -1,1 +1,1 @@
-"""``rdzv``, the tools around the launcher: a module or a folder for each sub-command."""
+"""``rdzv``, the tools around the launcher: one module or folder for each sub-command."""

@@ -1,4 +1,4 @@
-"""The nodes of a job, asked through the place where they meet."""
+"""Asks the nodes of a job, through the place where they meet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def ask_job(
 ) -> list[NodeAnswer]:
     """What the nodes of the job answer. Raises ``RdzvError``.
 
-    ``otherwise``: what can be done where they cannot be asked, a sentence.
+    ``otherwise`` is a sentence that says what to do if they cannot be asked.
     """
     from rdzv_plugins.elastic.asking import ask_from_outside
 

@@ -1,4 +1,4 @@
-"""``rdzv``: the tools around the launcher. Each sub-command imports only what it needs, so lists are instant."""
+"""``rdzv``: the tools around the launcher. Each sub-command imports only what it needs, so lists appear at once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         setup_logging("rdzv", verbose=debug_wanted())
         try:
             return _COMMANDS[args.command](args)
-        except BrokenPipeError:  # whoever read our output has seen enough
+        except BrokenPipeError:  # whoever reads our output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except Exception as error:

@@ -1,4 +1,4 @@
-"""``rdzv conformance BACKEND``: the conformance suite against an installed backend, without a file of one's own."""
+"""``rdzv conformance BACKEND``: runs the conformance suite against an installed backend, with no file to write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rdzv_plugins.testing.suite import THEMES
 
 _PATIENCE = "RDZV_CONFORMANCE_PATIENCE"
 _END_S = 10.0
-"""A thread that a backend has left behind would keep the process for ever."""
+"""A thread that a backend has left behind would otherwise keep the process for ever."""
 
 
 def configure(commands: Any) -> None:
@@ -40,7 +40,7 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: all passed. 1: something failed. Raises ``UsageError``, ``MissingDependency`` and what the harness raises."""
+    """Returns 0 if all passed, else 1. Raises ``UsageError``, ``MissingDependency`` and the harness's errors."""
     conf = parse_conf(args.rdzv_conf)
     _check_patience()
     if args.timeout is not None and not 0 < args.timeout < float("inf"):
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
     found = entry(args.backend)
     every: Mapping[str, str] = conf
     if args.rdzv_endpoint is None:
-        every = find_harness(args.backend, conf=conf).conf  # said here, in a line or two, if there is none
-    if conf:  # else its harness may still add to them
+        every = find_harness(args.backend, conf=conf).conf  # if there is none, this says so in a line or two
+    if conf:  # otherwise its harness may still add to them
         parse_options(found.backend.options or NoOptions, every, f"backend {found.backend.name!r}")
     if args.json:
         _check_writable(args.json)
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _exit_code(code: int, select: str) -> int:
-    """Ours, from that of pytest. Raises ``UsageError`` if no test was selected."""
+    """Our exit code, from pytest's. Raises ``UsageError`` if no test was selected."""
     import pytest
 
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:
@@ -88,7 +88,7 @@ def _exit_code(code: int, select: str) -> int:
 
 
 def _check_patience() -> None:
-    """The suite reads it where it is imported, and could only fail there."""
+    """Check the patience here: the suite reads it when imported, and could only fail there."""
     given = os.environ.get(_PATIENCE, "1")
     try:
         right = 0 < float(given) < float("inf")
@@ -99,7 +99,7 @@ def _check_patience() -> None:
 
 
 def _check_writable(file: str) -> None:
-    """Better told now than when all tests have run."""
+    """Check that the file can be written now, rather than when all tests have run."""
     try:
         open(file, "a").close()
     except OSError as error:
@@ -110,7 +110,7 @@ def _check_writable(file: str) -> None:
 
 
 def _arguments(args: argparse.Namespace, backend: str, themes: Sequence[str]) -> list[str]:
-    """pytest's. Whatever project is in the current directory, its settings are not for this run."""
+    """The arguments of pytest. Settings of a project in the current directory must not affect this run."""
     from rdzv_plugins import testing
 
     directory = testing.__path__[0]

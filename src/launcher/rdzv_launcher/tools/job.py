@@ -1,4 +1,4 @@
-"""The job that a command of ``rdzv`` asks: the flags that say which, a request as of its nodes, and who is there."""
+"""The job that a command of ``rdzv`` asks: the flags that name it, a request like its nodes', and who is there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMED = 8
 
 
 def add_job_flags(parser: argparse.ArgumentParser, *, endpoint_help: str, endpoint_required: bool) -> None:
-    """Add the flags by which ``request_of`` knows the job."""
+    """Add the flags by which ``request_of`` identifies the job."""
     parser.add_argument(
         "--rdzv-endpoint",
         "--rdzv_endpoint",
@@ -49,7 +49,7 @@ def add_job_flags(parser: argparse.ArgumentParser, *, endpoint_help: str, endpoi
 
 
 def request_of(args: argparse.Namespace) -> Request:
-    """The request that a node of the job would make. Raises what ``parse_conf`` does, and ``UsageError``."""
+    """The request that a node of the job would make. Raises whatever ``parse_conf`` raises, and ``UsageError``."""
     request = Request(
         backend=args.rdzv_backend,
         run_id=args.rdzv_id or DEFAULT_RUN_ID,
@@ -66,7 +66,7 @@ def request_of(args: argparse.Namespace) -> Request:
 
 
 def run_of(request: Request, where: object, runs: Sequence[str]) -> str:
-    """Which of ``runs`` at ``where`` is meant. Raises ``UsageError`` or ``EndpointUnreachable``, which name them."""
+    """Which of ``runs`` at ``where`` is meant. Raises ``UsageError`` or ``EndpointUnreachable``, naming the runs."""
     more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
     names = (", ".join(map(repr, sorted(runs)[:_NAMED])) or "none") + more
     if request.is_named:
@@ -83,7 +83,7 @@ def run_of(request: Request, where: object, runs: Sequence[str]) -> str:
 
 
 class Whose:
-    """Asks all backends what an endpoint is, for ``statistics_of``; ``found`` is who knew it.
+    """Asks all backends what an endpoint is, for ``statistics_of``; ``found`` is the one that recognised it.
 
     ``token`` and ``tls`` are the job's.
     """
@@ -94,7 +94,7 @@ class Whose:
         self.found: Found | None = None
 
     def __call__(self) -> EndpointUnreachable | None:
-        """The error that says what is at the endpoint, if a backend knows it: a ``Stranger``."""
+        """The error that says what is at the endpoint, if a backend recognises it: a ``Stranger``."""
         self.found = recognise(self._host.catalog, self._request)
         if self.found is None:
             return None
@@ -102,9 +102,9 @@ class Whose:
 
 
 def statistics_of(endpoint: Endpoint, timeout: float, whose: Whose) -> dict[str, Any]:
-    """What the native store at ``endpoint`` says of itself within ``timeout`` seconds.
+    """What the native store at ``endpoint`` says about itself within ``timeout`` seconds.
 
-    Raises ``EndpointUnreachable`` if there is none, or if a backend knows it as the store of its agents.
+    Raises ``EndpointUnreachable`` if there is none, or if a backend recognises it as the store of its agents.
     """
     from rdzv_plugins.kvstore.native.framing import ask_statistics
     from rdzv_plugins.kvstore.native.statistics import is_control_store

@@ -1,4 +1,4 @@
-"""The place where the nodes of a job meet, reached as one more node would, by commands that ask or watch a job."""
+"""The place where the nodes of a job meet, reached like one more node, for commands that ask or watch a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Meeting:
     """Finds the services of the jobs at an endpoint; for one command."""
 
     def __init__(self, request: Request, timeout: float, *, who: str, otherwise: str) -> None:
-        """``who`` asks, and what can be done ``otherwise`` where nodes cannot be asked: a remedy."""
+        """``who`` asks; ``otherwise`` says what can be done if nodes cannot be asked: a remedy."""
         self._host, self._request, self._timeout = PluginHost.load(), request, timeout
         self._who, self._otherwise = who, otherwise
 
@@ -36,9 +36,9 @@ class Meeting:
             raise self._with_remedy(error) from error
 
     def services(self) -> Endpoint | tuple[CoordinationBackend, str]:
-        """The native store at which any number of jobs meet; elsewhere the service of the one that is meant.
+        """The native store at which any number of jobs meet; elsewhere, the service of the job that is meant.
 
-        Of several endpoints it is that which serves the job now.
+        If there are several endpoints, it is the one that serves the job now.
 
         Raises ``RdzvError``.
         """
@@ -70,7 +70,7 @@ class Meeting:
             raise self._cannot(found, whose.found.what) from error
 
     def runs(self, endpoint: Endpoint) -> list[str]:
-        """The jobs at a native store now. Raises ``EndpointUnreachable``."""
+        """The jobs now at a native store. Raises ``EndpointUnreachable``."""
         stats = statistics_of(endpoint, self._timeout, Whose(self._host, self._request))
         return [str(each["name"]) for each in stats.get("runs", ())]
 

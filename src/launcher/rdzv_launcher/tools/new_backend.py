@@ -1,4 +1,4 @@
-"""``rdzv new-backend NAME``: a package for a backend of one's own, with its tests, to start from.
+"""``rdzv new-backend NAME``: creates a package for a backend of one's own, with its tests, as a starting point.
 
 The files are templates in ``skeleton/``: ``both`` and one folder for each kind. A template's name ends in ``.txt``.
 """
@@ -18,7 +18,7 @@ from rdzv_plugins.errors import UsageError
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _SKELETON = Path(__file__).parent / "skeleton"
 _HIDDEN = {"gitignore": ".gitignore"}
-"""Files that tools would take for their own if a template had that name."""
+"""Files that tools would pick up as their own if a template had that name."""
 _DIRECTORY = "MODULE"
 _NEXT = {
     "state": """\
@@ -55,7 +55,7 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write it, and say what to do next. Raises ``UsageError`` for a name or a directory that is taken, or no name."""
+    """Write it, and say what to do next. Raises ``UsageError`` for a taken name or directory, or an invalid name."""
     name = _checked(args.name)
     words = {
         "NAME": name,
@@ -110,7 +110,7 @@ def _versions() -> str:
 
 
 def _write(directory: Path, kind: str, words: Mapping[str, str]) -> list[str]:
-    """The files written, as paths inside ``directory``. Leaves nothing behind if it fails."""
+    """Write the files; returns their paths inside ``directory``. Leaves nothing behind if it fails."""
     try:
         directory.mkdir()
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""``rdzv serve``: a store of its own, on a login node or in a container, until it is told to end."""
+"""``rdzv serve``: a standalone store, on a login node or in a container, until it is told to end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# "framed" has those of coordination, and validate asks for nothing.
+# "framed" includes those of coordination, and validate asks for nothing.
 _COUNTED_ELSEWHERE = frozenset(("validate", "open_session", "put", "list", "watch", "unwatch", "delete", "keep_alive"))
 _END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -68,7 +68,7 @@ def configure(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, or SIGHUP without certificates; returns the exit code.
 
-    With them SIGHUP has their files read again, and that of the tokens.
+    With certificates, SIGHUP makes it read their files again, and that of the tokens.
     """
     from rdzv_plugins.kvstore.native.server import MOST_THREADS, StoreServer
 
@@ -81,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
     certificates = _certificates(conf)
     limits = parse_options(StoreLimits, conf, "rdzv serve")
     endpoint = _endpoint(args.rdzv_endpoint)
-    # Blocked before the server's threads start, and taken by the wait below: none is lost in between. One that was
-    # ignored at the start (nohup) stays ignored.
+    # Blocked before the server's threads start, and taken by the wait below, so that none is lost in between. A signal
+    # that was ignored at the start (nohup) stays ignored.
     endings = {number for number in _END if signal.getsignal(number) is not signal.SIG_IGN}
     signal.pthread_sigmask(signal.SIG_BLOCK, endings)
     raise_file_limit()
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
             logger.warning("%s: whoever reaches it can read and change what is there (%s)", shown, OPEN)
         try:
             print(f"serving a store at {shown}{note}: pid {os.getpid()}, {server.threads} thread(s)", flush=True)
-        except OSError as error:  # whoever read it is gone, but not the clients
+        except OSError as error:  # the reader is gone, but not the clients
             logger.warning("cannot say where the store is (%s): it is at %s", error.strerror, shown)
         reads_again = {signal.SIGHUP} & endings if certificates is not None else set()
         ended_by = accepted.keep_fresh(server, endings, reads_again).name
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _certificates(conf: dict[str, str]) -> NodeCertificates | None:
-    """Those that are given in ``conf``, taken out of it. Raises ``UsageError``."""
+    """The certificates given in ``conf``, which are removed from it. Raises ``UsageError``."""
     found = NodeCertificates.given(conf.get)
     for name in OPTIONS:
         conf.pop(name, None)
@@ -132,7 +132,7 @@ def _certificates(conf: dict[str, str]) -> NodeCertificates | None:
 
 
 def _listen_for_scrapes(host: str, port: int) -> Callable[[StoreServer], contextlib.AbstractContextManager[object]]:
-    """What serves the metrics of a server. Raises ``AddressInUse``, ``UsageError`` or ``MissingDependency``."""
+    """Prepare to serve the metrics of a server. Raises ``AddressInUse``, ``UsageError`` or ``MissingDependency``."""
     if not port:
         return lambda server: contextlib.nullcontext()
     from rdzv_launcher.run.health.answers import MetricsAlone

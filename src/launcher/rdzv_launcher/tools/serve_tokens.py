@@ -1,4 +1,4 @@
-"""The tokens that ``rdzv serve`` accepts, read again when their file has changed: one is replaced without an outage."""
+"""The tokens that ``rdzv serve`` accepts, read again when their file changes, so one is replaced without an outage."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _LOOK_S = 1.0
 
 
 class Accepted:
-    """The tokens of one file, or of the environment. One thread."""
+    """The tokens of one file, or of the environment. For one thread."""
 
     def __init__(self, path: str | None) -> None:
-        """``path``: as given by ``--rdzv-conf``. Raises ``UsageError`` as ``accepted_tokens``."""
+        """``path`` is as given by ``--rdzv-conf``. Raises ``UsageError`` like ``accepted_tokens``."""
         self._path = path
         self._file = path if path is not None else os.environ.get(FILE_VARIABLE)
         self._seen = self._look()
@@ -34,9 +34,9 @@ class Accepted:
     def keep_fresh(
         self, server: StoreServer, endings: Collection[signal.Signals], reads_again: Collection[signal.Signals]
     ) -> signal.Signals:
-        """Give ``server`` what the file holds when that has changed; returns which of the blocked ``endings`` came.
+        """Pass the file's tokens to ``server`` when it has changed; returns which of the blocked ``endings`` arrived.
 
-        Those in ``reads_again`` end nothing: all files are read again.
+        Signals in ``reads_again`` end nothing: all files are read again.
         """
         looks = self._file is not None and bool(self.tokens)
         while True:

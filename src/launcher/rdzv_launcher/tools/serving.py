@@ -1,4 +1,4 @@
-"""Which of several endpoints serves a job now: as its nodes do, a command takes the one with its newest round."""
+"""Which of several endpoints serves a job now: like the job's nodes, a command takes the one with its newest round."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rdzv_plugins.run_status import RunStatus
 
 
 def serving_place(host: PluginHost, request: Request, timeout: float) -> tuple[Endpoint, str]:
-    """The endpoint of the job that is meant, of several in ``request``, and the job's id. All are asked at once.
+    """Of several endpoints in ``request``, the one of the job that is meant, and the job's id. All are asked at once.
 
-    ``timeout`` (seconds) holds for each step. Says on the error stream which one it is, and which do not answer. Raises
+    ``timeout`` (seconds) applies to each step. Prints on stderr which endpoint it is, and which do not answer. Raises
     ``UsageError`` for a list that nodes would refuse, or if several jobs are there, and ``EndpointUnreachable``.
     """
     from rdzv_plugins.elastic.endpoint_options import parse_places
@@ -68,7 +68,7 @@ def _look(
 
 
 def _newest(there: Sequence[Endpoint], seen: Sequence[RunStatus | Exception]) -> Endpoint:
-    """Raises what was in the way if the job can be looked at nowhere."""
+    """The endpoint with the newest round. If the job can be looked at nowhere, raises the error that prevented it."""
     ranked = [
         (status.number, status.members, -at) for at, status in enumerate(seen) if not isinstance(status, Exception)
     ]

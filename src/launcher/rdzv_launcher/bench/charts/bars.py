@@ -1,4 +1,4 @@
-"""Bars: a figure of several cases, a group of horizontal bars for each, each named where it stands."""
+"""Bars: a figure of several cases, with a group of horizontal bars for each case, each bar labelled in place."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _ROW_IN, _HEADING_IN, _BETWEEN_IN, _BELOW_IN = 0.25, 0.3, 0.12, 0.6
 _MOST_NAME_IN, _EDGE_IN, _RIGHT_IN = 2.4, 0.32, 0.25
 _BAR = 0.66
 _BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-"""Text: no line of the grid goes through it."""
+"""The background of text, so that no grid line goes through it."""
 _PAD_PT = 5.0
 _FAR_APART = 200
-"""Bars must begin at 0; where figures are this many times each other's, points on a logarithmic axis replace them."""
+"""Bars must begin at 0; if figures differ by this factor, points on a logarithmic axis replace them."""
 
 
 def draw_bars(chart: Chart, title: str, subtitle: Sequence[str], shared: Extent, looks: Mapping[str, Style]) -> Figure:
@@ -155,7 +155,7 @@ def _no_result(point: Point) -> str:
 
 
 def _notes(chart: Chart, log: bool, room: float) -> list[str]:
-    """What the bars cannot say: who was measured less often than the others and why, reasons too long for a row."""
+    """What the bars cannot say: what was measured less often than the others and why; reasons too long for a row."""
     reasons: dict[str, list[str]] = {}
     for point in chart.points:
         if not point.samples and width_in(_no_result(point), SMALL_PT) > room:

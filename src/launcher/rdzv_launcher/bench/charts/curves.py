@@ -63,7 +63,7 @@ def _legend(chart: Chart, looks: Mapping[str, Style]) -> tuple[list[Artist], lis
 
 
 def _notes(chart: Chart) -> list[str]:
-    """Who has no result from where on, and why, each said once; and what the lines are."""
+    """Which targets have no result, from where on, and why, each said once; and what the lines are."""
     notes = []
     for name, panel in chart.panels.items():
         where = f", {name}" if name and len(chart.panels) > 1 else ""
@@ -90,7 +90,7 @@ class _Panel:
         self._nodes = extent([Chart("", "", "", "curves", {"": list(points)})]).nodes
 
     def draw(self, axes: Axes, strip: Axes | None, *, named: bool) -> None:
-        """Into axes that are empty; ``named``: the vertical axis has its title."""
+        """Draw into empty axes; ``named``: the vertical axis gets its title."""
         self._vertical(axes)
         if named:
             self._name(axes)
@@ -112,7 +112,7 @@ class _Panel:
 
     def _vertical(self, axes: Axes) -> None:
         low, high = self._extent.low, self._extent.high
-        if low is None or high is None:  # all is 0
+        if low is None or high is None:  # everything is 0
             axes.set_ylim(-0.1, 1)
             ticks = [0.0, 1.0]
         else:
@@ -156,7 +156,7 @@ class _Panel:
         return size_in(axes)[0] / math.log(right / left)
 
     def _sideways(self, axes: Axes) -> dict[str, float]:
-        """Factors on the nodes by which equal points stay visible, all of them far less than to the next tick."""
+        """Factors on the nodes that keep equal points visible, all of them far less than the way to the next tick."""
         per_log = self._inches_per_log(axes)
         near = [math.log(high / low) for low, high in itertools.pairwise(self._nodes)]
         most = 0.5 * min(near, default=1.0) / max(len(self._looks), 1)
@@ -176,7 +176,7 @@ class _Panel:
         )  # fmt: skip
 
     def _stop(self, axes: Axes, strip: Axes, curve: Sequence[Point], stop: Point, look: Style, aside: float) -> None:
-        """An open marker in the strip above the nodes of which nothing came, and a thin line that leads there."""
+        """Draw an open marker in the strip above the nodes without a result, and a thin line that leads there."""
         place = (stop.nodes or 0) * aside
         before = [point for point in curve if (point.nodes or 0) < (stop.nodes or 0)]
         if before:

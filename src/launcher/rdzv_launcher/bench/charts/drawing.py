@@ -23,12 +23,13 @@ from rdzv_launcher.bench.method.results import Result
 def drawn(
     chart: Chart, result: Result, shared: Extent | None = None, targets: Iterable[str] | None = None
 ) -> Iterator[Figure]:
-    """The chart of this result, while the settings hold that it has to be saved with.
+    """Yield the chart of this result, while the settings are active with which it has to be saved.
 
-    Where it stands beside charts of other results: ``shared``: what their axes have to hold; ``targets``: of all.
+    If it appears beside charts of other results, ``shared`` is what the axes of all have to hold, and ``targets`` are
+    the targets of all.
     """
     with matplotlib.rc_context(), warnings.catch_warnings():
-        # a user's matplotlibrc has no say: charts of different machines stand side by side
+        # a user's matplotlibrc is ignored: charts of different machines appear side by side
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(RC)
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
@@ -65,7 +66,7 @@ def _cores(count: object) -> str:
 
 
 def as_png(figure: Figure) -> bytes:
-    """Twice as many pixels as the figure has in a page."""
+    """The picture as PNG, with twice as many pixels as it has in a page."""
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=DPI, metadata={"Software": None})
     return stream.getvalue()

@@ -1,4 +1,4 @@
-"""Charts of one result, as PNG and SVG. What can be said without matplotlib stands here, so that it is told early."""
+"""Charts of one result, as PNG and SVG. What can be checked without matplotlib is here, to be reported early."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def require_matplotlib() -> None:
 def draw(result: Result, directory: Path) -> list[Path]:
     """Write the charts that the points make; returns their files, ``NAME-FIGURE.png`` and ``.svg``.
 
-    What is there is replaced. Raises ``MissingDependency``, and ``UsageError`` where a file cannot be written.
+    Existing files are replaced. Raises ``MissingDependency``, and ``UsageError`` if a file cannot be written.
     """
     require_matplotlib()
     from rdzv_launcher.bench.charts.drawing import as_png, as_svg, drawn

@@ -1,6 +1,6 @@
 """The sheet of a chart: title and what it was measured on above, legend and notes below, the axes between them.
 
-Everything has its own band of the sheet, whose height is that of its text, so that nothing can overlap.
+Everything has its own band of the sheet, as high as its text, so that nothing can overlap.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _HANDLE_PT = 34.0
 _HANDLE_GAP_PT = 8.0
 _COLUMN_GAP_PT = 22.0
 NOTE = 500
-"""Characters of a note, at most: all of it is in the data."""
+"""The most characters of a note: all of it is in the data."""
 
 Number = TypeVar("Number", int, float)
 
 
 @dataclass
 class Sheet:
-    """What stands around the axes; ``make`` gives the figure, in which ``axes`` makes the axes."""
+    """What is around the axes; ``make`` gives the figure, in which ``axes`` makes the axes."""
 
     title: str
     subtitle: Sequence[str] = ()
     handles: Sequence[Artist] = ()
-    """What the legend names."""
+    """The entries of the legend."""
     labels: Sequence[str] = ()
     notes: Sequence[str] = ()
     figure: Figure = field(init=False)
@@ -74,7 +74,7 @@ class Sheet:
         return self.figure
 
     def axes(self, left_in: float, top_in: float, width_in: float, height_in: float, **options: Any) -> Axes:
-        """Axes at a place in inches: from the left edge of the sheet, and from the top of the band of the axes."""
+        """Axes at a position in inches: from the left edge of the sheet, and from the top of the band of the axes."""
         across, high = self.figure.get_size_inches()
         bottom_in = high - self._axes_top_in - top_in - height_in
         rectangle = (left_in / across, bottom_in / high, width_in / across, height_in / high)
@@ -92,7 +92,7 @@ class Sheet:
 
 
 def _legend_size(labels: Sequence[str], room_in: float) -> tuple[int, float]:
-    """Columns and inches of height, of which each line of each row has its part."""
+    """Number of columns and height in inches, which is shared by the lines of all rows."""
     widths = [max(width_in(line, TEXT_PT) for line in label.split("\n")) for label in labels]
     for columns in range(len(labels), 0, -1):
         filled = _split(widths, columns)
@@ -107,7 +107,7 @@ def _legend_size(labels: Sequence[str], room_in: float) -> tuple[int, float]:
 
 
 def _split(items: Sequence[Number], columns: int) -> list[Sequence[Number]]:
-    """The order in which a legend fills its columns: one after the other, the first ones with one more if need be."""
+    """The order in which a legend fills its columns: one after another, the first ones longer by one if need be."""
     each, more = divmod(len(items), columns)
     ends = [0]
     for column in range(columns):
@@ -116,7 +116,7 @@ def _split(items: Sequence[Number], columns: int) -> list[Sequence[Number]]:
 
 
 def size_in(axes: Axes) -> tuple[float, float]:
-    """Inches across and high of axes that ``Sheet.axes`` has made."""
+    """Width and height in inches of axes that ``Sheet.axes`` has made."""
     return float(axes.bbox.width) / DPI, float(axes.bbox.height) / DPI
 
 
@@ -127,14 +127,14 @@ def _renderer() -> RendererAgg:
 
 @functools.lru_cache(4096)
 def width_in(text: str, size: float, weight: str = "normal") -> float:
-    """Inches that a line of text is long."""
+    """The length of a line of text in inches."""
     font = FontProperties(family=["DejaVu Sans"], size=size, weight=weight)
     width, _, _ = _renderer().get_text_width_height_descent(text, font, ismath=False)
     return float(width) / 72
 
 
 def wrap(text: str, room_in: float, size: float, weight: str = "normal", most: int = 0) -> list[str]:
-    """Lines that are no longer than ``room_in``; at most so many, if ``most`` is given, the last one cut short."""
+    """Lines no longer than ``room_in``; if ``most`` is given, at most that many, the last one cut short."""
     lines: list[str] = []
     line = ""
     for word in text.split(" "):
@@ -155,7 +155,7 @@ def wrap(text: str, room_in: float, size: float, weight: str = "normal", most: i
 
 
 def _pieces(word: str, room_in: float, size: float, weight: str) -> list[str]:
-    """A word that is longer than a line, cut."""
+    """Cut a word that is longer than a line."""
     pieces = []
     while width_in(word, size, weight) > room_in and len(word) > 1:
         fits = max(1, int(len(word) * room_in / width_in(word, size, weight)))

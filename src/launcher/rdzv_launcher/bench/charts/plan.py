@@ -1,4 +1,4 @@
-"""Which charts the points of a result make, and what belongs on the same axes. Knows nothing of how they are drawn."""
+"""Which charts the points of a result make, and what belongs on the same axes. Independent of how they are drawn."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ Kind: TypeAlias = Literal["curves", "bars"]
 
 @dataclass(frozen=True)
 class Chart:
-    """One figure: as curves over nodes or clients, or as bars, a group for each case."""
+    """One figure: as curves over nodes or clients, or as bars, with a group for each case."""
 
     figure: str
     title: str
     unit: str
     kind: Kind
     panels: dict[str, list[Point]]
-    """Curves: by what stays the same while nodes grow, see ``family``. Bars: by case."""
+    """For curves: by what stays the same while nodes grow, see ``family``. For bars: by case."""
     also_bars: bool = False
-    """Curves whose figure has bars too."""
+    """Curves whose figure also has bars."""
 
     @property
     def name(self) -> str:
-        """The name for a file: the figure's identifier, with ``-curves`` where there are bars of it too."""
+        """The name for a file: the figure's identifier, with ``-curves`` if there are also bars of it."""
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", self.figure)
         return f"{name}-curves" if self.also_bars else name
 
     @property
     def points(self) -> list[Point]:
-        """All of them, panel after panel."""
+        """All points, panel after panel."""
         return [point for panel in self.panels.values() for point in panel]
 
     @property
@@ -61,8 +61,8 @@ class Extent:
 def plan(points: Sequence[Point]) -> list[Chart]:
     """The charts of one result, figure by figure.
 
-    What was measured with several numbers of nodes becomes curves. Where something was not, bars show every kind of
-    case beside each other, each with the most nodes. A figure that was measured of nobody makes no chart.
+    Figures measured with several numbers of nodes become curves. If some cases were not, bars show every kind of case
+    side by side, each with the most nodes. A figure that was not measured for anything makes no chart.
     """
     charts = []
     for figure in dict.fromkeys(point.figure for point in points):
@@ -95,7 +95,7 @@ def _plan_one(figure: str, points: Sequence[Point]) -> list[Chart]:
 
 
 def _of_the_most_nodes(points: Iterable[Point]) -> list[Point]:
-    """The points of the largest case of which something was measured."""
+    """The points of the largest case in which something was measured."""
     points = list(points)
     most = max((point.nodes or 0 for point in points if point.samples), default=None)
     if most is None:
@@ -104,7 +104,7 @@ def _of_the_most_nodes(points: Iterable[Point]) -> list[Point]:
 
 
 def family(point: Point) -> str:
-    """The case with N in the place of its number of nodes: cases of one family make one curve. Empty for "64 nodes"."""
+    """The case with N in place of its number of nodes: cases of one family make one curve. Empty for "64 nodes"."""
     if point.nodes is None:
         return point.case
     singular = point.axis.removesuffix("s")
@@ -130,7 +130,7 @@ def extent(charts: Iterable[Chart]) -> Extent:
 
 
 def stops(points: Iterable[Point]) -> dict[str, Point]:
-    """The first point of each target, by its nodes, of which nothing was measured; more were not asked for."""
+    """For each target, its first point by nodes for which nothing was measured; larger ones were not tried."""
     found: dict[str, Point] = {}
     for point in sorted(points, key=lambda point: point.nodes or 0):
         if not point.samples:
@@ -139,7 +139,7 @@ def stops(points: Iterable[Point]) -> dict[str, Point]:
 
 
 def spread_note(points: Iterable[Point], lines: str) -> str:
-    """What the figures of a chart are; ``lines``: what shows how far their runs differ."""
+    """What the figures of a chart are; ``lines`` says what shows how much the runs differ."""
     if all(len(point.samples) < 2 for point in points):
         return "One run of each: how far runs differ is not known."
     return f"Medians; the {lines} lines go from the smallest run to the largest."

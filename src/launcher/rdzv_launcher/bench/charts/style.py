@@ -16,7 +16,7 @@ RC: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],  # comes with matplotlib
     "font.size": TEXT_PT,
     "text.color": INK,
-    "text.parse_math": False,  # a name may hold dollars
+    "text.parse_math": False,  # a name may contain dollars
     "axes.edgecolor": GREY,
     "axes.labelcolor": INK,
     "axes.unicode_minus": False,
@@ -30,12 +30,12 @@ RC: dict[str, Any] = {
     "svg.hashsalt": "rdzv bench",  # the same chart has the same bytes
 }
 
-# Okabe and Ito's colours, which are told apart by the colour-blind too; without yellow, which white swallows. The
-# numbers of colours, markers and line styles have no common divisor: what shares one differs in another.
+# Okabe and Ito's colours, which colour-blind people can tell apart, too; without yellow, which is invisible on white.
+# The numbers of colours, markers and line styles have no common divisor: targets that share one differ in another.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7a7a7a")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", "p", ">")
 _LINES: tuple[Line, ...] = ("-", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1.5)))
-# the same name looks the same in every chart where it can
+# the same name looks the same in every chart if possible
 _PLACES = {
     "parallel": 0, "ours": 0, "tiered": 1, "etcd": 2, "c10d": 3, "static": 4, "tiered-unix": 5, "torch-c10d": 6,
     "libuv": 6, "torchrun": 6, "direct": 6, "loopback": 6, "torch-static": 7, "legacy": 7, "echo": 4,
@@ -50,7 +50,7 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class Style:
-    """How one target is drawn. Up to eight differ in colour and in marker, more in one of them at least."""
+    """How one target is drawn. Up to eight differ in colour and in marker; more differ in at least one of them."""
 
     colour: str
     marker: str
@@ -61,7 +61,7 @@ def styles(targets: Iterable[str]) -> dict[str, Style]:
     """Choose a colour and a marker for each target, the same in all charts of a run."""
     found: dict[str, int] = {}
     targets = list(dict.fromkeys(targets))
-    for target in targets:  # names that are known first: a stranger does not change how they look
+    for target in targets:  # known names first: a third-party one does not change how they look
         place = _PLACES.get(target)
         if place is not None and place not in found.values():
             found[target] = place
@@ -79,7 +79,7 @@ def styles(targets: Iterable[str]) -> dict[str, Style]:
 
 
 def printable(text: str) -> str:
-    """The text with spaces for what an SVG or a page cannot hold: control characters, halves of characters."""
+    """The text with spaces for what an SVG or a page cannot hold: control characters and halves of characters."""
     return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
 
 
@@ -96,7 +96,7 @@ def label(title: str, unit: str) -> str:
 
 
 def number(value: float) -> str:
-    """A figure with three digits that count; whole numbers from a hundred on."""
+    """A figure with three significant digits; whole numbers from a hundred on."""
     if value == 0:
         return "0"
     if abs(value) >= 100:
@@ -105,7 +105,7 @@ def number(value: float) -> str:
 
 
 def plain(value: float) -> str:
-    """A tick: 0.01, 0.5, 4, 1,024, 300,000, 20M (millions)."""
+    """A tick label: 0.01, 0.5, 4, 1,024, 300,000, 20M (millions)."""
     return f"{value:,.10g}" if abs(value) < 1e6 else f"{value / 1e6:,.10g}M"
 
 
@@ -125,7 +125,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def apart(places: Sequence[float], least: float) -> list[bool]:
-    """Which of them get a label, so that labels are ``least`` apart; the last one always does."""
+    """Which of the places get a label, so that labels are ``least`` apart; the last one always does."""
     kept = [False] * len(places)
     after = math.inf
     for index in reversed(range(len(places))):

@@ -45,7 +45,7 @@ LAST_CALL_S = 2
 
 
 KEEP_ALIVES = 3
-"""So many in a row may be missing."""
+"""How many keep-alives in a row may be missing."""
 
 
 def signs_of_life(ttl: float) -> dict[str, str]:
@@ -54,7 +54,7 @@ def signs_of_life(ttl: float) -> dict[str, str]:
 
 
 def keep_alive_s(ttl: float) -> int:
-    """Whole seconds between two keep-alives: torch takes no others."""
+    """Whole seconds between two keep-alives: torch accepts no others."""
     return max(1, round(ttl / KEEP_ALIVES))
 
 
@@ -76,7 +76,7 @@ def run(settings: FaultsSettings, args: Namespace) -> int:
 
 
 def measure(settings: FaultsSettings, found: list[Candidate], output: Output, *, asked_for: bool) -> int:
-    """``run``, once it is known who is measured; ``asked_for``: the backends were named by the user."""
+    """The rest of ``run``, once it is known who is measured; ``asked_for``: the backends were named by the user."""
     with job_ground(output, found, worker, asked_for=asked_for) as ground:
         how = JobsAlike(
             nodes=settings.nodes,
@@ -121,7 +121,7 @@ def _case(fault: Fault, how: JobsAlike, launchers: Sequence[Launcher], repeats: 
 
 
 def _starts(turns: Turns[FaultSample]) -> list[str]:
-    """Who needed more than one attempt."""
+    """Which launchers needed more than one attempt."""
     counts = {name: [sample.starts for sample in samples] for name, samples in turns.samples.items()}
     return [
         f"{name}: its workers were started {', '.join(map(str, each))} times until a collective went well"

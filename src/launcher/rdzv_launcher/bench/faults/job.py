@@ -1,4 +1,4 @@
-"""A real job of agents, one worker each, to which something happens; and what its workers say of that."""
+"""A real job of agents, with one worker each, to which something happens; and what its workers say about it."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _SAID = re.compile(rf"^{PREFIX}(\{{.*\}})$", re.MULTILINE)
 
 @dataclass
 class Round:
-    """The first collective of a group of workers, as far as they have come."""
+    """The first collective of a group of workers, as far as they have got."""
 
     world: int
     ranks: dict[int, int] = field(default_factory=dict)
     """The rank of each node."""
     at: float = 0.0
-    """When the last of them had its result, by ``time.monotonic``."""
+    """When the last of them had its result, according to ``time.monotonic``."""
     started: float = 0.0
     """When the last of these workers was started."""
     starts: int = 0
-    """How often the workers of a node had been started since, at most: 1 unless rounds have failed in between."""
+    """The most times that the workers of one node were started since: 1 unless rounds have failed in between."""
 
 
 @dataclass(frozen=True)
 class JobsAlike:
-    """How jobs are run, alike for all targets."""
+    """How jobs are run, the same for all targets."""
 
     nodes: int
     worker: Path
@@ -67,7 +67,7 @@ class FaultyJob:
         self._meeting = meet(target, meeting, endpoints)
         self._nnodes = str(how.nodes) if least == how.nodes else f"{least}:{how.nodes}"
         self.agents: list[Agent] = []
-        """The agents by node; one that has been started in the place of another comes at the end."""
+        """The agents by node; one that was started in place of another comes at the end."""
 
     def __enter__(self) -> FaultyJob:
         return self
@@ -80,7 +80,7 @@ class FaultyJob:
             agent.process.wait(_END_S)
 
     def start(self) -> Round:
-        """Start all nodes, and wait for their first collective. The first node is to serve, where one does.
+        """Start all nodes, and wait for their first collective. If a node serves, it should be the first.
 
         Raises ``JobFailed``.
         """
@@ -110,13 +110,13 @@ class FaultyJob:
         return place
 
     def wait_collective(self, nodes: Iterable[int], fault_at: float) -> Round:
-        """The first collective of these and nobody else, begun after the fault. Raises ``JobFailed``."""
+        """The first collective of exactly these nodes, begun after the fault. Raises ``JobFailed``."""
         wanted, limit_s = set(nodes), self.how.limit_s
         found: Round = self._wait(lambda: self._round_of(wanted, fault_at), wanted, fault_at, limit_s, "did not go on")
         return found
 
     def serving(self) -> int | None:
-        """The node that serves the endpoint; None where none of them does."""
+        """The node that serves the endpoint; None if none of them does."""
         if (port := self._port()) is None:
             return None
         found = re.match(r"pid (\d+) ", port_holder(port))
@@ -128,7 +128,7 @@ class FaultyJob:
         return int(self._said(node)[-1]["pid"])
 
     def signal_node(self, node: int, number: signal.Signals) -> None:
-        """Send a signal to an agent and then to all that it has started, as when a machine goes."""
+        """Send a signal to an agent and then to all that it has started, as when a machine fails."""
         agent = self.agents[node].pid
         for pid in [agent, *(each for each in marked(self._mark_of(node)) if each != agent)]:
             try:
@@ -148,7 +148,7 @@ class FaultyJob:
         return int(found[1]) if found else None
 
     def _wait(self, condition: Callable[[], Any], nodes: set[int], begun: float, limit_s: float, what: str) -> Any:
-        """Until the condition is true; without any of ``nodes`` it cannot be. Raises ``JobFailed``."""
+        """Wait until the condition is true, which it cannot become without all of ``nodes``. Raises ``JobFailed``."""
         while not (value := condition()):
             for node in sorted(nodes):
                 code = self.agents[node].process.poll() if node < len(self.agents) else None
@@ -161,7 +161,7 @@ class FaultyJob:
         return value
 
     def _round_of(self, nodes: set[int], after: float) -> Round | None:
-        """The round whose members are these, once all of them have had their first collective."""
+        """The round with exactly these members, once all of them have had their first collective."""
         rounds: dict[int, Round] = {}
         started: dict[int, float] = {}
         starts = 0

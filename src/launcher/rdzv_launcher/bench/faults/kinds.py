@@ -1,4 +1,4 @@
-"""What can happen to a job: the faults of ``rdzv bench faults``, and who is hit."""
+"""What can happen to a job: the faults of ``rdzv bench faults``, and what they hit."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class Fault:
     """The word after ``--faults``."""
     case: str
     node_goes: bool = True
-    """A node does not take part any more; else only a worker is lost."""
+    """A node no longer takes part; otherwise only a worker is lost."""
     host: bool = False
-    """It hits the node that serves the endpoint, or, where none does, that of rank 0; else one that is neither."""
+    """It hits the node that serves the endpoint, or, if none does, rank 0; otherwise a node that is neither."""
     number: signal.Signals = signal.SIGKILL
     again: bool = False
-    """The benchmark starts an agent in the lost one's place at once; else the others go on without it."""
+    """The benchmark starts an agent in place of the lost one at once; otherwise the others go on without it."""
     endpoints: int = 1
-    """At so many the nodes may meet: more than one for targets alone that take several."""
+    """At how many endpoints the nodes may meet: more than one only for targets that take several."""
     instead: str = ""
-    """The name of the same with an agent in the lost one's place, for jobs that cannot go on with fewer."""
+    """The name of the same fault with an agent in the lost one's place, for jobs that cannot go on with fewer nodes."""
 
     def of(self, target: Launcher) -> Fault:
-        """What happens to this one: the same, or the same with an agent in the lost one's place."""
+        """What happens to this target: this fault, or the same with an agent in place of the lost one."""
         return FAULTS[self.instead] if self.instead and not target.elastic else self
 
     def way(self, nodes: int) -> str:
-        """How a job of so many nodes goes on."""
+        """How a job of this many nodes goes on."""
         if not self.node_goes:
             return f"all {nodes} nodes go on"
         if self.again:
@@ -67,7 +67,7 @@ FAULTS = {
 
 
 def cases(faults: Iterable[str], targets: Sequence[Launcher]) -> dict[Fault, list[Launcher]]:
-    """What happens, by its name, and to whom: all of one case go on in the same way, else they were not comparable."""
+    """For each named fault, the targets it happens to: within a case all go on in the same way, to be comparable."""
     found: dict[Fault, list[Launcher]] = {}
     for fault in (FAULTS[name] for name in faults):
         for kind in (fault, FAULTS[fault.instead or fault.name]):
@@ -80,21 +80,21 @@ def cases(faults: Iterable[str], targets: Sequence[Launcher]) -> dict[Fault, lis
 
 @dataclass(frozen=True)
 class FaultSample:
-    """One fault and what came after it; seconds."""
+    """One fault and what came after it. Times are in seconds."""
 
     recover: float
     restarted: float
     cpu: float
     victim_rank: int
     served: bool
-    """The victim served the endpoint."""
+    """Whether the victim served the endpoint."""
     nodes_after: int
     starts: int
-    """How often workers were started until that went well."""
+    """How often workers were started until that succeeded."""
 
 
 def inflict(how: JobsAlike, fault: Fault, target: Launcher) -> FaultSample:
-    """One job, one fault, which is ``of`` this target. Raises ``JobFailed`` where the job does not go on."""
+    """Run one job with one fault, which is ``of`` this target. Raises ``JobFailed`` if the job does not go on."""
     goes_on = fault.node_goes and not fault.again
     least = how.nodes - 1 if goes_on else how.nodes
     with FaultyJob(how, target, least, fault.endpoints) as job:

@@ -1,4 +1,4 @@
-"""What ``rdzv bench faults`` may be asked for."""
+"""The settings of ``rdzv bench faults``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rdzv_plugins.errors import UsageError
 FAULTS = ("worker", "agent", "frozen", "host", "place", "place-frozen")
 ALL_FAULTS = (*FAULTS, "host-again")
 _LEAST_NODES = 3
-"""One serves, one is lost, and there has to be one that is neither."""
+"""One node serves, one is lost, and there has to be one that is neither."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """A worker of ``rdzv bench faults``: joins the gloo group and adds up, again and again, until somebody ends it.
 
 It prints a line when it starts, and one after its first collective, with what rank 0 has drawn for this group: ranks
-that say the same are of one round. Argument: gloo's time-out, in seconds. It runs as a copy in a directory of its own,
-as that of ``rdzv bench launch`` does.
+that say the same belong to one round. Argument: gloo's time-out, in seconds. It runs as a copy in a directory of its
+own, like that of ``rdzv bench launch``.
 """
 
 import gc
@@ -15,16 +15,16 @@ from datetime import timedelta
 
 PREFIX = "bench "
 _PACE_S = 0.02
-"""Between two collectives: the job is to be disturbed, not the machine to be busy."""
+"""Seconds between two collectives: the job is to be disturbed, but the machine not kept busy."""
 
 
 def say(**what: int | float) -> None:
-    """One line, at once and as a whole."""
+    """Print one line, at once and as a whole."""
     os.write(1, f"{PREFIX}{json.dumps(what | {'pid': os.getpid(), 'at': time.monotonic()})}\n".encode())
 
 
 def main() -> None:
-    """Runs until it is killed, or a collective fails."""
+    """Run until killed, or until a collective fails."""
     say()
     gc.disable()  # half of the CPU time of importing torch goes into looking for garbage that is not there
     import torch

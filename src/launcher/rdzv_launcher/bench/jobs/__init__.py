@@ -1,1 +1,1 @@
-"""What the benchmarks of whole jobs share: who launches, and the order from the first check to the caption."""
+"""What the benchmarks of whole jobs share: the launchers, and the steps from the first check to the caption."""

@@ -42,19 +42,19 @@ class JobGround:
     before: Sequence[str]
     """What goes in front of each agent's command."""
     mine: Sequence[Launcher]
-    """``rdzv-run`` on each backend asked for, those left out as well."""
+    """``rdzv-run`` on each requested backend, including those left out."""
     left_out: Mapping[str, str]
     """Why some of them cannot be measured, by name."""
     remarks: str
     """Lines for a caption: what is special about the services that were started, and about names."""
 
     def launchers(self, names: str, c10d_conf: Mapping[str, str]) -> list[Launcher]:
-        """``mine``, and beside them torch's own that ``names`` says; ``c10d_conf``: their options of c10d."""
+        """``mine``, and torch's own launchers that ``names`` selects; ``c10d_conf`` is their options of c10d."""
         return [*self.mine, *references(names, c10d_conf)]
 
     @property
     def details(self) -> dict[str, Any]:
-        """What is kept of it beside the figures of each case."""
+        """The details that are kept beside the figures of each case."""
         return {"names": "from a hosts file alone" if self.before else "as the system has them"}
 
 
@@ -62,15 +62,15 @@ class JobGround:
 def job_ground(
     output: Output, candidates: list[Candidate], worker: ModuleType, *, asked_for: bool, services: bool = True
 ) -> Iterator[JobGround]:
-    """Check, start what the candidates need (not if ``services`` is false), open ``output``; all ends with the block.
+    """Check, start what the candidates need (unless ``services`` is false), open ``output``; all ends with the block.
 
-    ``asked_for``: the backends were named by the user. Raises ``RdzvError``; no file of ``output`` is made then.
+    ``asked_for``: the backends were named by the user. Raises ``RdzvError``; then no file of ``output`` is made.
     """
     require_launchers()
     with Guard() as guard, ExitStack() as running:
         everyone = [*candidates]
         left_out = start(candidates, running, asked_for=asked_for) if services else {}
-        running.enter_context(output)  # its file is made here: none is left where something is missing that is needed
+        running.enter_context(output)  # its file is created here, so none is left if something necessary is missing
         for name, why in left_out.items():
             output.progress.say(f"without {name}: {why}")
         before = hosts_file_only(guard.directory)
@@ -103,7 +103,7 @@ class JobCase:
         self._words: dict[str, str] = {}
 
     def turns(self, run: Callable[[Launcher], Sample], *, repeats: int, warm_up: bool, more: str = "") -> Turns[Sample]:
-        """``run`` for each launcher in turns; who has failed is not asked again. ``more``: what else it is called."""
+        """``run`` for each launcher in turns, but not again for one that failed. ``more``: added to the case's name."""
 
         def measure(name: str, turn: int) -> Sample:
             try:
@@ -125,7 +125,7 @@ class JobCase:
     def points(
         self, turns: Turns[Sample], figure: str, about: tuple[str, str], of: Callable[[Sample], float], *, leads: bool
     ) -> Iterator[Point]:
-        """One figure of each launcher; ``about``: its title and unit.
+        """One figure of each launcher; ``about`` is its title and unit.
 
         ``leads``: it also says why there are no samples; such a launcher has no points of the other figures.
         """
@@ -144,7 +144,7 @@ class JobCase:
                 )
 
     def write(self, points: Sequence[Point], details: Mapping[str, Any], notes: Sequence[str] = ()) -> None:
-        """All of it is measured; ``details`` and ``notes`` stand beside what every such case has."""
+        """Write the case once all is measured; ``details`` and ``notes`` are added to what every such case has."""
         words = [f"{name}: {text}" for name, text in self._words.items()]
         about = {**self._ground.details, **details, "last_words": self._words}
         self._ground.output.case(self.name, points, details=about, notes=[*notes, *words])

@@ -1,4 +1,4 @@
-"""Who launches: rdzv-run on any installed backend, and plain torchrun on torch's own beside it.
+"""The launchers: rdzv-run on any installed backend, and plain torchrun on torch's own beside it.
 
 For ``rdzv bench launch`` and ``rdzv bench faults``.
 """
@@ -30,20 +30,20 @@ class Launcher:
 
     name: str
     program: str
-    """The launcher: ``rdzv-run`` or ``torchrun``."""
+    """The launcher's command: ``rdzv-run`` or ``torchrun``."""
     backend: str
-    """The name after ``--rdzv-backend``; empty for the launcher without any flag of a rendezvous."""
+    """The name after ``--rdzv-backend``; empty for the launcher without any rendezvous flag."""
     conf: Mapping[str, str] = field(default_factory=dict)
     ranks: bool = False
     """Nodes are given their ranks."""
     elastic: bool = False
-    """``--nnodes=MIN:MAX`` is heeded."""
+    """``--nnodes=MIN:MAX`` is respected."""
     several: bool = False
     """It takes several endpoints, and goes on at another one."""
     flags: tuple[str, ...] = ()
-    """Further ones, of rdzv-run's own."""
+    """Additional flags of rdzv-run."""
     harness: Harness | None = None
-    """Knows the endpoint; None for torch's own."""
+    """The harness, which knows the endpoint; None for torch's own."""
 
     @property
     def reference(self) -> bool:
@@ -52,22 +52,22 @@ class Launcher:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables for the agents, on top of the others."""
+        """Variables for the agents, in addition to the others."""
         return self.harness.environment if self.harness is not None else _NOTHING
 
     @property
     def service(self) -> Sequence[int]:
-        """The processes of the service that the nodes dial, where a harness has started one for all jobs."""
+        """The processes of the service that the nodes dial, if a harness has started one for all jobs."""
         found = self.harness.service if self.harness is not None else None
         return found.pids if found is not None else ()
 
     def service_cpu(self) -> float:
-        """Seconds that the service has used so far, since it was started; 0 where there is none of ours."""
+        """CPU seconds that the service has used since it was started; 0 if there is none of ours."""
         return sum(cpu_seconds(pid) for pid in self.service)
 
 
 class JobFailed(DidNotFinish):
-    """A job that did not come to where it was to come; ``words`` are its last ones."""
+    """A job that did not get to where it should; ``words`` are its last ones."""
 
     def __init__(self, text: str, words: str) -> None:
         super().__init__(text)
@@ -89,7 +89,7 @@ class Meeting:
         if launcher.backend:
             command += [f"--nnodes={nnodes}", f"--rdzv-backend={launcher.backend}", f"--rdzv-id={self.run_id}"]
             command += [f"--rdzv-endpoint={self.endpoint}", "--local-addr=127.0.0.1"]
-        else:  # both listen on 29500 otherwise, where somebody else may be
+        else:  # otherwise both listen on 29500, where somebody else may be
             command.append(f"--master-port={self.endpoint.rpartition(':')[2]}")
         if launcher.conf:
             command.append("--rdzv-conf=" + ",".join(f"{key}={value}" for key, value in launcher.conf.items()))
@@ -99,7 +99,7 @@ class Meeting:
 
 
 def meet(launcher: Launcher, directory: Path, endpoints: int = 1) -> Meeting:
-    """A new job, which meets at so many endpoints; ``directory`` is empty, and of this job alone."""
+    """A new job, which meets at this many endpoints; ``directory`` is empty, and belongs to this job alone."""
     if launcher.harness is None:
         endpoint = f"127.0.0.1:{free_port()}"
     elif endpoints == 1:
@@ -136,13 +136,13 @@ def references(names: str, c10d_conf: Mapping[str, str] = _NOTHING) -> list[Laun
 
 
 def preloading(launcher: Launcher, module: str) -> Launcher:
-    """The same with ``--preload=MODULE``."""
+    """The same launcher with ``--preload=MODULE``."""
     flag = f"--preload={module}"
     return replace(launcher, name=f"{launcher.name} {flag}", flags=(*launcher.flags, flag))
 
 
 def require_launchers() -> None:
-    """Raises ``RdzvError`` where one of the two is not installed."""
+    """Raises ``RdzvError`` if one of the two is not installed."""
     for program in ("rdzv-run", "torchrun"):
         if not _program(program).exists():
             raise RdzvError(f"there is no {program} beside {sys.executable}", remedy="Install torch and rdzv-plugins.")
@@ -153,7 +153,7 @@ def _program(name: str) -> Path:
 
 
 def last_words(text: str) -> str:
-    """The last error that a launcher or a worker named, or else the last line."""
+    """The last error that a launcher or a worker named, otherwise the last line."""
     said = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("bench {")]
     errors = [line for line in said if "error: " in line.lower()]
     return (errors or said or ["it has said nothing"])[-1][:_MOST_CHARACTERS]

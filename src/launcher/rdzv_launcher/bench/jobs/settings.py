@@ -1,4 +1,4 @@
-"""What both ``rdzv bench launch`` and ``rdzv bench faults`` may be asked for."""
+"""Settings that ``rdzv bench launch`` and ``rdzv bench faults`` have in common."""
 
 from __future__ import annotations
 

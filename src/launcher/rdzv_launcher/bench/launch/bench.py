@@ -33,7 +33,7 @@ _WITH_TORCH = {
     "first_collective": "all_lines",
     "job_cpu": "job_cpu",
 }
-"""Figures of the runs in which workers import torch, and what they are of a sample."""
+"""Figures of the runs in which workers import torch, with the fields of a sample that hold them."""
 _ALONE = [Launcher(name, name, "") for name in ("rdzv-run", "torchrun")]
 _CAPTION = """\
 Ratios are the median of those of the turns, to torchrun in the same turn.
@@ -59,7 +59,7 @@ def run(settings: LaunchSettings, args: Namespace) -> int:
 
 
 def measure(settings: LaunchSettings, found: list[Candidate], output: Output, *, asked_for: bool) -> int:
-    """``run``, once it is known who is measured; ``asked_for``: the backends were named by the user."""
+    """The rest of ``run``, once it is known who is measured; ``asked_for``: the backends were named by the user."""
     nodes = "nodes" in settings.cases
     with job_ground(output, found, worker, asked_for=asked_for, services=nodes) as ground:
         launch = Launch(settings.nodes, settings.workers, ground.worker, ground.guard, ground.before, settings.limit_s)
@@ -82,12 +82,12 @@ def _case(
     ground: JobGround,
     details: Mapping[str, Any],
 ) -> None:
-    """The runs without torch in turns, and then those with it."""
+    """Run the launches without torch in turns, and then those with it."""
     case = JobCase("launch", _name(launch), ground, launchers)
     light = case.turns(
         lambda launcher: launch.run(launcher, collective=False), repeats=settings.repeats, warm_up=settings.warm_up
     )
-    # no warm-up: by now everything is in memory but what only the workers read of torch, which the agents do
+    # no warm-up: agents read torch, too, so by now all is in memory except what only the workers read of it
     heavy = _collectives(case, launch, settings, warm_up=False)
     points: list[Point] = []
     for figure, about in _FIGURES.items():
@@ -99,7 +99,7 @@ def _case(
 
 
 def _preload_case(launch: Launch, settings: LaunchSettings, ground: JobGround) -> None:
-    """Workers that import torch, of launchers without a flag of a rendezvous and of one that imports it for them."""
+    """Workers that import torch: of launchers without any rendezvous flag, and of one that imports it for them."""
     launchers = [preloading(_ALONE[0], "torch"), *_ALONE]
     case = JobCase("launch", f"{_name(launch)} with torch", ground, launchers)
     turns = _collectives(case, launch, settings, warm_up=settings.warm_up)
@@ -110,7 +110,7 @@ def _preload_case(launch: Launch, settings: LaunchSettings, ground: JobGround) -
 
 
 def _collectives(case: JobCase, launch: Launch, settings: LaunchSettings, *, warm_up: bool) -> Turns[LaunchSample]:
-    """The runs in which workers import torch, and come to their first collective."""
+    """The runs in which workers import torch, and get to their first collective."""
     return case.turns(
         lambda launcher: launch.run(launcher, collective=True),
         repeats=settings.collectives,

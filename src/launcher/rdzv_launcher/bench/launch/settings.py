@@ -1,4 +1,4 @@
-"""What ``rdzv bench launch`` may be asked for."""
+"""The settings of ``rdzv bench launch``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LaunchSettings:
         help="of one start, and of one end; beyond is a result too (default {default})",
     )
     warm_up: bool = setting(True, quick=False)
-    """One run goes first that does not count."""
+    """Whether one run goes first that does not count."""
 
     def __post_init__(self) -> None:
         if self.nodes < 2:

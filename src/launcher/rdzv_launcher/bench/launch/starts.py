@@ -25,14 +25,14 @@ _STOP_S = 10.0
 
 @dataclass
 class LaunchSample:
-    """The figures of one launch; see the caption of ``launch.py``. Seconds and MiB."""
+    """The figures of one launch, in seconds and MiB; see the caption of ``launch.py``."""
 
     first_line: float = 0.0
     all_lines: float = 0.0
-    """The time from the start of the agents to the line of the last worker of all."""
+    """The time from the start of the agents to the line of the very last worker."""
     agent_cpu: float = 0.0
     job_cpu: float = 0.0
-    """Of all processes of the job, workers and what preloads for them included, until the line of the last worker."""
+    """CPU time of all the job's processes, with workers and what preloads for them, until the last worker's line."""
     agent_peak: float = 0.0
     ending: float = 0.0
     total_cpu: float = 0.0
@@ -40,18 +40,18 @@ class LaunchSample:
 
 @dataclass(frozen=True)
 class Launch:
-    """What is launched, alike for all targets."""
+    """What is launched, the same for all targets."""
 
     nodes: int
     workers: int
     worker: Path
     guard: Guard
     before: Sequence[str]
-    """Goes in front of each agent's command."""
+    """What goes in front of each agent's command."""
     limit_s: float
 
     def run(self, launcher: Launcher, *, collective: bool) -> LaunchSample:
-        """Raises ``JobFailed`` if it fails, or needs longer than the limit."""
+        """Launch once. Raises ``JobFailed`` if it fails, or takes longer than the limit."""
         sample = LaunchSample()
         service_cpu = launcher.service_cpu()
         mark, directory = self.guard.new_job()
@@ -97,9 +97,9 @@ class Launch:
         sample: LaunchSample,
         service_cpu: Callable[[], float],
     ) -> None:
-        """Wait until every worker has spoken, and read what is asked for when the last node's first one has.
+        """Wait until every worker has spoken, and read the figures when the last node's first worker has.
 
-        ``service_cpu``: seconds of the service that they dial, since the start.
+        ``service_cpu`` returns the seconds used by the service that they dial, since the start.
         """
         said = dict.fromkeys(range(len(agents)), b"")
         with selectors.DefaultSelector() as selector:
@@ -122,7 +122,7 @@ class Launch:
         sample.job_cpu = sum(family_cpu_seconds(agent.pid) for agent in agents) + service_cpu()
 
     def _wait_end(self, agents: list[subprocess.Popen[bytes]], sample: LaunchSample) -> None:
-        """Let the workers end, and watch the agents' memory until they have ended too."""
+        """Let the workers end, and watch the agents' memory until they have ended, too."""
         peaks = dict.fromkeys((agent.pid for agent in agents), 0.0)
         start = time.perf_counter()
         alive = list(agents)

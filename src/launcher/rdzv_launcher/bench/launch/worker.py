@@ -1,11 +1,11 @@
 """A worker of ``rdzv bench launch``. It prints one line and waits for the end of its standard input.
 
-It has that from the agent, and the agent from the benchmark: so the agent is alive while it is looked at. Without an
-argument it does not import torch, and what shows is the launcher's own time. With ``collective`` it joins the gloo
-group, and its line comes after the first all_reduce.
+The input comes from the agent, and the agent's from the benchmark, so the agent is alive while it is looked at. Without
+an argument the worker does not import torch, and what shows is the launcher's own time. With ``collective`` it joins
+the gloo group, and its line comes after the first all_reduce.
 
-It runs as a copy in a directory of its own: Python looks for modules beside a script first, and some of those here are
-called as parts of Python are.
+It runs as a copy in a directory of its own: Python looks for modules beside a script first, and some of those here have
+the same names as parts of Python.
 """
 
 import os
@@ -15,7 +15,7 @@ LINE = b"worker started\n"
 
 
 def collective() -> None:
-    """The first one of all workers."""
+    """Take part in the first collective of all workers."""
     import torch
     import torch.distributed as dist
 
@@ -26,7 +26,7 @@ def collective() -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["collective"]:
         collective()
-    os.write(1, LINE)  # print() under python -u writes the line's end apart, and workers share this pipe
+    os.write(1, LINE)  # print() under python -u writes the line end separately, and workers share this pipe
     sys.stdin.buffer.read()
     if "torch" in sys.modules:
         sys.modules["torch.distributed"].destroy_process_group()

@@ -1,4 +1,4 @@
-"""What a figure was measured on: without it nobody can tell what it means, or measure it again."""
+"""What a figure was measured on: without it nobody can tell what the figure means, or measure it again."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _SECRET = re.compile(rf"({_SECRET_NAME}=)[^,]+", re.IGNORECASE)
 def manifest(bench: str, options: Mapping[str, Any], plugins: Mapping[str, str] = _NONE) -> dict[str, Any]:
     """The machine, its limits, the versions, and what was asked for. Does not import torch.
 
-    ``options``: every setting of the benchmark, defaults too, as JSON can hold them. ``plugins``: name and version
-    of other distributions that are measured.
+    ``options``: every setting of the benchmark, including defaults, in a form that JSON can hold. ``plugins``: name and
+    version of other distributions that are measured.
     """
     return {
         "bench": bench,
@@ -50,7 +50,7 @@ def manifest(bench: str, options: Mapping[str, Any], plugins: Mapping[str, str] 
 
 
 def as_text(about: Mapping[str, Any]) -> str:
-    """A manifest in two lines."""
+    """A manifest as two lines of text."""
     versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items())
     limits = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in about["limits"].items())
     return (
@@ -60,12 +60,12 @@ def as_text(about: Mapping[str, Any]) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    """Results are published: what looks like a password in ``--rdzv-conf`` stays at home."""
+    """The text without what looks like a password in ``--rdzv-conf``, as results are published."""
     return _SECRET.sub(r"\1***", text)
 
 
 def _data_without_secrets(data: Any, name: str = "") -> Any:
-    """The same of what JSON can hold."""
+    """The same for data that JSON can hold."""
     if isinstance(data, Mapping):
         return {key: _data_without_secrets(value, key) for key, value in data.items()}
     if isinstance(data, list | tuple):

@@ -1,6 +1,6 @@
 """What every benchmark finds out: points, and the ratios between them. Tables, charts and reports know nothing else.
 
-A ratio is printed only where it says something: see ``compare``.
+A ratio is printed only if it says something: see ``compare``.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ class Point:
     bench: str
     """The word after ``rdzv bench``."""
     case: str
-    """What was measured, in a few words; points of one case are of the same turns, so they may be compared."""
+    """What was measured, in a few words; points of one case come from the same turns, so they may be compared."""
     target: str
-    """Who was measured: a backend, a server, a launcher."""
+    """What was measured: a backend, a server, a launcher."""
     figure: str
-    """What was measured of it: an identifier that is the same in every case."""
+    """The measured quantity: an identifier that is the same in every case."""
     title: str
-    """What was measured, in words, for the axis of a chart."""
+    """The measured quantity, in words, for the axis of a chart."""
     unit: str
     """``s``, ``us``, ``MiB``, ``requests``, ``bytes``, ...; empty for a plain number."""
     samples: tuple[float, ...] = ()
     nodes: int | None = None
-    """The case's place on the axis of a curve: nodes, or clients; None where there is no curve."""
+    """The case's place on the axis of a curve: nodes, or clients; None if there is no curve."""
     axis: str = "nodes"
     """What ``nodes`` counts."""
     reference: bool = False
-    """Something that others are compared with: torch's own."""
+    """Others are compared with it: torch's own."""
     unfinished: str = ""
     """Why there are no samples, or no more of them: what did not finish within its limit, or was not measured."""
 
     @property
     def median(self) -> float | None:
-        """The median of the repeats; None where nothing was measured."""
+        """The median of the repeats; None if nothing was measured."""
         return statistics.median(self.samples) if self.samples else None
 
     @property
     def spread(self) -> float | None:
-        """The largest sample by the smallest, 1 or more; None for fewer than two samples, or samples of 0 and others.
+        """The largest sample by the smallest, 1 or more; None for fewer than two samples, or for a mix of 0 and others.
 
-        The samples of a figure that is 0 in every run have the spread 1.
+        The spread of a figure that is 0 in every run is 1.
         """
         if len(self.samples) < 2:
             return None
@@ -57,7 +57,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A target by a reference, or why there is none."""
+    """A target divided by a reference, or why there is no ratio."""
 
     bench: str
     case: str
@@ -68,16 +68,16 @@ class Ratio:
     """The median of the ratios of each turn. None: refused."""
     low: float | None
     high: float | None
-    """The smallest and the largest of them; also where the ratio is refused."""
+    """The smallest and the largest of these ratios; also set if the ratio is refused."""
     refused: str = ""
 
 
 def ratio_of(mine: Point, theirs: Point) -> Ratio:
-    """``mine`` by ``theirs``, turn by turn.
+    """``mine`` divided by ``theirs``, turn by turn.
 
-    Refused where the runs of either differ by more, among themselves, than the two do: such a ratio would be of the
-    machine's noise. Also of single runs, whose spread nobody knows; where something is 0; and where one of the two did
-    not finish in every run, for its good runs alone are no fair sample.
+    Refused if the runs of either differ among themselves by more than the two do: such a ratio would show the machine's
+    noise. Also refused for single runs, whose spread nobody knows; if something is 0; and if one of the two did not
+    finish in every run, since its good runs alone are not a fair sample.
     """
     turns = [one / other for one, other in zip(mine.samples, theirs.samples, strict=False) if other]
     value = statistics.median(turns) if turns else None
@@ -117,7 +117,7 @@ def _refused(mine: Point, theirs: Point, value: float | None) -> str:
 
 
 def compare(points: Iterable[Point]) -> list[Ratio]:
-    """Every target by every reference of its case, for each figure that both may have."""
+    """Every target divided by every reference of its case, for each figure that both may have."""
     groups: dict[tuple[str, str, str], list[Point]] = {}
     for point in points:
         groups.setdefault((point.bench, point.case, point.figure), []).append(point)

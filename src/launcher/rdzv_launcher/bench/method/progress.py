@@ -1,4 +1,4 @@
-"""What a benchmark says while it runs, on stderr: nobody waits for minutes without knowing for what."""
+"""What a benchmark says while it runs, on stderr, so that nobody waits for minutes without knowing for what."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 class Progress:
-    """One line that changes on a terminal; a line for each case elsewhere."""
+    """One line that changes on a terminal; elsewhere a line for each case."""
 
     def __init__(self, bench: str, stream: TextIO | None = None) -> None:
         self._bench = bench
@@ -19,7 +19,7 @@ class Progress:
         self._changes = self._stream.isatty()
 
     def step(self, case: str, target: str, turn: int, turns: int) -> None:
-        """Before each run; ``turn`` -1 is the warm-up."""
+        """Call this before each run; ``turn`` -1 is the warm-up."""
         if self._changes:
             which = f"run {turn + 1} of {turns}" if turn >= 0 else "warm-up"
             text = f"{self._bench}: {case}: {target}, {which} ({self._passed()})"
@@ -37,7 +37,7 @@ class Progress:
         self._stream.flush()
 
     def done(self) -> None:
-        """Take the changing line away: a table follows."""
+        """Remove the changing line: a table follows."""
         if self._changes and self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._width = 0

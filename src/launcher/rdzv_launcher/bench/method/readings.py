@@ -1,4 +1,4 @@
-"""Readings of a process and of the machine that benchmarks share."""
+"""Readings of a process and of the machine, shared by benchmarks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _CPUCLOCK_SCHED = 2
 
 
 def peak_memory(pid: int) -> float | None:
-    """Largest resident memory of one process so far, in MiB, its children left out. None once it has ended.
+    """The largest resident memory of one process so far, in MiB, without its children. None once it has ended.
 
-    ``ru_maxrss`` does not tell: it is the largest over the process and every child that it waited for.
+    ``ru_maxrss`` does not show this: it is the largest over the process and every child that it waited for.
     """
     try:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -30,13 +30,13 @@ def peak_memory(pid: int) -> float | None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of one process so far, user and system, its children left out; 0 once it has gone."""
+    """CPU time of one process so far, user and system, without its children; 0 once it is gone."""
     stat = read_stat(pid)
     return 0.0 if stat is None else stat.cpu_ticks / _TICKS_PER_S
 
 
 def family_cpu_seconds(pid: int) -> float:
-    """CPU time so far of a process and all that live below it, with what these have started and waited for."""
+    """CPU time so far of a process and everything that lives below it, with what these have started and waited for."""
     pids_of = children_now()
     ticks, below = 0, [pid]
     while below:
@@ -49,33 +49,33 @@ def family_cpu_seconds(pid: int) -> float:
 
 
 def exact_cpu_seconds(pid: int) -> float:
-    """CPU time of one process so far, to the nanosecond where ``cpu_seconds`` counts ticks; its children left out.
+    """CPU time of one process so far, to the nanosecond, where ``cpu_seconds`` counts ticks; without its children.
 
-    Threads that have ended are in it; one that runs on while it is looked at is counted up to its last interrupt by
-    the clock. Raises ``OSError`` once the process has gone.
+    Threads that have ended are included; a thread that is running meanwhile is counted up to its last clock interrupt.
+    Raises ``OSError`` once the process is gone.
     """
-    return time.clock_gettime_ns(~pid << 3 | _CPUCLOCK_SCHED) / 1e9  # as clock_getcpuclockid(3) makes the number
+    return time.clock_gettime_ns(~pid << 3 | _CPUCLOCK_SCHED) / 1e9  # how clock_getcpuclockid(3) makes the number
 
 
 def resident_memory(pid: int) -> float:
-    """Resident memory of one process now, in MiB. Raises ``OSError`` once it has gone."""
+    """Resident memory of one process now, in MiB. Raises ``OSError`` once it is gone."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def forget_peak(pid: int) -> float:
-    """Let ``peak_memory`` begin anew; returns it, in MiB: what is resident now, where the kernel allows it (as root, or
-    for a process of one's own), else the old peak.
+    """Reset what ``peak_memory`` measures; returns it, in MiB: what is resident now, if the kernel allows that (as
+    root, or for a process of one's own), otherwise the old peak.
     """
     try:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
     except OSError:
-        pass  # no such file in some containers: the peak of the start stays
+        pass  # some containers do not have this file: the peak of the start stays
     return peak_memory(pid) or 0.0
 
 
 def listen_losses() -> tuple[int, int]:
-    """Connections that full accept queues cost this machine so far: ``ListenOverflows`` and ``ListenDrops``."""
+    """Connections lost on this machine so far to full accept queues: ``ListenOverflows`` and ``ListenDrops``."""
     names, values = (
         line.split() for line in Path("/proc/net/netstat").read_text().splitlines() if line.startswith("TcpExt:")
     )
@@ -84,7 +84,7 @@ def listen_losses() -> tuple[int, int]:
 
 
 def private_mib(pid: int | None = None) -> float:
-    """Memory of a process (None: this one) that it shares with no other, in MiB; 0 where the kernel does not tell."""
+    """Memory that a process (None: this one) shares with no other, in MiB; 0 if the kernel does not say."""
     try:
         lines = Path(f"/proc/{'self' if pid is None else pid}/smaps_rollup").read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """Results as JSON lines: a manifest, then points, ratios and details as they are measured, then the end.
 
-Each line is an object with ``record``: ``manifest``, ``point``, ``ratio``, ``details`` (whatever else a benchmark
-knows, for one case) or ``end``. A file without its end is of a run that was interrupted: what is there is good.
+Each line is an object with ``record``: ``manifest``, ``point``, ``ratio``, ``details`` (whatever else a benchmark knows
+about one case) or ``end``. A file without its end is from a run that was interrupted: what it contains is valid.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Result:
     ratios: list[Ratio] = field(default_factory=list)
     details: list[dict[str, Any]] = field(default_factory=list)
     end: dict[str, Any] | None = None
-    """None: the run was interrupted."""
+    """The last record; None: the run was interrupted."""
 
     @property
     def bench(self) -> str:
@@ -38,13 +38,13 @@ class Result:
 
 
 class Writer:
-    """Writes the records of one run to any number of open text files, each at once. Used by one thread."""
+    """Writes the records of one run to any number of open text files, each at once. For one thread."""
 
     def __init__(self, streams: Sequence[TextIO]) -> None:
         self._streams = streams
 
     def manifest(self, about: Mapping[str, Any]) -> None:
-        """First; ``about`` as ``measure.manifest`` makes it."""
+        """Write the manifest, first; ``about`` is as ``measure.manifest`` makes it."""
         self._write({"record": "manifest", **about})
 
     def points(self, points: Iterable[Point]) -> None:
@@ -58,11 +58,11 @@ class Writer:
             self._write({"record": "ratio", **asdict(ratio)})
 
     def details(self, data: Mapping[str, Any]) -> None:
-        """Write what only this benchmark knows of one case."""
+        """Write what only this benchmark knows about one case."""
         self._write({"record": "details", **data})
 
     def end(self) -> None:
-        """Last: all was measured."""
+        """Write the end, last: everything was measured."""
         self._write({"record": "end", "load": _load()})
 
     def _write(self, record: Mapping[str, Any]) -> None:
@@ -73,7 +73,7 @@ class Writer:
 
 
 def read_result(file: Path) -> Result:
-    """Raises ``UsageError`` where the file is none of ours, or cannot be read."""
+    """Read a file. Raises ``UsageError`` if it is not one of ours, or cannot be read."""
     result: Result | None = None
     try:
         lines = file.read_text().splitlines()
@@ -119,7 +119,7 @@ def _add(result: Result, kind: str, record: dict[str, Any]) -> None:
 
 
 def read_results(directory: Path) -> list[Result]:
-    """All results in ``directory``, by name. Raises ``UsageError`` where there are none."""
+    """All results in ``directory``, by name. Raises ``UsageError`` if there are none."""
     files = sorted(directory.glob(f"*{SUFFIX}")) if directory.is_dir() else []
     files = [file for file in files if file.stat().st_size] or files  # a run that was killed before its first line
     if not files:

@@ -44,8 +44,8 @@ def setting(
 ) -> Any:
     """A field of a settings class. Without ``help``, in which ``{default}`` stands for the default, it has no flag.
 
-    ``quick``: its value with ``--quick``. ``minimum`` and ``maximum`` hold for each number, ``choices`` for each word.
-    ``none``: what the word "none" means. ``alone``: what the flag means that is given without a value.
+    ``quick``: its value with ``--quick``. ``minimum`` and ``maximum`` apply to each number, ``choices`` to each word.
+    ``none``: what the word "none" means. ``alone``: what the flag means without a value.
     """
     metadata = {
         "help": help,
@@ -61,9 +61,9 @@ def setting(
 
 
 def add_flags(parser: argparse.ArgumentParser, settings: type, quick: str, facts: Mapping[str, object]) -> None:
-    """The flags of a settings class, in the order of its fields, and ``--quick``, of which ``quick`` says what it does.
+    """Add the flags of a settings class, in the order of its fields, and ``--quick``; ``quick`` says what that does.
 
-    A help text may hold ``%(name)s`` for one of ``facts``, whose text is asked for when the help is.
+    A help text may contain ``%(name)s`` for one of ``facts``, whose text is only asked for when the help is.
     """
     hints = typing.get_type_hints(settings)
     for field in dataclasses.fields(settings):
@@ -81,7 +81,7 @@ def add_flags(parser: argparse.ArgumentParser, settings: type, quick: str, facts
 
 
 def read(settings: type[T], args: argparse.Namespace) -> T:
-    """What ``add_flags`` has parsed. Raises ``UsageError``, which names the flag and what it takes."""
+    """The values that ``add_flags`` has parsed. Raises ``UsageError``, which names the flag and what it takes."""
     hints = typing.get_type_hints(settings)
     values = {}
     for field in dataclasses.fields(settings):  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def read(settings: type[T], args: argparse.Namespace) -> T:
 
 
 def flag_of(name: str) -> str:
-    """The flag of a field of this name."""
+    """The flag of the field with this name."""
     return "--" + re.sub(r"_m?s$", "", name).replace("_", "-")
 
 

@@ -12,12 +12,12 @@ Sample = TypeVar("Sample")
 
 
 class DidNotFinish(Exception):
-    """A result, not a fault of the benchmark: a target needed longer than its limit, or gave up. The text says so."""
+    """A result, not a fault of the benchmark: a target took longer than its limit, or gave up. The text says so."""
 
 
 @dataclass
 class Turns(Generic[Sample]):
-    """What came out: the samples of each target in the order of its runs, so that equal places are of one turn."""
+    """The outcome: the samples of each target in the order of its runs, so that equal positions belong to one turn."""
 
     samples: dict[str, list[Sample]]
     unfinished: dict[str, str] = field(default_factory=dict)
@@ -37,9 +37,9 @@ def take_turns(
 ) -> Turns[Sample]:
     """Run ``measure(target, turn)`` for every target in ``repeats`` turns; turn -1 is the warm-up and not kept.
 
-    ``measure`` raises ``DidNotFinish`` for what is a result; its target is not asked again, here or with the same
-    ``given_up`` afterwards, which maps targets to reasons and is added to. Everything else that it raises ends the
-    benchmark. A target for whose sample ``once`` is true is not asked again in this case: it takes too long.
+    ``measure`` raises ``DidNotFinish`` for what counts as a result; its target is not run again, here or later with the
+    same ``given_up``, which maps targets to reasons and is added to. Any other exception ends the benchmark. A target
+    for whose sample ``once`` is true is not run again in this case: it takes too long.
     """
     given_up = {} if given_up is None else given_up
     turns: Turns[Sample] = Turns({target: [] for target in targets})

@@ -1,1 +1,1 @@
-"""What a benchmark runs beside itself: child processes, forks, the guard that ends them, and machines of their own."""
+"""What a benchmark runs besides itself: child processes, forks, the guard that ends them, and machines of their own."""

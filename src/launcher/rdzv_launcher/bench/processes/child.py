@@ -1,6 +1,6 @@
 """Child processes: the line with which one says that it is ready, its answers, its last words, and its end.
 
-They end with their standard input, so nothing is left behind if whoever has started them is killed.
+They end with their standard input, so nothing is left behind if the process that started them is killed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NoAnswer(RdzvError):
 
 
 class Child:
-    """A process of its own. A context manager: it has ended at the end of the block. Used by one thread."""
+    """A separate process. A context manager: at the end of the block it has ended. For one thread."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Child:
         environment: Mapping[str, str] | None = None,
         before: Callable[[], None] | None = None,
     ) -> None:
-        """Returns at once. ``what`` it is called in messages; ``before``: what the child calls before the command.
+        """Returns at once. ``what`` is its name in messages; ``before`` is what the child calls before the command.
 
         ``end_limit_s``: how long it may take to end by itself before it is killed.
         """
@@ -94,7 +94,7 @@ class Child:
         return self.read(limit_s)
 
     def tell(self, line: str) -> None:
-        """Write a line to it. That it has ended is for ``read`` to say."""
+        """Write a line to it. If it has ended, ``read`` will say so."""
         assert self._process.stdin is not None, "started with a pipe"
         try:
             self._process.stdin.write(os.fsencode(line) + b"\n")
@@ -103,17 +103,17 @@ class Child:
             pass  # its last words say more
 
     def own_cpu_seconds(self) -> float:
-        """CPU time so far, user and system. Raises ``RdzvError`` with its last words if it has ended."""
+        """Its CPU time so far, user and system. Raises ``RdzvError`` with its last words if it has ended."""
         try:
             return exact_cpu_seconds(self.pid)
         except OSError:
             raise self._ended() from None
 
     def end(self) -> None:
-        """End it, if it has not ended: by the end of its standard input, or by SIGKILL."""
+        """End it, if it has not ended: by closing its standard input, or by SIGKILL."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                with contextlib.suppress(BrokenPipeError):  # it has ended before it took what was written
+                with contextlib.suppress(BrokenPipeError):  # it ended before it took what was written
                     stream.close()
         try:
             self._process.wait(self._end_limit_s)
@@ -142,14 +142,14 @@ def module_command(name: str, *arguments: str) -> list[str]:
 
 
 def ended_by(code: int) -> str:
-    """Words for how a process has ended: by its exit code or, where that is negative, by a signal."""
+    """How a process ended, in words: by its exit code or, if that is negative, by a signal."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def with_parent(number: int = signal.SIGKILL) -> Callable[[], None]:
-    """To be called by the parent; what it returns is for the child, as ``preexec_fn`` or after a fork.
+    """Called by the parent; it returns a function for the child, to use as ``preexec_fn`` or after a fork.
 
-    The child then gets that signal when the thread that has started it ends. The arrangement outlives an exec.
+    The child then gets that signal when the thread that started it ends. The arrangement outlives an exec.
     """
     parent = os.getpid()
 

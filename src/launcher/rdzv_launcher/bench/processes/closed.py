@@ -18,9 +18,9 @@ from rdzv_plugins.job_token import OPTION, AcceptedToken, JobToken, accepted_tok
 TOKEN, TLS, BOTH = "token", "tls", "token+tls"
 WAYS = (TOKEN, TLS, BOTH)
 RUN = "bench"
-"""The run of which trunks and sessions are, where there is no job."""
+"""The run to which trunks and sessions belong where there is no job."""
 OPEN: Mapping[str, str] = MappingProxyType({})
-"""What ``conf_of`` is for one that is not closed."""
+"""What ``conf_of`` returns for a job that is not closed."""
 _LOOPBACK = "127.0.0.1"
 _DAYS = "2"
 
@@ -41,7 +41,7 @@ def conf_of(way: str, directory: Path, addresses: Iterable[str] = ()) -> Mapping
 
     Its files are in ``directory``.
 
-    Raises ``MissingDependency`` where certificates are wanted and there is no command openssl.
+    Raises ``MissingDependency`` if certificates are wanted and there is no command openssl.
     """
     conf: dict[str, str] = {}
     if way in (TOKEN, BOTH):
@@ -52,13 +52,13 @@ def conf_of(way: str, directory: Path, addresses: Iterable[str] = ()) -> Mapping
 
 
 def of_server(conf: Mapping[str, str]) -> tuple[tuple[AcceptedToken, ...], NodeCertificates | None]:
-    """What a server by such a ``conf`` asks of who connects; nothing, for an empty one."""
+    """What a server with such a ``conf`` asks of those who connect; nothing for an empty one."""
     tokens = accepted_tokens(conf[OPTION]) if OPTION in conf else None
     return tokens or (), NodeCertificates.given(conf.get)
 
 
 def of_client(conf: Mapping[str, str]) -> tuple[JobToken | None, NodeCertificates | None]:
-    """What a client of it proves, and shows."""
+    """What a client of such a server proves, and shows."""
     tokens, certificates = of_server(conf)
     return JobToken(tuple(each.key for each in tokens)) if tokens else None, certificates
 
@@ -71,7 +71,7 @@ def _token(directory: Path) -> Path:
 
 
 def _certificates(directory: Path, addresses: Iterable[str]) -> Mapping[str, str]:
-    """As docs/explanation/security.md has them made."""
+    """Make certificates as docs/explanation/security.md says."""
     cacert, cert, key = (directory / name for name in ("ca.pem", "node.pem", "node-key.pem"))
     of_authority, request, names = (directory / name for name in ("ca-key.pem", "node.csr", "node.ext"))
     names.write_text("subjectAltName=" + ",".join(f"IP:{address}" for address in addresses) + "\n")

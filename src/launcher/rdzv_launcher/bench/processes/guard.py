@@ -1,9 +1,9 @@
 """Nothing of a benchmark outlives it, even if it is killed.
 
 ``python -m rdzv_launcher.bench.processes.guard MARK [DIR]`` makes a directory, and another below DIR, and prints their
-paths. When its standard input ends, with whoever has started it, it kills every process that carries the mark in its
-environment, frozen ones too, and deletes both. Marks of parts begin with that of the whole: ``MARK-1`` is part of
-``MARK``.
+paths. When its standard input ends, along with the process that started it, it kills every process that carries the
+mark in its environment, including frozen ones, and deletes both. Marks of parts begin with that of the whole:
+``MARK-1`` is part of ``MARK``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LOOK_EVERY_S = 0.02
 class Guard:
     """A context manager: while it is open, all that this process starts is the guard's, unless it gets no environment.
 
-    So the services of backends are, too. Used by one thread.
+    That includes the services of backends. For one thread.
     """
 
     def __init__(self, data: Path | None = None) -> None:
-        """``data``: where there is to be another directory, ``below``."""
+        """``data``: where another directory is to be created, ``below``."""
         self.mark = uuid.uuid4().hex
         self.directory = self.below = Path()
-        """For all files, and for those that are to be on the disk of ``data``; they go with the guard."""
+        """For all files, and for those that must be on the disk of ``data``; both are deleted with the guard."""
         self._data = [str(data)] if data is not None else []
         self._jobs = 0
 
@@ -77,7 +77,7 @@ def environment(mark: str) -> dict[str, str]:
 
 
 def marked(mark: str) -> list[int]:
-    """The processes that live and carry the mark, or that of a part of it, in the order of their ids."""
+    """The live processes that carry the mark, or that of a part of it, in the order of their ids."""
     return sorted(carrying(mark, parts=True))
 
 

@@ -1,7 +1,7 @@
-"""Machines of their own for the nodes of a benchmark: network namespaces where that is allowed, else loopback.
+"""Machines of their own for the nodes of a benchmark: network namespaces if that is allowed, otherwise loopback.
 
-Namespaces, which stand around a switch, need root and ``ip``. One process keeps all of them and reads its input: they
-end with it, whatever happens, and nothing of this touches the machine's own interfaces, routes or names.
+Namespaces, which are arranged around a switch, need root and ``ip``. One process holds all of them and reads its input:
+they end with it, whatever happens, and none of this touches the machine's own interfaces, routes or names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PER_ROW = 250  # addresses 10.77.ROW.1 to .250
 _MOST_NODES = 1000
 """A Linux bridge has at most 1023 ports."""
 _PATIENCE_S = 600.0
-"""A thousand of them take a while, to make and to end."""
+"""Making or ending a thousand of them takes a while."""
 _KEEPER = """
 import os, subprocess, sys
 from rdzv_launcher.bench.processes.hosts import address, unshare
@@ -61,7 +61,7 @@ sys.stdin.read()
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a process or a client is to be."""
+    """The place where a process or a client is to be."""
 
     address: str
     """The address at which the other machines reach it."""
@@ -73,7 +73,7 @@ class Network:
     """Machines that reach each other: one for the root, one for the relay, and the nodes. A context manager."""
 
     def __init__(self, nodes: int, *, namespaces: bool) -> None:
-        """Raises ``UsageError`` where namespaces are asked for and cannot be had."""
+        """Raises ``UsageError`` if namespaces are asked for and are not available."""
         self.namespaces = namespaces
         self._keeper: Child | None = None
         machines = [Machine("127.0.0.1")] * (nodes + 2) if not namespaces else self._make(nodes + 2)
@@ -90,7 +90,7 @@ class Network:
 
     @property
     def interface(self) -> str:
-        """The interface over which the nodes' workers reach each other."""
+        """The interface through which the nodes' workers reach each other."""
         return "eth0" if self.namespaces else "lo"
 
     def _make(self, count: int) -> list[Machine]:
@@ -105,7 +105,7 @@ class Network:
 
 
 def may_have_namespaces(kind: str) -> bool:
-    """What ``--hosts=kind`` comes to on this machine. Raises ``UsageError`` where it asks for what cannot be had."""
+    """Whether ``--hosts=kind`` means namespaces on this machine. Raises ``UsageError`` if they cannot be had."""
     if kind == "loopback":
         return False
     try:
@@ -118,7 +118,7 @@ def may_have_namespaces(kind: str) -> bool:
 
 
 def fits(nodes: int) -> bool:
-    """Whether there can be so many nodes around one switch."""
+    """Whether this many nodes fit around one switch."""
     return nodes <= _MOST_NODES
 
 
@@ -144,7 +144,7 @@ def unshare() -> None:
 
 @contextmanager
 def inside(machine: Machine) -> Iterator[None]:
-    """Take the calling thread to a machine and back: sockets and threads that are made meanwhile stay there.
+    """Take the calling thread to a machine and back: sockets and threads that are created meanwhile stay there.
 
     Raises ``OSError``.
     """
@@ -163,7 +163,7 @@ def inside(machine: Machine) -> Iterator[None]:
 
 
 def _checked(function: str, *arguments: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)  # os.setns is of Python 3.12
+    libc = ctypes.CDLL(None, use_errno=True)  # os.setns needs Python 3.12
     if libc[function](*arguments) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{function}: {os.strerror(error)}")

@@ -18,7 +18,7 @@ _LOOPBACK = "127.0.0.1"
 
 @contextmanager
 def clients(who: str, port: int = 1, *, echo: bool = False) -> Iterator[Load]:
-    """Clients of the server at ``port``, or of wherever each is told to connect to; see ``checked``."""
+    """Clients of the server at ``port``, or of the address to which each is told to connect; see ``checked``."""
     load: Load = load_module().Load(_LOOPBACK, port, echo=echo)
     try:
         with checked(who):
@@ -29,7 +29,7 @@ def clients(who: str, port: int = 1, *, echo: bool = False) -> Iterator[Load]:
 
 @contextmanager
 def proxies(who: str, roots: Sequence[str], count: int, workers: int) -> Iterator[Proxies]:
-    """``count`` simulated proxies of the stores or proxies at ``roots``, each of ``workers``; see ``checked``."""
+    """``count`` simulated proxies of the stores or proxies at ``roots``, each with ``workers``; see ``checked``."""
     simulated: Proxies = load_module().Proxies([(root, -1) for root in roots], count=count, workers=workers)
     try:
         with checked(who):
@@ -40,7 +40,7 @@ def proxies(who: str, roots: Sequence[str], count: int, workers: int) -> Iterato
 
 @contextmanager
 def checked(who: str) -> Iterator[None]:
-    """Make of what the load raises in the block ``DidNotFinish`` or, for a wrong reply, ``RdzvError`` with ``who``."""
+    """Turn errors of the load in the block into ``DidNotFinish`` or, for a wrong reply, ``RdzvError`` with ``who``."""
     module = load_module()
     try:
         yield
@@ -51,7 +51,7 @@ def checked(who: str) -> Iterator[None]:
 
 
 def load_module() -> ModuleType:
-    """The native load generator. Raises ``MissingDependency`` where it was not built."""
+    """The native load generator. Raises ``MissingDependency`` if it was not built."""
     try:
         from rdzv_launcher.bench import _load as module
     except ImportError as error:

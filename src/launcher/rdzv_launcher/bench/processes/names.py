@@ -1,11 +1,11 @@
 """Keeps reverse DNS out of the comparison.
 
-torch's servers look up the name of every peer that they accept, on their only thread. They listen on
-``[::]``, so a client from 127.0.0.1 is ``::ffff:127.0.0.1`` to them, which the usual hosts file does not
-have: every connection costs a question to the name server, and a lost answer five seconds of standstill.
+torch's servers look up the name of every peer that they accept, on their only thread. They listen on ``[::]``, so a
+client from 127.0.0.1 is ``::ffff:127.0.0.1`` to them, which the usual hosts file does not have: every connection costs
+a question to the name server, and a lost answer five seconds of standstill.
 
-Here they get a mount namespace of their own in which names come from a hosts file alone, and that file
-knows both spellings of the address.
+Here they get their own mount namespace, in which names come only from a hosts file that contains both spellings of the
+address.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _WAYS = (["unshare", "--mount"], ["unshare", "--map-root-user", "--mount"])
 
 
 def hosts_file_only(directory: Path) -> list[str] | None:
-    """What to put before a command so that it sees names from a hosts file alone; None where that is not allowed.
+    """What to put before a command so that it sees only names from a hosts file; None if that is not allowed.
 
-    ``directory`` keeps the files and has to outlive the command. The command keeps the process id.
+    ``directory`` holds the files and has to outlive the command. The command keeps the process id.
     """
     mounts = []
     for target, text in _FILES.items():

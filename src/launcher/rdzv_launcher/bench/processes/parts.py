@@ -1,4 +1,4 @@
-"""What stands around the nodes of a benchmark, each in a process of its own: stores, a relay, proxies, clients.
+"""What surrounds the nodes of a benchmark, each in a process of its own: stores, a relay, proxies, clients.
 
 ``python -m rdzv_launcher.bench.processes.parts ROLE TASK`` is one of them. It prints one line of JSON when it is ready
 and one for each line that it reads, and ends with its standard input.
@@ -39,7 +39,7 @@ class Part(Child):
     """Such a process, as the benchmark sees it."""
 
     def __init__(self, role: str, **task: Any) -> None:
-        """Returns at once; ``start`` is to be called next. ``machine``, of a task, is ``asdict`` of where it is."""
+        """Returns at once; call ``start`` next. A task's ``machine`` is ``asdict`` of where the process should be."""
         super().__init__(f"the process of '{role}'", module_command("processes.parts", role, json.dumps(task)))
         self.ready: dict[str, Any] = {}
 
@@ -49,11 +49,11 @@ class Part(Child):
 
     @property
     def port(self) -> int:
-        """Where a store or a relay serves."""
+        """The port on which a store or a relay serves."""
         return int(self.ready["port"])
 
     def question(self, **what: Any) -> dict[str, Any]:
-        """Its answer. Raises ``RdzvError`` if it has none, or has ended."""
+        """Ask, and return the answer. Raises ``RdzvError`` if there is none, or the process has ended."""
         self.begin(**what)
         return self.answer()
 
@@ -62,7 +62,7 @@ class Part(Child):
         self.tell(json.dumps(what))
 
     def answer(self) -> dict[str, Any]:
-        """The answer to the next line that it was told. Raises ``RdzvError`` if it has none, or has ended."""
+        """The answer to the next line that it was told. Raises ``RdzvError`` if there is none, or it has ended."""
         return self._understood(self.read(_ANSWER_LIMIT_S))
 
     def _understood(self, line: str) -> dict[str, Any]:
@@ -73,10 +73,10 @@ class Part(Child):
 
 
 class _Store:
-    """The server that all keys are at."""
+    """The server that holds all keys."""
 
     def __init__(self, machine: dict[str, str], conf: dict[str, str] | None = None) -> None:
-        """``conf``: of ``closed.conf_of``, if strangers are kept out."""
+        """``conf`` comes from ``closed.conf_of``, if strangers are kept out."""
         from rdzv_plugins.kvstore.native.server import StoreServer
 
         tokens, tls = of_server(conf or {})
@@ -110,7 +110,7 @@ class _Relay:
     """A way to a server that takes time."""
 
     def __init__(self, machine: dict[str, str], host: str, port: int, delay_s: float, there: bool = True) -> None:
-        """``delay_s``: in each direction; ``there``: it dials from where it listens, else from outside."""
+        """``delay_s``: in each direction; ``there``: it dials from where it listens, otherwise from outside."""
         from rdzv_launcher.bench import _load
 
         home = Machine(**machine)
@@ -122,15 +122,15 @@ class _Relay:
         self.ready = {"port": self._listener.getsockname()[1]}
 
     def answer(self) -> dict[str, Any]:
-        """A relay has nothing to tell."""
+        """Return nothing: a relay has nothing to tell."""
         return {}
 
 
 class _Proxies:
-    """The proxies of some nodes. Each has threads of its own, which are where its node is."""
+    """The proxies of some nodes. Each has its own threads, which are where its node is."""
 
     def __init__(self, conf: dict[str, str] | None = None) -> None:
-        """``conf``: that of the store."""
+        """``conf`` is that of the store."""
         self._token, self._tls = of_client(conf or {})
         self._admit: Admit = "user" if conf else "anyone"
         self._proxies: list[Any] = []
@@ -144,7 +144,7 @@ class _Proxies:
     def _open(
         self, machine: dict[str, str], name: str, host: str, port: int, unix: bool, parent: bool, echo: bool
     ) -> str:
-        """Open a proxy, or an ``echo`` in its place; returns its address for workers and, if it has some, children."""
+        """Open a proxy, or an ``echo`` in its place; returns its address for workers and, if it has any, children."""
         from rdzv_plugins.kvstore.native.proxy import StoreProxy
 
         home = Machine(**machine)

@@ -14,15 +14,15 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import RdzvError
 
 _TTL_S = 600.0
-"""No sign of life falls into what is measured."""
+"""Long enough that no sign of life falls into what is measured."""
 _SMALL_BYTES = 64
 
 
 class Sessions:
-    """The role ``sessions``: by the client that nodes have, with one request under way at a time."""
+    """The role ``sessions``: uses the client that nodes have, with one request in flight at a time."""
 
     def __init__(self, port: int, conf: dict[str, str]) -> None:
-        """``conf``: of ``closed.conf_of``, or empty."""
+        """``conf`` comes from ``closed.conf_of``, or is empty."""
         from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 
         token, tls = of_client(conf)
@@ -43,12 +43,12 @@ class Sessions:
         return timed.figures()
 
     def _open(self, timed: _Timed, sessions: int) -> None:
-        """Open so many more, which stay."""
+        """Open this many more, which stay open."""
         opening = partial(self._service.open_session, _TTL_S, on_lost=lambda lost: None)
         self._sessions += [timed(opening) for _ in range(sessions)]
 
     def _ask(self, timed: _Timed, prefix: str, rounds: int) -> None:
-        """Each puts a small value and reads it back, so often. Raises ``RdzvError`` for another value."""
+        """Each session puts a small value and reads it back, in each round. Raises ``RdzvError`` for another value."""
         for turn, (number, session) in product(range(rounds), enumerate(self._sessions)):
             key, value = f"{prefix}/{number}/small", turn.to_bytes(_SMALL_BYTES, "little")
             timed(partial(session.put, {key: value}))
@@ -58,7 +58,7 @@ class Sessions:
 
 
 class _Timed:
-    """Makes calls, and keeps how long each took."""
+    """Makes calls, and records how long each took."""
 
     def __init__(self, phase: str, limit_s: float) -> None:
         self._phase, self._limit_s = phase, limit_s
@@ -66,7 +66,7 @@ class _Timed:
         self._taken: list[float] = []
 
     def __call__(self, ask: Callable[..., Any]) -> Any:
-        """What ``ask`` returns for a ``timeout``. Raises ``DidNotFinish`` when the time is up."""
+        """Call ``ask`` with a ``timeout``; returns its result. Raises ``DidNotFinish`` when the time is up."""
         began = time.monotonic()
         if began >= self._end:
             raise DidNotFinish(f"{self._phase}: {len(self._taken)} requests were done within {self._limit_s:g} s")
@@ -75,7 +75,7 @@ class _Timed:
         return answer
 
     def figures(self) -> dict[str, Any]:
-        """Seconds in all, the number of calls, and what one took, in microseconds."""
+        """Total seconds, the number of calls, and the time of a call, in microseconds."""
         ordered = sorted(self._taken)
         median, late = (ordered[len(ordered) * percent // 100] * 1e6 for percent in (50, 99))
         return {"seconds": sum(ordered), "requests": len(ordered), "p50_us": median, "p99_us": late}

@@ -34,15 +34,15 @@ _FILES_PER_NODE, _FILES_ELSEWHERE, _OTHER_FILES = 2, 2, 200
 _MOST_PROCESSES = 256
 """Each takes some 20 MiB, and a core now and then."""
 _MOST_IDLE = 16
-"""What idle nodes ask is asked of no more, but with --quick: it takes time, is nothing or grows with their number."""
+"""With more, what idle nodes ask is measured with --quick only: it takes time, and is nothing or grows with them."""
 _SLOW_S = 20.0
 """A join that takes longer is not repeated."""
 
 
 def run(asked: RendezvousSettings, args: Namespace) -> int:
-    """Measure and print; returns the exit code. ``args``: of ``output.add_flags`` and ``backends.add_flags``.
+    """Measure and print; returns the exit code. ``args`` come from ``output.add_flags`` and ``backends.add_flags``.
 
-    Raises ``UsageError``, what the host raises for the name of a backend, and ``RdzvError`` where it cannot start.
+    Raises ``UsageError``, what the host raises for the name of a backend, and ``RdzvError`` if it cannot start.
     """
     settings = asked.resolved()
     for nodes in settings.nodes:
@@ -86,7 +86,7 @@ def _case(
     files: Path,
     given_up: dict[str, str],
 ) -> None:
-    """One number of nodes. A target that does not finish is not asked for more."""
+    """Measure one number of nodes. A target that does not finish is not asked for more."""
     case = f"{nodes} nodes"
     by_name = {each.name: each for each in targets}
     idle_asked: set[str] = set()
@@ -138,7 +138,7 @@ def _in_one_line(error: RdzvError) -> str:
 
 
 def _require_room(nodes: int, settings: RendezvousSettings) -> None:
-    """Raises ``UsageError`` where so many nodes cannot be had here."""
+    """Raises ``UsageError`` if this many nodes are not possible here."""
     raise_file_limit()
     processes, fullest = shape(nodes, settings)
     if processes > _MOST_PROCESSES:

@@ -30,7 +30,7 @@ class NodesProcess(Fork):
         self._unread = b""
 
     def send(self, do: str, **what: Any) -> None:
-        """A command, which ``NodeProcess`` has as a method."""
+        """Send a command, which is a method of ``NodeProcess``."""
         with contextlib.suppress(OSError):  # its end is noticed where its answer is waited for
             self.connection.sendall(json.dumps({"do": do, **what}).encode() + b"\n")
 
@@ -45,7 +45,7 @@ class NodesProcess(Fork):
 
 
 class Children:
-    """All that live. Used by the main thread alone, whose end is theirs."""
+    """All live processes. Used only by the main thread; they end when it does."""
 
     def __init__(self) -> None:
         self.living: list[NodesProcess] = []
@@ -53,7 +53,7 @@ class Children:
         self._selector.register(sys.stdin.buffer, selectors.EVENT_READ)
 
     def fork(self, numbers: Sequence[int], run: Callable[[socket.socket], None]) -> None:
-        """One more, in which ``run`` gets the other end of its connection."""
+        """Fork one more, in which ``run`` gets the other end of its connection."""
         child = NodesProcess(run, self.living, numbers)
         self.living.append(child)
         self._selector.register(child.connection, selectors.EVENT_READ, child)
@@ -61,7 +61,7 @@ class Children:
     def ask(
         self, children: Iterable[NodesProcess], key: str, limit_s: float, late: str
     ) -> dict[NodesProcess, dict[str, Any]]:
-        """Wait for an answer that has ``key`` of each. Raises ``DidNotFinish``, after ``limit_s`` with ``late``."""
+        """Wait for an answer with ``key`` from each. Raises ``DidNotFinish``, after ``limit_s`` with ``late``."""
         deadline = time.perf_counter() + limit_s
         wanted, found = set(children), dict[NodesProcess, dict[str, Any]]()
         while wanted - found.keys():
@@ -76,7 +76,7 @@ class Children:
         return found
 
     def pause(self, seconds: float) -> None:
-        """Let them live. Raises ``DidNotFinish`` if one of them gives up."""
+        """Let them live for a while. Raises ``DidNotFinish`` if one of them gives up."""
         deadline = time.perf_counter() + seconds
         while (rest := deadline - time.perf_counter()) > 0:
             for _, answer in self._heard(rest):
@@ -84,7 +84,7 @@ class Children:
                     raise DidNotFinish(f"a node gave up: {answer['gave_up']}")
 
     def lose(self, child: NodesProcess) -> None:
-        """SIGKILL to one of them, which is none of ``living`` any more."""
+        """Send SIGKILL to one of them, which no longer is one of ``living``."""
         self._selector.unregister(child.connection)
         self.living.remove(child)
         child.kill()
@@ -92,7 +92,7 @@ class Children:
     def _heard(self, limit_s: float) -> list[tuple[NodesProcess, dict[str, Any]]]:
         heard: list[tuple[NodesProcess, dict[str, Any]]] = []
         for key, _ in self._selector.select(limit_s):
-            if key.data is None:  # standard input: nobody is there who could want the figures
+            if key.data is None:  # standard input: nobody is left who could want the figures
                 os._exit(1)
             answers = key.data.read()
             if answers is None:

@@ -56,7 +56,7 @@ _NAMES_AS_THEY_ARE = (
 
 
 def points(case: str, nodes: int, targets: Sequence[RendezvousTarget], turns: Turns[RunData]) -> list[Point]:
-    """The points of one number of nodes; what nobody has does not appear."""
+    """The points of one number of nodes; figures that no target has do not appear."""
     found: list[Point] = []
     figures: list[tuple[str, str, str, Callable[[RunData], float | None], str]] = [
         ("join", "Time to join", "s", lambda run: _of(run, "join", "seconds"), ""),
@@ -94,7 +94,7 @@ def points(case: str, nodes: int, targets: Sequence[RendezvousTarget], turns: Tu
 
 
 def _until_unknown(values: Iterable[float | None]) -> list[float]:
-    """Equal places of two targets are of one turn, so nothing that comes after a gap can be kept."""
+    """The values before the first gap: equal places of two targets belong to one turn, so no later one can be kept."""
     known: list[float] = []
     for value in values:
         if value is None:
@@ -104,7 +104,7 @@ def _until_unknown(values: Iterable[float | None]) -> list[float]:
 
 
 def _unfinished(kind: str, target: RendezvousTarget, runs: Sequence[RunData], reason: str, known: bool) -> str:
-    """Why there is no figure, or not of every run."""
+    """Why there is no figure, or not one of every run."""
     if kind in ("loss", "lost") and not target.elastic:
         return _FIXED if kind == "loss" and (runs or not reason) else ""
     later = next((run["unfinished"] for run in runs if run["unfinished"]), "")
@@ -149,7 +149,7 @@ def _idle(run: RunData) -> float | None:
 
 
 def notes(turns: Turns[RunData]) -> list[str]:
-    """What a loss consists of, where the service did not say so at once."""
+    """What a loss consists of, if the service did not report it at once."""
     lines = []
     for name, runs in turns.samples.items():
         parted = [run for run in runs if run["close"] is not None]

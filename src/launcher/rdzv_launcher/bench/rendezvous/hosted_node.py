@@ -20,7 +20,7 @@ _POLL_S = 0.1
 
 
 class HostedNode(BaseNode):
-    """A node of an installed backend: request, options and handler by the plug-in host."""
+    """A node of an installed backend: the plug-in host makes request, options and handler."""
 
     def __init__(self, host: PluginHost, request: Request) -> None:
         """May connect, and block. Raises what the backend raises."""
@@ -60,7 +60,7 @@ class HostedNode(BaseNode):
             super().wait_over()
 
     def _wait_told(self) -> None:
-        view = self._view  # woken by all that can end a round, so nobody has to poll
+        view = self._view  # woken by everything that can end a round, so nobody has to poll
         while True:
             seen = view.version
             if not self._gone and self._handler.num_nodes_waiting():
@@ -89,7 +89,7 @@ class HostedNode(BaseNode):
 
     def facts(self) -> dict[str, Any]:
         asked = Counter(self._asked.counts())
-        asked["put"] += asked.pop("create", 0)  # to a service they are one request
+        asked["put"] += asked.pop("create", 0)  # for a service they are one request
         round_ = {"round": cast(Any, self._handler)._inner._joining.round} if self._coordinates else {}
         return round_ | {
             "asked": dict(+asked) if self._counts else None,

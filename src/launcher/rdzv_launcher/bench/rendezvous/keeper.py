@@ -1,7 +1,7 @@
 """One run of ``rdzv bench rendezvous``: ``python -m rdzv_launcher.bench.rendezvous.keeper TASK``.
 
-It imports what the nodes need, once, and forks the processes that hold them: a node costs milliseconds. TASK is JSON
-(made by ``rendezvous.run``), what comes out is one line of JSON, and the end of standard input ends it and all nodes.
+It imports what the nodes need, once, and forks the processes that hold them, so a node costs milliseconds. TASK is JSON
+(made by ``rendezvous.run``), the output is one line of JSON, and the end of standard input ends it and all nodes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class KeptRun:
         return lambda connection: made(connection, host, task, mine).run()
 
     def run(self) -> RendezvousSample:
-        """All that was asked for. What did not finish is in the sample."""
+        """Run everything that was asked for. What did not finish is noted in the sample."""
         sample = RendezvousSample()
         try:
             self._create()
@@ -74,7 +74,7 @@ class KeptRun:
         return sample
 
     def _create(self) -> None:
-        """The first node's process goes first: it may serve what the others connect to."""
+        """Create the nodes. The first node's process goes first: it may serve what the others connect to."""
         first, *others = self._children.living
         for group in ([first], others):
             for child in group:
@@ -105,7 +105,7 @@ class KeptRun:
         self._children.lose(chosen)
         for child in self._children.living:
             child.send("again")
-        chosen.reap()  # for a backend that looks whether a process still is
+        chosen.reap()  # for a backend that checks whether a process still exists
 
     def _choose(self) -> tuple[NodesProcess, str]:
         """A node that decides nothing and serves nothing, with a process of its own; and the key of its member."""
@@ -121,7 +121,7 @@ class KeptRun:
         return chosen, plain[chosen]["key"]
 
     def _watch(self, key: str) -> bool:
-        """Another node watches the key of the one that goes: it tells when the service has deleted it."""
+        """Let another node watch the key of the one that goes, to learn when the service has deleted it."""
         if not key:
             return False
         first = self._children.living[0]
@@ -135,7 +135,7 @@ class KeptRun:
         self._children.pause(seconds)
         now = self._now()
         if now.joins != len(now.nodes):
-            return {"disturbed": True}  # a machine so busy that a node was taken for lost: they had another round
+            return {"disturbed": True}  # the machine was so busy that a node was taken for lost: they had another round
         return {
             "seconds": seconds,
             "asked": grown(now.asked(now.nodes), before.asked(now.nodes)),
@@ -146,7 +146,7 @@ class KeptRun:
     def _measure(
         self, what: str, begin: Callable[[], None], limit_s: float, gone: NodesProcess | None = None
     ) -> RendezvousPhase:
-        """``gone``: the process whose node goes in this phase."""
+        """Measure a phase. ``gone``: the process whose node goes in this phase."""
         if gone is not None:
             gone.expected = 0
         before = self._now(begins=True)
@@ -180,7 +180,7 @@ class KeptRun:
         )
 
     def _explained(self, error: DidNotFinish, what: str, wanted: int) -> str:
-        """How far they were, if they still say."""
+        """How far they got, if they still say."""
         text = str(error)
         if not text.startswith("not all"):
             return text
@@ -194,7 +194,7 @@ class KeptRun:
         return text
 
     def _now(self, *, begins: bool = False) -> NodesState:
-        """Ask all; ``begins``: a phase."""
+        """Ask all nodes for their state; ``begins``: a phase begins."""
         for child in self._children.living:
             child.send("report", expect=child.expected, begins=begins)
         answers = self._children.ask(self._children.living, "nodes", _REPORT_S, "no report")
@@ -225,7 +225,7 @@ class _NobodyPlain(DidNotFinish):
 
 
 def _import_all(needed: Sequence[str]) -> PluginHost:
-    """Import what every node needs, once; nothing of it starts a thread that a fork would miss."""
+    """Import what every node needs, once; none of it starts a thread that a fork would miss."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # as the launcher does
     gc.disable()
     for name in needed:

@@ -1,8 +1,8 @@
 """A process of ``rdzv bench rendezvous --simulate=native`` that holds nodes as light as sockets allow.
 
 They live in the load generator (``native/bench/nodes.hpp``), on this process' only thread, and ask what a node of an
-agent asks, one request after the other. What such a node would say of itself and of its job is taken from a handler
-that is made as ``rdzv-run`` makes it, and never used.
+agent asks, one request after another. What such a node would say about itself and its job is taken from a handler that
+is made as ``rdzv-run`` makes it, and never used.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _READ = 1 << 20
 _PER_ADDRESS = 4096
 _NO_PROXIES = "not measured: simulated native nodes have no proxies"
 _DIFFERS = ', "by": '
-"""From here on the settings of a job are those of the node that wrote them."""
+"""From here on, the settings of a job are those of the node that wrote them."""
 
 
 class NativeProcess:
-    """The nodes of this process, which its only thread drives while it is told nothing; see ``NodeProcess``."""
+    """The nodes of this process. Its only thread drives them while no command arrives; see ``NodeProcess``."""
 
     def __init__(
         self, connection: socket.socket, host: PluginHost, task: Mapping[str, Any], mine: Mapping[str, Any]
@@ -66,7 +66,7 @@ class NativeProcess:
                         self._send(answer)
 
     def _told(self) -> bytes:
-        """What the keeper says. The nodes live until it says something."""
+        """What the keeper says. The nodes are driven until it says something."""
         try:
             while self._nodes is not None and self._nodes.drive(self._connection.fileno()):
                 self._send({"joined": self._wanted, "began": self._began, "last": self._nodes.last})
@@ -115,7 +115,7 @@ class NativeProcess:
         )
 
     def _report(self, expect: int, begins: bool) -> dict[str, Any] | None:
-        """As ``NodeProcess`` has it."""
+        """See ``NodeProcess``."""
         if self._nodes is None:
             return None  # it has said why
         cpu_s = time.process_time()
@@ -150,7 +150,7 @@ class NativeProcess:
             self._began = self._nodes.join()
 
     def _again(self) -> None:
-        """They are told."""
+        """Do nothing: these nodes are told."""
 
     def _close(self, number: int) -> None:
         if self._nodes is not None:
@@ -174,7 +174,7 @@ def _own_loopback(number: int) -> str:
 
 
 def _address_towards(host: str) -> str:
-    """This machine's address on the way there. Sends nothing; raises ``OSError``."""
+    """This machine's address on the way to ``host``. Sends nothing; raises ``OSError``."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))
         return str(probe.getsockname()[0])

@@ -1,6 +1,6 @@
 """What a node of ``rdzv bench rendezvous`` is: a handler that joins, and is told to join again.
 
-A node is used by a thread of its own, but for what says otherwise.
+Each node is used by its own thread, except where a method says otherwise.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from rdzv_plugins.interfaces import Request
 
 _FIELDS = ("backend", "run_id", "endpoint", "min_nodes", "max_nodes", "nproc_per_node", "node_rank", "local_addr",
            "role", "max_restarts", "entrypoint")  # fmt: skip
-"""The fields of a request that is not prepared yet, ``conf`` apart."""
+"""The fields of a request that is not prepared yet, except ``conf``."""
 
 VIEW, POLLED, NOT_TOLD, FIXED = "view", "polled", "not told", "fixed"
-"""How a node learns that it is to join again: it waits on what its handler has been told; it asks its handler now and
-then; it does not, but for its failing workers; there is no further round."""
+"""How a node learns that it has to join again: it waits on what its handler has been told; it asks its handler now and
+then; it learns it only from its failing workers; there is no further round.
+"""
 
 
 class Node(Protocol):
@@ -32,37 +33,37 @@ class Node(Protocol):
     tells: str
 
     def join(self) -> None:
-        """``next_rendezvous``."""
+        """Join, by ``next_rendezvous``."""
         ...
 
     def wait_over(self) -> None:
-        """Wait until this node is to join again, for ever if it was lost."""
+        """Wait until this node has to join again, for ever if it was lost."""
         ...
 
     def again(self) -> None:
-        """It is to join again, where it is not told. Any thread."""
+        """Make it join again, if it is not told. Any thread."""
         ...
 
     def close(self) -> bool:
-        """It goes and says so to the service; False where that is nothing special. Any thread."""
+        """Leave, and tell the service; False if that is nothing special. Any thread."""
         ...
 
     def watch(self, key: str) -> bool:
-        """From now on ``known_at`` tells when the service said that this key has gone. Any thread. False: it cannot."""
+        """From now on ``known_at`` says when the service reported this key as gone. Any thread. False: it cannot."""
         ...
 
     @property
     def known_at(self) -> float | None:
-        """When that was, by ``perf_counter``."""
+        """When that was, according to ``perf_counter``."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """``asked``: requests so far by name, None where nobody knows; ``leads``; ``key``, by which others know it."""
+        """``asked``: requests so far by name, None if unknown; ``leads``; ``key``, by which others know it."""
         ...
 
 
 class BaseNode:
-    """What most nodes do: they are not told that they are to join again, and say nothing when they go."""
+    """What most nodes do: they are not told that they have to join again, and say nothing when they go."""
 
     tells = NOT_TOLD
 
@@ -86,16 +87,16 @@ class BaseNode:
 
 
 def as_request(data: Mapping[str, Any]) -> Request:
-    """The request of which ``as_data`` has made data."""
+    """The request from which ``as_data`` has made data."""
     return Request(**{**data, "conf": MappingProxyType(dict(data["conf"])), "entrypoint": tuple(data["entrypoint"])})
 
 
 def as_data(request: Request) -> dict[str, Any]:
-    """A request that was not prepared yet, as JSON can hold it."""
+    """A request that was not prepared yet, in a form that JSON can hold."""
     return {name: getattr(request, name) for name in _FIELDS} | {"conf": dict(request.conf)}
 
 
 def gave_up(error: Exception) -> dict[str, Any]:
-    """Whatever a backend raises is a result. Its type is told where it is not an error that speaks for itself."""
+    """Whatever a backend raises is a result. The error's type is included unless the error speaks for itself."""
     text = str(error).strip() or type(error).__name__
     return {"gave_up": text if isinstance(error, RdzvError) else f"{type(error).__name__}: {text}"}

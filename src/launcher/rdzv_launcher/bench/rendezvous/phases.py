@@ -1,4 +1,4 @@
-"""What one run of ``rdzv bench rendezvous`` finds out, phase by phase, and what its nodes have said on the way."""
+"""What one run of ``rdzv bench rendezvous`` finds out, phase by phase, and what its nodes said on the way."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ class RendezvousPhase:
 
     seconds: float
     known_s: float | None
-    """The time from the loss to when the service said so, where it can be asked."""
+    """The time from the loss until the service reported it, if that can be asked."""
     per_node: dict[str, float] | None
-    """Requests of a plain node, neither first nor leading: the median; None where nobody knows."""
+    """Requests of a plain node, which is neither first nor leading: the median; None if unknown."""
     asked: dict[str, float] | None
     """Requests of all nodes together."""
     served: dict[str, float] | None
-    """What the service has counted itself."""
+    """What the service itself has counted."""
     nodes_cpu_s: float
     """CPU time of the processes with nodes."""
     first_cpu_s: float | None
-    """That of the first node's, in which also the service is where it serves that; None where others share it."""
+    """CPU time of the first node's process, which includes the service if it serves that; None if others share it."""
     service_cpu_s: float | None
-    """CPU time of serving, wherever that is."""
+    """CPU time of serving, wherever that happens."""
     apart_cpu_s: float | None
-    """CPU time of a service that is in none of those processes; None where nobody tells."""
+    """CPU time of a service that is in none of those processes; None if unknown."""
     syncs: int
     sync_s: float
 
 
 @dataclass
 class RendezvousSample:
-    """What came out of one run."""
+    """The outcome of one run."""
 
     join: RendezvousPhase | None = None
     loss: RendezvousPhase | None = None
     close: RendezvousPhase | None = None
-    """One node says that it goes, where the service did not hear of the loss at once."""
+    """One node says that it goes, if the service did not hear of the loss at once."""
     idle: dict[str, Any] | None = None
     """``seconds``; ``asked`` and ``served`` in that time, and ``signs`` of life; or only that it was ``disturbed``."""
     memory_mib: float = 0.0
-    """What the nodes' processes have for themselves after the join, and had not before the handlers were made."""
+    """Private memory of the nodes' processes after the join, less what they had before the handlers were made."""
     unfinished: str = ""
 
 
@@ -58,7 +58,7 @@ class NodesState:
 
     nodes: dict[int, dict[str, Any]]
     joins: int
-    """How many joins there were so far."""
+    """How many joins there have been so far."""
     known_at: float | None
     cpu_s: dict[int, tuple[float, float]]
     """CPU time by process: before it said all this, and after."""
@@ -80,7 +80,7 @@ class NodesState:
 
 
 def is_plain(node: Mapping[str, Any]) -> bool:
-    """It neither serves nor decides; the node with number 0 may serve the endpoint."""
+    """Whether it neither serves nor decides; the node with number 0 may serve the endpoint."""
     return node["number"] > 0 and node["rank"] > 0 and not node["leads"]
 
 
@@ -99,14 +99,14 @@ def wrong_places(nodes: Mapping[int, Mapping[str, Any]]) -> str:
 
 
 def grown(now: Mapping[str, float] | None, before: Mapping[str, float] | None) -> dict[str, float] | None:
-    """What was added, by name; None where nobody counts."""
+    """What was added, by name; None if nobody counts."""
     return None if now is None else new(now, before or {})
 
 
 def per_node(
     nodes: Mapping[int, Mapping[str, Any]], before: Mapping[int, Mapping[str, Any]]
 ) -> dict[str, float] | None:
-    """The median of each request over the plain nodes, or over all where none is plain."""
+    """The median of each request over the plain nodes, or over all if none is plain."""
     if any(node["asked"] is None for node in nodes.values()):
         return None
     plain = [number for number, node in nodes.items() if is_plain(node)] or [*nodes]

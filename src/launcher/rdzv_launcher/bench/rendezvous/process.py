@@ -1,9 +1,9 @@
 """A process of ``rdzv bench rendezvous`` that holds some of the nodes, each with a thread of its own.
 
-It is a fork of the keeper, obeys lines of JSON on its socket, and is killed by the kernel when the keeper ends.
-Several nodes in one process share its interpreter lock, where each has a machine to itself in a cluster. Hence no gate
-that all threads wait at (thousands that want the lock at one time stand still), small stacks, and garbage that is
-collected between the rounds only: a collection goes through the objects of all nodes, again and again. The interval at
+It is a fork of the keeper, obeys lines of JSON on its socket, and is killed by the kernel when the keeper ends. Several
+nodes in one process share its interpreter lock, while in a cluster each has a machine to itself. So there is no gate at
+which all threads wait (thousands that want the lock at one time stand still), stacks are small, and garbage is
+collected only between the rounds: a collection goes through the objects of all nodes, again and again. The interval at
 which threads take turns (``sys.setswitchinterval``) is left alone: from 0.5 to 100 ms makes no difference.
 """
 
@@ -33,10 +33,10 @@ _STACK_BYTES = 256 * 1024
 
 
 class NodeProcess:
-    """The nodes of this process. The main thread obeys; the nodes' threads tell when the last of them has joined."""
+    """The nodes of this process. The main thread obeys; the nodes' threads report when the last of them has joined."""
 
     def __init__(self, connection: socket.socket, host: PluginHost, task: Mapping[str, Any], mine: Mapping[str, Any]):
-        """``mine``: the numbers of its nodes, the endpoint of each but node 0, and where the process is to be."""
+        """``mine``: the numbers of its nodes, the endpoint of each but node 0, and where the process should be."""
         self._connection, self._host, self._task, self._mine = connection, host, task, mine
         self._sending = threading.Lock()
         self._nodes: dict[int, Node] = {}
@@ -59,7 +59,7 @@ class NodeProcess:
                     self._send(answer)
 
     def _create(self) -> dict[str, Any] | None:
-        """The handlers, one after the other, before any clock starts."""
+        """Create the handlers, one after another, before any clock starts."""
         try:
             for number in self._mine["numbers"]:
                 self._nodes[number] = self._node(number)
@@ -84,7 +84,7 @@ class NodeProcess:
         return HostedNode(self._host, request)
 
     def _report(self, expect: int, begins: bool) -> dict[str, Any]:
-        """What is known of the nodes. If a phase ``begins``, so many of them are ``expect``ed to join in it."""
+        """What is known about the nodes. If a phase ``begins``, this many of them are ``expect``ed to join in it."""
         cpu_s = time.process_time()
         nodes = [
             {"number": number, "rank": node.rank, "world": node.world} | node.facts()
@@ -94,7 +94,7 @@ class NodeProcess:
         memory = private_mib() - self._private_mib
         if begins:
             self._wanted = expect
-            self._missing = itertools.count(expect - 1, -1)  # the next of it is atomic, and needs no lock
+            self._missing = itertools.count(expect - 1, -1)  # its next is atomic, and needs no lock
             gc.collect()
         return {
             "nodes": nodes,
@@ -106,7 +106,7 @@ class NodeProcess:
         }
 
     def _join(self) -> None:
-        """All nodes, one straight after the other."""
+        """Let all nodes join, one straight after another."""
         self._began = time.perf_counter()
         for number, node in self._nodes.items():
             threading.Thread(target=self._live, args=(number, node), name=f"node-{number}", daemon=True).start()

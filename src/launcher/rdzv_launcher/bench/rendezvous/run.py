@@ -24,19 +24,19 @@ _LOOPBACK = Machine("127.0.0.1")
 _IMPORTS = {"coordination": ["rdzv_plugins.elastic.handler"], "state": ["rdzv_plugins.dynamic.handler"]}
 """What the nodes need, by what their backend is: torch is imported for torch's dynamic rendezvous alone."""
 _ALONE = 4
-"""Nodes that have a process of their own though the others share theirs: one may lead, one be rank 0, two may go."""
+"""Nodes that have their own process even if the others share theirs: one may lead, one be rank 0, two may go."""
 _ALONE_OF_NATIVE = 2
 """The first leads and is rank 0, and the last may go."""
 _IDLE_S = 6.0
-"""In this time each node of torch gives a sign of life: by default every five seconds."""
+"""In this time each torch node gives a sign of life: by default every five seconds."""
 _HEARD_OF_S = 25.0
-"""By torch's defaults a node is lost after three signs of life that have not come, five seconds apart."""
+"""By torch's defaults a node is lost after three missing signs of life, five seconds apart."""
 _OTHER_S = 400.0
 
 
 @dataclass(frozen=True)
 class AlsoMeasured:
-    """What a run does beside the first round."""
+    """What a run does besides the first round."""
 
     idle: bool
     loss: bool
@@ -79,7 +79,7 @@ def run_once(
     """One run in fresh processes; returns a ``RendezvousSample`` as data. Raises ``RdzvError``.
 
     ``network``: a machine for each process of nodes; ``prefix``: what goes before the command that keeps them;
-    ``files``: a directory for what this run needs, which goes with it.
+    ``files``: a directory for what this run needs, deleted with it.
     """
     with ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(dir=files)))
@@ -119,7 +119,7 @@ class _Way:
     first: str
     """The endpoint of node 0, which may serve it."""
     endpoint: str
-    """That of all others."""
+    """The endpoint of all others."""
     first_serves: bool
     service: dict[str, Any]
 
@@ -173,7 +173,7 @@ def _way(
 def _pids(target: RendezvousTarget) -> list[int]:
     try:
         return [*target.harness.service.pids] if target.harness.service is not None else []
-    except Exception as error:  # a stranger's harness may raise anything
+    except Exception as error:  # a third-party harness may raise anything
         raise RdzvError(f"its harness does not tell its processes: {type(error).__name__}: {error}") from error
 
 

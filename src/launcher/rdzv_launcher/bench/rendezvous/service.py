@@ -1,4 +1,4 @@
-"""What the service of a run says of itself, read before and after each phase; as far as it says anything."""
+"""What the service of a run says about itself, read before and after each phase, as far as it says anything."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Served:
     """What a service has done since it started."""
 
     requests: Mapping[str, int] | None = None
-    """What it has been asked, by name, signs of life left out; None where it does not tell."""
+    """What it has been asked, by name, without signs of life; None if it does not say."""
     signs: int = 0
-    """Signs of life that it was given."""
+    """The number of signs of life that it received."""
     syncs: int = 0
     """How often it made sure that what it wrote is on disk."""
     sync_s: float = 0.0
-    """How long that took."""
+    """How long that took, in seconds."""
     cpu_s: float | None = None
-    """Processor time that serving took; None where that cannot be told from the rest."""
+    """CPU time of serving; None if that cannot be told from the rest."""
     apart_s: float | None = 0.0
-    """Processor time of processes that hold no nodes, but serve them; None where nobody tells."""
+    """CPU time of processes that hold no nodes, but serve them; None if unknown."""
 
 
 class MeasuredService:
-    """How to ask it. ``task``: ``probe`` (its harness's, or empty), ``endpoint``, ``machine`` (from where), ``pids``,
-    ``apart``.
+    """How to ask the service.
 
+    ``task`` has ``probe`` (its harness's, or empty), ``endpoint``, ``machine`` (from where), ``pids`` and ``apart``.
     ``apart``: it is in none of the nodes' processes; ``pids``: its own, as far as they are known here.
     """
 
@@ -46,7 +46,7 @@ class MeasuredService:
         self._unseen = bool(task["apart"] and not self._pids)
 
     def served(self) -> Served:
-        """What it has done so far. Raises ``OSError`` and ``RdzvError`` where it should answer and does not."""
+        """What it has done so far. Raises ``OSError`` and ``RdzvError`` if it should answer and does not."""
         pids_s = sum(map(exact_cpu_seconds, self._pids))  # before it is asked for figures, which costs it some
         if not self._probe:
             return Served(cpu_s=pids_s if self._pids else None, apart_s=None if self._unseen else pids_s)

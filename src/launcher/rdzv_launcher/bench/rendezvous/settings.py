@@ -1,4 +1,4 @@
-"""What ``rdzv bench rendezvous`` may be asked for."""
+"""The settings of ``rdzv bench rendezvous``."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class RendezvousSettings:
         reference_names(self.references)
 
     def resolved(self) -> RendezvousSettings:
-        """The same, with what this machine decides in the place of what was not given. Raises ``UsageError``."""
+        """The same, with values for this machine in place of what was not given. Raises ``UsageError``."""
         if self.processes and not self.simulate:
             raise UsageError("--processes is for --simulate: without it each node is a process")
         data = os.path.abspath(self.etcd_data or tempfile.gettempdir())

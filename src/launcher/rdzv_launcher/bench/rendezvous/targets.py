@@ -1,4 +1,4 @@
-"""Who takes part in ``rdzv bench rendezvous``: the backends asked for, and torch's own."""
+"""What takes part in ``rdzv bench rendezvous``: the requested backends, and torch's own."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rdzv_plugins.interfaces import Capability, Request
 from rdzv_plugins.testing.harness import Harness
 
 LATER_S = 60.0
-"""A node gives up after the benchmark has."""
+"""How much later than the benchmark a node gives up."""
 _IS_HOST = "is_host"
 _IMPORTS_OF_TORCH = tuple(
     f"torch.distributed.elastic.rendezvous.{name}" for name in ("c10d_rendezvous_backend", "static_tcp_rendezvous")
 )
 _GO = 2
-"""How many nodes go, one after the other, where sessions tell who lives."""
+"""How many nodes go, one after another, where sessions tell who lives."""
 
 
 class Torch(Harness):
@@ -40,18 +40,18 @@ class RendezvousTarget:
 
     name: str
     harness: Harness
-    """Started."""
+    """The harness, already started."""
     elastic: bool
     ranks: bool
     """Node ranks have to be given."""
     given: bool = False
-    """The service ran before, where the user said."""
+    """The service was already running, where the user said."""
     says_who_serves: bool = False
-    """A node can be told whether it serves the endpoint. Else each tries to, which takes long on one machine."""
+    """A node can be told whether it serves the endpoint. Otherwise each tries to, which takes long on one machine."""
     native: bool = False
-    """Its nodes meet at the native store, which may have a process of its own: --server."""
+    """Its nodes meet at the native store, which may have its own process: --server."""
     probe: str = ""
-    """How the service is asked what it has counted, as ``Harness.probe``; empty: it does not tell."""
+    """How the service is asked what it has counted, as in ``Harness.probe``; empty: it does not say."""
     imports: tuple[str, ...] = ()
     """What all of its nodes import, once."""
 
@@ -61,7 +61,7 @@ class RendezvousTarget:
 
     @property
     def served_by_node(self) -> bool:
-        """Node 0 serves the endpoint, which it alone may bind."""
+        """Whether node 0 serves the endpoint, which it alone may bind."""
         return self.harness.dialled and self.harness.service is None and not self.given
 
     def why_not(self, *, delay: bool, native: bool) -> str:
@@ -87,7 +87,7 @@ class RendezvousTarget:
             written = self.harness.endpoint(directory)
         except RdzvError:
             raise
-        except Exception as error:  # a stranger's harness may raise anything
+        except Exception as error:  # a third-party harness may raise anything
             raise RdzvError(f"its harness gives no endpoint: {type(error).__name__}: {error}") from error
         if not self.harness.dialled:
             return written, "", 0
@@ -106,7 +106,7 @@ def references(names: str) -> list[RendezvousTarget]:
 
 
 def target(candidate: Candidate, given: bool) -> RendezvousTarget:
-    """A backend; its harness need not run yet."""
+    """The target of a backend; its harness need not run yet."""
     traits = candidate.traits
     promised = candidate.entry.backend.capabilities
     elastic = Capability.ELASTIC in promised
@@ -126,7 +126,7 @@ def target(candidate: Candidate, given: bool) -> RendezvousTarget:
 
 
 def closed(target: RendezvousTarget, way: str, directory: Path) -> RendezvousTarget:
-    """The same, of jobs that are closed to strangers by what is made in ``directory``; its service is not asked."""
+    """The same target, for jobs closed to strangers by what is made in ``directory``; its service is not asked."""
     harness = copy.copy(target.harness)
     harness.conf = MappingProxyType({**harness.conf, **conf_of(way, directory)})
     imports = target.imports if way == TOKEN else (*target.imports, "rdzv_plugins.kvstore.sockets.secured")
@@ -139,10 +139,10 @@ def _keys(candidate: Candidate) -> set[str]:
 
 
 def wanted(ttl: float, limit_s: float) -> Mapping[str, str]:
-    """Options that make it a benchmark: rounds wait for all nodes, and the benchmark loses patience first.
+    """Options for a benchmark: rounds wait for all nodes, and the benchmark loses patience first.
 
-    All nodes are asked to dial the workers' store at once here, on few cores. torch's signs of life are as by default:
-    more of them would slow its nodes down while they join.
+    All nodes are asked to dial the workers' store at once here, on few cores. torch's signs of life keep their
+    defaults: more of them would slow its nodes down while they join.
     """
     patience = f"{ttl + limit_s + LATER_S:g}"
     return {
@@ -158,7 +158,7 @@ def wanted(ttl: float, limit_s: float) -> Mapping[str, str]:
 
 
 def require_server(where: str, targets: Sequence[RendezvousTarget]) -> None:
-    """Raises ``UsageError`` where ``--server=process`` is about nobody."""
+    """Raises ``UsageError`` if ``--server=process`` applies to none of the targets."""
     if where == "process" and not any(each.native for each in targets):
         raise UsageError(
             f"--server=process is about {' and '.join(at_native_store())}, which are not measured",

@@ -1,8 +1,8 @@
-"""torch's own rendezvous as nodes of ``rdzv bench rendezvous``, and all that the benchmark touches inside of torch.
+"""torch's own rendezvous as nodes of ``rdzv bench rendezvous``, and everything inside torch that the benchmark touches.
 
-Two things are none of torch's public interfaces: ``_call_store`` of its ``C10dRendezvousBackend``, through which all
+Two things are not public interfaces of torch: ``_call_store`` of its ``C10dRendezvousBackend``, through which all
 requests go, is wrapped to count them; and ``_settings.timeout._set_timeouts`` of its ``DynamicRendezvousHandler``
-shortens the last call of rounds after the first. tests/bench/test_bench_torch.py fails where torch changes them.
+shortens the last call of rounds after the first. tests/bench/test_bench_torch.py fails if torch changes them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TorchDynamicNode(BaseNode):
             run_id=request.run_id,
             min_nodes=request.min_nodes,
             max_nodes=request.max_nodes,
-            local_addr=request.local_addr,  # as by --local-addr: else it looks its own name up
+            local_addr=request.local_addr,  # as by --local-addr: otherwise it looks its own name up
             is_host=number == 0,
             join_timeout=int(timeout_s),
             last_call_timeout=int(timeout_s),

@@ -11,7 +11,7 @@ from rdzv_launcher.bench.report.html import Html, table, tag
 
 
 def figure_table(figure: str, results: Sequence[Result]) -> Html:
-    """One figure: a line for each target in each case, a column for each result."""
+    """The table of one figure: a line for each target in each case, a column for each result."""
     mine = [
         {(point.case, point.target): point for point in result.points if point.figure == figure} for result in results
     ]
@@ -55,7 +55,7 @@ def _cell(point: Point | None, ratios: Sequence[Ratio]) -> Html:
 
 
 def _ratio_lines(ratios: Sequence[Ratio]) -> Iterator[str]:
-    """One for each ratio, and one for each reason why there is none."""
+    """One line for each ratio, and one for each reason why there is none."""
     refused: dict[str, list[str]] = {}
     for ratio in ratios:
         if ratio.value is None:
@@ -73,7 +73,7 @@ def _between(*values: float) -> str:
 
 
 def unfinished_list(results: Sequence[Result]) -> Html | None:
-    """Who has no result, or fewer than the others, in what, and why; each reason once. None: nobody."""
+    """Targets with no result, or fewer than the others, in what, and why; each reason once. None: there are none."""
     found: dict[tuple[str, str, str], list[Point]] = {}
     for result in results:
         name = f"{result.name}: " if len(results) > 1 else ""
@@ -82,7 +82,7 @@ def unfinished_list(results: Sequence[Result]) -> Html | None:
             if point.unfinished or not point.samples:
                 why = point.unfinished or "not measured"
                 for case in cases:
-                    why = why.removesuffix(f" ({case})")  # where it stopped: said of the cases after it
+                    why = why.removesuffix(f" ({case})")  # where it stopped: said about the cases after it
                 found.setdefault((name, point.target, why), []).append(point)
     items = [
         tag(
@@ -97,11 +97,11 @@ def unfinished_list(results: Sequence[Result]) -> Html | None:
 
 
 def _some(texts: Iterable[str]) -> str:
-    """The first three of them."""
+    """The first three of the texts."""
     each = list(dict.fromkeys(texts))
     return f"{', '.join(each[:2])} and {len(each) - 2} more" if len(each) > 3 else ", ".join(each)
 
 
 def heading(point: Point) -> str:
-    """The words above the charts of a figure."""
+    """The heading above the charts of a figure."""
     return label(point.title, point.unit)

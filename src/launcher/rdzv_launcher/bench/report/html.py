@@ -1,4 +1,4 @@
-"""HTML by construction: text is escaped wherever it is put, and the page refers to nothing outside of itself."""
+"""HTML by construction: text is escaped wherever it is put, and the page refers to nothing outside itself."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _inner(child: str | Iterable[str]) -> str:
 
 
 def table(head: Iterable[str], rows: Iterable[Html]) -> Html:
-    """A table, in a box of its own that scrolls sideways where the page is too narrow."""
+    """A table, in its own box that scrolls sideways where the page is too narrow."""
     top = tag("tr", [tag("th", each, scope="col") for each in head])
     return tag("div", tag("table", tag("thead", top), tag("tbody", rows)), class_="wide")
 
 
 def page(title: str, body: Iterable[str]) -> Html:
-    """A whole document, without scripts. The policy in its head forbids all that is not in it."""
+    """A whole document, without scripts. The policy in its head forbids everything that is not in it."""
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     head = [
         tag("meta", charset="utf-8"),

@@ -14,7 +14,7 @@ from rdzv_launcher.bench.report.html import Html, table, tag
 _MACHINE = ("cpu", "cores", "memory_gib", "kernel", "limits", "python", "versions")
 _ABSENT = "-"
 DIFFERS = "≠ "
-"""Before a name whose values are not all the same: not by colour alone."""
+"""Put before a name whose values are not all the same, so that colour is not the only mark."""
 
 
 def settings(results: Sequence[Result]) -> dict[str, str]:
@@ -55,7 +55,7 @@ def results_table(results: Sequence[Result]) -> Html:
 
 
 def machines_table(results: Sequence[Result]) -> Html:
-    """A column for each machine with its versions."""
+    """A table with a column for each machine with its versions."""
     letters = settings(results)
     columns = {letters[result.name]: _flat(result.manifest, _MACHINE) for result in results}
     intro = (
@@ -68,7 +68,7 @@ def machines_table(results: Sequence[Result]) -> Html:
 
 
 def options_table(results: Sequence[Result]) -> Html:
-    """What each of these results of one benchmark was asked for."""
+    """The options with which each of these results of one benchmark was run."""
     columns = {result.name: _flat(dict(result.manifest.get("options") or {})) for result in results}
     return _compared(columns) if any(columns.values()) else tag("p", "No options are known.")
 

@@ -24,13 +24,13 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What every benchmark offers: ``--json`` and ``--out``."""
+    """Add the flags that every benchmark has: ``--json`` and ``--out``."""
     parser.add_argument("--json", action="store_true", help="print JSON lines: manifest, points, ratios, details, end")
     parser.add_argument("--out", metavar="DIR", help="also write the JSON lines and charts into this directory")
 
 
 class Output:
-    """One run's. A context manager; used by one thread. With an error inside, what was measured so far is kept."""
+    """One run's output. A context manager; for one thread. After an error inside, what was measured is kept."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Output:
         out: str | None,
         plugins: Mapping[str, str] = _NONE,
     ) -> None:
-        """Raises ``UsageError`` where ``out`` cannot be written to, before anything is measured."""
+        """Raises ``UsageError`` if ``out`` cannot be written to, before anything is measured."""
         self.progress = Progress(bench)
         self._bench, self._as_json = bench, as_json
         self._about = manifest(bench, options, plugins)
@@ -56,7 +56,7 @@ class Output:
         self._writer = Writer(self._streams)
 
     def __enter__(self) -> Output:
-        if self.file is not None:  # here, so that no empty file is left where something is missing that is needed
+        if self.file is not None:  # here, so that no empty file is left if something necessary is missing
             self._streams.append(self._open.enter_context(self.file.open("x")))
         self._writer.manifest(self._about)
         if not self._as_json:
@@ -74,7 +74,7 @@ class Output:
     ) -> None:
         """Write one case as soon as it is measured.
 
-        ``text``: its table, where the common one would not do; ``notes``: lines under the common one.
+        ``text``: its table, if the common one is not suitable; ``notes``: lines under the common one.
         """
         self.progress.done()
         ratios = compare(points)
@@ -86,7 +86,7 @@ class Output:
             print(as_text(name, points, ratios, notes) if text is None else text, flush=True)
 
     def end(self, caption: str) -> None:
-        """All was measured; ``caption`` says what the figures are, for the terminal."""
+        """Everything was measured; ``caption`` says what the figures are, for the terminal."""
         self._writer.end()
         if not self._as_json:
             print(caption, flush=True)
@@ -104,7 +104,7 @@ class Output:
 
 
 def _require_writable(directory: Path) -> None:
-    """A directory that cannot be written to is better told now than after minutes."""
+    """Check the directory: if it cannot be written to, that is better reported now than after minutes."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
@@ -114,7 +114,7 @@ def _require_writable(directory: Path) -> None:
 
 
 def _require_charts() -> None:
-    """Matplotlib that is missing is better told now than after minutes."""
+    """Check for matplotlib: if it is missing, that is better reported now than after minutes."""
     from rdzv_launcher.bench.charts.files import require_matplotlib
 
     require_matplotlib()

@@ -1,4 +1,4 @@
-"""``rdzv bench report``: several results side by side, as one page that needs nothing else."""
+"""``rdzv bench report``: several results side by side, as one self-contained page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 def write_report(directory: Path, file: Path) -> Path:
     """Read the results in ``directory``, write the page to ``file`` and return that.
 
-    Raises ``UsageError`` where there are no results, one of them is none, or ``file`` cannot be written;
+    Raises ``UsageError`` if there are no results, a file is not a valid one, or ``file`` cannot be written;
     ``MissingDependency`` without matplotlib.
     """
     if not directory.is_dir():
@@ -109,7 +109,7 @@ def _section(bench: str, results: Sequence[Result]) -> Iterator[Html]:
 
 
 def _pictures(charts: Sequence[tuple[Result, Chart]], targets: Sequence[str]) -> Iterator[Html]:
-    """Side by side, with the same axes."""
+    """The charts side by side, with the same axes."""
     from rdzv_launcher.bench.charts.drawing import as_svg, drawn
 
     shared = extent(chart for _, chart in charts)

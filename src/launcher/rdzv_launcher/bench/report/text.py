@@ -11,7 +11,7 @@ _NAME, _FIGURE, _SPREAD = 22, 10, 24
 
 
 def as_text(case: str, points: Sequence[Point], ratios: Iterable[Ratio], notes: Sequence[str] = ()) -> str:
-    """The points of one case under its name; the ratios where they belong, refused ones with their reason.
+    """The points of one case under its name; ratios beside them, refused ones with their reason.
 
     ``notes``: lines that are put under them.
     """
@@ -29,7 +29,7 @@ def as_text(case: str, points: Sequence[Point], ratios: Iterable[Ratio], notes: 
 
 
 def _shortened(ratios: Sequence[Ratio], notes: Sequence[str]) -> tuple[Sequence[Ratio], Sequence[str]]:
-    """Say once why there are none, where it is the same for all."""
+    """Say only once why there are no ratios, if the reason is the same for all."""
     reasons = {ratio.refused for ratio in ratios if ratio.low is not None}
     if len(ratios) < 3 or len(reasons) != 1 or "" in reasons:
         return ratios, notes

@@ -1,8 +1,7 @@
 """``rdzv bench store``: what a request costs our store server, torch's two, and a bare epoll loop, in one run.
 
-One process holds all clients (the native load generator), each server has a process of its own, and the
-servers take turns. The figure to look at is the server's CPU time per request: load on the machine
-spoils it least.
+One process holds all clients (the native load generator), each server has a process of its own, and the servers take
+turns. The figure to look at is the server's CPU time per request: load on the machine affects it least.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _SLOW_S = 10.0
 def run(settings: StoreSettings, args: Namespace) -> int:
     """Measure and print; returns the exit code.
 
-    Raises ``UsageError``, ``MissingDependency`` where the load generator was not built, and ``RdzvError`` for a wrong
+    Raises ``UsageError``, ``MissingDependency`` if the load generator was not built, and ``RdzvError`` for a wrong
     reply or a server that ends.
     """
     load_module()
@@ -67,7 +66,7 @@ def run(settings: StoreSettings, args: Namespace) -> int:
 
 
 def _require_files(connections: int) -> None:
-    """Raises ``UsageError`` where this process may not have so many connections."""
+    """Raises ``UsageError`` if this process may not have this many connections."""
     raise_file_limit()
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed < connections + _OTHER_FILES:
@@ -115,13 +114,13 @@ class _Servers:
         running: ExitStack,
         confs: Mapping[str, Mapping[str, str]],
     ) -> None:
-        """``running`` keeps them, and stops them with its block. ``confs``: of those that are closed, by the way."""
+        """``running`` keeps them, and stops them with its block. ``confs``: of closed servers, by the way."""
         self._case, self._targets, self._apart, self._running, self._confs = case, targets, apart, running, confs
         self._servers: dict[str, list[StoreProcess]] = {}
         self._turn = 0
 
     def of(self, name: str, turn: int) -> list[StoreProcess]:
-        """The servers of a target, which serve. Raises ``RdzvError`` where one does not."""
+        """The running servers of a target. Raises ``RdzvError`` if one does not serve."""
         if not self._servers or (self._case.fresh_servers and turn != self._turn):
             self._running.close()
             self._servers = {

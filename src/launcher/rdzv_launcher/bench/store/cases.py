@@ -25,9 +25,9 @@ WORKLOADS = {
     "ask": "each of these puts 64 bytes and lists that key, one request under way at a time",
 }
 SESSIONS = ("open", "ask")
-"""The workloads in our own protocol: the only one that has tokens and TLS, and that ours alone speaks."""
+"""The workloads in our own protocol, the only one that has tokens and TLS, and which only our server speaks."""
 NAMES_LIMIT_S = 20.0
-_NAMES_SOURCE = "127.0.0.9"  # in nobody's hosts file
+_NAMES_SOURCE = "127.0.0.9"  # not in any hosts file
 _WINDOW = 256
 _IDLE_S = 1.0
 
@@ -42,16 +42,16 @@ class StoreCase:
     gets: int
     limit_s: float
     per_process: int = 0
-    """Of "many": the most clients of one process, and of one server; 0: all are in one."""
+    """For "many": the most clients of one process, and of one server; 0: all are in one."""
 
     @property
     def processes(self) -> int:
-        """Processes with clients, and servers."""
+        """The number of processes with clients, and of servers."""
         return -(-self.connections // self.per_process) if self.per_process else 1
 
     @property
     def shares(self) -> list[int]:
-        """The clients of each process."""
+        """The number of clients in each process."""
         return [
             self.connections * (number + 1) // self.processes - self.connections * number // self.processes
             for number in range(self.processes)
@@ -64,7 +64,7 @@ class StoreCase:
 
     @property
     def axis(self) -> str:
-        """What there are ``connections`` of."""
+        """The unit of ``connections``."""
         return "sessions" if self.of_sessions else "clients"
 
     @property
@@ -81,7 +81,7 @@ class StoreCase:
         return self.workload in SESSIONS
 
     def takes(self, target: StoreTarget) -> bool:
-        """Whether that server can be asked for it; torch's client in a worker knows neither token nor TLS."""
+        """Whether that server supports it; torch's client in a worker knows neither token nor TLS."""
         return target.kind == "ours" if self.of_sessions else not target.closed
 
     @property
@@ -102,18 +102,18 @@ class StoreSample:
     p99_us: float
     peak_mib: float
     grown_mib: float
-    """Peak memory above what was resident before the clients came; what a server needed to start is not in it."""
+    """Peak memory beyond what was resident before the clients came; what a server needed to start is not included."""
     listen_overflows: int
     listen_drops: int
     failures: dict[str, int] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
-    """Of "many": the seconds of each part."""
+    """For "many": the seconds of each part."""
     both_cpu_us: float = 0.0
-    """Of sessions: the CPU time of their process, too, for each request."""
+    """For sessions: the CPU time for each request, including that of the sessions' process."""
 
 
 def measure(case: StoreCase, server: StoreProcess, prefix: str) -> StoreSample:
-    """One run. ``prefix`` goes before every key, which makes them fresh.
+    """One run. ``prefix`` is put before every key, so that keys are new.
 
     Raises ``DidNotFinish``, and ``RdzvError`` for a wrong reply or a server that has ended.
     """

@@ -12,7 +12,7 @@ from rdzv_launcher.bench.store.cases import WORKLOADS, StoreCase, StoreSample
 from rdzv_launcher.bench.store.servers import KINDS, StoreTarget
 
 _FIGURES: dict[str, tuple[str, str, Callable[[StoreSample], float]]] = {
-    # figure: title, unit, of a sample
+    # figure: title, unit, value from a sample
     "wall": ("wall time", "s", lambda sample: sample.wall_s),
     "cpu_per_request": ("CPU of the server per request", "us", lambda sample: sample.cpu_us),
     "p50": ("round trip, median", "us", lambda sample: sample.p50_us),
@@ -46,7 +46,7 @@ servers (it needs `unshare --mount`: root, or user namespaces). Their storms and
 
 
 def as_points(case: StoreCase, targets: Sequence[StoreTarget], turns: Turns[StoreSample]) -> list[Point]:
-    """One for each figure and server."""
+    """One point for each figure and server."""
     return [
         Point(
             "store",
@@ -68,12 +68,12 @@ def as_points(case: StoreCase, targets: Sequence[StoreTarget], turns: Turns[Stor
 
 
 def _shown(figure: str, case: StoreCase) -> bool:
-    """Memory only where it is the point of the case, and both sides where the client is what nodes have."""
+    """Whether it is shown: memory only if that is the point of the case, both sides if the client is that of nodes."""
     return case.workload == "hold" if figure == "grown" else figure != "cpu_both" or case.of_sessions
 
 
 def _left_out(case: StoreCase, samples: Sequence[StoreSample]) -> str:
-    """A storm that some do not survive is no storm of so many: there is no ratio of it."""
+    """Why there is no ratio: a storm that some clients do not survive is not a storm of that many."""
     failed = sum(sum(sample.failures.values()) for sample in samples)
     return f"{failed} of {len(samples) * case.connections} connections failed" if failed else ""
 

@@ -14,13 +14,13 @@ from rdzv_launcher.bench.store.cases import StoreCase, StoreSample
 from rdzv_launcher.bench.store.servers import StoreProcess
 
 _WINDOW = 256
-"""Connections under way at a time, of each process."""
+"""The most connections that each process opens at a time."""
 _SOURCES = 16
-"""Addresses of a process: a few thousand connections from each do not fill the ports that Linux tries first."""
+"""Source addresses of a process: a few thousand connections from each do not fill the ports that Linux tries first."""
 
 
 def measure_many(case: StoreCase, servers: Sequence[StoreProcess], prefix: str) -> StoreSample:
-    """One run: all connect, stay, and then each adds 1 to a key of its server. The sums have to be right.
+    """One run: all clients connect, stay, and then each adds 1 to a key of its server. The sums have to be right.
 
     Raises ``DidNotFinish``, and ``RdzvError`` for a wrong reply or a process that has ended.
     """

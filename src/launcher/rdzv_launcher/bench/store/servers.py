@@ -1,7 +1,7 @@
 """The servers that ``rdzv bench store`` compares, each in a process of its own.
 
 ``python -m rdzv_launcher.bench.store.servers KIND [THREADS [CONF]]`` is one. It serves on a free port, prints the port,
-and ends with its standard input: nothing is left behind if whoever started it is killed.
+and ends with its standard input, so nothing is left behind if the process that started it is killed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class StoreTarget:
 
     server: str
     closed: str = ""
-    """How ours keeps strangers out, as ``closed.WAYS`` has it; empty: not at all."""
+    """How our server keeps strangers out, as in ``closed.WAYS``; empty: not at all."""
 
     @property
     def name(self) -> str:
-        """What figures and charts call it."""
+        """Its name in figures and charts."""
         return f"{self.server}, {self.closed}" if self.closed else self.server
 
     @property
@@ -44,7 +44,7 @@ class StoreTarget:
 
     @property
     def threads(self) -> int:
-        """Event loops of ours; 0: its default."""
+        """The number of event loops of our server; 0: its default."""
         return int(self.server.partition(":")[2] or 0)
 
     @property
@@ -58,7 +58,7 @@ class StoreTarget:
 
     @property
     def looks_up_names(self) -> bool:
-        """Whether it asks for the name of every peer that it accepts."""
+        """Whether it looks up the name of every peer that it accepts."""
         return self.kind in ("libuv", "legacy")
 
 
@@ -82,13 +82,13 @@ class StoreProcess(Child):
     """A running server. A context manager: it is stopped at the end of the block."""
 
     def __init__(self, target: StoreTarget, prefix: list[str], conf: Mapping[str, str] = OPEN) -> None:
-        """``prefix``: what goes before its command; ``conf``: of ``closed.conf_of``. Returns at once, see ``start``."""
+        """``prefix`` goes before its command; ``conf`` is from ``closed.conf_of``. Returns at once, see ``start``."""
         self.target, self.conf = target, conf
         super().__init__(
             f"the server '{target.name}'",
             [*prefix, *module_command("store.servers", target.kind, str(target.threads), json.dumps(dict(conf)))],
             end_limit_s=0.5,
-            # what torch says about every connection that is reset would be counted as its CPU
+            # otherwise torch's messages about every reset connection would count as its CPU time
             environment={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ},
         )
         self.port = 0
@@ -98,7 +98,7 @@ class StoreProcess(Child):
         self.port = int(self.wait_ready(_START_LIMIT_S))
 
     def settled_cpu_seconds(self) -> float:
-        """CPU time so far, once the server has nothing left to do (or does not come to an end)."""
+        """CPU time so far, once the server has nothing left to do (or keeps being busy)."""
         end = time.monotonic() + _SETTLE_LIMIT_S
         before = self.own_cpu_seconds()
         while True:

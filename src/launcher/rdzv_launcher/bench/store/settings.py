@@ -1,4 +1,4 @@
-"""What ``rdzv bench store`` may be asked for."""
+"""The settings of ``rdzv bench store``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rdzv_plugins.errors import UsageError
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Which servers are compared, by what, and how often."""
+    """Which servers are compared, in what, and how often."""
 
     connections: tuple[int, ...] = setting(
         (1000, 4000), quick=(100,), metavar="N,N", minimum=1, help="clients of the workloads (default {default})"
@@ -66,7 +66,7 @@ class StoreSettings:
         self.compared()
 
     def compared(self) -> list[StoreTarget]:
-        """The servers that are compared: those of ``threads`` come right after the default of ours."""
+        """The servers that are compared: those of ``threads`` come right after our server with its default."""
         ours = ("ours", *(f"ours:{number}" for number in self.threads)) if self.threads else ()
         found = [parse_target(name) for name in dict.fromkeys((*ours, *self.targets))]
         plain = [each for each in found if each.kind == "ours"]

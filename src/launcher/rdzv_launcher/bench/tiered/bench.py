@@ -1,8 +1,7 @@
 """``rdzv bench tiered``: what the start of a job asks of the workers' store, through proxies and without them.
 
 The ranks are connections of the native load generator, which checks every reply; they ask what torch's ranks ask, one
-request after the other. Root, proxies and relay have processes of their own, new ones for every run; the ways take
-turns.
+request after another. Root, proxies and relay have processes of their own, new ones for every run; the ways take turns.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ _SLOW_S = 30.0
 def run(settings: TieredSettings, args: Namespace) -> int:
     """Measure and print; returns the exit code.
 
-    Raises ``UsageError``, ``MissingDependency`` where the native parts were not built, and ``RdzvError`` for a wrong
-    reply or a process that ends.
+    Raises ``UsageError``, ``MissingDependency`` if the native parts were not built, and ``RdzvError`` for a wrong reply
+    or a process that ends.
     """
     load_module()
     native_part()
@@ -75,7 +74,7 @@ def _measure(
     *,
     namespaces: bool,
 ) -> list[Goal]:
-    """One number of nodes, by all ways; returns what was reached of what should be."""
+    """Measure one number of nodes, by all ways; returns which goals were reached, and how far."""
     namespaces = namespaces and fits(case.nodes)
     by_name = {way.name: way for way in ways}
     with Network(case.nodes, namespaces=namespaces) as network:
@@ -101,7 +100,7 @@ def _measure(
 
 
 def _measure_tree(case: TreeCase, settings: TieredSettings, output: Output) -> list[Goal]:
-    """Simulated proxies by all ways; returns what was reached of what should be."""
+    """Measure simulated proxies, by all ways; returns which goals were reached, and how far."""
     by_name = {way.name: way for way in tree_ways(settings.fanout)}
     with Guard() as guard:
         prefix = hosts_file_only(guard.directory) or []

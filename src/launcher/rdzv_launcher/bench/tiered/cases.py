@@ -28,10 +28,10 @@ STAGES = {
     "NCCL init": ("enrol", "nccl"),
     "barrier": ("store_barrier",),
 }
-"""What is told of a run: a stage is of phases, which are measured."""
+"""What is reported about a run: a stage consists of phases, which are measured."""
 _TRUNK = ("attach", "forward", "follow", "unfollow", "arrive", "give_back", "recalled", "report")
 _NOT_ASKED = ("report",)
-"""What a proxy says of itself every few seconds, which no worker has asked for."""
+"""What a proxy says about itself every few seconds, which no worker has asked for."""
 _WINDOW = 256
 _SOURCES = [f"127.0.0.{number}" for number in range(1, 17)]
 """Addresses on loopback: finding a free port is slow for a kernel that has given most of one address away."""
@@ -39,7 +39,7 @@ _SOURCES = [f"127.0.0.{number}" for number in range(1, 17)]
 
 @dataclass(frozen=True)
 class TieredCase:
-    """Ranks on nodes, and what they do one after the other."""
+    """Ranks on nodes, and what they do one after another."""
 
     nodes: int
     per_node: int
@@ -61,13 +61,13 @@ class Way:
     """How the ranks reach the root."""
 
     route: str
-    """"echo": every node has a bare loop in the place of its proxy, see ``tiered/figures.py``."""
+    """"echo": every node has a bare loop in place of its proxy, see ``tiered/figures.py``."""
     delay_s: float = 0.0
     """How much longer a round trip between a node and the root takes; there is no delay within a node."""
     fanout: int = 0
-    """Proxies at the root, which those of the other nodes dial; 0: all dial the root."""
+    """The number of proxies at the root, which those of the other nodes dial; 0: all dial the root."""
     closed: str = ""
-    """How root and proxies keep strangers out, as ``closed.WAYS`` has it; empty: not at all."""
+    """How root and proxies keep strangers out, as in ``closed.WAYS``; empty: not at all."""
 
     @property
     def target(self) -> str:
@@ -87,7 +87,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """What the figures and charts call this way to connect."""
+        """The name of this way to connect, in figures and charts."""
         return f"{self.target}, {self.delay}" if self.delay else self.target
 
 
@@ -97,16 +97,16 @@ class TieredPhase:
 
     wall_s: float
     asked: int
-    """Requests of the ranks."""
+    """The number of requests from the ranks."""
     p50_us: float
     """The median of the ranks' round trips, without those waits that other ranks end."""
     root: dict[str, int]
     """Requests at the root, by name."""
     root_received: int
     root_sent: int
-    """Bytes."""
+    """The number of bytes that the root sent."""
     connections: int
-    """Connections at the root, afterwards."""
+    """The number of connections at the root, afterwards."""
     cpu_s: dict[str, float]
     """CPU time of root, proxies, relay and clients."""
 
@@ -116,11 +116,11 @@ class TieredPhase:
 
     @property
     def root_bytes(self) -> int:
-        """Bytes received and sent."""
+        """The bytes that the root received and sent."""
         return self.root_received + self.root_sent
 
     def __add__(self, later: TieredPhase) -> TieredPhase:
-        """The figures of both, one after the other."""
+        """The figures of both phases, one after the other."""
         return TieredPhase(
             wall_s=self.wall_s + later.wall_s,
             asked=self.asked + later.asked,
@@ -147,13 +147,13 @@ class TieredSample:
         return sum(phase.wall_s for phase in self.phases.values())
 
     def stage(self, name: str) -> TieredPhase | None:
-        """The phases of a stage together; None where it was not asked for."""
+        """The phases of a stage together; None if it was not asked for."""
         phases = [self.phases[phase] for phase in STAGES[name] if phase in self.phases]
         return reduce(add, phases) if len(phases) == len(STAGES[name]) else None
 
 
 def measure(case: TieredCase, way: Way, network: Network) -> TieredSample:
-    """One run, with processes of its own.
+    """One run, with its own processes.
 
     Raises ``DidNotFinish``, and ``RdzvError`` for a wrong reply or a process that ends.
     """
@@ -189,7 +189,7 @@ def _phase(name: str, case: TieredCase, way: Way, parts: TieredParts, load: Load
 def read_phase(
     parts: TieredParts, act: Callable[[], Figures], prepare: Callable[[], None] = lambda: None
 ) -> TieredPhase:
-    """What ``act``, a phase of the load, costs. Requests of ``prepare`` before it are counted, its time is not."""
+    """What ``act``, a phase of the load, costs. Requests of ``prepare`` before it are counted, but not its time."""
     before = parts.root.question()
     prepare()
     cpu, own = parts.cpu_seconds(), time.process_time()
@@ -228,7 +228,7 @@ def _connect(case: TieredCase, parts: TieredParts, load: Load) -> Figures:
 
 
 def new_requests(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
-    """What was asked since; of trunks alone where there are any: what they forward is counted again by its name."""
+    """What was asked since; only of trunks if there are any, as what they forward is counted again by its name."""
     new = {name: count - before.get(name, 0) for name, count in now.items()}
     names = _TRUNK if any(new.get(name) for name in _TRUNK) else [name for name in new if name != "framed"]
     return {name: new[name] for name in names if new.get(name) and name not in _NOT_ASKED}

@@ -11,7 +11,7 @@ from rdzv_launcher.bench.method.turns import Turns
 from rdzv_launcher.bench.tiered.cases import STAGES, TieredCase, TieredPhase, TieredSample, Way
 
 FIGURES: dict[str, tuple[str, str, Callable[[TieredPhase], float]]] = {
-    # figure: title, unit, of a stage
+    # figure: title, unit, value from a stage
     "wall": ("wall time", "s", lambda stage: stage.wall_s),
     "root_requests": ("requests at the root", "requests", lambda stage: stage.root_requests),
     "root_bytes": ("bytes at the root", "bytes", lambda stage: stage.root_bytes),
@@ -73,7 +73,7 @@ def as_points(case: TieredCase, stage: str, ways: Sequence[Way], turns: Turns[Ti
 
 
 def as_details(stage: str, ways: Sequence[Way], turns: Turns[TieredSample], *, namespaces: bool) -> dict[str, Any]:
-    """Everything that was read in each run: of the stage, of connecting before it, and of the proxies in the whole."""
+    """All that was read in each run: of the stage, of connecting before it, and of the proxies in the whole run."""
     return {
         "hosts": "namespaces" if namespaces else "loopback",
         "runs": {

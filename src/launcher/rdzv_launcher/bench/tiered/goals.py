@@ -1,4 +1,4 @@
-"""What proxies were to reach, beside what was measured."""
+"""What proxies should achieve, beside what was measured."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _MOST_CPU = {TOKEN: 1.05, TLS: 2.0, BOTH: 2.0}
 
 @dataclass(frozen=True)
 class Goal:
-    """One thing that proxies were to reach, in one case."""
+    """One thing that proxies should achieve, in one case."""
 
     goal: str
     where: str
     most: float
     measured: float | None
-    """None: a ratio that was refused, or a way that did not finish."""
+    """The measured value; None: a ratio that was refused, or a way that did not finish."""
     refused: str = ""
 
     @property
     def met(self) -> bool | None:
-        """None where nothing can be said."""
+        """Whether it was met; None if nothing can be said."""
         return None if self.measured is None else self.measured <= self.most
 
 
@@ -61,7 +61,7 @@ def goals(
 
 
 def _requests(way: Way, points: Sequence[Point]) -> float:
-    """The most at the root in any run; 0 where there was none."""
+    """The most requests at the root in any run; 0 if there was no run."""
     mine = [p for p in points if (p.target, p.figure) == (way.target, "root_requests")]
     return max((sample for point in mine for sample in point.samples), default=0)
 

@@ -15,7 +15,7 @@ from rdzv_launcher.bench.processes.parts import Part
 
 FILES_PER_PROCESS = 18_000
 _FILES_PER_PROXY = 10
-"""A proxy's own files, beside one for each worker."""
+"""A proxy's own files, besides one for each worker."""
 _SETTLE_LIMIT_S = 2.0
 _QUIET_S = 0.03
 
@@ -32,9 +32,9 @@ class TieredParts:
         delay_s: float,
         conf: Mapping[str, str] = OPEN,
     ) -> None:
-        """``delay_s``: of a round trip between a node and the root. ``conf``: of ``closed.conf_of``, for both."""
+        """``delay_s``: of a round trip between a node and the root. ``conf``: from ``closed.conf_of``, for both."""
         self.apart = network.namespaces
-        """Whether each node has addresses of its own."""
+        """Whether each node has its own addresses."""
         self._network, self._nodes, self._per_node, self._conf = network, nodes, per_node, dict(conf)
         self._stack = ExitStack()
         self._proxies: list[Part] = []
@@ -64,9 +64,9 @@ class TieredParts:
         self._stack.close()
 
     def open_proxies(self, *, unix: bool, fanout: int, echo: bool = False) -> None:
-        """One on each node, or an ``echo`` in its place.
+        """Open one proxy on each node, or an ``echo`` in its place.
 
-        With ``fanout`` the first so many dial the root, and each other one dials one of those.
+        With ``fanout`` that many proxies dial the root, and each other one dials one of those.
         """
         files = self._per_node + _FILES_PER_PROXY
         together = max(1, FILES_PER_PROCESS // files)
@@ -111,7 +111,7 @@ class TieredParts:
         }
 
     def proxies_counted(self) -> dict[str, Any]:
-        """What the proxies have counted, summed up; empty where there are none."""
+        """What the proxies have counted, summed up; empty if there are none."""
         total: dict[str, Any] = {}
         for part in self._proxies:
             for name, value in part.question().items():

@@ -1,4 +1,4 @@
-"""What ``rdzv bench tiered`` may be asked for."""
+"""The settings of ``rdzv bench tiered``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rdzv_launcher.bench.tiered.cases import ROUTES, Way
 from rdzv_plugins.errors import UsageError
 
 _MOST_RANKS = 18_000
-"""Connections that this process may have, with room for other files."""
+"""The most connections that this process may have, with room for other files."""
 _MOST_MESH_RANKS = 4_096
 _CLOSED_ROUTE = "tiered"
-"""Where only our own protocol crosses machines."""
+"""The route on which only our own protocol crosses machines."""
 
 
 @dataclass(frozen=True)

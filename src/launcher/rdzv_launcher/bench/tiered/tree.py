@@ -56,12 +56,12 @@ class TreeCase:
 
 
 def ways(fanout: int) -> list[Way]:
-    """All ways to the root: each rank for itself, by torch's server or ours, and through proxies in one tier or two."""
+    """All ways to the root: each rank by itself, by torch's server or ours, and through proxies in one tier or two."""
     return [Way(TORCH), Way("direct"), Way("tiered"), *([Way("tiered", fanout=fanout)] if fanout else [])]
 
 
 def measure_tree(case: TreeCase, way: Way, prefix: list[str]) -> TieredSample:
-    """One run, with processes of its own. ``prefix``: what goes before the command of torch's server.
+    """One run, with its own processes. ``prefix``: what goes before the command of torch's server.
 
     Raises ``DidNotFinish``, and ``RdzvError`` for a wrong reply or a process that ends.
     """
@@ -99,7 +99,7 @@ def measure_tree(case: TreeCase, way: Way, prefix: list[str]) -> TieredSample:
 def _measure_ranks(
     who: str, case: TreeCase, port: int, read: Callable[[Callable[[], Figures]], TieredPhase]
 ) -> TieredSample:
-    """The same, each rank for itself."""
+    """The same measurement, with each rank by itself."""
     sample = TieredSample()
     with clients(who, port) as load:
         sample.phases["connect"] = read(
@@ -113,7 +113,7 @@ def _measure_ranks(
 
 
 def _read_torch(server: StoreProcess, act: Callable[[], Figures]) -> TieredPhase:
-    """What torch's server tells of a phase: nothing but its processor time. It is asked what the ranks ask."""
+    """What torch's server shows about a phase: nothing but its CPU time. It is asked what the ranks ask."""
     cpu, own = server.settled_cpu_seconds(), time.process_time()
     figures = act()
     own = time.process_time() - own
@@ -171,7 +171,7 @@ def tree_details(phase: str, measured: Sequence[Way], turns: Turns[TieredSample]
 
 
 def tree_goals(case: TreeCase, measured: Sequence[Way], turns: Turns[TieredSample]) -> list[Goal]:
-    """What a barrier of so many ranks over a tree of proxies was to take."""
+    """The goals for a barrier of this many ranks over a tree of proxies."""
     if case.ranks < _FROM_RANKS:
         return []
     goals = []

@@ -1,7 +1,6 @@
-"""Real workers for ``rdzv bench tiered``: ``init_process_group`` of torch with gloo, through real proxies.
+"""Real workers for ``rdzv bench tiered``: torch's ``init_process_group`` with gloo, through real proxies.
 
-Run as a program it plays the workers of one run: torch is imported once, and each rank is a fork that goes to its
-node.
+Run as a program it plays the workers of one run: torch is imported once, and each rank is a fork that goes to its node.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _START_LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class WorkersInit:
-    """One run: all workers' ``init_process_group``."""
+    """One run: ``init_process_group`` of all workers."""
 
     wall_s: float
-    """The time of the slowest."""
+    """The time of the slowest worker."""
     root: dict[str, int]
     """Requests at the root, by name."""
     connections: int
@@ -46,7 +45,7 @@ class WorkersInit:
 def measure(network: Network, per_node: int, route: str, limit_s: float) -> WorkersInit:
     """One run: ``per_node`` workers on each node of the network.
 
-    Raises ``DidNotFinish``, and ``RdzvError`` where a worker has failed.
+    Raises ``DidNotFinish``, and ``RdzvError`` if a worker has failed.
     """
     with TieredParts(network, network.nodes, per_node=per_node, delay_s=0.0) as parts:
         if route != "direct":
@@ -92,7 +91,7 @@ def as_points(case: str, nodes: int, turns: Turns[WorkersInit]) -> list[Point]:
 
 
 def _play(task: dict[str, Any], limit_s: float) -> list[float]:
-    """What each worker needed for ``init_process_group``, in seconds."""
+    """How long each worker needed for ``init_process_group``, in seconds."""
     command = module_command("tiered.workers", json.dumps(task))
     with Child("the process of torch's workers", command, end_limit_s=0, before=with_parent()) as workers:
         try:
@@ -103,7 +102,7 @@ def _play(task: dict[str, Any], limit_s: float) -> list[float]:
 
 
 def _work(rank: int, task: dict[str, Any], connection: socket.socket) -> None:
-    """A worker; it says how long ``init_process_group`` took, in seconds."""
+    """Be a worker; it says how long ``init_process_group`` took, in seconds."""
     import torch
     import torch.distributed as dist
 

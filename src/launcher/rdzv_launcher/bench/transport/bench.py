@@ -1,8 +1,8 @@
 """``rdzv bench transport``: what a request costs a worker by loopback, by a Unix socket, and with a client in Python.
 
-One process is a node's proxy with its root, as many as there are clients are workers, and the transports take turns.
-The requests are those of gloo: a worker waits for the keys of its peers one by one and gets each, sets one, and adds to
-a number.
+One process is a node's proxy with its root, as many processes as there are clients are workers, and the transports take
+turns. The requests are those of gloo: a worker waits for the keys of its peers one by one and gets each, sets one, and
+adds to a number.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ two transports.
   store CPU   of the process that has the proxy and the root, for each request
   start       until a worker's store is ready (the largest of the workers)"""
 TransportSample: TypeAlias = dict[str, float]
-"""A run: its figures by their names."""
+"""A run: its figures by name."""
 
 
 def run(settings: TransportSettings, args: Namespace) -> int:
     """Measure and print; returns the exit code.
 
-    Raises ``UsageError``, ``MissingDependency`` where the native part was not built, ``RdzvError`` when a process ends.
+    Raises ``UsageError``, ``MissingDependency`` if the native part was not built, ``RdzvError`` when a process ends.
     """
     with Output("transport", asdict(settings), as_json=args.json, out=args.out) as output:
         for size in settings.sizes:
@@ -92,7 +92,7 @@ def _sample(place: Place, transport: str, clients: int, size: int, rounds: int) 
     requests = rounds * REQUESTS_PER_ROUND
     before = exact_cpu_seconds(place.pid)
     taken = measure(place, transport, clients, size=size, rounds=rounds)
-    # what connecting has cost the store is in it: a request in a thousand
+    # this includes what connecting has cost the store: a request in a thousand
     store = exact_cpu_seconds(place.pid) - before
     return {
         "wall": taken.wall_s / requests * 1e6,
@@ -104,7 +104,7 @@ def _sample(place: Place, transport: str, clients: int, size: int, rounds: int) 
 
 @contextmanager
 def _served() -> Iterator[Place]:
-    """A proxy and its root in a process of their own."""
+    """A proxy and its root in a separate process."""
     with Part("node-store") as store:
         store.start()
         yield Place(store.pid, store.port, store.ready["path"])

@@ -1,4 +1,4 @@
-"""What ``rdzv bench transport`` may be asked for."""
+"""The settings of ``rdzv bench transport``."""
 
 from __future__ import annotations
 

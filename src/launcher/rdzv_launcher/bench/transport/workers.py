@@ -46,7 +46,7 @@ def measure(place: Place, transport: str, clients: int, *, size: int, rounds: in
         "rdzv_plugins.kvstore.tcpstore.plain_client",
         "rdzv_plugins.kvstore.tcpstore.unix_transport",
     ):
-        import_module(module)  # before the fork: loading it is not measured
+        import_module(module)  # before the fork, so that loading it is not measured
     workers: list[Fork] = []
     try:
         for rank in range(clients):
@@ -116,7 +116,7 @@ def _python(place: Place) -> Any:
     from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 
     class Named(socket.socket):
-        """PlainClient wants to say where it is connected to."""
+        """Has a peer name: PlainClient wants to say where it is connected to."""
 
         def getpeername(self) -> tuple[str, int]:
             return place.path, 0

@@ -1,4 +1,4 @@
-"""What the agent's loop works with: the rendezvous, and whoever starts the workers."""
+"""What the agent's loop works with: the rendezvous, and the object that starts the workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rdzv_plugins.interfaces import Failure, Outcome, RendezvousInfo
 
 
 class Rendezvous(KnowsOthers, Protocol):
-    """The part of ``HostedHandler`` that the agent uses. From the main thread, but for ``note_failure``."""
+    """The part of ``HostedHandler`` that the agent uses. For the main thread, except ``note_failure``."""
 
     def get_run_id(self) -> str: ...
 
@@ -41,26 +41,26 @@ class Rendezvous(KnowsOthers, Protocol):
 
 
 class Workers(Protocol):
-    """Starts and ends the workers of this node. Called by the main thread; none of it waits for a worker.
+    """Starts and ends the workers of this node. Called by the main thread; no method waits for a worker.
 
     It puts into the agent's inbox, from any thread: ``WorkerEnded`` for each worker and then ``GroupEnded``, both with
-    the group's generation, whatever has ended them, the end of their own parent included; and ``Fenced`` before the
+    the group's generation, whatever ended them, even if it was the end of their own parent; and ``Fenced`` before the
     fence kills them.
     """
 
     def start(self, group: WorkerGroup) -> Mapping[int, int]:
-        """Start all workers of ``group``; returns their pids by local rank. Its generation is new.
+        """Start all workers of ``group``; returns their pids by local rank. The group's generation is new.
 
-        What it raises ends this node. ``kill_all`` follows, and then nothing of the group is left to be told of.
+        If it raises, this node ends. ``kill_all`` follows, and then nothing of the group is left to report.
         """
         ...
 
     def stop(self, number: signal.Signals, seconds: float) -> None:
-        """Send it to the workers that live, and to what is left in their sessions: ``kill_all`` may follow so soon."""
+        """Signal live workers, and what is left in their sessions; ``kill_all`` may follow after ``seconds``."""
         ...
 
     def kill_all(self) -> None:
-        """SIGKILL for all that was started and lives, wherever it is now."""
+        """Send SIGKILL to everything that was started and still lives, wherever it is now."""
         ...
 
     def tail(self, local_rank: int) -> tuple[str, ...]:
@@ -68,43 +68,43 @@ class Workers(Protocol):
         ...
 
     def cause(self, local_rank: int, exit_code: int) -> str:
-        """What is known of a worker's end beyond that, a sentence; empty if nothing is. Its group is the newest."""
+        """What else is known about the end of a worker of the newest group, as a sentence; empty if nothing is."""
         ...
 
     def close(self) -> Sequence[int]:
-        """End for good, all that was started included; may wait some seconds. Returns the pids of what does not end."""
+        """End everything that was started, for good; may wait some seconds. Returns the pids of what does not end."""
         ...
 
 
 class Notices(Protocol):
-    """Tells the workers of all nodes that this one is about to go. Puts ``NoticeAnswered`` into the agent's inbox."""
+    """Tells the workers of all nodes that this one is leaving soon. Puts ``NoticeAnswered`` into the agent's inbox."""
 
     def give(self, reason: str, seconds: float) -> None:
-        """This node goes, for ``reason``, and workers have ``seconds`` to save. Returns at once; called once."""
+        """This node leaves, for ``reason``, and workers have ``seconds`` to save. Returns at once; called only once."""
         ...
 
 
 class NoNotices:
-    """Notices where there are none: nobody is told."""
+    """Stands in where there are no notices: nobody is told."""
 
     def give(self, reason: str, seconds: float) -> None:
         """Do nothing."""
 
 
 class Observer:
-    """Is told what the agent hears, decides and does. Returns at once, and raises nothing. Here it does nothing.
+    """Is told what the agent hears, decides and does. Methods return at once and never raise. These do nothing.
 
     ``group``: the workers of the newest round; None before the first.
     """
 
     def heard(self, event: Event, group: WorkerGroup | None) -> None:
-        """``event`` is about to be decided upon."""
+        """``event`` is about to be decided on."""
 
     def decided(self, event: Event, decisions: Decisions) -> None:
-        """``event`` was decided upon; its steps are about to be taken."""
+        """``event`` has been decided on; the resulting steps are about to be taken."""
 
     def takes(self, step: Step, group: WorkerGroup | None) -> None:
         """``step`` is about to be taken."""
 
     def started(self, group: WorkerGroup) -> None:
-        """The workers of ``group`` run, with their pids in it."""
+        """The workers of ``group`` are running; the group contains their pids."""

@@ -1,7 +1,7 @@
 """Restarts that do not help: the same failure, at the same place, without progress in between. No I/O, no clock.
 
-Each round that failed has left a note (``Spent``), which all nodes read alike, in the order of the rounds. So all of
-them come to the same conclusion, whichever of them the failure was on.
+Each failed round leaves a note (``Spent``). All nodes read the same notes, in the order of the rounds, so all of them
+come to the same conclusion, whichever node the failure was on.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.plain_text import printable
 
 Counts = Literal["code", "any", "off"]
-"""Which failures end the job: those of the program's text, all, or none."""
+"""Which failures end the job: those in the program's text, all, or none."""
 
 TIMES = 3
-"""So many in a row are a loop."""
+"""This many failures in a row are a loop."""
 PROGRESS_S = 600.0
 """Workers that ran for longer have made progress, as far as anybody can tell: they may have saved a checkpoint."""
 _AT_ONCE = 2
-"""So many restarts without progress wait for nothing."""
+"""This many restarts without progress happen without a delay."""
 _LONGEST_DELAY_S = 60.0
 _LONGEST_TEXT = 500
 
 
 class Spent(Struct, frozen=True):
-    """One round that failed, as it is noted for all nodes."""
+    """One failed round, as noted for all nodes."""
 
     what: str
-    """The first failure over all nodes, in words that are the same when it comes again."""
+    """The first failure over all nodes, in words that are the same when it happens again."""
     ran: float
     """Seconds from the start of the workers to their end."""
     of_the_text: bool = False
-    """The failure is one of the program's text: no restart heals it."""
+    """The failure is in the program's text: no restart fixes it."""
 
     @property
     def made_progress(self) -> bool:
@@ -49,8 +49,8 @@ class Spent(Struct, frozen=True):
 def spent(failure: Failure, ran: float) -> Spent:
     """The note of a round whose first failure over all nodes was ``failure``, ``ran`` seconds after its start.
 
-    By exception and last frame. The ranks of a job often fail alike, and which of them does so first is chance; only
-    where there is no traceback is the rank a part of it.
+    A failure is identified by exception and last frame. The ranks of a job often fail alike, and which of them fails
+    first is chance; the rank is included only where there is no traceback.
     """
     found = read_traceback(failure.stderr) if failure.exit_code > 0 else None
     if found is not None and found.place:
@@ -61,12 +61,12 @@ def spent(failure: Failure, ran: float) -> Spent:
 
 
 def to_note(value: Spent) -> str:
-    """The note as text, for ``from_note``."""
+    """The note as text that ``from_note`` can read."""
     return json.dumps(asdict(value))
 
 
 def from_note(text: str) -> Spent:
-    """The note of any node. One that cannot be read is that of a failure like no other."""
+    """Read the note of any node. One that cannot be read counts as a failure unlike any other."""
     try:
         data = json.loads(text)
         what, ran, of_the_text = data["what"], data["ran"], data["of_the_text"]
@@ -78,7 +78,7 @@ def from_note(text: str) -> Spent:
 
 
 def in_a_row(history: Sequence[Spent]) -> int:
-    """How often the last failure has come, one after the other and without progress in between; at least 1."""
+    """How many times in a row the last failure has happened, without progress in between; at least 1."""
     last, times = history[-1], 1
     while times < len(history) and not history[-times].made_progress and history[-times - 1].what == last.what:
         times += 1
@@ -86,7 +86,7 @@ def in_a_row(history: Sequence[Spent]) -> int:
 
 
 def is_loop(history: Sequence[Spent], counts: Counts) -> bool:
-    """Whether the last failure is to be the end of the job."""
+    """Whether the last failure should end the job."""
     if counts == "off" or in_a_row(history) < TIMES:
         return False
     return counts == "any" or all(each.of_the_text for each in history[-TIMES:])
@@ -95,7 +95,8 @@ def is_loop(history: Sequence[Spent], counts: Counts) -> bool:
 def delay_of(history: Sequence[Spent], first: float) -> float:
     """Seconds to wait before the restart after the last failure, whatever the failures were.
 
-    None before the first two without progress, then ``first``, twice that, and so on, up to a minute; 0 for none.
+    There is no delay before the first two restarts without progress; then ``first``, twice that, and so on, up to a
+    minute. If ``first`` is 0, there is never a delay.
     """
     tries = 0
     while tries < len(history) and not history[-tries - 1].made_progress:

@@ -1,26 +1,26 @@
 """What an agent does and when: a state machine. No processes, no sockets, no threads, no clock of its own.
 
-Events go in by ``handle``, each with the caller's monotonic time in seconds; steps come out of it, to be taken in their
+Events are passed to ``handle``, each with the caller's monotonic time in seconds; it returns steps, to be taken in
 order. An agent is in one of these stages:
 
 1. *joining* a round, and exchanging ranks in it;
-2. *working*: its workers run; when the job hangs that is a failure, whosever worker is different;
-3. *stopping*: they are being stopped, for what comes next (``_Next``); what is left of them holds everything up;
-4. *asking*, after a failure: was a node lost? Then it is no failure of this one, and uses up no restart;
+2. *working*: its workers run; if the job hangs, that is a failure, no matter whose worker is the odd one out;
+3. *stopping*: they are being stopped, for what comes next (``_Next``); what is left of them holds up everything;
+4. *asking*, after a failure: was a node lost? Then it is not a failure of this node, and uses up no restart;
 5. *counting* a restart: is there one for the job, and when? *delaying* it;
 6. *finding* the first failure over all nodes, when no restart is left;
-7. at the *barrier*: its workers have succeeded, those of others have not yet;
+7. at the *barrier*: its workers have succeeded, but those of other nodes have not yet;
 8. *staying*: all is done, but others still need what this node serves;
-9. *ended*. On the way there the others are told how, once.
+9. *ended*. On the way there, the others are told how this node ends, once.
 
 Four things hold in every order of events, and tests/unit/test_agent_decisions_model.py tries all of them: no worker is
-started while one of the last generation lives, or anything in its session; a restart is used up by a failure of this
-node's own alone, and never more than there are; a failure is told to the others before anything else is done about it;
-and a signal ends this node with 128+n, whatever else is going on.
+started while one of the last generation lives, or anything in its session; a restart is used up only by a failure of
+this node itself, and never more restarts than there are; the others are told of a failure before anything else is done
+about it; and a signal ends this node with 128+n, whatever else is going on.
 
-With ``Limits.preempt_grace`` some signals are a notice: the node is about to be taken away. Workers that run are told
-first, and have time to save; then, or when they have saved, they are stopped, and the node ends with 81. It begins no
-further round.
+With ``Limits.preempt_grace`` some signals are a notice: the node is about to be taken away. Running workers are told
+first, and have time to save; when that time is over or they have saved, they are stopped, and the node ends with 81. It
+begins no further round.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _Next = Literal["join", "ask", "stay", "leave"]
 _Group = Literal["gone", "lives", "stuck"]
 
 _HINT_S = 2.0
-"""Workers that end when they are told to have mostly done so by then."""
+"""Most workers that end when told to have done so by then."""
 
 
 class Decisions:
     """One agent's decisions, from ``begin`` to the step ``End``. Not thread-safe.
 
-    All attributes are values that do not change, so a shallow copy is a copy.
+    All attributes are immutable values, so a shallow copy is a full copy.
     """
 
     def __init__(self, limits: Limits, *, host: str, pid: int) -> None:
-        """``host`` and ``pid`` are of this agent, as the others know it."""
+        """``host`` and ``pid`` identify this agent to the others."""
         self._limits = limits
         self._ends = Ends(host, pid)
         self._node_rank: int | None = None
@@ -64,18 +64,18 @@ class Decisions:
         self._generation = 0
         self._used = 0
         self._running: frozenset[int] = frozenset()
-        """The workers whose end has not been told, by local rank."""
+        """The workers whose end has not been reported, by local rank."""
         self._group: _Group = "gone"
-        """The newest generation, with all that is in its sessions; stuck: it was killed, and does not end."""
+        """The newest generation, with everything in its sessions; "stuck": it was killed, and does not end."""
         self._failure: tuple[int, int] | None = None
         """The first failure of the newest generation on this node: (local rank, exit code)."""
         self._fenced = False
         self._end: steps.End | None = None
         """How this node ends, once that is decided."""
         self._kill_by: float | None = None
-        """There was a notice: what is left of the workers then is killed."""
+        """When the remaining workers are killed, if there was a notice."""
         self._others_go_on: bool | None = None
-        """Enough nodes are left, as they say; None: nobody has said so."""
+        """Whether enough nodes are left, according to the others; None: nobody has said."""
         self._killed = False
         self._stop_by: float | None = None
         self._hint_at: float | None = None
@@ -98,17 +98,17 @@ class Decisions:
 
     @property
     def running(self) -> frozenset[int]:
-        """The workers whose end has not been told, by local rank."""
+        """The workers whose end has not been reported, by local rank."""
         return self._running
 
     @property
     def wake_at(self) -> float | None:
-        """When ``TimePassed`` is to be told, unless something happens before; None: nothing is timed."""
+        """When to send ``TimePassed``, unless something happens before; None: nothing is timed."""
         times = [time for time in (self._stop_by, self._hint_at, self._join_at) if time is not None]
         return min(times, default=None)
 
     def begin(self) -> tuple[Step, ...]:
-        """The first steps."""
+        """Return the first steps."""
         return (steps.Join(),)
 
     def handle(self, event: Event, now: float) -> tuple[Step, ...]:
@@ -141,7 +141,7 @@ class Decisions:
         return self._on_answer(event, now) + self._on_news(event, now)
 
     def _on_answer(self, event: Event, now: float) -> tuple[Step, ...]:
-        """An answer to the step that began a stage."""
+        """Handle an answer to the step that began a stage."""
         match self._stage, event:
             case "joining", events.Joined(node_rank):
                 self._node_rank = node_rank
@@ -168,7 +168,7 @@ class Decisions:
         return ()
 
     def _on_news(self, event: Event, now: float) -> tuple[Step, ...]:
-        """Something that happens while workers run, before they are restarted, or at the exit barrier."""
+        """Handle something that happens while workers run, before they are restarted, or at the exit barrier."""
         match self._stage, event:
             case "delaying", events.NodesWait():  # others are about to begin
                 return self._join()
@@ -178,7 +178,7 @@ class Decisions:
                 self._fenced = True
                 return self._stop(signal.SIGKILL, "ask", now)
             case "working", events.Stuck(local_rank, pid, seconds):
-                # a new worker here would want what the kernel holds for this one: a device, a network card
+                # a new worker here would need what the kernel holds for this one: a device, a network card
                 reason = f"worker {local_rank} (pid {pid}) has been in uninterruptible sleep for {seconds:.0f} s"
                 self._end = self._ends.stuck(reason, self._node_rank)
                 return (steps.NoteLeaving(reason), *self._stop(signal.SIGTERM, "leave", now))
@@ -196,7 +196,7 @@ class Decisions:
             self._failure = local_rank, exit_code
         if self._stage != "working":
             return ()
-        if exit_code != 0 and self._kill_by is not None:  # it is not restarted here: the node goes
+        if exit_code != 0 and self._kill_by is not None:  # it is not restarted here: the node is leaving
             gone = self._go(signal.SIGTERM, self._preempted_end(), now)
             return (steps.Report(local_rank, exit_code), *gone)
         if exit_code != 0:
@@ -208,7 +208,7 @@ class Decisions:
 
     def _on_group(self, now: float) -> tuple[Step, ...]:
         self._group = "gone"
-        if self._stage == "working":  # ends that were not told: they cannot have been good ones
+        if self._stage == "working":  # ends that were not reported: they cannot have been successful
             untold = min(self._running)
             self._running = frozenset({untold})
             return self._on_worker(untold, -int(signal.SIGKILL), now)
@@ -230,7 +230,7 @@ class Decisions:
         return self._go(number, steps.End(128 + int(number), outcome, signal=number), now)
 
     def _on_notice(self, go_on: bool, saved: bool, now: float) -> tuple[Step, ...]:
-        """What the others say of this node's notice."""
+        """Handle what the others say about this node's notice."""
         if self._kill_by is None:
             return ()
         self._others_go_on = go_on
@@ -242,7 +242,7 @@ class Decisions:
         return self._go(signal.SIGTERM, self._preempted_end(), now) if saved and self._stage == "working" else ()
 
     def _go(self, number: signal.Signals, end: steps.End, now: float) -> tuple[Step, ...]:
-        """This node leaves by ``end``, since it got a signal: its workers get ``number``."""
+        """This node leaves by ``end``, because it got a signal: its workers get ``number``."""
         again, self._end = self._is_signalled, end
         if not again:
             leaving = steps.NoteLeaving(f"it got {number.name}" if self._kill_by is None else "it is preempted")
@@ -259,7 +259,7 @@ class Decisions:
 
     @property
     def _is_signalled(self) -> bool:
-        """A signal has decided how this node ends."""
+        """Whether a signal has decided how this node ends."""
         return self._end is not None and self._end.signal is not None
 
     def _preempted_end(self, number: signal.Signals | None = None) -> steps.End:
@@ -319,7 +319,7 @@ class Decisions:
         return (said,)
 
     def _stop(self, number: signal.Signals, following: _Next, now: float) -> tuple[Step, ...]:
-        """Stop what lives of the workers; ``following`` comes after that. It never takes longer than it would have."""
+        """Stop the workers that live; ``following`` comes next. It takes no longer than an earlier stop would have."""
         self._next = following
         if self._group != "lives":
             return self._ended_group()
@@ -338,7 +338,7 @@ class Decisions:
         return (steps.Kill(),)
 
     def _ended_group(self) -> tuple[Step, ...]:
-        """The workers have ended, or do not end: what was to follow."""
+        """The workers have ended, or do not end: do what was to follow."""
         self._killed, self._stop_by, self._hint_at = False, None, None
         match self._next:
             case "join":
@@ -357,7 +357,7 @@ class Decisions:
         if self._group == "stuck":
             self._end = self._ends.stuck(LEFT, self._node_rank)
             return self._leave()
-        if self._kill_by is not None:  # nobody is served by a round with a node that goes
+        if self._kill_by is not None:  # nobody is served by a round with a node that is leaving
             self._end = self._preempted_end()
             return self._leave()
         self._stage = "joining"

@@ -1,4 +1,4 @@
-"""What an agent hears: the events that ``Decisions`` is told. Values without behaviour, for any thread."""
+"""What an agent hears: the events passed to ``Decisions``. Values without behaviour, for any thread."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ class Joined(Struct, frozen=True):
 
 
 class RoundOver(Struct, frozen=True):
-    """``Join`` came to nothing: the round was over before the ranks were known."""
+    """``Join`` failed: the round was over before the ranks were known."""
 
 
 class DoneWithout(Struct, frozen=True):
-    """``Join`` came to nothing: the job is done without this node, which was a spare, or was left out at last."""
+    """``Join`` failed: the job is done without this node, which was a spare, or was left out in the end."""
 
 
 class StartFailed(Struct, frozen=True):
-    """``Start`` came to nothing: none of the workers runs, and nothing that they have started."""
+    """``Start`` failed: none of the workers runs, and neither does anything that they started."""
 
     error: Exception
 
 
 class WorkerEnded(Struct, frozen=True):
-    """A worker has ended. Its end is told once, and before the ``GroupEnded`` of its generation."""
+    """A worker has ended. Its end is reported once, and before the ``GroupEnded`` of its generation."""
 
     generation: int
-    """That of the ``Start`` it belongs to."""
+    """The generation of the ``Start`` that it belongs to."""
     local_rank: int
     exit_code: int
     """Negative for a signal, as in ``subprocess``."""
 
 
 class GroupEnded(Struct, frozen=True):
-    """All workers of a generation have ended, and with them all that was left in their sessions."""
+    """All workers of a generation have ended, and so has everything that was left in their sessions."""
 
     generation: int
 
 
 class Fenced(Struct, frozen=True):
-    """This node's session has ended, and its workers were killed for that: their ends are no failures."""
+    """This node's session has ended, and its workers were killed because of that: their ends are not failures."""
 
 
 class Stuck(Struct, frozen=True):
@@ -59,12 +59,12 @@ class Stuck(Struct, frozen=True):
 
 
 class Hung(Struct, frozen=True):
-    """No worker of the job has made progress for as long as the user gives them."""
+    """No worker of the job has made progress for as long as the user allows."""
 
     generation: int
-    """That of the ``Start`` of this node's workers."""
+    """The generation of the ``Start`` of this node's workers."""
     failure: Failure
-    """The worker that is different, of whatever node."""
+    """The worker that is different, on whichever node."""
 
 
 class NodesWait(Struct, frozen=True):
@@ -75,14 +75,14 @@ class PeersAnswered(Struct, frozen=True):
     """The answer to ``AskPeers``."""
 
     lost: bool
-    """The workers have failed because a node was lost."""
+    """The workers failed because a node was lost."""
 
 
 class RestartAllowed(Struct, frozen=True):
     """An answer to ``CountRestart``: the workers may be restarted."""
 
     delay: float = 0.0
-    """So many seconds later."""
+    """Seconds to wait before the restart."""
 
 
 class RestartRefused(Struct, frozen=True):
@@ -93,9 +93,9 @@ class RestartRefused(Struct, frozen=True):
     reason: str
     """The failure in a sentence."""
     why: str
-    """Why it is not restarted, in a sentence."""
+    """Why the worker is not restarted, in a sentence."""
     exit_code: int = 0
-    """What all nodes end with; 0: the code of the failure."""
+    """The exit code of all nodes; 0: the code of the failure."""
 
 
 class CauseFound(Struct, frozen=True):
@@ -111,7 +111,7 @@ class BarrierOver(Struct, frozen=True):
 
 
 class MustRunAgain(Struct, frozen=True):
-    """In the exit barrier: another node restarts its workers, so those of this one have to run again, too."""
+    """In the exit barrier: another node restarts its workers, so those of this node have to run again, too."""
 
 
 class Stayed(Struct, frozen=True):
@@ -131,10 +131,10 @@ class SignalArrived(Struct, frozen=True):
 
 
 class NoticeAnswered(Struct, frozen=True):
-    """What has come of ``GiveNotice``, so far; may come several times."""
+    """What has come of ``GiveNotice`` so far; may come several times."""
 
     go_on: bool
-    """The other nodes are enough to go on without this one, and those that leave with it."""
+    """The other nodes are enough to go on without this one, and without those that leave with it."""
     saved: bool
     """The workers of all nodes have saved what they wanted to."""
 
@@ -144,7 +144,7 @@ class GraceOver(Struct, frozen=True):
 
 
 class TimePassed(Struct, frozen=True):
-    """The time that ``Decisions.wake_at`` named has come."""
+    """The time given by ``Decisions.wake_at`` has come."""
 
 
 Event: TypeAlias = (

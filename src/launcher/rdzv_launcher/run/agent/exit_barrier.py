@@ -1,8 +1,8 @@
 """The wait for the workers of all nodes, once those of this node have succeeded.
 
 The keys are those of torch's agent (``rounds/exit_barrier``), so nodes of plain torchrun may wait there, too. Unlike
-torch's, the barrier names whom it waits for, lets a failure elsewhere end it, waits on for nodes that are known to live
-when its time is over, and hears when another node has to run again.
+torch's, this barrier names the nodes it waits for, ends on a failure elsewhere, keeps waiting past its time-out for
+nodes that are known to live, and hears when another node has to run again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SLICE_S = 1.0
 
 
 class KnowsOthers(Protocol):
-    """What is asked of a handler meanwhile; see ``JobAware``, ``MembershipAware`` and ``PeerAware``."""
+    """What a handler is asked during the wait; see ``JobAware``, ``MembershipAware`` and ``PeerAware``."""
 
     def note_done(self) -> None: ...
 
@@ -51,18 +51,18 @@ class ExitBarrier:
         timeout: float,
         on_late: Callable[[str], None] = lambda why: None,
     ) -> None:
-        """``rank`` of this node among ``nodes``; ``timeout`` (seconds) is for nodes that are not known to live.
+        """``rank`` of this node among ``nodes``; ``timeout`` (seconds) applies to nodes that are not known to live.
 
-        ``on_late`` is called once, when it is over and others are known to work on; it returns at once.
+        ``on_late`` is called once, when the timeout is over and others are known to be working; it must return at once.
         """
         self._store, self._handler = store, handler
         self._rank, self._nodes, self._timeout = rank, nodes, timeout
         self._on_late = on_late
 
     def wait(self) -> BarrierOver | MustRunAgain:
-        """Arrive, and wait for the others. Raises what has ended the job elsewhere; a signal ends it.
+        """Arrive, and wait for the others. Raises the error that ended the job elsewhere; a signal ends the wait.
 
-        A store that is lost ends it, too: this node's part is done, unless the round is over for all.
+        Losing the store ends the wait, too: this node's part is done, unless the round is over for all.
         """
         try:
             self._handler.note_done()
@@ -91,7 +91,7 @@ class ExitBarrier:
                 continue
             names = self._missing()
             if waited >= timeout:
-                if not self._handler.working_peers():  # none that is known to live
+                if not self._handler.working_peers():  # none is known to live
                     logger.warning(
                         "workers of node rank %s were not done %g s after this node's; leaving without them",
                         names,
@@ -109,7 +109,7 @@ class ExitBarrier:
         return ", ".join(map(str, missing)) or "unknown (plain torchrun nodes do not say)"
 
     def _all_done(self) -> bool:
-        """True once the last node is in; waits up to a second for it. Raises what ended the job elsewhere."""
+        """True once the last node has arrived; waits up to a second for it. Raises what ended the job elsewhere."""
         try:
             self._store.wait([keys.LAST], timedelta(seconds=_SLICE_S))
             return True

@@ -1,4 +1,4 @@
-"""The failures of a generation of workers: those of this node, told to the others, and the first over all nodes."""
+"""The failures of a generation of workers: telling the others of those on this node, and finding the first over all."""
 
 from __future__ import annotations
 
@@ -22,51 +22,51 @@ _REPORT_TIMEOUT_S = 5.0
 
 
 class Failures:
-    """One agent's: of its newest generation. For the agent's main thread."""
+    """One agent's failures, of its newest generation. For the agent's main thread."""
 
     def __init__(self, rendezvous: Rendezvous, workers: Workers, retries: Retries, hang_timeout: float) -> None:
-        """A job that hangs has stood still for ``hang_timeout`` seconds when that is found."""
+        """A hang is only found once the job has stood still for ``hang_timeout`` seconds."""
         self._rendezvous, self._workers = rendezvous, workers
         self._retries, self._hang_timeout = retries, hang_timeout
         self._host = socket.gethostname()
         self._group: WorkerGroup | None = None
         self._exit_codes: dict[int, int] = {}
         self._hang: Failure | None = None
-        """Who was different when the generation hung."""
+        """The worker that was different when the generation hung."""
         self._report: threading.Thread | None = None
         self._started_at = 0.0
 
     @property
     def exit_codes(self) -> Mapping[int, int]:
-        """The workers that were not told to stop and failed: global rank to exit code."""
+        """The workers that failed without being told to stop: global rank to exit code."""
         return self._exit_codes
 
     def forget(self) -> None:
-        """A new generation is about to be started: what is known of the last one no longer matters."""
+        """A new generation is about to be started: what is known about the last one no longer matters."""
         self._exit_codes, self._report, self._hang = {}, None, None
 
     def started(self, group: WorkerGroup, now: float) -> None:
-        """The workers of ``group`` run, with their pids in it, from ``now`` (monotonic, in seconds) on."""
+        """The workers of ``group``, which has their pids, are running from ``now`` (monotonic, in seconds) on."""
         self._group, self._started_at = group, now
 
     def note(self, event: Event) -> None:
-        """Something has happened while workers ran that were not told to stop."""
+        """Record something that happened while workers ran that were not told to stop."""
         if not isinstance(event, WorkerEnded) or event.exit_code == 0 or self._group is None:
             return
         if event.generation == self._group.generation:
             self._exit_codes[self._group.workers[event.local_rank].global_rank] = event.exit_code
 
     def tell(self, local_rank: int, exit_code: int) -> None:
-        """Tell the others that this worker has failed, the first one here. Waits for nobody."""
+        """Tell the others that this worker has failed, the first one here. Does not wait for anybody."""
         self._tell(self._here(local_rank, exit_code))
 
     def tell_hang(self, failure: Failure) -> None:
-        """Tell the others that the job hangs. Waits for nobody."""
+        """Tell the others that the job hangs. Does not wait for anybody."""
         self._hang = failure
         self._tell(failure)
 
     def _tell(self, failure: Failure) -> None:
-        """On a thread of its own: it goes over the network, and the workers are to be stopped now."""
+        """Runs on a thread of its own, because it uses the network and the workers must be stopped now."""
         logger.error("%s", describe(failure))
 
         def tell() -> None:
@@ -79,7 +79,7 @@ class Failures:
         self._report.start()
 
     def find_cause(self, local_rank: int, exit_code: int) -> CauseFound:
-        """The first failure over all nodes. Asks the others; raises ``NodeLost`` if it is that one was lost."""
+        """Find the first failure over all nodes. Asks the others; raises ``NodeLost`` if the cause is a lost node."""
         if lost := self._rendezvous.lost_peers():
             raise NodeLost(
                 f"run {self._rendezvous.get_run_id()!r}: {'; '.join(lost)}. The workers here failed with it",
@@ -103,7 +103,7 @@ class Failures:
         return self._group.failure(local_rank, exit_code, host=self._host, stderr=stderr, cause=cause)
 
     def _first(self, local_rank: int, exit_code: int) -> Failure:
-        """The first failure over all nodes; this node's own when the others cannot be asked."""
+        """The first failure over all nodes; this node's own if the others cannot be asked."""
         first = self._here(local_rank, exit_code)
         try:
             if self._report is not None:

@@ -7,30 +7,30 @@ import signal
 from msgspec import Struct
 
 _STOP_S, _LEAVE_S = 10.0, 2.0
-"""The most of a grace that is kept for the workers' end, and for telling the others."""
+"""The most time of a grace that is kept for ending the workers, and for telling the others."""
 
 
 class Limits(Struct, frozen=True):
     """The limits of one agent. Times are in seconds."""
 
     workers: int
-    """The workers of this node."""
+    """The number of workers of this node."""
     max_restarts: int = 0
     shutdown_timeout: float = 30.0
-    """How long workers may take to end when they are told to: then they are killed."""
+    """How long workers may take to end when told to; after that they are killed."""
     kill_timeout: float = 5.0
-    """How long what was killed may take to end: longer than the kernel needs. Then it is stuck in it."""
+    """How long killed workers may take to end, longer than the kernel needs. After that they are stuck in it."""
     preempt_grace: float = 0.0
-    """From a notice on, this node has so long; 0: there are no notices."""
+    """How long this node has left from a notice on; 0: there are no notices."""
     notice_signals: frozenset[signal.Signals] = frozenset()
-    """The signals that are a notice, if there is a grace."""
+    """The signals that count as a notice, if there is a grace."""
 
     @property
     def time_to_end(self) -> float:
-        """Seconds from a notice on until workers that are left are killed: the rest is for telling the others."""
+        """Seconds from a notice until the remaining workers are killed; the rest is for telling the others."""
         return self.preempt_grace - min(_LEAVE_S, self.preempt_grace / 10)
 
     @property
     def time_to_save(self) -> float:
-        """Seconds from a notice on in which workers may save: then they have to be told to end."""
+        """Seconds from a notice in which workers may save; after that they have to be told to end."""
         return self.time_to_end - min(self.shutdown_timeout, _STOP_S, self.preempt_grace / 5)

@@ -1,8 +1,8 @@
-"""The agent's loop: takes the steps that ``Decisions`` asks for, and tells it what has come of them.
+"""The agent's loop: takes the steps that ``Decisions`` asks for, and reports the results back to it.
 
-Everything that happens comes through one inbox: ends of workers, the fence, signals. While workers run the main thread
-waits there, and asks the rendezvous every ``monitor_interval`` whether the round changes, which its handlers answer
-from memory. It waits for other nodes only while no worker runs, and every such wait is ended by a signal.
+Everything that happens arrives in one inbox: ends of workers, the fence, signals. While workers run, the main thread
+waits there, and asks the rendezvous every ``monitor_interval`` whether the round changes; handlers answer that from
+memory. It waits for other nodes only while no worker runs, and a signal ends every such wait.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Inbox = queue.SimpleQueue[Event]
 
 
 class Settings(Struct, frozen=True):
-    """What the user has set, beyond the ``Limits`` of the decisions. Times in seconds."""
+    """What the user has set, beyond the ``Limits`` of the decisions. Times are in seconds."""
 
     limits: Limits
     role: str = "default"
@@ -59,10 +59,10 @@ class Settings(Struct, frozen=True):
     stuck_timeout: float = 0.0
     """How long a worker may be in uninterruptible sleep; 0: for ever."""
     hang_timeout: float = 0.0
-    """A job that hangs has stood still for so long; 0: nobody watches for that."""
+    """How long a job must stand still to count as hanging; 0: nobody watches for that."""
     retries: RetryLimits = field(default_factory=RetryLimits)
     identical: bool = False
-    """All nodes are known to have as many workers of one role: no ranks are exchanged."""
+    """All nodes are known to have the same number of workers, of one role: no ranks are exchanged."""
 
 
 class AgentLoop:
@@ -82,7 +82,7 @@ class AgentLoop:
     ) -> None:
         """``workers``, ``signals`` and ``notices`` put what happens into ``inbox``; ``on_late`` is the exit barrier's.
 
-        ``pulse`` is told that the main thread goes on.
+        ``pulse`` is told that the main thread is alive.
         """
         self._notices, self._observers = notices or NoNotices(), observers
         self._on_late = on_late
@@ -98,13 +98,13 @@ class AgentLoop:
         self._store: RoundStore | None = None
         self._group: WorkerGroup | None = None
         self._untold: deque[Event] = deque()
-        """What was taken from the inbox, and not told to the decisions yet."""
+        """Events taken from the inbox, but not passed to the decisions yet."""
         self._look_at = 0.0
         self._stuck_at: float | None = None
 
     @property
     def decisions(self) -> Decisions:
-        """For those who tell of it: the stage, the restarts used."""
+        """The decisions, for those who report on the agent: the stage, the restarts used."""
         return self._decisions
 
     @property
@@ -114,13 +114,13 @@ class AgentLoop:
 
     @property
     def failures(self) -> Mapping[int, int]:
-        """The workers of the newest generation that were not told to stop and failed: global rank to exit code."""
+        """The workers of the newest generation that failed without being told to stop: global rank to exit code."""
         return self._failures.exit_codes
 
     def run(self) -> steps.End:
-        """Run to the end, of which the others have been told when this returns.
+        """Run to the end; when this returns, the others have been told of it.
 
-        Raises only what is a fault of ours, or an exception of the process (``KeyboardInterrupt``): then all workers
+        Raises only on an error of ours, or an exception that ends the process (``KeyboardInterrupt``): then all workers
         are killed, and the others are told that this node is lost.
         """
         try:
@@ -152,14 +152,14 @@ class AgentLoop:
         return todo
 
     def _note_simultaneous(self) -> None:
-        """The workers are about to be stopped: those whose ends are in the inbox have not ended for that."""
+        """The workers are about to be stopped: those whose ends are already in the inbox did not end because of it."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._untold.append(self._inbox.get_nowait())
                 self._failures.note(self._untold[-1])
 
     def _next(self) -> Event:
-        """What happens next."""
+        """Return the next event."""
         while True:
             if self._untold:
                 return self._untold.popleft()
@@ -181,7 +181,7 @@ class AgentLoop:
                 return event
 
     def _looks(self, now: float) -> tuple[float | None, ...]:
-        """When something has to be looked at: only while workers run, or are about to be restarted."""
+        """When each thing has to be looked at next: only while workers run, or are about to be restarted."""
         if self._decisions.stage not in _LOOKS:
             return ()
         self._look_at = min(self._look_at, now + self._settings.monitor_interval)
@@ -240,14 +240,14 @@ class AgentLoop:
     def _ask(self, question: Callable[[], Event | None], within: float | None = None) -> Event | None:
         """Ask what may have to wait for others. A signal ends it: it is in the inbox, and there is no answer.
 
-        ``within`` so many seconds the answer has to be there; None: as long as it takes.
+        The answer has to arrive ``within`` this many seconds; None: as long as it takes.
         """
         self._pulse.beat(within)
         try:
             with self._signals.raising():
                 answer = question()
         except Exception as error:
-            # in the middle of other people's code a signal may come out as an exception of theirs
+            # in the middle of other people's code a signal may surface as an exception of theirs
             return None if self._signals.pending else events.Failed(error)
         finally:
             self._pulse.beat(0.0)
@@ -315,7 +315,7 @@ class AgentLoop:
         return events.Stayed()
 
     def _note_leaving(self, reason: str) -> None:
-        """No error may stand between a signal and the workers; another signal ends it."""
+        """No error may come between a signal and the workers; another signal ends this call."""
         try:
             with self._signals.raising():
                 self._rendezvous.note_leaving(reason)

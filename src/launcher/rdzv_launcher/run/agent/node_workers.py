@@ -1,6 +1,6 @@
 """The workers of this node, generation after generation: started by the keeper, within the fence, with their output.
 
-A thread of its own hears the keeper and tells the agent's inbox, so the agent waits for one thing alone.
+A separate thread listens to the keeper and puts what it hears into the agent's inbox, so the agent waits only there.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.05
 _LONGEST_LOOK_S = 1.0
-"""How often is looked whether what workers have left behind has ended; longer while nobody waits for it."""
+"""How often to check whether what workers left behind has ended; longer while nobody waits for it."""
 _STACKS_S = 10.0
-"""So long before workers are killed that do not end, it is stored where they are."""
+"""How long before workers that do not end are killed their stacks are stored."""
 _KILLED = -int(Signals.SIGKILL)
 
 
 class NodeWorkers:
-    """One per agent. Its methods are for the main thread, but for ``tail``, ``notify`` and ``fenced``."""
+    """One per agent. Its methods are for the main thread, except ``tail``, ``notify`` and ``fenced``."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class NodeWorkers:
         use_agent_store: Callable[[], bool],
         on_timer: Callable[[str, Any], None] | None = None,
     ) -> None:
-        """``extra``: what plug-ins, the fence and others add to a worker's variables, which it is given.
+        """``extra`` is given a worker's variables, and returns what plug-ins, the fence and others add to them.
 
-        ``on_timer``: as ``FileTimer`` has ``log_event``.
+        ``on_timer`` is like ``log_event`` of ``FileTimer``.
         """
         self._spec, self._keeper, self._fence = spec, keeper, fence
         self._another_keeper = another_keeper
@@ -73,19 +73,19 @@ class NodeWorkers:
         self._timer = FileTimer(spec.run_id, os.environ, str(stacks.own.parent), on_timer)
         self._kills = MemoryKills()
         self._lock = threading.RLock()
-        """Of the keeper, which is for one thread, and of what follows."""
+        """Protects the keeper, which is for one thread, and the attributes that follow."""
         self._generation = 0
         self._running: set[int] = set()
         self._lives = False
-        """The newest generation, with what is in its sessions: its end was not told yet."""
+        """The end of the newest generation, with what is in its sessions, has not been reported yet."""
         self._asked = False
-        """Somebody waits for that."""
+        """Somebody waits for the end of the group."""
         self._fenced = False
-        """The fence kills the newest generation: set by its thread, without the lock."""
+        """The fence is killing the newest generation. Set by the fence's thread, without the lock."""
         self._look_at, self._pause = 0.0, _LOOK_S
         self._closed = False
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Of the thread, which closes it: it is to look at once."""
+        """Tells the thread to look at once; the thread closes it."""
         self._thread = threading.Thread(target=self._listen, name="rdzv-workers", daemon=True)
         self._thread.start()
 
@@ -114,7 +114,7 @@ class NodeWorkers:
             self._fence.started(pids.values())
             self._monitor.opened()
             self._output.started(pids)
-            self._take()  # those that have ended while others were started
+            self._take()  # those that ended while others were started
             self._wake()
         return pids
 
@@ -124,10 +124,10 @@ class NodeWorkers:
             self._keeper, self._keeper_lives = self._another_keeper(), True
 
     def stop(self, number: Signals, seconds: float) -> None:
-        """Send it to the workers that live, and to what is left in their sessions: ``kill_all`` may follow so soon."""
+        """Signal live workers, and what is left in their sessions; ``kill_all`` may follow after ``seconds``."""
         if not self._fence.stopping():  # they may not act any more, not even to end: they were killed
             number = Signals.SIGKILL
-        with self._lock, contextlib.suppress(KeeperLost):  # of which the agent is told by the ends of the workers
+        with self._lock, contextlib.suppress(KeeperLost):  # the agent learns that from the ends of the workers
             if number != Signals.SIGKILL and self._lives:
                 self._store_later(number, seconds)
             if self._running:
@@ -136,13 +136,13 @@ class NodeWorkers:
             self._soon()
 
     def notify(self, number: Signals) -> None:
-        """Send it to the workers that live, which go on. Any thread."""
+        """Send the signal to live workers, which go on running. Any thread."""
         with self._lock, contextlib.suppress(KeeperLost):
             if self._running:
                 self._keeper.signal(number)
 
     def _store_later(self, number: Signals, seconds: float) -> None:
-        """Some time before they are killed, it is stored where workers are that have not ended by this signal.
+        """Schedule storing the stacks of workers that this signal has not ended, some time before they are killed.
 
         The caller holds the lock.
         """
@@ -158,15 +158,15 @@ class NodeWorkers:
         self._storing.start()
 
     def _store_no_more(self) -> None:
-        """They have ended. The caller holds the lock."""
+        """The workers have ended, so nothing is stored. The caller holds the lock."""
         if self._storing is not None:
             self._storing.cancel()
             self._storing = None
 
     def kill_all(self) -> None:
-        """SIGKILL for all that was started and lives, wherever it is now."""
+        """Send SIGKILL to everything that was started and still lives, wherever it is now."""
         with self._lock:
-            self._take()  # those that have ended by themselves
+            self._take()  # those that ended by themselves
             self._soon()
             self._keeper.kill_all()
             self._take()
@@ -176,24 +176,24 @@ class NodeWorkers:
         return self._monitor.tail(local_rank)
 
     def cause(self, local_rank: int, exit_code: int) -> str:
-        """What is known of a worker's end beyond that; see ``Workers``."""
+        """What else is known about a worker's end; see ``Workers``."""
         return cause_of(exit_code, self.tail(local_rank), self._kills)
 
     def error_file(self, local_rank: int) -> str:
-        """Where a worker of the newest group records its exception; empty if nowhere."""
+        """The file where a worker of the newest group records its exception; empty if there is none."""
         return self._output.error_file(local_rank)
 
     def fenced(self) -> None:
-        """The fence is about to kill the workers: their ends are no failures. Any thread."""
+        """The fence is about to kill the workers: their ends are not failures. Any thread."""
         self._fenced = True
         self._inbox.put(events.Fenced())
 
     def signal_below(self, number: int) -> None:
-        """Send it to the workers that live, and to all that they have started. Any thread; it waits for nobody."""
+        """Send the signal to live workers, and to everything that they started. Any thread; it waits for nobody."""
         self._keeper.signal_below(number)
 
     def close(self) -> Sequence[int]:
-        """End for good; returns the pids of what does not end."""
+        """End everything for good; returns the pids of processes that do not end."""
         with self._lock:
             self._wake()
             self._closed = True
@@ -207,7 +207,7 @@ class NodeWorkers:
             return [*{*left, *self._fence.close()}]
 
     def _soon(self) -> None:
-        """The end of the group is waited for. The caller holds the lock."""
+        """Note that the end of the group is waited for. The caller holds the lock."""
         self._asked, self._pause, self._look_at = True, _LOOK_S, 0.0
         self._wake()
 
@@ -223,7 +223,7 @@ class NodeWorkers:
             with self._lock:
                 if self._closed:
                     break
-                if self._keeper_lives:  # else it would be readable for ever
+                if self._keeper_lives:  # otherwise it would be readable for ever
                     poll.register(self._keeper.fileno(), select.POLLIN)
                 idle = self._idle_s()
             poll.poll(idle * 1000)
@@ -232,13 +232,13 @@ class NodeWorkers:
             try:
                 with self._lock:
                     self._hear()
-            except Exception:  # the agent has to go on hearing of its workers, whatever went wrong
+            except Exception:  # the agent has to go on hearing about its workers, whatever went wrong
                 logger.exception("the agent's thread for its workers met an error")
                 time.sleep(_LOOK_S)
         os.close(self._woken)
 
     def _hear(self) -> None:
-        """Take what there is. The caller holds the lock."""
+        """Take whatever has arrived. The caller holds the lock."""
         if not self._closed:
             self._take()
             self._look()
@@ -252,7 +252,7 @@ class NodeWorkers:
         return self._lives and not self._running
 
     def _take(self) -> None:
-        """Tell the agent what the keeper says. The caller holds the lock."""
+        """Pass on what the keeper says to the agent. The caller holds the lock."""
         for event in self._keeper.events():
             match event:
                 case Ended(local_rank, _, exit_code):

@@ -1,8 +1,8 @@
-"""How the agents of a round give their workers ranks, through its store: as torch's agents do, to the letter.
+"""How the agents of a round give their workers ranks through the round's store, exactly as torch's agents do.
 
-Each node says its role and how many workers it has; node 0 reads that of all and says where each node's ranks begin.
-Keys and values are those of torch's agent (agent/server/api.py, ``_assign_worker_ranks``), so nodes of plain torchrun
-may be in the same round, node 0 among them.
+Each node says its role and how many workers it has; node 0 reads that from all nodes and says where each node's ranks
+begin. Keys and values are those of torch's agent (agent/server/api.py, ``_assign_worker_ranks``), so nodes of plain
+torchrun may be in the same round, even as node 0.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ ROLE_INFO = "torchelastic/role_info/"
 ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
 
 _SLICE_S = 1.0
-"""torch's client cannot be interrupted by a signal while it waits."""
+"""torch's client cannot be interrupted by a signal while it waits, so it waits in slices this long."""
 _MOST = 2**31 - 1
 _SHOWN = 100
 _NAMED = 16
 
 
 class RoleInfo(Struct, frozen=True):
-    """What a node says of itself."""
+    """What a node says about itself."""
 
     role: str
     rank: int
-    """The node's."""
+    """The node's rank."""
     local_world_size: int
-    """How many workers it has."""
+    """How many workers the node has."""
 
 
 class Base(Struct, frozen=True):
-    """Where a node's ranks begin, and of how many workers they are."""
+    """Where a node's ranks begin, and how many workers there are in all."""
 
     global_rank: int
     world_size: int
@@ -58,10 +58,10 @@ class Base(Struct, frozen=True):
 
 
 def exchange(store: RoundStore, me: RoleInfo, nodes: int) -> tuple[Worker, ...]:
-    """This node's workers. Waits until the others have said what they are, at most the store's own time-out.
+    """Return this node's workers. Waits until the others have described themselves, at most for its time-out.
 
-    Raises ``RendezvousFailed``, which names the node that has said nothing, or nonsense, and the store's own error if
-    that is lost.
+    Raises ``RendezvousFailed``, naming the node that has said nothing, or nonsense; and the store's own error if the
+    store is lost.
     """
     store.set(f"{ROLE_INFO}{me.rank}", json.dumps(asdict(me)))
     if me.rank == 0:
@@ -78,13 +78,13 @@ def exchange(store: RoundStore, me: RoleInfo, nodes: int) -> tuple[Worker, ...]:
 
 
 def identical(me: RoleInfo, nodes: int) -> tuple[Worker, ...]:
-    """This node's workers where all nodes are known to have as many, of one role: TORCH_ELASTIC_WORKER_IDENTICAL=1."""
+    """This node's workers if all nodes are known to have as many, of one role: TORCH_ELASTIC_WORKER_IDENTICAL=1."""
     first, world = me.rank * me.local_world_size, nodes * me.local_world_size
     return Base(first, world, first, world).workers(me.local_world_size)
 
 
 def assign(infos: Sequence[RoleInfo]) -> list[Base]:
-    """Node 0's part: ranks in the order of the nodes, over all and for each role."""
+    """Node 0's part: assign ranks in the order of the nodes, over all workers and for each role."""
     sizes: Counter[str] = Counter()
     for info in infos:
         sizes[info.role] += info.local_world_size
@@ -118,7 +118,7 @@ def _wait(store: RoundStore, keys: list[str], what: str, teller: int | None = No
 
 
 def _role_info(value: bytes, rank: int) -> RoleInfo:
-    """What node ``rank`` says of itself. Raises ``RendezvousFailed``."""
+    """What node ``rank`` says about itself. Raises ``RendezvousFailed``."""
     try:
         data = json.loads(value)
         role, said, workers = data["role"], data["rank"], data["local_world_size"]

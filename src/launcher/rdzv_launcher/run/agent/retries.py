@@ -1,7 +1,7 @@
-"""Whether workers that failed are started again, beyond what one node knows: a budget of the job, crash loops, delays.
+"""Whether failed workers are started again, beyond what one node knows: a budget of the job, crash loops, delays.
 
-The notes of all rounds that failed are kept by the rendezvous. Where it keeps none (a plug-in's handler), or cannot be
-asked now, this agent's own have to do.
+The rendezvous keeps the notes of all failed rounds. Where it keeps none (a plug-in's handler), or cannot be asked now,
+this agent's own notes have to do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RetryLimits(Struct, frozen=True):
 
 
 class CountsRestarts(Protocol):
-    """The part of the rendezvous that is asked."""
+    """The part of the rendezvous that is asked about restarts."""
 
     def count_restart(self, note: str) -> Sequence[str] | None: ...
 
@@ -46,9 +46,9 @@ class Retries:
         self._own: list[Spent] = []
 
     def decide(self, failure: Failure, ran: float) -> RestartAllowed | RestartRefused:
-        """The first failure of a round over all nodes, ``ran`` seconds after its start: what follows? May ask others.
+        """Decide what follows a round's first failure over all nodes, ``ran`` seconds after its start. May ask others.
 
-        What others notice of it is that the round is counted. Raises what ends the wait for them (a signal).
+        All that others notice is that the round is counted. Raises whatever ends the wait for them (a signal).
         """
         limits, history = self._limits, self._count(crash_loop.spent(failure, ran))
         times = crash_loop.in_a_row(history)
@@ -72,7 +72,7 @@ class Retries:
         return RestartAllowed(crash_loop.delay_of(history, limits.restart_delay))
 
     def _count(self, latest: Spent) -> list[Spent]:
-        """The rounds that failed, in their order; this one is the last."""
+        """The failed rounds, in order; this one is the last."""
         self._own.append(latest)
         try:
             notes = self._rendezvous.count_restart(crash_loop.to_note(latest))

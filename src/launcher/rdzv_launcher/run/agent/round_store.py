@@ -1,6 +1,6 @@
-"""What agents need of the store of their round, and what its errors mean. Any ``torch.distributed.Store`` will do.
+"""What agents need from the store of their round, and what its errors mean. Any ``torch.distributed.Store`` will do.
 
-torch's errors are told by the names of their classes: to import them is to import torch.
+torch's errors are recognised by their class names, because importing them would import torch.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ class RoundStore(Protocol):
 
     @property
     def timeout(self) -> timedelta:
-        """How long waits may take where nothing else is said."""
+        """How long waits may take unless stated otherwise."""
         ...
 
     def set(self, key: str, value: str) -> None: ...
 
     def get(self, key: str) -> bytes:
-        """The value of a key; waits until it is there."""
+        """The value of a key; waits until the key exists."""
         ...
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number, which is 0 at first; returns what it is now."""
+        """Add to a number, which starts at 0; returns its new value."""
         ...
 
     def check(self, keys: list[str]) -> bool:
-        """True if all of the keys are there."""
+        """True if all of the keys exist."""
         ...
 
     def multi_set(self, keys: list[str], values: list[str]) -> None: ...
@@ -39,22 +39,22 @@ class RoundStore(Protocol):
     def multi_get(self, keys: list[str]) -> Sequence[bytes]: ...
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:
-        """Return when all of the keys are there; raises an error for which ``is_timeout`` holds if they are not."""
+        """Return when all of the keys exist; otherwise raises an error for which ``is_timeout`` holds."""
         ...
 
 
 def is_lost(error: Exception) -> bool:
-    """The store has gone, or the way to it."""
+    """Whether the store, or the connection to it, is lost."""
     return isinstance(error, (ConnectionError, EndpointLost, StoreLost)) or _is_a(error, "DistNetworkError")
 
 
 def is_timeout(error: Exception) -> bool:
-    """What was waited for has not come: TCPStore says so by a ``DistStoreError``, FileStore by ``RuntimeError``."""
+    """Whether a wait timed out: TCPStore says so by a ``DistStoreError``, FileStore by ``RuntimeError``."""
     return isinstance(error, (StoreTimeout, RuntimeError, TimeoutError)) and not is_lost(error)
 
 
 def is_graceful_exit(error: Exception) -> bool:
-    """The job is done without this node, which has not taken part. Of torch: ``RendezvousGracefulExitError``."""
+    """Whether the job is done without this node, which has not taken part: torch's ``RendezvousGracefulExitError``."""
     return isinstance(error, SpareReleased) or _is_a(error, "RendezvousGracefulExitError")
 
 

@@ -1,8 +1,8 @@
 """What an agent does: the steps that ``Decisions`` asks for. Values without behaviour.
 
-Of several steps at once only the last may be one that is answered: ``Join``, ``Start``, ``AskPeers``,
-``CountRestart``, ``FindCause``, ``WaitAtBarrier``, ``Stay``. Their answer may also be ``Failed``, or none, when a
-signal has come in between.
+Of several steps at once, only the last may be one that is answered: ``Join``, ``Start``, ``AskPeers``,
+``CountRestart``, ``FindCause``, ``WaitAtBarrier``, ``Stay``. The answer may also be ``Failed``, or missing if a signal
+came in between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rdzv_plugins.interfaces import Failure, Outcome
 
 
 class Join(Struct, frozen=True):
-    """Join a round and exchange ranks: ``Joined``, ``RoundOver`` or ``DoneWithout``."""
+    """Join a round and exchange ranks. Answered by ``Joined``, ``RoundOver`` or ``DoneWithout``."""
 
 
 class Start(Struct, frozen=True):
@@ -29,39 +29,39 @@ class Start(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """Tell the others, without waiting for it, that this worker has failed, the first one of its generation here."""
+    """Tell the others, without waiting, that this worker has failed, the first one of its generation here."""
 
     local_rank: int
     exit_code: int
 
 
 class ReportHang(Struct, frozen=True):
-    """Tell the others, without waiting for it, that the job hangs: it counts as the first failure of the round."""
+    """Tell the others, without waiting, that the job hangs: it counts as the first failure of the round."""
 
     failure: Failure
-    """The worker that is different, of whatever node."""
+    """The worker that is different, on whichever node."""
 
 
 class Stop(Struct, frozen=True):
-    """Send the workers, and what is left in their sessions, a signal."""
+    """Send a signal to the workers, and to what is left in their sessions."""
 
     number: signal.Signals
     seconds: float
-    """Those that have not ended after so long are killed."""
+    """Workers that have not ended after this time are killed."""
 
 
 class Kill(Struct, frozen=True):
-    """SIGKILL for all that this agent has started, at once."""
+    """Send SIGKILL to everything that this agent has started, at once."""
 
 
 class AskPeers(Struct, frozen=True):
-    """The workers have failed: was a node lost? ``PeersAnswered``."""
+    """The workers have failed: was a node lost? Answered by ``PeersAnswered``."""
 
 
 class CountRestart(Struct, frozen=True):
-    """The workers have failed by themselves, and this node has a restart left: is there one for the job?
+    """The workers have failed by themselves, and this node has a restart left: does the job have one, too?
 
-    ``RestartAllowed`` or ``RestartRefused``. The fields are those of ``FindCause``.
+    Answered by ``RestartAllowed`` or ``RestartRefused``. The fields are those of ``FindCause``.
     """
 
     local_rank: int
@@ -69,9 +69,9 @@ class CountRestart(Struct, frozen=True):
 
 
 class FindCause(Struct, frozen=True):
-    """The job fails here: by which worker? ``CauseFound``, or ``Failed`` if it is that a node was lost.
+    """The job fails here: because of which worker? Answered by ``CauseFound``, or ``Failed`` if a node was lost.
 
-    ``local_rank`` and ``exit_code`` are of the first failure on this node.
+    ``local_rank`` and ``exit_code`` belong to the first failure on this node.
     """
 
     local_rank: int
@@ -79,17 +79,17 @@ class FindCause(Struct, frozen=True):
 
 
 class WaitAtBarrier(Struct, frozen=True):
-    """The workers here have succeeded: wait for those of the others. ``BarrierOver`` or ``MustRunAgain``."""
+    """The workers here have succeeded: wait for those of others. Answered by ``BarrierOver`` or ``MustRunAgain``."""
 
 
 class Stay(Struct, frozen=True):
-    """Wait while others need what this node serves: ``Stayed``."""
+    """Wait while others need what this node serves. Answered by ``Stayed``."""
 
 
 class GiveNotice(Struct, frozen=True):
     """Tell the workers of all nodes that this one is about to leave. Waits for nobody.
 
-    ``NoticeAnswered`` tells what comes of it; ``GraceOver`` follows after ``seconds``, whatever the agent does then.
+    ``NoticeAnswered`` reports what comes of it; ``GraceOver`` follows after ``seconds``, whatever the agent does then.
     """
 
     reason: str
@@ -97,13 +97,13 @@ class GiveNotice(Struct, frozen=True):
 
 
 class NoteLeaving(Struct, frozen=True):
-    """Tell the others, before the workers are stopped, that this node leaves: their workers will fail with these."""
+    """Tell the others, before the workers are stopped, that this node leaves: their workers will fail, too."""
 
     reason: str
 
 
 class Say(Struct, frozen=True):
-    """A line for people."""
+    """Print a line for people."""
 
     text: str
     warning: bool = False
@@ -121,7 +121,7 @@ class End(Struct, frozen=True):
     exit_code: int
     outcome: Outcome
     error: Exception | None = None
-    """What ended this node, where it was an error: it says more than the outcome."""
+    """The error that ended this node, if there was one: it says more than the outcome."""
     signal: signal.Signals | None = None
 
 

@@ -1,7 +1,7 @@
-"""The signals that stop a job, as events: what was ignored when we started stays ignored (nohup).
+"""The signals that stop a job, as events. Signals that were ignored when we started stay ignored (nohup).
 
-A signal is put into the agent's inbox, whatever the main thread does just now, and is never lost. Where that thread
-waits for others for long it is raised there as well, to get it out: ``raising``.
+A signal is put into the agent's inbox, whatever the main thread is doing, and is never lost. Where that thread waits
+for others for long, the signal is also raised there, to end the wait: ``raising``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Interrupted(Exception):
-    """A wait was ended by a signal. Whoever catches every exception knows it by ``sigval`` (``errors.is_signal``)."""
+    """A signal ended a wait. Code that catches every exception recognises it by ``sigval`` (``errors.is_signal``)."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(f"got {number.name}")
@@ -29,12 +29,12 @@ class Interrupted(Exception):
 
 
 class StoppingSignals:
-    """One per agent, of the main thread."""
+    """One per agent, for the main thread."""
 
     def __init__(self, names: str, put: Callable[[SignalArrived | GraceOver], None]) -> None:
-        """Handle the signals in ``names`` (comma-separated, as --signals-to-handle) from now on, until ``close``.
+        """Handle the signals in ``names`` (comma-separated, as in --signals-to-handle) from now on, until ``close``.
 
-        ``put`` is called in the middle of whatever the main thread does. Raises ``UsageError``.
+        ``put`` is called in the middle of whatever the main thread is doing. Raises ``UsageError``.
         """
         self._put = put
         self._before: dict[signal.Signals, Any] = {}
@@ -54,16 +54,16 @@ class StoppingSignals:
 
     @property
     def pending(self) -> bool:
-        """One has arrived that the agent has not taken from its inbox yet."""
+        """Whether a signal has arrived that the agent has not taken from its inbox yet."""
         return self._arrived is not None
 
     def taken(self) -> None:
-        """The agent has taken what has arrived from its inbox."""
+        """The agent has taken all arrived signals from its inbox."""
         self._arrived = None
 
     @contextlib.contextmanager
     def raising(self) -> Iterator[None]:
-        """A signal raises ``Interrupted`` within, also one that has arrived and was not taken yet."""
+        """Within this context, a signal raises ``Interrupted``, even one that had arrived and was not taken yet."""
         try:
             try:
                 self._raises = True
@@ -76,8 +76,9 @@ class StoppingSignals:
             self._raises = False  # a signal may have come just before this was done
 
     def set_alarm(self, seconds: float) -> None:
-        """Put ``GraceOver`` so many seconds later, whatever the main thread does then: where a signal raises, so does
-        this. It is SIGALRM, and for the main thread."""
+        """Put ``GraceOver`` into the inbox after ``seconds``, whatever the main thread is doing: where a signal raises,
+        so does this. It uses SIGALRM, and is for the main thread.
+        """
         self._handle(signal.SIGALRM, self._on_alarm)
         self._alarmed = True
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -89,14 +90,14 @@ class StoppingSignals:
             signal.signal(number, signal.SIG_IGN)
 
     def close(self) -> None:
-        """Restore what there was before, for whoever calls a launch in a process of their own."""
+        """Restore the previous handlers, for callers that launch within their own process."""
         self._cancel_alarm()
         while self._before:
             number, before = self._before.popitem()
             signal.signal(number, before)
 
     def _cancel_alarm(self) -> None:
-        """It would kill whoever has called a launch in a process of their own, who is given back his handlers."""
+        """Cancel the alarm: it would kill a caller's process, once its own handlers are restored."""
         if self._alarmed:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -108,7 +109,7 @@ class StoppingSignals:
             signal.signal(number, handler or self._on_signal)
         except (OSError, ValueError) as error:
             raise UsageError(f"--signals-to-handle: {number.name} cannot be handled: {error}") from error
-        self._before[number] = signal.SIG_DFL if before is None else before  # None: none of Python's
+        self._before[number] = signal.SIG_DFL if before is None else before  # None: a handler not set by Python
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._arrived = signal.Signals(number)

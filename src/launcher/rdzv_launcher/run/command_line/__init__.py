@@ -1,1 +1,1 @@
-"""The command line of ``rdzv-run``, declared without torch: torchrun's flags and PET_* variables, and ours."""
+"""The command line of ``rdzv-run``, declared without torch: torchrun's flags and PET_* variables, and our own."""

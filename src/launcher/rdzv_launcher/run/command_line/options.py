@@ -1,7 +1,7 @@
-"""The kinds of options. Each notes in the namespace's ``given`` that a flag has set it.
+"""The kinds of options. Each records in the namespace's ``given`` that a flag has set it.
 
-So it can be told afterwards what was asked for, and what is a default. An option with a ``from_text`` may come by its
-environment variable, too: this makes of the text what the flag would have made.
+So it is known afterwards what was asked for, and what is a default. An option with a ``from_text`` may also be set by
+its environment variable: the method turns the text into what the flag would have produced.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rdzv_plugins.errors import UsageError
 
 
 class _Noting(argparse.Action):
-    """An option that notes that it was given."""
+    """An option that records that it was given."""
 
     def note(self, namespace: argparse.Namespace, value: Any) -> None:
         """Set the option's destination, by a flag."""
@@ -30,10 +30,10 @@ class FlagOnly(_Noting):
 
 
 class Value(FlagOnly):
-    """A value that a flag or its variable gives."""
+    """A value given by a flag or its variable."""
 
     def from_text(self, variable: str, text: str) -> Any:
-        """What ``variable`` says, as the flag would have it. Raises ``UsageError``; argparse would blame the flag."""
+        """The value of ``variable``, read like the flag's. Raises ``UsageError``: argparse would blame the flag."""
         try:
             value = self.type(text) if callable(self.type) else text
         except (TypeError, ValueError, argparse.ArgumentTypeError):
@@ -44,7 +44,7 @@ class Value(FlagOnly):
 
 
 class ValueOrNone(Value):
-    """A flag that may go without a value, and takes one only after ``=``: what follows it may be the script."""
+    """A flag whose value is optional, and can only be given after ``=``: what follows the flag may be the script."""
 
     const: str
 
@@ -53,12 +53,12 @@ class ValueOrNone(Value):
         self.const = const
 
     def from_text(self, variable: str, text: str) -> Any:
-        """A number other than 0 is the flag alone, as for any switch."""
+        """A number other than 0 is the same as the flag alone, as for any switch."""
         return {"1": self.const, "0": ""}.get(text.strip(), text)
 
 
 class Switch(_Noting):
-    """Off, unless its flag is there or its variable is a number other than 0."""
+    """Off, unless its flag is given or its variable is a number other than 0."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **others: Any) -> None:
         super().__init__(option_strings, dest, nargs=0, const=True, default=False, **others)

@@ -12,7 +12,7 @@ TITLE = "rdzv-run options"
 
 
 def add_our_own(parser: argparse.ArgumentParser) -> None:
-    """Declare ours, in a section of the help."""
+    """Declare our own flags, in a section of the help."""
     ours = parser.add_argument_group(TITLE)
     ours.add_argument(
         "--exit-barrier-timeout",
@@ -142,7 +142,7 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
 
 
 def _output(ours: argparse._ArgumentGroup) -> None:
-    """What workers print: how it is shown and kept."""
+    """Declare the flags about workers' output: how it is shown and kept."""
     ours.add_argument(
         "--log-prefix",
         "--log_prefix",

@@ -1,4 +1,4 @@
-"""The parser of ``rdzv-run``: all flags, the form of their help, and what is said of one that is not known."""
+"""The parser of ``rdzv-run``: all flags, the form of their help, and what is said about an unknown flag."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rdzv_plugins.errors import UsageError
 
 
 def build_parser() -> Parser:
-    """The parser with all flags. It reads no variables: ``parse_arguments`` does."""
+    """The parser with all flags. It does not read variables: ``parse_arguments`` does."""
     parser = Parser(
         prog="rdzv-run",
         usage="%(prog)s [flag ...] script [argument ...]",
         description="torchrun with rendezvous backends as plug-ins. Each flag may also be written with "
         "underscores, or set by a variable: PET_NNODES=2 is --nnodes=2. See also: rdzv backends",
-        # argparse makes one for some flags; to ask for the width loads shutil with all of its decompressors
+        # argparse creates a formatter for some flags; asking for the width loads shutil with all of its decompressors
         formatter_class=functools.partial(_Help, width=80),
     )
     add_torchruns(parser)
@@ -31,14 +31,14 @@ def build_parser() -> Parser:
 
 
 class Parser(argparse.ArgumentParser):
-    """Finds the flag that is not known when the arguments cannot be parsed: argparse may complain of another thing."""
+    """Finds the unknown flag when the arguments cannot be parsed, as argparse may complain about something else."""
 
     arguments: Sequence[str] = ()
-    """What is being parsed."""
+    """The arguments being parsed."""
 
     def error(self, message: str) -> NoReturn:
-        """Ends as argparse does, with 2. Raises ``UsageError`` for a flag that the installed torchrun has."""
-        # needed here alone, as difflib below: both cost more than the parser does
+        """End with 2, as argparse does. Raises ``UsageError`` for a flag that the installed torchrun has."""
+        # only needed here, like difflib below: both cost more than the parser does
         from rdzv_launcher.run.command_line.installed_torch import knows
 
         unknown = self._first_unknown()
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         super().error(f"unrecognized arguments: {unknown}{self._similar(unknown)}" if unknown else message)
 
     def with_values(self, arguments: Sequence[str]) -> list[str]:
-        """The arguments, in which a flag that may go without a value has one."""
+        """The arguments, with a value added to each flag whose value is optional and was left out."""
         found, words = [], iter(arguments)
         for word in words:
             found.append(word)
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
         return [*found, *words]
 
     def _first_unknown(self) -> str:
-        """The first flag before the script that is none of ours; empty if all are known."""
+        """The first flag before the script that we do not have; empty if all are known."""
         arguments = iter(self.arguments)
         for argument in arguments:
             if not argument.startswith("-") or argument in ("-", "--") or argument[1].isdecimal() or " " in argument:
@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
         return ""
 
     def _meant_by(self, flag: str) -> list[argparse.Action]:
-        """The options that a flag may be: it may be cut short, and a short one may have its value glued to it."""
+        """The options that a flag may mean: it may be abbreviated, and a short one may have its value attached."""
         spelt = self._option_string_actions
         if flag in spelt:
             return [spelt[flag]]
@@ -97,12 +97,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def _is_glued(flag: str) -> bool:
-    """Whether a short flag has its value right behind it."""
+    """Whether a short flag has its value directly attached."""
     return len(flag) > 2 and not flag.startswith("--")
 
 
 class _Help(argparse.HelpFormatter):
-    """Shows each flag in one spelling."""
+    """Shows each flag in one spelling only."""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         shown = copy.copy(action)

@@ -14,8 +14,8 @@ from rdzv_launcher.run.command_line.variables import source_of
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse ``argv`` (without the program's name). Exits with 2 as argparse does; raises ``UsageError``.
 
-    ``given`` in the result names the destinations that the user set, by flag or variable; ``by_variable`` those of
-    them that no flag has set.
+    ``given`` in the result names the destinations that the user set, by flag or variable; ``by_variable`` those of them
+    that no flag has set.
     """
     parser = build_parser()
     parser.arguments = parser.with_values(argv)

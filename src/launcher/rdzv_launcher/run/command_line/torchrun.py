@@ -1,7 +1,8 @@
-"""torchrun's part of the command line: its flags, their spellings and what they take, as torch 2.13 has them.
+"""torchrun's part of the command line: its flags, their spellings and the values they take, as in torch 2.13.
 
 A default of None where torchrun has another one means that "not given" matters: the launcher decides by it. What
-torchrun does without the flag is done there. ``tests/unit/test_parser_parity.py`` compares with the installed torch.
+torchrun does without the flag is done there. ``tests/unit/test_parser_parity.py`` compares this with the installed
+torch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 
 def add_torchruns(parser: argparse.ArgumentParser) -> None:
-    """Declare all that torchrun declares."""
+    """Declare everything that torchrun declares."""
     for declare in (_size, _rendezvous, _static, _script, _restarts, _output, _devices, _less_common):
         declare(parser)
     parser.add_argument("training_script", metavar="script", help="what each worker runs")
@@ -25,7 +26,7 @@ def add_torchruns(parser: argparse.ArgumentParser) -> None:
 
 
 def comma_separated_list(text: str) -> list[str]:
-    """The parts between commas; two commas are one that belongs to its part."""
+    """The parts between commas; a double comma is a comma within a part."""
     return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",")]
 
 
@@ -36,7 +37,7 @@ class _Group:
         self._group = parser.add_argument_group(title)
 
     def add(self, flag: str, help: str, *, short: str = "", action: type[argparse.Action] = Value, **more: Any) -> None:
-        """Declare ``flag``, which may also be written with underscores; values are texts if nothing else is said."""
+        """Declare ``flag``, which may also be written with underscores; values are strings unless said otherwise."""
         spelt = [flag, *([f"--{flag[2:].replace('-', '_')}"] if "-" in flag[2:] else [])]
         if action is not Switch:
             more = {"type": str, "default": None} | more

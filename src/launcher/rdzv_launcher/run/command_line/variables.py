@@ -1,4 +1,4 @@
-"""The environment variables that stand for flags: ``PET_`` and the flag's name, as torchrun has them."""
+"""The environment variables that stand for flags: ``PET_`` and the flag's name, as in torchrun."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALSO = {
     "timeline": "RDZV_TIMELINE",
     "worker_notice_signal": "RDZV_WORKER_NOTICE_SIGNAL",
 }
-"""Other variables, torch's among them, that say the same as a flag. The flag's own variable wins."""
+"""Other variables, including torch's, that mean the same as a flag. The flag's own variable wins."""
 
 
 def variable_of(dest: str) -> str:
@@ -30,14 +30,14 @@ def variable_of(dest: str) -> str:
 
 
 def source_of(dest: str) -> str | None:
-    """The variable that gives this option a value now; None if none is set. An empty one is set."""
+    """The variable that gives this option a value now; None if none is set. An empty variable counts as set."""
     names = (variable_of(dest), *([_ALSO[dest]] if dest in _ALSO else []))
     return next((name for name in names if name in os.environ), None)
 
 
 @contextlib.contextmanager
 def blaming_variables(args: argparse.Namespace) -> Iterator[None]:
-    """A ``UsageError`` about a flag that nobody has written names the variable in its place."""
+    """Within this context, a ``UsageError`` about a flag that nobody has written names the variable instead."""
     try:
         yield
     except UsageError as error:

@@ -1,1 +1,1 @@
-"""The fence around a node's workers, and the process beside the agent that ends what it leaves."""
+"""The fence around a node's workers, and the process beside the agent that ends what the agent leaves behind."""

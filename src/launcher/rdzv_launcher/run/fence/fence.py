@@ -1,9 +1,9 @@
 """The fence around this node's workers: none acts for longer than the node's place in its round is known to hold.
 
-What the session says decides. While it lives, or nobody can tell that it has ended, workers run. When it has ended,
-others may have begun a new round: they are killed, before anybody has to ask. When this process has stood still for so
-long that it may have ended, they are paused first, and killed or continued when it is known. The keeper does what
-this process cannot: it kills them when the agent is no more, and pauses them while it stands still.
+The session decides. While it lives, or nobody can tell that it has ended, workers run. When it has ended, others may
+have begun a new round: the workers are killed, before anybody has to ask. When this process has stood still for so long
+that its session may have ended, they are paused first, and killed or continued once that is known. The keeper does what
+this process cannot: it kills the workers when the agent has ended, and pauses them while the agent stands still.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _STILL = 0.5
 _ASK_S = 1.0
 _AGAIN_S = 0.05
 _OTHERS_S = 1.0
-"""How long processes that the agent itself has started may take to end when it does."""
+"""How long processes that the agent itself has started may take to end when the agent ends."""
 _END_S = 5.0
-"""Seconds to wait for what was killed: longer than the kernel takes to end it."""
+"""Seconds to wait for killed processes: longer than the kernel takes to end them."""
 
 
 class Fence:
-    """One per agent. ``on_kill`` is called before workers are killed: their ends are no failures.
+    """One per agent. ``on_kill`` is called before workers are killed: their ends are not failures.
 
-    The agent's main thread calls it; a thread of its own looks a few times in a session's time to live, and at once
-    when there is news. It sends nothing: sessions are kept alive by their own means.
+    The agent's main thread calls it. A separate thread looks a few times in a session's time to live, and at once when
+    there is news. It sends nothing: sessions are kept alive by their own means.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Fence:
     ) -> None:
         """``holding`` None: nobody can say whether the round holds, so it does until the agent stops the workers.
 
-        ``page`` and ``mark`` are what the keeper has of this agent. ``signal_below`` has it send a signal to all that
-        is below it; it waits for nobody.
+        ``page`` and ``mark`` are what the keeper has from this agent. ``signal_below`` makes the keeper send a signal
+        to everything below it, without waiting.
         """
         self._holding, self._on_kill = holding, on_kill
         self._signal_below = signal_below
@@ -76,7 +76,7 @@ class Fence:
         self._marked = Marked(mark)
         self._page = page
         self._workers: dict[int, str] = {}
-        """When the processes of the newest start were started, by pid."""
+        """For each worker of the newest start, when its process was started, by pid."""
         self._ttl = math.inf if holding is None else holding.ttl
         self._look_s = min(max(self._ttl / _LOOKS_PER_TTL, _SHORTEST_LOOK_S), _LONGEST_LOOK_S)
         self._page[STILL] = NEVER if math.isinf(self._ttl) else int(self._ttl * _STILL * 1e9)
@@ -110,7 +110,7 @@ class Fence:
     def stopping(self) -> bool:
         """The workers are about to be stopped: from now on their round does not hold.
 
-        Returns False if they may not act any more, not even to end: then they are killed when this returns.
+        Returns False if they may not act any more, not even to end: then they have been killed when this returns.
         """
         self._page[UNTIL] = 0
         with self._lock:
@@ -129,9 +129,9 @@ class Fence:
             self._workers = {}
 
     def close(self) -> list[int]:
-        """The keeper has ended: end what else this process has started. May be called again.
+        """The keeper has ended: end whatever else this process has started. May be called again.
 
-        Returns the pids of what does not end.
+        Returns the pids of processes that do not end.
         """
         with self._lock:
             if self._closing.is_set():
@@ -140,7 +140,7 @@ class Fence:
         if self._holding is not None:
             self._holding.on_news(None)
         self._page[UNTIL] = self._page[STATE] = 0
-        # multiprocessing's own helper takes no notice of SIGTERM, and ends when this process does
+        # multiprocessing's own helper ignores SIGTERM, and ends when this process does
         tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
         self._marked.spare(getattr(tracker, "_pid", None) or 0)
         left: list[int] = []
@@ -164,7 +164,7 @@ class Fence:
         return self._holding is not None and self._holding.ended()
 
     def _hear(self) -> None:
-        """Take note if the round is over. Called on a thread of the session, which must not be held up."""
+        """Note whether the round is over. Called on a thread of the session, which must not be held up."""
         if self._holding is not None and self._holding.until() == 0:
             self._page[UNTIL] = 0
 
@@ -184,7 +184,7 @@ class Fence:
                 logger.exception("the fence around the workers met an error")
 
     def _look(self) -> None:
-        """Look once whether the agent stood still or the session has ended. The caller holds the lock."""
+        """Check once whether the agent stood still or the session has ended. The caller holds the lock."""
         page, present = self._page, now_ns()
         stood = present - page[BEAT]
         if page[STATE] == RUNNING and present >= page[PAUSE_AT] and stood >= page[STILL]:
@@ -232,7 +232,7 @@ class Fence:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        """To the workers at once, whatever the keeper does; to what they have started by the keeper."""
+        """Signal the workers at once, whatever the keeper does, and what they have started through the keeper."""
         for pid, started in self._workers.items():
             process = look(pid)
             if process is not None and process.started == started:

@@ -1,1 +1,1 @@
-"""Whether a job hangs, and by whom."""
+"""Whether a job hangs, and because of which worker."""

@@ -1,4 +1,4 @@
-"""The agent's part in watching for hangs: nothing without a time-out, but an answer to who asks."""
+"""The agent's part in watching for hangs: without a time-out, it does nothing but answer those who ask."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class NodeHangs:
-    """The watch for hangs as one agent takes part in it. Thread-safe."""
+    """One agent's part in the watch for hangs. Thread-safe."""
 
     def __init__(
         self,
@@ -30,25 +30,26 @@ class NodeHangs:
         questions: Questions | None,
         on_hang: Callable[[int, Failure], None],
     ) -> None:
-        """``timeout`` in seconds, 0: hangs are not watched for. ``workers`` are those of this node.
+        """``timeout`` is in seconds; 0: hangs are not watched for. ``workers`` is the number of workers on this node.
 
-        ``on_hang`` is given the generation of the workers and the one that is different, on a thread of the watch.
+        ``on_hang`` is called on a thread of the watch, with the generation of the workers and the worker that is
+        different.
         """
         self._page: ProgressPage | None = None
         self._watch: HangWatch | None = None
         if timeout > 0:
-            from rdzv_launcher.run.hangs.watch import HangWatch  # what most launches do not need
+            from rdzv_launcher.run.hangs.watch import HangWatch  # most launches do not need it
 
             self._page = ProgressPage(workers)
             self._watch = HangWatch(timeout, place, self._told, stacks, questions, on_hang)
             self._watch.start()
 
     def environment(self, worker: Mapping[str, str]) -> dict[str, str]:
-        """Variables for a worker that is about to be started, beside its own."""
+        """Additional variables for a worker that is about to be started."""
         return self._page.environment(int(worker["RANK"])) if self._page is not None else {}
 
     def close(self) -> None:
-        """End: whatever happens from now on is no hang."""
+        """End the watch: whatever happens from now on is not a hang."""
         if self._watch is not None:
             self._watch.close()
         if self._page is not None:
@@ -58,11 +59,11 @@ class NodeHangs:
         return self._page.said_at(global_rank) if self._page is not None else 0
 
     def answer(self, question: Question) -> Any:
-        """As ``questions.Answer``, for the kinds ``standstill`` and ``hang``."""
+        """Like ``questions.Answer``, for the kinds ``standstill`` and ``hang``."""
         if self._watch is not None:
             return self._watch.answer(question)
         if question.kind == STANDSTILL:
-            from rdzv_launcher.run.hangs.verdict import NodeStanding  # as above
+            from rdzv_launcher.run.hangs.verdict import NodeStanding  # most launches do not need it
 
             return NodeStanding(-1, works=True, watches=False, workers={}).data()
         raise UnknownKind(question.kind)

@@ -1,4 +1,4 @@
-"""Looks at the workers of one node: their signs of life at every turn, their places only while there is a suspicion."""
+"""Looks at the workers of one node: at signs of life every time, at their places only while a hang is suspected."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from rdzv_plugins.linux.children import children_now
 logger = logging.getLogger(__name__)
 
 _SAMPLE_S, _NATIVE_S = 5.0, 15.0
-"""For one sample, and for one with native frames."""
+"""Time limits for one sample, and for one with native frames."""
 _CREDIT, _LEAST_CREDIT_S = 1 / 8, 3.0
-"""The part of the time-out that one look may find: whatever comes late has stood still itself, with the workers."""
+"""The part of the time-out that one look may account for: a watch that is late stood still itself, with the workers."""
 _UNREAD = 5
 _SHARE = 1000.0
-"""A thousandth of a processor is what samples without a suspicion may cost."""
+"""Samples without a suspicion may cost a thousandth of a processor."""
 _COST_S = 0.1
-"""What one takes of a processor, py-spy's own start included."""
+"""The processor time that one sample takes, including the start of py-spy."""
 
 
 class NodeWatch:
-    """One per agent. ``look`` is for one thread; the rest for any."""
+    """One per agent. ``look`` is for one thread; the rest is for any."""
 
     def __init__(
         self, timeout: float, told: Callable[[int], int], stacks: NodeStacks, say: Callable[[str], None]
     ) -> None:
-        """``timeout`` in seconds. ``told``: by global rank, a number that changes when a script says that it makes
-        progress, 0 as long as it never has. ``say``: what people are told once.
+        """``timeout`` is in seconds. ``told`` returns, by global rank, a number that changes when a script reports
+        progress, and is 0 as long as it never has. ``say`` shows people a message, once.
         """
         self._timeout, self._told, self._stacks, self._say = timeout, told, stacks, say
         self._generation = 0
@@ -46,17 +46,17 @@ class NodeWatch:
         self._canary_at = 0.0
         self._canary: int | None = None
         self._unread = 0
-        """Samples in a row that could not be taken."""
+        """The number of samples in a row that could not be taken."""
         self.standing = NodeStanding(-1, works=False, watches=True, workers={})
-        """How its workers stand, at the last look."""
+        """How its workers stand, as of the last look."""
 
     @property
     def longest_s(self) -> float:
-        """For how long one of the workers, at least, has stood still."""
+        """The longest time for which a worker has stood still."""
         return max((each.seconds for each in self.standing.workers.values() if each.is_still), default=0.0)
 
     def suspect(self) -> None:
-        """Somebody suspects a hang: for the time-out from now on workers that use a processor are sampled."""
+        """A hang is suspected: for the time-out from now on, workers that use a processor are sampled."""
         self._suspected_until = time.monotonic() + self._timeout
 
     def look(self, place: Place) -> None:
@@ -97,7 +97,7 @@ class NodeWatch:
                 self._unread = 0
                 if watched.wants_native:
                     watched.native(samples.below_python(process, timeout=_NATIVE_S))
-            except reading.NoStacks as error:  # then it counts as one that makes progress
+            except reading.NoStacks as error:  # the worker then counts as making progress
                 self._cannot_sample(worker, error)
 
     @property
@@ -105,7 +105,7 @@ class NodeWatch:
         return max(self._timeout / 4, _COST_S * _SHARE)
 
     def _look_at_canary(self, workers: tuple[Worker, ...]) -> None:
-        """Where all ranks spin or loop nobody waits: one worker of the node is sampled, now and then."""
+        """Sample one worker of the node now and then: where all ranks spin or loop, none of them waits."""
         busy = [each for each in workers if self.standing.workers[each.rank].kind == "moves"]
         if len(busy) < len(workers) or not busy:
             return
@@ -124,7 +124,7 @@ class NodeWatch:
 
     def _cannot_sample(self, worker: Worker, error: reading.NoStacks) -> None:
         logger.debug("worker %d (pid %d) cannot be sampled: %s", worker.local_rank, worker.pid, error)
-        self._unread += 1  # one that begins or ends just then cannot be read, either
+        self._unread += 1  # a process that is just starting or ending cannot be read, either
         if self._unread == _UNREAD and reading.py_spy() is not None:
             self._say(
                 "--hang-timeout: py-spy cannot read the workers, and as long as it cannot, a rank in an endless loop "

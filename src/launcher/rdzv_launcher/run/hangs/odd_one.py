@@ -1,4 +1,4 @@
-"""Which worker of a job that hangs is different: as far as stacks and states tell. No I/O."""
+"""Which worker of a hanging job is different, as far as stacks and states tell. No I/O."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.questions import NodeAnswer
 
 _FIRST = ("stopped", "stuck", "running")
-"""States that say by themselves that it is this one."""
+"""States that by themselves single out a worker."""
 
 
 @dataclass(frozen=True)
 class Hang:
-    """A job that hangs, and by whom."""
+    """A job that hangs, and because of which worker."""
 
     failure: Failure
-    """The worker that is different, in the place of one that has failed."""
+    """The worker that is different, in place of one that has failed."""
     headline: str
-    """Where all of them are, one sentence."""
+    """Where all the workers are, in one sentence."""
 
 
 def find(
@@ -35,10 +35,10 @@ def find(
     standings: Mapping[int, Standing],
     timeout: float,
 ) -> Hang:
-    """The odd one of a job in which nobody has made progress for ``timeout`` seconds; ``workers`` or ``silent`` is one.
+    """The odd one of a job without progress for ``timeout`` seconds; ``workers`` or ``silent`` is not empty.
 
-    ``silent`` are nodes that count as standing still; ``unread`` those whose stacks did not come. ``standings`` by
-    global rank.
+    ``silent`` are nodes that count as standing still; ``unread`` those whose stacks did not arrive. ``standings`` are
+    by global rank.
     """
     groups = grouped(workers)
     text = headline(groups, unread)
@@ -66,7 +66,7 @@ def find(
 
 
 def _oddness(group: Group, standings: Mapping[int, Standing]) -> tuple[int, int, bool, int]:
-    """The least is the odd one: by its state, then the smaller group, then who does not wait for the others."""
+    """A sort key, least for the odd one: state, then the smaller group, then one that does not wait for the others."""
     loops = any(standings.get(rank, Standing("waits")).kind == "loops" for rank in group.ranks)
     kind = "running" if loops else group.kind
     first = _FIRST.index(kind) if kind in _FIRST and (loops or kind != "running") else len(_FIRST)

@@ -1,4 +1,4 @@
-"""This node's place in the job, as the watch for hangs is told it by the agent."""
+"""This node's place in the job, as the agent tells it to the watch for hangs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rdzv_launcher.run.stacks.workers import Worker
 
 
 class Place(Struct, frozen=True):
-    """Where this node is now. Any thread may have it."""
+    """Where this node is now. Usable from any thread."""
 
     node_rank: int = -1
     nodes: int = 0
-    """Those of the round."""
+    """The number of nodes in the round."""
     generation: int = 0
     """Counts the starts of workers on this node."""
     works: bool = False
-    """Its workers run, or are done and wait for those of others."""
+    """Its workers are running, or have finished and wait for those of other nodes."""
     workers: tuple[Worker, ...] = ()

@@ -1,4 +1,4 @@
-"""Samples of where a worker's main thread is, by py-spy. What its variables hold stays here: only a number leaves."""
+"""Samples of where a worker's main thread is, by py-spy. Values of variables are not passed on: only a number is."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any, Literal
 from rdzv_launcher.run.stacks import processes, reading
 
 Native = Literal["loop", "waits", "computes"]
-"""What the main thread does below its innermost line of Python: nothing but run this line, wait for others, anything
-else."""
+"""What the main thread does below its innermost line of Python: just run it, wait for others, or anything else."""
 
 _WAITS = re.compile(r"(?i)nccl|hccl|rccl|gloo::|c10d|(?:cu|cuda|hip|acl|npu)\w*(?:synchronize|query|memcpy)")
 _LOOKS = 2
-"""So often no native code has to be found: a stack may be one that cannot be read."""
+"""How many looks must find no native code: a stack may be one that cannot be read."""
 _MEETINGS = (
     ("distributed/distributed_c10d.py", ""),
     ("distributed/c10d_logger.py", ""),
@@ -25,7 +24,7 @@ _MEETINGS = (
     ("cuda/streams.py", "synchronize"),
     ("npu/utils.py", "synchronize"),
 )
-"""Files, and functions in them, where a worker waits for others or for its device."""
+"""Files, and functions in them, in which a worker waits for others or for its device."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +32,17 @@ class Sample:
     """Where the main thread was at one moment."""
 
     at: float
-    """The moment (monotonic, seconds)."""
+    """The moment of the sample (monotonic, seconds)."""
     print: int
     """Equal for the same lines with the same variables."""
     runs: bool
     """Python's own code was running: the thread was on a processor, and held the interpreter's lock."""
     meets: bool
-    """It is in a call that waits for other workers, or for the device."""
+    """The thread was in a call that waits for other workers, or for the device."""
 
 
 def take(process: processes.Process, at: float, *, timeout: float) -> Sample:
-    """A sample of a Python process; pauses it for some milliseconds. Raises ``NoStacks``."""
+    """Take a sample of a Python process; this pauses it for some milliseconds. Raises ``NoStacks``."""
     main = _main(reading.py_spy_threads(process, ("--locals",), timeout=timeout), process.pid)
     frames = main["frames"]
     values = tuple((frame["name"], frame["filename"], frame["line"], *_values(frame)) for frame in frames)
@@ -52,7 +51,7 @@ def take(process: processes.Process, at: float, *, timeout: float) -> Sample:
 
 
 def below_python(process: processes.Process, *, timeout: float) -> Native:
-    """What the main thread does in native code: it takes seconds to know. Raises ``NoStacks``."""
+    """What the main thread does in native code; finding out takes seconds. Raises ``NoStacks``."""
     for _ in range(_LOOKS):
         if names := _native_names(process, timeout):
             return "waits" if any(_WAITS.search(name) for name in names) else "computes"
@@ -60,7 +59,7 @@ def below_python(process: processes.Process, *, timeout: float) -> Native:
 
 
 def _native_names(process: processes.Process, timeout: float) -> list[str]:
-    """The functions that its innermost line of Python is in, or has called; empty if there is none."""
+    """The native functions that its innermost line of Python is in, or has called; empty if there are none."""
     names = []
     for frame in _main(reading.py_spy_threads(process, ("--native",), timeout=timeout), process.pid)["frames"]:
         if frame["line"]:

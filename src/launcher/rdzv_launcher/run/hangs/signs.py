@@ -1,4 +1,4 @@
-"""Signs of life of a worker, as the kernel counts them: cheap to read, and nothing in the worker. Linux (/proc)."""
+"""Signs of life of a worker, as counted by the kernel: cheap to read, and nothing runs in the worker. Linux (/proc)."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 class Signs(Struct, frozen=True):
-    """What was counted for one process until a moment. Times in seconds."""
+    """What had been counted for one process at some moment. Times are in seconds."""
 
     at: float
-    """The moment (monotonic)."""
+    """The moment of the count (monotonic)."""
     state: str
-    """A letter, as of /proc/PID/stat."""
+    """One letter, as in /proc/PID/stat."""
     born: int
-    """When it was started, in ticks: another process with the same id has another one."""
+    """When it was started, in ticks: another process with the same pid has another value."""
     main_s: float
-    """What the main thread had of a processor, or wanted while others had it."""
+    """The processor time that the main thread got, or wanted while others had it."""
     all_s: float
-    """What all threads had, and the children that have been waited for."""
+    """The processor time of all threads, and of children that have been waited for."""
     faults: int
-    """Pages that it had to wait for, of a file or of swap: reading of a kind that is not among the bytes."""
+    """Pages that it had to wait for, from a file or from swap: a kind of reading that is not among the bytes."""
     moved: int
-    """Bytes that it has read and written by files and pipes; 0 where that may not be seen."""
+    """Bytes that it has read and written through files and pipes; 0 if that may not be seen."""
 
 
 def read_signs(pid: int, asked: Path | None = None) -> Signs | None:
     """The signs of a process; None if it has ended.
 
-    ``asked``: the directory of what workers write when an agent asks for their stacks, which is no sign of life.
+    ``asked`` is the directory to which workers write when an agent asks for their stacks; that is not a sign of life.
     """
     stat = read_stat(pid)
     if stat is None or not stat.lives:
@@ -48,7 +48,7 @@ def read_signs(pid: int, asked: Path | None = None) -> Signs | None:
 
 
 def below_s(pid: int, pids_of: Callable[[int], list[int]]) -> float:
-    """What all processes below one had of processors, or wanted, in seconds. ``pids_of``: of ``children_now``."""
+    """The processor time that all processes below one got or wanted, in seconds. ``pids_of``: like ``children_now``."""
     total = 0.0
     for each in processes.below(pid, pids_of):
         if stat := read_stat(each):
@@ -62,7 +62,7 @@ def _all_s(stat: ProcessStat) -> float:
 
 
 def _main_s(pid: int, otherwise: float) -> float:
-    """Of the main thread, with its time in the queue; ``otherwise`` where the kernel does not say."""
+    """The time of the main thread, including its time in the queue; ``otherwise`` if the kernel does not say."""
     schedstat = processes.read(pid, "schedstat").split()
     return sum(map(int, schedstat[:2])) / 1e9 if len(schedstat) == 3 else otherwise
 

@@ -1,9 +1,9 @@
 """Does a worker make progress? Judged by its signs of life, and by samples of its place. No I/O, no clock of its own.
 
-Waiting shows in the signs alone: no processor is used or wanted, and nothing is read or written. What uses a processor
-may compute, or spin: then samples of its main thread tell. It makes progress if lines or variables come that were not
-seen before; if native code computes; or if other threads than the main one do. What is left is a loop of Python
-around the same few lines with the same variables, and spinning in a call that waits for other workers.
+Waiting shows in the signs alone: no processor is used or wanted, and nothing is read or written. A worker that uses a
+processor may be computing, or spinning: samples of its main thread tell which. It makes progress if lines or variables
+appear that were not seen before; if native code computes; or if threads other than the main one do. What remains is a
+loop of Python around the same few lines with the same variables, or spinning in a call that waits for other workers.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from rdzv_launcher.run.hangs.samples import Native, Sample
 from rdzv_launcher.run.hangs.signs import Signs
 
 Kind = Literal["moves", "waits", "spins", "loops", "stopped", "stuck", "done"]
-"""``spins``: it waits for others, and uses a processor; ``loops``: in Python, around nothing new."""
+"""``spins``: it waits for others, and uses a processor; ``loops``: in Python, without anything new."""
 
 _QUIET = 0.05
-"""The most of a processor that waiting takes: polls, heartbeats, watchdogs."""
+"""The largest share of a processor that waiting takes: polls, heartbeats, watchdogs."""
 _TICKS_S = 0.021
-"""The kernel's count of processor time may be that much behind."""
+"""The kernel's count of processor time may lag by this much."""
 _BYTES_PER_S = 4096.0
-"""The most that is read and written while waiting."""
+"""The most that is read and written while waiting, per second."""
 _LEAST_SAMPLES = 4
-"""So many in a row have to have shown nothing new."""
+"""How many samples in a row must have shown nothing new."""
 _MOST_PRINTS = 8
-"""Lines and variables of a loop that goes nowhere; one that shows more does something."""
+"""The most combinations of lines and variables in a loop that goes nowhere; a loop that shows more does something."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Whether a worker makes progress, and if not, since when and how it stands."""
+    """Whether a worker makes progress; if not, since when, and how it stands."""
 
     kind: Kind
     seconds: float = 0.0
-    """For how long there was no progress, as far as was looked."""
+    """For how long no progress was seen, in seconds."""
 
     @property
     def is_still(self) -> bool:
@@ -43,27 +43,27 @@ class Standing:
 
     @property
     def is_quiet(self) -> bool:
-        """It is known without samples of its place."""
+        """Whether this is known without samples of its place."""
         return self.kind in ("waits", "stopped", "stuck", "done")
 
 
 class Standstill:
-    """One worker's. One thread at a time. All times are monotonic and in seconds."""
+    """The standstill of one worker. For one thread at a time. All times are monotonic and in seconds."""
 
     def __init__(self, signs: Signs, credit_s: float) -> None:
-        """``credit_s``: what one look may find, at most; with more between two of them the machine stood still."""
+        """``credit_s``: the most that one look may account for; with more between two, the machine stood still."""
         self._signs, self._credit_s = signs, credit_s
         self._below: tuple[float, float] | None = None
-        """When what is below it was read for the first time in this quiet, and what it was."""
+        """When the processes below it were first read in this quiet period, and their processor time then."""
         self._quiet_since = self._state_since = signs.at
         self._quiet = False
         self._main_runs = False
         self._told, self._told_since = 0, signs.at
         self._prints: set[int] = set()
         self._new_at: float | None = None
-        """When something new was sampled, or the first sample taken."""
+        """When something new was sampled, or the first sample was taken."""
         self._last: list[Sample] = []
-        """Those since then, the newest few."""
+        """The newest few samples since then."""
         self._native: Native | None = None
 
     @property
@@ -72,7 +72,7 @@ class Standstill:
 
     @property
     def quiet_s(self) -> float:
-        """For how long it has used no processor to speak of; 0 if it does."""
+        """For how long it has used hardly any processor time; 0 if it uses some."""
         return self._signs.at - self._quiet_since if self._quiet else 0.0
 
     @property
@@ -81,7 +81,7 @@ class Standstill:
         return self._is_steady and self._native is None and self._is_at_one_place and not self._meets
 
     def look(self, signs: Signs, below: float | None = None) -> None:
-        """Its signs at a later moment. ``below``: the processor time of all processes below it, where it was read."""
+        """Take its signs at a later moment. ``below``: the processor time of all processes below it, if it was read."""
         before, took = self._signs, signs.at - self._signs.at
         if took <= 0:
             return
@@ -104,7 +104,7 @@ class Standstill:
         self._signs = signs
 
     def _below_is_busy(self, at: float, below: float | None) -> bool:
-        """Whether what is below has used a processor since it was first looked at: bursts may lie between two looks."""
+        """Whether processes below used a processor since they were first read: bursts may lie between two looks."""
         if below is None or self._below is None:
             self._below = None if below is None else (at, below)
             return False
@@ -115,12 +115,12 @@ class Standstill:
         return False
 
     def tell(self, told: int) -> None:
-        """A number that changes when the script says that it makes progress; 0: it never has. Else only that counts."""
+        """Take a number that changes when the script reports progress; 0: it never has. Otherwise only this counts."""
         if told != self._told:
             self._told, self._told_since = told, self._signs.at
 
     def sample(self, sample: Sample) -> None:
-        """Where its main thread is, while it uses a processor."""
+        """Take a sample of its main thread, while it uses a processor."""
         new = sample.print not in self._prints
         if new and len(self._prints) >= _MOST_PRINTS:
             self._start_anew(sample.at)
@@ -130,13 +130,13 @@ class Standstill:
         self._last = [*self._last[-_LEAST_SAMPLES:], sample]
 
     def native(self, native: Native) -> None:
-        """What it does below its innermost line of Python."""
+        """Take what it does below its innermost line of Python."""
         self._native = native
-        if native == "computes":  # that is progress, and it is asked again later: it may wait by then
+        if native == "computes":  # that is progress; it is asked again later, as it may be waiting by then
             self._start_anew(self._signs.at)
 
     def standing(self) -> Standing:
-        """How it stands, at the last look."""
+        """How it stands, as of the last look."""
         now = self._signs.at
         if self._told:
             return Standing(self._still_kind(), max(0.0, now - self._told_since))
@@ -160,7 +160,7 @@ class Standstill:
             return "moves"
         if self._meets or self._native == "waits":
             return "spins"
-        if not (self._main_runs and self._runs):  # native code, or threads beside it, compute
+        if not (self._main_runs and self._runs):  # native code, or other threads, compute
             return "moves"
         return "loops" if not self._is_at_one_place or self._native == "loop" else "moves"
 
@@ -170,15 +170,15 @@ class Standstill:
 
     @property
     def _runs(self) -> bool:
-        """Most of the last samples have found it in Python's own code."""
+        """Whether most of the last samples found it in Python's own code."""
         return sum(each.runs for each in self._last) * 2 > len(self._last)
 
     @property
     def _meets(self) -> bool:
-        """It is in a call that waits for others, and does not work for that call, as for making objects bytes."""
+        """Whether it is in a call that waits for others, and not working for it, such as turning objects into bytes."""
         return self._last[-1].meets and not self._runs
 
     def _start_anew(self, at: float | None) -> None:
-        """What was sampled before is of no account."""
+        """Discard what was sampled before."""
         self._prints, self._last, self._native = set(), [], None
         self._new_at = at

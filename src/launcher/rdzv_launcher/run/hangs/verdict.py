@@ -1,8 +1,8 @@
-"""Does the job hang? Judged from what its nodes say of their workers, which is checked. No I/O, no clock.
+"""Does the job hang? Judged from what its nodes say about their workers, which is checked. No I/O, no clock.
 
-It does if all nodes of the round have answered and none of their workers has made progress for the time-out. A node
-that says otherwise, or cannot tell, stands against it: a restart in vain is worse than a late one. Only a node that has
-been silent, or has answered nonsense, for twice the time-out counts as one that stands still itself.
+It hangs if all nodes of the round have answered and none of their workers has made progress for the time-out. A node
+that says otherwise, or cannot tell, prevents this verdict: a needless restart is worse than a late one. Only a node
+that has been silent, or has answered nonsense, for twice the time-out counts as standing still itself.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from rdzv_plugins.questions import NodeAnswer
 _KINDS: tuple[Kind, ...] = ("moves", "waits", "spins", "loops", "stopped", "stuck", "done")
 _MOST_WORKERS = 4096
 SUSPECTED = 0.5
-"""After this part of the time-out a job is suspected. What can only be known by samples is known from then on."""
+"""After this part of the time-out a hang is suspected, and what can only be known from samples becomes known."""
 
 
 @dataclass(frozen=True)
 class NodeStanding:
-    """What one node says of its workers' progress."""
+    """What one node says about its workers' progress."""
 
     node_rank: int
-    """As its agent knows it; -1 before its first round."""
+    """The node's rank, as its agent knows it; -1 before its first round."""
     works: bool
-    """Its workers run, or are done; False: it starts or stops them."""
+    """Its workers are running, or have finished; False: it is starting or stopping them."""
     watches: bool
-    """It was started with a time-out for hangs: else it cannot tell."""
+    """It was started with a time-out for hangs; otherwise it cannot tell."""
     workers: Mapping[int, Standing]
-    """By global rank."""
+    """How the workers stand, by global rank."""
 
     def data(self) -> dict[str, Any]:
-        """The same as values that JSON has."""
+        """The same as values that JSON supports."""
         workers = [[rank, each.kind, each.seconds] for rank, each in self.workers.items()]
         return {"node_rank": self.node_rank, "works": self.works, "watches": self.watches, "workers": workers}
 
 
 def standing_of(answer: Any) -> NodeStanding:
-    """The opposite of ``data``, of somebody else's JSON. Raises ``ValueError``."""
+    """The reverse of ``data``, from JSON that others have sent. Raises ``ValueError``."""
     try:
         node_rank, works, watches = answer["node_rank"], answer["works"], answer["watches"]
         if type(node_rank) is not int or type(works) is not bool or type(watches) is not bool:
@@ -63,23 +63,23 @@ class Verdict:
 
     hangs: bool
     in_s: float
-    """After so long it may, if nothing changes; infinite while somebody makes progress."""
+    """In how many seconds it may be so, if nothing changes; infinite while somebody makes progress."""
     silent: tuple[NodeAnswer, ...] = ()
-    """Nodes that count as standing still, since nothing comes from them."""
+    """Nodes that count as standing still, because nothing arrives from them."""
     unknown: str = ""
-    """Why it cannot be known, a sentence; empty if it can."""
+    """Why it cannot be known, in a sentence; empty if it can."""
 
 
 class Judge:
-    """One asker's view of the nodes of one round. One thread at a time."""
+    """One asker's view of the nodes of one round. For one thread at a time."""
 
     def __init__(self, timeout: float, nodes: int) -> None:
-        """``timeout`` in seconds; ``nodes`` are those of the round."""
+        """``timeout`` is in seconds; ``nodes`` is the number of nodes in the round."""
         self._timeout, self._nodes = timeout, nodes
         self._silent_since: dict[int, float] = {}
 
     def judge(self, answers: Sequence[NodeAnswer], now: float) -> Verdict:
-        """What the nodes' newest answers mean; ``now`` counts from anywhere, in seconds."""
+        """What the nodes' newest answers mean; ``now``, in seconds, may count from any starting point."""
         found: dict[int, NodeAnswer] = {}
         for each in answers:
             if each.node_rank is not None and each.node_rank < self._nodes:
@@ -107,14 +107,14 @@ class Judge:
         return Verdict(missing <= 0, max(0.0, missing), tuple(silent))
 
     def _missing(self, worker: Standing) -> float:
-        """So many seconds are missing until it stands still for long enough."""
+        """How many seconds are missing until it has stood still for long enough."""
         if not worker.is_still:
             return 0.0
         return self._timeout * (1 - SUSPECTED if worker.kind in ("loops", "spins") else 1.0) - worker.seconds
 
 
 def _read(answer: NodeAnswer, rank: int) -> tuple[NodeStanding | None, str]:
-    """What a node says; or why it cannot tell; neither if nothing comes from it that can be read."""
+    """What a node says, or why it cannot tell; neither if nothing readable arrives from it."""
     if answer.problem:
         return None, "" if answer.is_silent else answer.problem
     try:

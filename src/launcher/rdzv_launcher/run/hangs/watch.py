@@ -1,8 +1,8 @@
 """The watch for hangs: looks at this node's workers, asks the other nodes when one stands still, and tells the agent.
 
-A node whose workers wait does not know by itself that the job hangs: those of another may compute. So it asks all of
-them, by the same way as ``rdzv stacks``. The node with the least rank asks first, and the others leave it to that one
-for a while, so that one asks and not all.
+A node whose workers wait does not know by itself that the job hangs: those of another node may be computing. So it asks
+all of them, in the same way as ``rdzv stacks``. The node with the lowest rank asks first, and the others leave it to
+that node for a while, so that one node asks and not all.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, NodeAnswer, Questio
 logger = logging.getLogger(__name__)
 
 _LOOKS, _LEAST_LOOK_S, _LONGEST_LOOK_S = 32, 0.25, 10.0
-"""So many looks are taken in the time-out, if that is neither very short nor very long."""
+"""How many looks are taken within the time-out, unless that is very short or very long."""
 _ANSWER_S, _STACKS_S, _TOLD_S = 10.0, 15.0, 10.0
-"""For the answers of the nodes: how their workers stand, where they are, and that they have heard."""
+"""Time limits for the nodes' answers: how their workers stand, where they are, and that they have heard."""
 _OTHERS_S = 10.0
-"""So long a node leaves it to another one to ask, beyond the time-out."""
+"""How long beyond the time-out a node leaves the asking to another one."""
 _PATIENT_RANKS = 8
 _LONGEST_TEXT = 2000
 
 
 class HangWatch:
-    """One per agent, with a thread of its own. Thread-safe."""
+    """One per agent, with its own thread. Thread-safe."""
 
     def __init__(
         self,
@@ -53,9 +53,10 @@ class HangWatch:
         questions: Questions | None,
         on_hang: Callable[[int, Failure], None],
     ) -> None:
-        """``timeout`` in seconds; ``told`` as for ``NodeWatch``.
+        """``timeout`` is in seconds; ``told`` is as in ``NodeWatch``.
 
-        ``on_hang`` is given the generation of the workers, and who is different, on the thread of the watch.
+        ``on_hang`` is called on the thread of the watch, with the generation of the workers and the one that is
+        different.
         """
         self._timeout, self._place, self._stacks, self._questions = timeout, place, stacks, questions
         self._on_hang = on_hang
@@ -66,15 +67,15 @@ class HangWatch:
         self._judge = Judge(timeout, 0)
         self._ask_at = self._asked_at = 0.0
         self._leave_until = 0.0
-        """Somebody has found that the job hangs: until then it is left to that one."""
+        """Another node has found that the job hangs: until then, the rest is left to that node."""
         self._stored_for = -1
-        """The generation of which the stacks were stored."""
+        """The generation whose stacks were stored."""
         self._said: set[str] = set()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rdzv-hangs", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch, on a thread of its own."""
+        """Begin to watch, on a separate thread."""
         if reading.py_spy() is None:
             self._say_once(
                 "--hang-timeout: a rank in an endless loop cannot be told from one that computes, since py-spy is not "
@@ -83,11 +84,11 @@ class HangWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """End; does not wait for a question that is under way."""
+        """End the watch; does not wait for a question in progress."""
         self._closed.set()
 
     def answer(self, question: Question) -> Any:
-        """As ``questions.Answer``: to ``standstill`` and ``hang``."""
+        """Like ``questions.Answer``: for ``standstill`` and ``hang``."""
         if question.kind == STANDSTILL:
             if question.arguments.get("by") != self._me:
                 self._asked_at = time.monotonic()
@@ -152,7 +153,7 @@ class HangWatch:
         return answers, verdict
 
     def _conclude(self, place: Place) -> None:
-        """It seems to hang: where is everybody? If nobody has gone on by then, it is so."""
+        """The job seems to hang: ask where everybody is. If nobody has made progress by then, it does hang."""
         unread: list[Silent] = []
         if self._questions is None or place.nodes == 1:
             found = self._stacks.own_workers(_STACKS_S)
@@ -172,7 +173,7 @@ class HangWatch:
         if self._questions is not None and place.nodes > 1:
             try:
                 self._questions.ask(HANG, {"by": self._me, "text": hang.headline[:_LONGEST_TEXT]}, _TOLD_S)
-            except (RdzvError, TimeoutError) as error:  # the failure itself is told by the rendezvous
+            except (RdzvError, TimeoutError) as error:  # the rendezvous tells of the failure itself
                 logger.debug("the others could not be told of the hang: %s", error)
         self._on_hang(place.generation, hang.failure)
 

@@ -1,1 +1,1 @@
-"""Whether this agent lives and its workers work, told over HTTP to whoever watches over processes: kubelet, say."""
+"""Tells over HTTP whether this agent lives and its workers work, for those who watch processes (kubelet, say)."""

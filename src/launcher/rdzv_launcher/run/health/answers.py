@@ -1,4 +1,4 @@
-"""What is answered to whom: the paths, their status and their sentence. No sockets."""
+"""Which path gets which answer: its status and its sentence. No sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OK, _NOT_FOUND, _FAILED, _NOT_INSTALLED, _UNAVAILABLE = 200, 404, 500, 501, 503
 
 
 class Answer(Struct, frozen=True):
-    """A status of HTTP, and a sentence for people, or what ``kind`` says."""
+    """An HTTP status, and a sentence for people, or content of the type ``kind``."""
 
     status: int
     text: str
@@ -28,7 +28,7 @@ class Answer(Struct, frozen=True):
 
 
 class Pages(Protocol):
-    """What a server of these answers has: whose they are."""
+    """The owner of the answers, as their server knows it."""
 
     def answer(self, path: str) -> Answer:
         """The answer to a request for ``path``. Any thread; raises nothing, and waits for nobody."""
@@ -36,7 +36,7 @@ class Pages(Protocol):
 
 
 class MetricsAlone:
-    """For a process whose health nobody asks for here."""
+    """The pages of a process whose health nobody asks for here."""
 
     def __init__(self, metrics: MetricsPage) -> None:
         self._metrics = metrics
@@ -48,7 +48,7 @@ class MetricsAlone:
 
 
 def metrics_answer(metrics: MetricsPage) -> Answer:
-    """The metrics; a sentence if they cannot be had."""
+    """The metrics; a sentence if they are not available."""
     try:
         return Answer(_OK, metrics.text(), CONTENT_TYPE)
     except MissingDependency as error:
@@ -59,20 +59,20 @@ def metrics_answer(metrics: MetricsPage) -> Answer:
 
 
 class Health:
-    """One agent's. Any thread may ask it."""
+    """The health of one agent. Any thread may ask it."""
 
     def __init__(self, pulse: Pulse, patience: float) -> None:
-        """``patience``: for so many seconds the main thread may be later than it has said."""
+        """``patience``: by how many seconds the main thread may be later than it has said."""
         self._pulse, self._patience = pulse, patience
         self._readiness: Callable[[], tuple[bool, str]] = lambda: (False, "this node is about to join the others")
         self._metrics: MetricsPage | None = None
 
     def measure_by(self, metrics: MetricsPage) -> None:
-        """From now on these are the metrics."""
+        """Use these metrics from now on."""
         self._metrics = metrics
 
     def tell_by(self, readiness: Callable[[], tuple[bool, str]]) -> None:
-        """From now on ``readiness`` says whether the workers work, and in a sentence what is going on. Any thread."""
+        """From now on ``readiness`` says whether the workers work, and, in a sentence, what is going on. Any thread."""
         self._readiness = readiness
 
     def answer(self, path: str) -> Answer:
@@ -100,6 +100,6 @@ class Health:
     def _state(self) -> tuple[bool, str]:
         try:
             return self._readiness()
-        except Exception as error:  # a plug-in's, which is asked what it waits for: the agent lives nevertheless
+        except Exception as error:  # from a plug-in, which is asked what it waits for: the agent lives nevertheless
             logger.debug("the state of this agent cannot be told", exc_info=True)
             return False, f"what this agent waits for cannot be told: {type(error).__name__}: {error}"

@@ -10,7 +10,7 @@ import re
 from msgspec import Struct
 
 MOST_BYTES = 4096
-"""The longest head of a request."""
+"""The largest head of a request, in bytes."""
 _LINE = rb"(?P<method>[A-Z]{1,16}) (?P<path>/[!-~]*) HTTP/1\.[01]\r?\n"
 _REASONS = {
     200: "OK",
@@ -25,16 +25,16 @@ _REASONS = {
 
 
 class Wanted(Struct, frozen=True):
-    """What a whole request asks for, or the status with which it is refused."""
+    """What a complete request asks for, or the status with which it is refused."""
 
     path: str = ""
     refused: int = 0
     head: bool = False
-    """Without the body."""
+    """The response is to be sent without its body."""
 
 
 def read_request(data: bytes) -> Wanted | None:
-    """What has come so far; None: more of it is to come."""
+    """Parse what has arrived so far; None: more is to come."""
     if not (b"\r\n\r\n" in data or b"\n\n" in data):
         return Wanted(refused=431) if len(data) >= MOST_BYTES else None
     line = re.match(_LINE, data)
@@ -49,7 +49,7 @@ TEXT = "text/plain; charset=utf-8"
 
 
 def response(status: int, text: str, *, kind: str = TEXT, head: bool = False) -> bytes:
-    """All of it; ``kind`` is the type of its content. The connection is to be closed then."""
+    """The whole response; ``kind`` is its content type. The connection should be closed after it."""
     body = f"{text.removesuffix(chr(10))}\n".encode(errors="replace")
     lines = [
         f"HTTP/1.1 {status} {_REASONS[status]}",

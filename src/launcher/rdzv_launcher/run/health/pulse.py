@@ -1,4 +1,4 @@
-"""The signs of life of an agent's main thread: it says until when it will be back, and whether it waits for others."""
+"""The signs of life of an agent's main thread: it says by when it will be back, or that it waits for others."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import traceback
 
 
 class Pulse:
-    """Made by the thread that beats; any thread may read it. Reading and writing cost no lock."""
+    """Made by the thread that beats; any thread may read it. Neither reading nor writing takes a lock."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
         self._back_at = math.inf
 
     def beat(self, within: float | None) -> None:
-        """It goes on, and will be back in so many seconds; None: it waits for others, for as long as that takes."""
+        """The thread is alive, and will be back ``within`` seconds; None: it waits for others, however long."""
         self._back_at = math.inf if within is None else time.monotonic() + within
 
     def overdue(self) -> float:
-        """For how many seconds the thread should have been back; 0 or less: it is not due yet."""
+        """For how many seconds the thread has been overdue; 0 or less: it is not due yet."""
         return time.monotonic() - self._back_at
 
     def place(self) -> str:

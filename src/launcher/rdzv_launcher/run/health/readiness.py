@@ -1,4 +1,4 @@
-"""Whether the workers of this node work, in a word and in a sentence: what ``/readyz`` says."""
+"""Whether the workers of this node work, as a yes or no and a sentence: what ``/readyz`` says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SAYS: dict[Stage, str] = {
 
 
 def readiness(stage: Stage, group: WorkerGroup | None, waits_for: str) -> tuple[bool, str]:
-    """True if they work in a complete round, or have done so. ``waits_for``: what the rendezvous says of its wait."""
+    """True if they work in a complete round, or have finished. ``waits_for``: what the rendezvous says of its wait."""
     if stage == "joining":
         return False, f"waits for other nodes: {waits_for}" if waits_for else "waits for other nodes"
     if stage in _SAYS or group is None:

@@ -1,7 +1,7 @@
-"""Answers requests by HTTP for a few pages on a thread of its own, whatever the other threads do.
+"""Answers HTTP requests for a few pages on a separate thread, whatever the other threads are doing.
 
-Whoever can reach the port may ask, and may ask wrongly, slowly or without end: a connection has a few seconds and a few
-kilobytes, there are few at a time, and one too many costs the oldest its place. Nothing here ever blocks.
+Anyone who can reach the port may ask, and may ask wrongly, slowly or endlessly: a connection has a few seconds and a
+few kilobytes, there are only a few at a time, and one too many costs the oldest its place. Nothing here ever blocks.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from rdzv_plugins.options import PortRange
 logger = logging.getLogger(__name__)
 
 _SECONDS = 5.0
-"""For one connection, from its beginning to its end."""
+"""The time for one connection, from beginning to end."""
 _MOST = 32
-"""Connections at a time."""
+"""The most connections at a time."""
 _PAUSE_S = 1.0
-"""Before the next one is accepted, where there are no descriptors left for it."""
+"""The pause before the next connection is accepted, if no descriptors are left for it."""
 
 
 class _Connection:
-    """What one client has sent, and what it has not taken yet."""
+    """What one client has sent, and the part of the answer that it has not taken yet."""
 
     def __init__(self, client: socket.socket) -> None:
         self.client = client
@@ -58,7 +58,7 @@ class HealthServer:
 
     @staticmethod
     def open(health: Health, port: int) -> HealthServer | None:
-        """Serve on this port of all interfaces. None if that is not possible, which is said: the job goes on."""
+        """Serve on this port on all interfaces. None if that is not possible, which is logged: the job goes on."""
         try:
             return HealthServer(health, bind("", PortRange(port, port), f"--health-port={port}"))
         except (AddressInUse, OSError) as error:
@@ -70,7 +70,7 @@ class HealthServer:
         return int(self._listener.getsockname()[1])
 
     def close(self) -> None:
-        """Serve no longer."""
+        """Stop serving."""
         self._closed = True
         self._wake_w.send(b"x")
         self._thread.join()
@@ -82,7 +82,7 @@ class HealthServer:
         while not self._closed:
             try:
                 self._turn()
-            except Exception:  # whoever asks next is to be answered, whatever went wrong
+            except Exception:  # the next request has to be answered, whatever went wrong
                 logger.exception("the thread that tells how this process is met an error")
                 time.sleep(_PAUSE_S)
 
@@ -96,7 +96,7 @@ class HealthServer:
                 self._accept()
             elif key.fileobj is not self._wake_r:
                 connection = self._connections.get(key.fileobj)  # type: ignore[call-overload]
-                if connection is not None:  # else it had to make room
+                if connection is not None:  # otherwise it had to make room
                     self._serve(connection)
         now = time.monotonic()
         if self._accept_at and now >= self._accept_at:
@@ -110,7 +110,7 @@ class HealthServer:
             client, _ = self._listener.accept()
         except (BlockingIOError, ConnectionError, InterruptedError):
             return
-        except OSError as error:  # no descriptors: the selector would tell of it again and again
+        except OSError as error:  # no descriptors: the selector would report it again and again
             logger.debug("a connection to the health port was not accepted: %s", error)
             self._selector.unregister(self._listener)
             self._accept_at = time.monotonic() + _PAUSE_S
@@ -131,7 +131,7 @@ class HealthServer:
                     self._drop(connection)
         except (BlockingIOError, InterruptedError):
             pass
-        except OSError:  # it has gone
+        except OSError:  # it is gone
             self._drop(connection)
 
     def _receive(self, connection: _Connection) -> None:
@@ -152,6 +152,6 @@ class HealthServer:
     def _drop(self, connection: _Connection) -> None:
         if self._connections.pop(connection.client, None) is not None:
             self._selector.unregister(connection.client)
-            with contextlib.suppress(OSError):  # what it still sends is not to cost it the answer
+            with contextlib.suppress(OSError):  # whatever it still sends must not cost it the answer
                 connection.client.shutdown(socket.SHUT_WR)
             connection.client.close()

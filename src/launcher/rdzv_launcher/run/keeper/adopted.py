@@ -1,4 +1,4 @@
-"""What the agent adopts when its keeper has gone: told from the children that the agent has started itself."""
+"""What the agent adopts when its keeper is gone, as distinct from the children that the agent has started itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _AGAIN_S = 0.01
 
 
 class Adopted:
-    """Below a keeper that lives nothing can become the agent's child: those that there are meanwhile are its own."""
+    """While a keeper lives, nothing below it can become the agent's child: all children seen then are the agent's."""
 
     def __init__(self, keeper: int) -> None:
         self._keeper = keeper
@@ -24,16 +24,17 @@ class Adopted:
         found = descendants.children(os.getpid())
         try:
             if os.waitid(os.P_PID, self._keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                return  # what it has left may be among them
+                return  # what the keeper left may be among them
         except ChildProcessError:
             return
         self._own = {(each.pid, each.started) for each in found}
 
     def kill(self, deadline: float) -> list[int]:
-        """End what a keeper has left that is no more; returns the pids of what does not end.
+        """End what a keeper left behind when it ended; returns the pids of processes that do not end.
 
-        That is never in the agent's session. Nor is a child of the agent that has a session of its own: one that was
-        started since the last ``look`` is ended with the rest.
+        Processes in the agent's session are never touched, because what a keeper leaves is never there. Nor are the
+        agent's own children in sessions of their own, unless they were started since the last ``look``: those are ended
+        with the rest.
         """
         me, session = os.getpid(), os.getsid(0)
         quiet = 0
@@ -53,7 +54,7 @@ class Adopted:
 
 
 def wait_for(pid: int, deadline: float) -> tuple[int] | None:
-    """The status of a child, None if it does not end in time or is nobody's child here."""
+    """The status of a child; None if it does not end in time, or is not a child of this process."""
     while True:
         try:
             found, status = os.waitpid(pid, os.WNOHANG)

@@ -1,7 +1,7 @@
-"""Messages between agent, keeper and template: whole ones or none, and never waiting for the other end.
+"""Messages between agent, keeper and template: whole messages or none, and never waiting for the other end.
 
-Both ends run the same interpreter and nobody else has them, so ``marshal`` is the format. What is too long for a
-socket's buffer, as the environments of many workers, travels as a memory file.
+Both ends run the same interpreter and nobody else has access, so ``marshal`` is the format. Messages that are too long
+for a socket's buffer, such as the environments of many workers, travel as a memory file.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import socket
 from typing import Any
 
 Message = tuple[Any, ...]
-"""Its first item says what it is. Built-in types alone."""
+"""Its first item says what kind of message it is. Contains only built-in types."""
 
 _LONGEST = 32 * 1024
 _BY_FILE = b"@"
 
 
 class Gone(Exception):
-    """The other end has been closed: its process is no more."""
+    """The other end has been closed: its process has ended."""
 
 
 class Channel:
@@ -32,18 +32,18 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
-        """Two ends, neither of which is inherited by programs that are started."""
+        """Make two ends, neither of which is inherited by programs that are started."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(ours), cls(theirs)
 
     @classmethod
     def of(cls, fd: int) -> Channel:
-        """The end that this process was given as ``fd``."""
+        """Wrap the end that this process was given as ``fd``."""
         os.set_inheritable(fd, False)
         return cls(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd))
 
     def fileno(self) -> int:
-        """For ``poll``; -1 when it has been closed."""
+        """The descriptor for ``poll``; -1 once it is closed."""
         return self._end.fileno()
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class Channel:
         self._end.close()
 
     def send(self, message: Message) -> bool:
-        """False if the other end does not take it now. Raises ``Gone``, and ``OSError`` if memory is short."""
+        """Send; False if the other end does not take it now. Raises ``Gone``, and ``OSError`` if memory is short."""
         data = marshal.dumps(message)
         try:
             if len(data) <= _LONGEST:

@@ -1,6 +1,6 @@
-"""Everything that a process has below it, whatever it did to get away: found by who its parent is.
+"""Everything that a process has below it, whatever it did to get away, found by following parent processes.
 
-Where the process is a subreaper nothing can leave it: an orphan gets the subreaper as its parent.
+If the process is a subreaper, nothing can leave it: an orphan gets the subreaper as its parent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rdzv_plugins.linux.process_stat import read_stat
 
 
 class Process(NamedTuple):
-    """One as it was seen. Its number alone may be another's a moment later."""
+    """A process, as it was seen. Its pid alone may belong to another process a moment later."""
 
     pid: int
     parent: int
@@ -25,20 +25,21 @@ class Process(NamedTuple):
 
 
 def look(pid: int) -> Process | None:
-    """None if there is no such process. A zombie does not live."""
+    """Look at a process; None if it does not exist. A zombie does not count as living."""
     stat = read_stat(pid)
     return None if stat is None else Process(pid, stat.parent, stat.session, stat.started, stat.lives)
 
 
 def children(parent: int) -> list[Process]:
-    """All children of ``parent``, also those that have ended and are not waited for."""
+    """All children of ``parent``, including those that have ended and have not been waited for."""
     return _children(parent, children_now())
 
 
 def descendants(roots: Collection[int], spared: Collection[int] = ()) -> list[Process]:
-    """All that live below ``roots``, themselves not among them. The ``spared`` are left out, what is below them not.
+    """All that live below ``roots``, without the roots. ``spared`` processes are left out, but not what is below them.
 
-    What loses its parent in the middle of it may be missed: only if nothing is found twice in a row, there is nothing.
+    A process that loses its parent during the search may be missed: only if two searches in a row find nothing is there
+    nothing.
     """
     pids_of = children_now()
     found: list[Process] = []
@@ -46,7 +47,7 @@ def descendants(roots: Collection[int], spared: Collection[int] = ()) -> list[Pr
     while below:
         parent = below.pop()
         its_own = _children(parent.pid, pids_of)
-        # else the parent's number is another's by now, and so are these children
+        # otherwise the parent's number belongs to another process by now, and so do these children
         if its_own and _is_still(parent):
             below += its_own
             found += (each for each in its_own if each.lives and each.pid not in spared)
@@ -54,11 +55,11 @@ def descendants(roots: Collection[int], spared: Collection[int] = ()) -> list[Pr
 
 
 def send(process: Process, number: int) -> bool:
-    """Send a signal to this very process, and to no other that has its number now. False if it has gone."""
+    """Send a signal to this very process, and to no other that has its pid now. False if it is gone."""
     try:
         try:
             fd = os.pidfd_open(process.pid)
-        except (AttributeError, PermissionError):  # an old kernel, a sandbox
+        except (AttributeError, PermissionError):  # an old kernel, or a sandbox
             os.kill(process.pid, number)
             return True
         try:
@@ -74,7 +75,7 @@ def send(process: Process, number: int) -> bool:
 
 
 def kill(roots: Collection[int], spared: Collection[int] = ()) -> list[int]:
-    """SIGKILL to all that live below ``roots`` now; returns their pids. To be repeated until there are none."""
+    """Send SIGKILL to all that live below ``roots`` now; returns their pids. Repeat until there are none."""
     found = descendants(roots, spared)
     for process in found:
         send(process, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a process lets go of that was forked in the middle of somebody else's program."""
+"""What a process lets go of after being forked in the middle of somebody else's program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 
 def let_go_of_handlers() -> None:
-    """Signals that have a handler of Python's do what they do by default; those that are ignored stay so."""
+    """Reset signals that have a Python handler to their default action; ignored signals stay ignored."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -16,10 +16,10 @@ def let_go_of_handlers() -> None:
 
 
 def close_all_but(kept: Collection[int]) -> None:
-    """Close all descriptors but the standard ones and those in ``kept``."""
+    """Close all descriptors except the standard ones and those in ``kept``."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and fd not in kept:
             try:
                 os.close(fd)
-            except OSError:  # that of the list itself
+            except OSError:  # the descriptor of the list itself
                 pass

@@ -1,7 +1,7 @@
 """What a keeper does while its agent stands still: it pauses the workers once their round is not known to hold.
 
-The agent writes into a page until when that is known, and when it last looked. An agent that goes on finds out what is
-to become of the workers: it continues or kills them.
+A page that the agent writes says until when the round is known to hold, and when the agent last looked. When the agent
+resumes, it finds out what should become of the workers, and continues or kills them.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from rdzv_plugins.clock import now_ns
 from rdzv_plugins.round_page import BEAT, NEVER, PAUSE_AT, PAUSED, RUNNING, STATE, STILL, read
 
 _PAGE_S = 0.25
-"""The page is read so often: the clock of a wait stands still while a machine sleeps, that of the page does not."""
+"""How often the page is read: the clock of a wait stands still while a machine sleeps, the page's does not."""
 _LEAST_S = 0.01
 _QUICK_LOOKS = 2
-"""How often the workers of one standstill are paused in quick succession: whoever was just being started is seen by the
-second look. It may last for hours."""
+"""How many times the workers are paused in quick succession during one standstill, which may last for hours: the second
+look finds workers that were just being started.
+"""
 
 
 class FrozenAgent:
-    """One per keeper. ``page``: the descriptor of a ``RoundPage``, -1 for none.
+    """One per keeper. ``page`` is the descriptor of a ``RoundPage``, -1 for none.
 
-    ``stop`` pauses all that the workers have started, too, and returns whom.
+    ``stop`` pauses the workers and all that they have started, and returns the paused processes.
     """
 
     def __init__(self, page: int, stop: Callable[[], Collection[Process]]) -> None:
@@ -32,7 +33,7 @@ class FrozenAgent:
         self._looks = (0, 0)  # when the standstill began, and how often workers were paused in it
 
     def pause(self) -> float:
-        """Seconds until ``look`` has to be called; negative: not before the agent has said something."""
+        """Seconds until ``look`` has to be called; negative: not until the agent has said something."""
         if self._page < 0:
             return -1
         page = read(self._page)
@@ -50,7 +51,7 @@ class FrozenAgent:
         since, looks = read(self._page)[BEAT], self._looks
         self._looks = since, looks[1] + 1 if looks[0] == since else 1
         paused = self._stop()
-        # the agent has gone on meanwhile: it pauses them itself, unless it has found them allowed to run
+        # the agent has resumed meanwhile: it pauses them itself, unless it has found that they may run
         if not self._stands_still() and read(self._page)[STATE] != PAUSED:
             for process in paused:
                 send(process, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""A worker that is a fork of the keeper and runs a function: it becomes a Python process as its caller's was."""
+"""A worker that is a fork of the keeper and runs a function: it becomes a Python process like its caller's."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rdzv_plugins.linux import prctl
 
 
 def run(function: Callable[[], int], environment: Mapping[str, str], kept: Collection[int], name: str) -> None:
-    """Let go of what is the keeper's, run the function, and end with the exit code that it returns.
+    """Let go of what belongs to the keeper, run the function, and end with the exit code that it returns.
 
-    Of the descriptors beyond the standard ones those in ``kept`` stay open. ``name`` is that of the process.
+    Of the descriptors beyond the standard ones, those in ``kept`` stay open. ``name`` is the name of the process.
     """
     code = 1
     try:
@@ -24,7 +24,7 @@ def run(function: Callable[[], int], environment: Mapping[str, str], kept: Colle
         prctl.set_name(name)
         os.environ.clear()
         os.environ.update(environment)
-        gc.enable()  # what there was before stays frozen: it is others' to clean up
+        gc.enable()  # existing objects stay frozen: it is for others to clean them up
         code = function()
     except BaseException:  # an error of ours: those of the function end in its exit code
         traceback.print_exc()
@@ -35,7 +35,7 @@ def run(function: Callable[[], int], environment: Mapping[str, str], kept: Colle
 def _be_no_keeper(kept: Collection[int]) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number in RESTORED:  # as Python has them
+    for number in RESTORED:  # as Python sets them
         signal.signal(number, signal.SIG_IGN)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,7 @@
-"""The keeper as its agent sees it: workers are started, signalled and heard of through it.
+"""The keeper as its agent sees it: the agent starts workers, signals them and hears about them through it.
 
-The agent never waits for it without a limit. Whatever becomes of the keeper, workers do not stay: the kernel ends them
-with it, and what they have started is left to the agent, which is a subreaper, too.
+The agent never waits for it without a limit. Whatever happens to the keeper, workers do not stay behind: the kernel
+ends them with it, and what they have started is left to the agent, which is a subreaper, too.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from rdzv_plugins.linux import prctl
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 60.0
-"""How long a start may take: on a machine that swaps, or with programs on a file system that hangs."""
+"""How long a start may take: on a machine that swaps, or with programs on a hanging file system."""
 _SEND_S = 2.0
 _HELP_S = 1.0
-"""After so long the agent itself kills, beside a keeper that does not."""
+"""After this time the agent kills processes itself, alongside a keeper that does not."""
 _AGAIN_S = 0.01
 
 
 class Keeper:
-    """One process. Made by the agent before it has threads, as a fork; afterwards, in a new interpreter.
+    """One process. The agent creates it as a fork before it has threads; afterwards, in a new interpreter.
 
-    A context manager: it is to be closed, however the agent ends. One that is lost is closed and replaced by another.
+    A context manager: it has to be closed, however the agent ends. A lost keeper is closed and replaced by another.
 
-    ``start``, ``events`` and what waits for an answer are for one thread. ``signal`` may be called by any, and in a
-    handler of a signal.
+    ``start``, ``events`` and everything that waits for an answer are for one thread. ``signal`` may be called by any
+    thread, and in a signal handler.
     """
 
     def __init__(
@@ -63,11 +63,12 @@ class Keeper:
         ignored: Iterable[int] = (),
         belongings: Belongings | None = None,
     ) -> None:
-        """Raises ``LimitTooLow`` if there can be no process.
+        """Raises ``LimitTooLow`` if no process can be created.
 
-        ``ignored``: the signals that workers ignore at first, beside those that this process does.
+        ``ignored``: the signals that workers ignore at first, in addition to those that this process ignores.
 
-        With a function it is a fork also of an agent that has threads: those who want forks want just that.
+        With a function, the keeper is a fork even of an agent that has threads: a caller who wants forks wants exactly
+        that.
         """
         self._events: deque[Event] = deque()
         self._answers: dict[int, Message] = {}
@@ -104,7 +105,7 @@ class Keeper:
         self.close()
 
     def fileno(self) -> int:
-        """For ``poll``: readable when there may be ``events``, also when the keeper has ended."""
+        """The descriptor for ``poll``: readable when there may be ``events``, including when the keeper has ended."""
         return self._channel.fileno()
 
     @property
@@ -113,11 +114,11 @@ class Keeper:
         return dict(self._workers)
 
     def start(self, workers: Sequence[Start], timeout: float = _ANSWER_S) -> dict[int, int]:
-        """Start a round's workers; returns their pids by local rank. All of them, or none.
+        """Start a round's workers; returns their pids by local rank. All of them are started, or none.
 
-        Raises ``WorkerNotStarted`` for the first that cannot be started, ``KeeperLost`` when the keeper has ended, or
-        has not done it after ``timeout`` seconds; modules that are still being imported have their own limit.
-        Workers that end meanwhile are ``events``.
+        Raises ``WorkerNotStarted`` for the first that cannot be started, and ``KeeperLost`` when the keeper has ended,
+        or has not started them after ``timeout`` seconds; modules that are still being imported have their own limit.
+        Workers that end meanwhile appear in ``events``.
         """
         self._adopted.look()
         self._number += 1
@@ -146,20 +147,20 @@ class Keeper:
         return dict(self._started)
 
     def _all_started(self) -> bool:
-        """Raises ``WorkerNotStarted``."""
+        """Whether all workers have been started. Raises ``WorkerNotStarted``."""
         if self._failure is not None:
             local_rank, what, number = self._failure
             raise not_started(self._starting[local_rank], what, number)
         return len(self._started) == len(self._starting)
 
     def signal(self, number: int, local_ranks: Sequence[int] | None = None) -> None:
-        """Send a signal to the process groups of workers that live: of these, or of all. Raises ``KeeperLost``."""
+        """Send a signal to the process groups of live workers: the given ones, or all. Raises ``KeeperLost``."""
         self._send("signal", int(number), None if local_ranks is None else list(local_ranks))
 
     def signal_below(self, number: int) -> None:
-        """Send a signal to workers that live, and to all that workers of any round have started. Any thread.
+        """Send a signal to live workers, and to everything that workers of any round have started. Any thread.
 
-        Waits for nobody: a keeper that takes no message now is passed by.
+        Does not wait: if the keeper takes no message now, nothing is sent.
         """
         try:
             if not self._lost and not self._closed:
@@ -168,9 +169,9 @@ class Keeper:
             pass
 
     def signal_left(self, number: int, *, daemons: bool = False, timeout: float = _SEND_S) -> list[int]:
-        """Send a signal to all that is in the sessions of this round's workers, and return to whom; 0 only asks.
+        """Send a signal to everything in the sessions of this round's workers, and return the pids; 0 only asks.
 
-        ``daemons``: to all that workers of any round have started. Raises ``KeeperLost``.
+        ``daemons``: to everything that workers of any round have started. Raises ``KeeperLost``.
         """
         left = self._ask("signal_left", int(number), daemons, timeout=timeout)
         if left is None:
@@ -178,13 +179,13 @@ class Keeper:
         return left
 
     def leftovers(self, *, daemons: bool = False) -> list[int]:
-        """The pids of what ``signal_left`` would reach: workers, and whatever they have started."""
+        """The pids that ``signal_left`` would reach: workers, and whatever they have started."""
         return self.signal_left(0, daemons=daemons)
 
     def kill_all(self, timeout: float = 5.0) -> list[int]:
-        """End all that was ever started, at once; returns the pids of what has not ended. Raises nothing.
+        """End everything that was ever started, at once; returns the pids of what has not ended. Raises nothing.
 
-        A keeper that does not do it is ended with them: the next event is ``Lost`` then.
+        A keeper that does not do it is ended, too: then the next event is ``Lost``.
         """
         deadline = time.monotonic() + timeout
         try:
@@ -193,7 +194,7 @@ class Keeper:
             return self._adopted.kill(deadline)
         if left is not None:
             return left
-        # it stands still, or the machine is slow: then it does no harm to do the same
+        # the keeper stands still, or the machine is slow: doing the same ourselves does no harm
         below, quiet = descendants.kill([self.pid]), 0
         while quiet < 2 and time.monotonic() < deadline:
             time.sleep(_AGAIN_S)
@@ -208,7 +209,7 @@ class Keeper:
         return below
 
     def close(self, timeout: float = 5.0) -> list[int]:
-        """End all that was ever started, and the keeper; returns the pids of what has not ended. Raises nothing."""
+        """End everything that was started, and the keeper; returns the pids of what has not ended. Raises nothing."""
         if self._closed:
             return []
         left = self.kill_all(timeout)
@@ -224,7 +225,7 @@ class Keeper:
         return left
 
     def events(self, timeout: float = 0.0) -> list[Event]:
-        """What has happened since the last call; waits for it up to ``timeout`` seconds."""
+        """What has happened since the last call; waits up to ``timeout`` seconds for something to happen."""
         deadline = time.monotonic() + timeout
         self._take()
         while not self._events and not self._lost and (left := deadline - time.monotonic()) > 0:
@@ -250,7 +251,7 @@ class Keeper:
         raise KeeperLost("the process that keeps this node's workers has ended")
 
     def _ask(self, what: str, *rest: object, timeout: float) -> list[int] | None:
-        """The answer, or None if there is none in time. Raises ``KeeperLost`` if the keeper has ended."""
+        """The answer; None if there is none in time. Raises ``KeeperLost`` if the keeper has ended."""
         self._number += 1
         request = self._number
         deadline = time.monotonic() + timeout
@@ -266,7 +267,7 @@ class Keeper:
         return list(self._answers.pop(request)[2])
 
     def _wait(self, deadline: float, what: str) -> None:
-        """Take messages, and wait for one if there is none yet. Raises ``KeeperLost``."""
+        """Take messages; wait for one if none has arrived yet. Raises ``KeeperLost``."""
         if not self._take() and not self._lost:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -282,7 +283,7 @@ class Keeper:
         poll.poll(math.ceil(timeout * 1000))
 
     def _take(self) -> bool:
-        """Take what is there; True if that was anything."""
+        """Take all messages that have arrived; True if there were any."""
         taken = False
         try:
             while not self._lost and not self._closed and (message := self._channel.receive()) is not None:
@@ -310,7 +311,7 @@ class Keeper:
         self._events.append(Ended(local_rank, pid, code))
 
     def _on_left(self, message: Message) -> None:
-        self._answers = {message[1]: message}  # who asked before does not wait any more
+        self._answers = {message[1]: message}  # earlier questions are no longer waited for
 
     def _on_preloaded(self, message: Message) -> None:
         self._events.append(Preloaded(*message[1:]))
@@ -321,7 +322,7 @@ class Keeper:
     # the end of the keeper
 
     def _lose(self) -> None:
-        """The keeper is no more. So are its workers, as soon as this returns."""
+        """The keeper has ended. When this returns, so have its workers."""
         self._lost = True
         code = self._end_keeper()
         left = self._adopted.kill(time.monotonic() + _SEND_S)
@@ -337,7 +338,7 @@ class Keeper:
         )
 
     def _end_keeper(self) -> int | None:
-        """Its exit code, or None if it does not end."""
+        """End the keeper; returns its exit code, or None if it does not end."""
         deadline = time.monotonic() + _SEND_S
         if (status := wait_for(self.pid, time.monotonic() + _AGAIN_S)) is None:
             try:
@@ -355,7 +356,7 @@ def _make(ours: Channel, theirs: Channel, ignored: list[int], inherited: Inherit
         if pid == 0:
             become_keeper(theirs, agent, ignored, inherited, belongings)
         return pid
-    # a fork of a process with threads may find a lock that nobody will ever let go
+    # a fork of a process with threads may find a lock that nobody will ever release
     import subprocess
 
     fd = theirs.fileno()

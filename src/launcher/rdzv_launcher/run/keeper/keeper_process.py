@@ -1,6 +1,6 @@
 """The keeper: the parent of an agent's workers, and of what they leave behind. It ends all of it when the agent ends.
 
-A process with one thread. It never waits for anybody: neither for the agent, whose news it holds until they are taken,
+A process with one thread. It never waits for anybody: neither for the agent, whose news it keeps until they are taken,
 nor for a program that is slow to start, nor for a template.
 """
 
@@ -33,19 +33,20 @@ BOOT = (
     "from rdzv_launcher.run.keeper.keeper_process import main; main()"
 )
 """The program of a keeper that cannot be forked. Its arguments: ``ROOTS``, the descriptor of the channel, the agent's
-pid, the descriptors that workers have, the fields of ``Belongings``, and the signals that the agent ignores."""
+pid, the descriptors that workers have, the fields of ``Belongings``, and the signals that the agent ignores.
+"""
 
 DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that are the agent's business, by whatever way they come."""
+"""Signals that are the agent's business, however they arrive."""
 _AGAIN_S = 0.02
 _LONGEST_S = 1.0
 _PATIENCE_S = 600.0
-"""What is stuck in the kernel may never end."""
+"""A process that is stuck in the kernel may never end."""
 
 
 @dataclass
 class Worker:
-    """One that has been forked. ``started`` when its program is known to run."""
+    """A worker that has been forked. ``started`` once its program is known to run."""
 
     number: int
     local_rank: int
@@ -57,7 +58,7 @@ class Worker:
 
 @dataclass
 class Killing:
-    """What the agent has asked for: to end everything, until nothing is found twice in a row."""
+    """A request of the agent to end everything, until two searches in a row find nothing."""
 
     request: int
     deadline: float
@@ -65,7 +66,7 @@ class Killing:
 
 
 class KeeperProcess:
-    """``ignored``: the signals that the agent ignored when it was started, which its workers do, too."""
+    """``ignored``: the signals that the agent ignored when it was started; its workers ignore them, too."""
 
     def __init__(
         self, channel: Channel, agent: int, ignored: Collection[int], inherited: Inherited, belongings: Belongings
@@ -86,7 +87,7 @@ class KeeperProcess:
         self._dismissed = False
 
     def run(self) -> None:
-        """Until the agent has ended, or has said that it needs no keeper: then all below this process is ended."""
+        """Run until the agent has ended, or has said that it needs no keeper; then all below this process is ended."""
         for number in DEAF_TO:
             signal.signal(number, signal.SIG_IGN)
         prctl.adopt_orphans()
@@ -114,7 +115,7 @@ class KeeperProcess:
     # what the others say
 
     def tell(self, *message: object) -> None:
-        """Tell the agent; what it does not take yet is kept."""
+        """Tell the agent; messages that it does not take yet are kept."""
         self._out.append(message)
         self._say()
 
@@ -142,7 +143,7 @@ class KeeperProcess:
     def _stop(self) -> None:
         self._running = False
 
-    # what the agent asks for; the names are those of the messages
+    # what the agent asks for; the methods are named after the messages
 
     def _on_close(self) -> None:
         self._running, self._dismissed = False, True
@@ -171,7 +172,7 @@ class KeeperProcess:
         self._signal_below(number)
 
     def _signal_below(self, number: int) -> list[Process]:
-        """To the workers at once, then to all that they have started; returns to whom."""
+        """Signal the workers at once, then everything that they have started; returns the processes reached."""
         self._on_signal(number, None)
         return [each for each in descendants([os.getpid()], self._template.pids) if send(each, number)]
 
@@ -225,7 +226,7 @@ class KeeperProcess:
         self.forked(asked.number, asked.local_rank, pid)
 
     def _instead(self, asked: Asked) -> Callable[[], None] | None:
-        """What is run in place of a command, if it is a function."""
+        """The function to run in place of a command, if there is one."""
         function = self._inherited.function
         if function is None:
             return None
@@ -233,30 +234,30 @@ class KeeperProcess:
         return lambda: function_process.run(lambda: function(asked.local_rank), asked.environment, kept, self._name)
 
     def forked(self, number: int, local_rank: int, pid: int) -> None:
-        """There is a process for this worker."""
+        """A process for this worker exists."""
         worker = self._workers[pid] = Worker(number, local_rank, pid)
         self._sessions.add(pid)
         try:
             worker.pidfd = os.pidfd_open(pid)
-        except (AttributeError, OSError):  # an old kernel: ends are told in the order in which they are found
+        except (AttributeError, OSError):  # an old kernel: ends are reported in the order in which they are found
             return
         self._loop.watch(worker.pidfd, lambda: self._ended(worker))
 
     def started(self, pid: int) -> None:
-        """The worker's program runs, or is about to."""
+        """The worker's program is running, or is about to."""
         worker = self._workers.get(pid)
         if worker is not None and not worker.started:
             worker.started = True
             self.tell("started", worker.number, worker.local_rank, pid)
 
     def not_started(self, number: int, local_rank: int, what: str, error: int) -> None:
-        """It could not be started, so the others of the same start are of no use."""
+        """The worker could not be started, so the others of the same start are of no use."""
         if number not in self._failed:
             self._failed.add(number)
             self.tell("not_started", number, local_rank, what, error)
 
     def drop(self, pid: int) -> None:
-        """The process is to end, and nobody is to hear of it."""
+        """End the process, without reporting its end."""
         self._forget(pid)
         try:
             os.kill(pid, signal.SIGKILL)
@@ -282,7 +283,7 @@ class KeeperProcess:
             os.close(worker.pidfd)
 
     def _reap(self) -> bool:
-        """Wait for all that has ended. False if there is no child left, so that nothing below this process lives."""
+        """Wait for all that have ended. False if there is no child left, so that nothing below this process lives."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -330,13 +331,13 @@ class KeeperProcess:
 def become_keeper(
     channel: Channel, agent: int, ignored: Collection[int], inherited: Inherited, belongings: Belongings
 ) -> None:
-    """In a process that the agent has just forked: let go of all that is the agent's, and never return.
+    """In a process that the agent has just forked: let go of everything of the agent's, and never return.
 
-    But for what its workers are to inherit.
+    Only what its workers are to inherit is kept.
     """
     code = 1
     try:
-        gc.disable()  # it would end the agent's objects, which have descriptors that are others' here
+        gc.disable()  # it would finalise the agent's objects, whose descriptors are used for something else here
         gc.freeze()
         let_go_of_handlers()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)

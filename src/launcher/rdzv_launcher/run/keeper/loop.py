@@ -1,4 +1,4 @@
-"""The keeper's event loop: what becomes ready first is dealt with first."""
+"""The keeper's event loop: whatever becomes ready first is handled first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class Loop:
-    """epoll hands out what became ready in the order in which it did: that is how ends keep their order."""
+    """Uses epoll, which returns descriptors in the order in which they became ready: so the order of ends is kept."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -24,12 +24,12 @@ class Loop:
         self._callbacks[fd] = callback
 
     def forget(self, fd: int) -> None:
-        """To be called before ``fd`` is closed."""
+        """Stop watching ``fd``. Call this before ``fd`` is closed."""
         if self._callbacks.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
     def watch_children(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` when a child has ended, or several."""
+        """Call ``callback`` when one or more children have ended."""
         ready, written = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(written, warn_on_full_buffer=False)
@@ -44,7 +44,7 @@ class Loop:
         self.watch(ready, woken)
 
     def turn(self, timeout: float) -> None:
-        """Deal with what is ready; wait for it up to ``timeout`` seconds, for ever if that is negative."""
+        """Handle what is ready; wait up to ``timeout`` seconds for something, for ever if negative."""
         for fd, _ in self._epoll.poll(timeout):
             if callback := self._callbacks.get(fd):
                 callback()

@@ -1,7 +1,7 @@
-"""Whatever else an agent has started, beside its workers: found by a mark in its environment.
+"""Whatever else an agent has started, besides its workers: found by a mark in its environment.
 
-A plug-in may start a process, a debugger may be at work. None of them is below the keeper, which knows its own by who
-their parent is. A process hands its environment down to what it starts.
+A plug-in may start a process, or a debugger may be at work. None of them is below the keeper, which knows its own
+descendants by their parents. A process passes its environment on to what it starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VARIABLE = "RDZV_AGENTS"
 
 
 class Marked:
-    """All processes that carry ``mark``, which is unique on this machine, but for this one."""
+    """All processes that carry ``mark``, which is unique on this machine, except this process."""
 
     def __init__(self, mark: str) -> None:
         assert mark, "else it would be found in every environment"
@@ -25,19 +25,19 @@ class Marked:
         self._spared = {os.getpid()}
 
     def spare(self, pid: int) -> None:
-        """This process is not touched from now on."""
+        """Leave this process alone from now on."""
         self._spared.add(pid)
 
     def signal(self, number: int) -> list[int]:
-        """Send a signal to everything that lives; returns to whom."""
+        """Send a signal to every one of these processes that lives; returns the pids reached."""
         return [pid for pid in all_pids() if pid not in self._spared and self._is_ours(pid) and self._send(pid, number)]
 
     def _send(self, pid: int, number: int) -> bool:
-        """Send a signal to this very process, and to no other one that gets its number meanwhile."""
+        """Send a signal to this very process, and to no other that gets its pid meanwhile."""
         try:
             try:
                 fd = os.pidfd_open(pid)
-            except (AttributeError, PermissionError):  # an old kernel, a sandbox
+            except (AttributeError, PermissionError):  # an old kernel, or a sandbox
                 os.kill(pid, number)
                 return True
             try:

@@ -1,4 +1,4 @@
-"""What the agent asks its keeper for, and what it hears of it.
+"""What the agent asks of its keeper, and what it hears from it.
 
 A keeper that replaces another one is an interpreter that has only our own packages and the standard library.
 """
@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 NAME = "rdzv-keeper"
-"""What the kernel calls the keeper, whose command line is that of its agent."""
+"""The kernel's name for the keeper, whose command line is its agent's."""
 
 
 class Start(NamedTuple):
-    """One worker to start. ``environment`` is all of it; an empty path leaves a stream as the agent's own is."""
+    """One worker to start. ``environment`` is complete; an empty path leaves a stream the same as the agent's own."""
 
     local_rank: int
     command: tuple[str, ...]
@@ -23,32 +23,33 @@ class Start(NamedTuple):
 
 
 class Inherited(NamedTuple):
-    """What workers get of the agent's own process, where it was made for one call from Python."""
+    """What workers inherit from the agent's own process, if that was created for one call from Python."""
 
     descriptors: tuple[int, ...] = ()
-    """Open for them under the same numbers."""
+    """Descriptors that are open in the workers under the same numbers."""
     function: Callable[[int], int] | None = None
-    """What they run instead of their commands, each a fork of the keeper, which then is one of the agent: it is given
-    the local rank and returns the exit code."""
+    """What the workers run instead of their commands. Each is a fork of the keeper, which then is a fork of the agent.
+    The function is given the local rank and returns the exit code.
+    """
 
 
 class Belongings(NamedTuple):
-    """What is the agent's own, and what its keeper sees to when the agent cannot."""
+    """What belongs to the agent, and is left to its keeper when the agent cannot see to it."""
 
     page: int = -1
-    """The descriptor of a ``RoundPage``, by which the workers are paused while the agent stands still; -1: none."""
+    """The descriptor of a ``RoundPage``, used to pause the workers while the agent stands still; -1: none."""
     mark: str = ""
-    """Whatever carries it in its environment is ended when the agent is no more; empty: nothing."""
+    """Whatever carries this mark in its environment is ended when the agent has ended; empty: nothing."""
     directory: str = ""
-    """Of an agent that is no more all but the logs of workers is removed; empty: there is none."""
+    """Once the agent has ended, everything in here but the logs of workers is removed; empty: there is none."""
 
 
 class Preload(NamedTuple):
-    """Modules that the workers' interpreter is to have imported before it is forked for each of them.
+    """Modules that the workers' interpreter should import before it is forked for each of them.
 
-    ``command`` is that of the workers, ``environment`` what theirs have in common: with other values of variables that
-    count when an interpreter or a library is loaded (``PYTHON*``, ``OMP_*``) a worker is started as a fresh
-    interpreter. ``limit``, in seconds, is for the imports, and the longest that a start waits for them.
+    ``command`` is that of the workers, ``environment`` what their environments have in common. A worker with other
+    values of variables that matter when an interpreter or a library is loaded (``PYTHON*``, ``OMP_*``) is started as a
+    fresh interpreter. ``limit``, in seconds, applies to the imports, and is the longest that a start waits for them.
     """
 
     modules: tuple[str, ...]
@@ -66,7 +67,7 @@ class Ended(NamedTuple):
 
 
 class Preloaded(NamedTuple):
-    """The modules are imported. ``memory`` in KiB is the template's own part of it, ``seconds`` what it took."""
+    """The modules are imported. ``memory`` in KiB is the template's own share, ``seconds`` the time it took."""
 
     modules: tuple[str, ...]
     memory: int
@@ -74,7 +75,7 @@ class Preloaded(NamedTuple):
 
 
 class NotPreloaded(NamedTuple):
-    """Workers are started as fresh interpreters, and why. Each reason comes once."""
+    """Workers are started as fresh interpreters, and why. Each reason is reported once."""
 
     modules: tuple[str, ...]
     reason: str
@@ -85,7 +86,7 @@ class NotPreloaded(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The keeper has ended and not been asked to: no worker lives any more, and no other event comes."""
+    """The keeper has ended without being asked to: no worker lives any more, and no other event follows."""
 
     reason: str
 

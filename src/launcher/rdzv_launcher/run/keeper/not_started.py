@@ -12,7 +12,7 @@ _PLACES = {"stdout": "--log-dir, --redirects", "stderr": "--log-dir, --redirects
 
 
 def not_started(worker: Start, what: str, number: int) -> WorkerNotStarted:
-    """``what`` was being done (fork, exec, stdout, stderr, value) when the system said ``number``, an errno."""
+    """The error for a worker: ``what`` failed (fork, exec, stdout, stderr, value) with the errno ``number``."""
     program, why = worker.command[0], os.strerror(number)
     who = f"the worker with local rank {worker.local_rank} could not be started: "
     if what == "value":

@@ -1,18 +1,18 @@
-"""Whether a worker can be forked from a template: the same program, by an interpreter that began in the same way."""
+"""Whether a worker can be forked from a template: it is the same program, and its interpreter would start alike."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 _AT_START = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_", "PYTORCH_")
-"""Variables that are looked at when an interpreter or a library is loaded, and not again."""
+"""Variables that are read when an interpreter or a library is loaded, and not again."""
 
 _SWITCHES = frozenset({"-u", "-B", "-O", "-OO", "-b", "-bb", "-d", "-q", "-v"})
-"""Flags of an interpreter with which a template is as good as it is without."""
+"""Flags of an interpreter with which a template works as well as without them."""
 
 
 def program_of(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The interpreter and the program that it is to run, without its arguments; empty if it is not that simple."""
+    """The interpreter and the program that it runs, without its arguments; empty if it is not that simple."""
     at = 1
     while at < len(command) and command[at] in _SWITCHES:
         at += 1
@@ -23,7 +23,7 @@ def program_of(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """The names of variables that count at the start of an interpreter, and have not the same value here and there."""
+    """The names of variables that matter when an interpreter starts, and differ between the two."""
     return sorted(
         name for name in one.keys() | other.keys() if name.startswith(_AT_START) and one.get(name) != other.get(name)
     )

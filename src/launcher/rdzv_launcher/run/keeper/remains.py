@@ -1,4 +1,4 @@
-"""What an agent that is no more has left behind, beside its workers."""
+"""What an agent that has ended leaves behind, besides its workers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rdzv_launcher.run.run_directory import remove
 
 _LOOK_S = 0.05
 _QUIET_LOOKS = 5
-"""How often nothing is to be found: a process that is just starting shows its environment a moment later."""
+"""How many looks must find nothing: a process that is just starting shows its environment a moment later."""
 _LONGEST_PAUSE_S = 2.0
 _PATIENCE_S = 600.0
-"""Something that is stuck in the kernel may never end."""
+"""A process that is stuck in the kernel may never end."""
 
 
 def clear(belongings: Belongings) -> None:
-    """End what carries the agent's mark, until nothing is left, and remove its temporary files."""
+    """End everything that carries the agent's mark, until nothing is left, and remove its temporary files."""
     if belongings.mark:
         marked = Marked(belongings.mark)
         quiet, pause, deadline = 0, _LOOK_S, time.monotonic() + _PATIENCE_S

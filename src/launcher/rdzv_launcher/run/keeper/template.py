@@ -1,6 +1,6 @@
-"""Within the template: the modules are imported once, and each worker is a fork that goes on as a fresh interpreter.
+"""Within the template: modules are imported once, and each worker is a fork that continues as a fresh interpreter.
 
-Runs while ``site`` is imported (``hook/sitecustomize.py``). ``serve`` returns in workers only.
+Runs while ``site`` is imported (``hook/sitecustomize.py``). ``serve`` returns only in workers.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class NotForkable(Exception):
 
 
 def serve(fd: int, output: int) -> None:
-    """Import, and then fork what the keeper asks for. Returns in each of the forks, which is then to be a program.
+    """Import, and then fork what the keeper asks for. Returns in each of the forks, which then becomes a program.
 
-    ``output`` is the standard output that workers are to have.
+    ``output`` is the standard output that workers get.
     """
     channel = Channel.of(fd)
     if output >= 0:
@@ -75,7 +75,7 @@ def _next(channel: Channel) -> Any:
 
 
 def _import(channel: Channel, modules: tuple[str, ...], path: str) -> None:
-    """Raises ``NotForkable``, also for a module that cannot be imported."""
+    """Import the modules. Raises ``NotForkable``, also for a module that cannot be imported."""
     safe = getattr(sys.flags, "safe_path", False)
     if not safe:
         sys.path.insert(0, path)  # where the program's own modules are
@@ -83,13 +83,13 @@ def _import(channel: Channel, modules: tuple[str, ...], path: str) -> None:
         channel.send(("importing", module))
         try:
             importlib.import_module(module)
-        except BaseException as error:  # one that exits, too
+        except BaseException as error:  # including one that exits
             reason = f"{module} could not be imported: {type(error).__name__}: {error}"
             raise NotForkable(reason[:_LONGEST_REASON]) from None
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-        _libc.fflush(None)  # what C code has buffered would be written twice after a fork
+        _libc.fflush(None)  # otherwise output buffered by C code would be written twice after a fork
         _check(module)
     if not safe and path in sys.path:
         sys.path.remove(path)
@@ -111,7 +111,7 @@ def _check(module: str) -> None:
             raise NotForkable(f"{module} has opened an accelerator ({target})")
     tasks = os.listdir("/proc/self/task")
     if len(tasks) > 1:
-        # those of OpenBLAS, for one, are ended before each fork, and begun again when they are needed
+        # those of OpenBLAS, for one, are ended before each fork, and started again when they are needed
         pid = os.fork()
         if pid == 0:
             os._exit(0)
@@ -122,7 +122,7 @@ def _check(module: str) -> None:
 
 
 def _tasks() -> list[str]:
-    """The threads of this process; one that has ended is still seen for a moment."""
+    """The threads of this process; one that has ended is still visible for a moment."""
     for _ in range(20):
         tasks = os.listdir("/proc/self/task")
         if len(tasks) == 1:
@@ -147,7 +147,7 @@ def _threads(tasks: list[str]) -> str:
 
 
 def _memory() -> int:
-    """Proportional set size in KiB; 0 where the kernel does not say."""
+    """The proportional set size in KiB; 0 if the kernel does not say."""
     try:
         with open("/proc/self/smaps_rollup") as file:
             return next((int(line.split()[1]) for line in file if line.startswith("Pss:")), 0)
@@ -156,7 +156,7 @@ def _memory() -> int:
 
 
 def _fork(channel: Channel, keeper: int, number: int, local_rank: int) -> bool:
-    """Fork twice, so that the keeper, a subreaper, becomes the parent. True in the worker, when that is so."""
+    """Fork twice, so that the keeper, a subreaper, becomes the parent. Returns True in the worker once that is so."""
     try:
         pid = os.fork()
     except OSError as error:
@@ -180,7 +180,7 @@ def _fork(channel: Channel, keeper: int, number: int, local_rank: int) -> bool:
 
 
 def _arrive(between: int, keeper: int) -> None:
-    """Wait for the end of the process between, and make sure that this one ends with the keeper."""
+    """Wait for the process in between to end, and make sure that this one ends with the keeper."""
     while os.getppid() == between:
         time.sleep(0.0002)
     prctl.die_with_parent()
@@ -201,7 +201,7 @@ def _replace_files(output: int) -> None:
 
 
 def _be_like_new(command: tuple[str, ...], program: int, environment: dict[str, str]) -> None:
-    """All that each interpreter has for itself: arguments, environment, streams, randomness."""
+    """Set what every interpreter has to itself: arguments, environment, streams, randomness."""
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[1:] = command[program:]
@@ -215,7 +215,7 @@ def _be_like_new(command: tuple[str, ...], program: int, environment: dict[str, 
         own = processes.current_process()._config
         own["authkey"] = processes.AuthenticationString(os.urandom(32))
     transport = sys.modules.get("rdzv_plugins.torch_bridge.worker_transport")
-    if transport is not None:  # torch calls it when it is imported, where the environment was another
+    if transport is not None:  # torch called it when it was imported, with another environment
         transport.install()
 
 

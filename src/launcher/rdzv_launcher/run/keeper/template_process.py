@@ -1,6 +1,6 @@
-"""The template as the keeper sees it: an interpreter that has imported modules, and forks workers when it is asked.
+"""The template as the keeper sees it: an interpreter that has imported modules, and forks workers on request.
 
-Whatever becomes of it, no worker is lost: those that it was asked for are started as fresh interpreters, and one
+Whatever happens to it, no worker is lost: workers that it was asked for are started as fresh interpreters, and one
 sentence says why.
 """
 
@@ -26,7 +26,7 @@ _MOST_DEATHS = 3
 
 
 class Asked(NamedTuple):
-    """A worker that is to be started; ``number`` is that of the start, which may be of several."""
+    """A worker to be started; ``number`` is that of the start, which may consist of several workers."""
 
     number: int
     local_rank: int
@@ -48,7 +48,7 @@ class Owner(Protocol):
 
 
 class TemplateProcess:
-    """One at a time. ``take`` says whether it has taken a worker upon itself."""
+    """One at a time. ``take`` says whether it has taken on a worker."""
 
     def __init__(self, loop: Loop, owner: Owner, defaults: Collection[int]) -> None:
         self._loop, self._owner, self._defaults = loop, owner, defaults
@@ -69,7 +69,7 @@ class TemplateProcess:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Its own process, if there is one."""
+        """The pid of its own process, if there is one."""
         return (self._pid,) if self._pid > 0 else ()
 
     def begin(self, modules: tuple[str, ...], command: tuple[str, ...], env: dict[str, str], limit: float) -> None:
@@ -84,7 +84,7 @@ class TemplateProcess:
         self._late = time.monotonic() + self._limit
         self._doing = "starting"
         interpreter = program_of(self._command)[:1]
-        # an interpreter that does not look at PYTHONPATH would run the program at once
+        # an interpreter that ignores PYTHONPATH would run the program at once
         if self._run((*interpreter, "-u", "-c", "raise SystemExit(1)"), "probe", -1, -1):
             self._state = "probing"
 
@@ -95,7 +95,7 @@ class TemplateProcess:
         def arrange() -> None:
             if output >= 0:
                 os.set_inheritable(output, True)
-                os.dup2(2, 1)  # what modules print is nothing that a worker has written
+                os.dup2(2, 1)  # what modules print is not a worker's output
             if fd >= 0:
                 os.set_inheritable(fd, True)
             else:
@@ -103,7 +103,7 @@ class TemplateProcess:
                 os.dup2(1, 2)
 
         environment = {**self._environment, "PYTHONPATH": path, "RDZV_TEMPLATE": settings}
-        # of a round that is over, if there at all: torch, when it is imported, would arrange the worker's store by it
+        # from a round that is over, if present: torch, when imported, would set up the worker's store by it
         environment.pop("RDZV_STORE_PORT", None)
         try:
             self._pid, report = spawn(command, environment, self._defaults, arrange)
@@ -143,7 +143,7 @@ class TemplateProcess:
             os.close(output)
 
     def take(self, asked: Asked) -> bool:
-        """True if it forks this worker, now or when it has imported; False if a fresh interpreter has to be started."""
+        """True if it forks this worker, now or after importing; False if a fresh interpreter has to be started."""
         if self._state == "off" or not self._suits(asked):
             return False
         if self._state == "ready":
@@ -180,7 +180,7 @@ class TemplateProcess:
             while self._channel is not None and (message := self._channel.receive()) is not None:
                 self._answer = time.monotonic() + _ANSWER_S
                 getattr(self, f"_on_{message[0]}")(*message[1:])
-        except Gone:  # its end is told by the kernel, too
+        except Gone:  # the kernel reports its end, too
             if self._channel is not None:
                 self._loop.forget(self._channel.fileno())
 
@@ -216,7 +216,7 @@ class TemplateProcess:
             self._owner.not_started(number, local_rank, what, error)
 
     def drop_asked(self) -> None:
-        """Whatever was to be started is not wanted any more."""
+        """Whatever was to be started is no longer wanted."""
         self.hear()
         self._held.clear()
         for _, pid in self._asked.values():
@@ -241,7 +241,7 @@ class TemplateProcess:
             self._replace("it does not answer")
 
     def ended(self, pid: int, status: int) -> None:
-        """A child of the keeper has ended, which may be this one."""
+        """A child of the keeper has ended, which may be this template."""
         if pid != self._pid:
             return
         self._pid = -1
@@ -267,7 +267,7 @@ class TemplateProcess:
             self._begin()
 
     def _fail(self, reason: str) -> None:
-        """There is no template: what it was asked for is started without."""
+        """There is no template: workers that it was asked for are started without it."""
         if self._state in ("importing", "ready"):
             self._state = "failing"
             self.hear()
@@ -287,7 +287,7 @@ class TemplateProcess:
             self._owner.tell("not_preloaded", self._modules, reason)
 
     def _end(self) -> None:
-        """End it, and what it is just forking: a worker that is ready has said so before, and lives on."""
+        """End it, and what it is just forking: a worker that is ready has already said so, and lives on."""
         self._state = "off"
         if self._channel is not None:
             self._loop.forget(self._channel.fileno())

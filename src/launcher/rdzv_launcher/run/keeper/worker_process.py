@@ -1,6 +1,6 @@
-"""A program started as a child of this process that ends with it, as torch starts its workers: in a session of its own.
+"""A program started as a child of this process that ends with it, in a session of its own, as torch starts its workers.
 
-What happens between fork and exec is here. It is run by the keeper, which has one thread.
+This module contains what happens between fork and exec. It is run by the keeper, which has one thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from rdzv_plugins.linux import prctl
 
 RESTORED = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
-"""Signals that Python ignores for itself: what it starts gets them as they were."""
+"""Signals that Python ignores for itself: programs that it starts get them unchanged."""
 _NEVER_RUN = 255
 
 
@@ -26,7 +26,7 @@ class NotArranged(Exception):
 
 
 def redirect(stdout: str, stderr: str) -> None:
-    """Standard output and error of this process to these files from now on; an empty path leaves one as it is.
+    """Redirect standard output and error of this process to these files; an empty path leaves a stream unchanged.
 
     Raises ``NotArranged``.
     """
@@ -50,10 +50,10 @@ def spawn(
     arrange: Callable[[], None],
     instead: Callable[[], None] | None = None,
 ) -> tuple[int, int]:
-    """Start a program; returns its pid, and a descriptor for ``outcome``. Raises ``OSError`` if there is no fork.
+    """Start a program; returns its pid, and a descriptor for ``outcome``. Raises ``OSError`` if the fork fails.
 
-    ``defaults`` are the signals that get their default action in it. ``arrange`` is called in the child, and so is
-    ``instead``, which never returns, in place of the program.
+    ``defaults`` are the signals that are reset to their default action in it. ``arrange`` is called in the child, and
+    so is ``instead``, which never returns, in place of the program.
     """
     parent = os.getpid()
     outcome, report = os.pipe()
@@ -83,7 +83,7 @@ def spawn(
         what, number = error.what, error.number
     except OSError as error:
         number = error.errno or 0
-    except ValueError:  # a NUL in it
+    except ValueError:  # a NUL in the command or environment
         what = "value"
     finally:
         os.write(report, marshal.dumps((what, number)))
@@ -92,7 +92,7 @@ def spawn(
 
 
 def outcome(fd: int) -> tuple[str, int] | None:
-    """None if the program runs, else what failed and its errno. Raises ``BlockingIOError`` if it is not known yet."""
+    """None if the program runs, else what failed and its errno. Raises ``BlockingIOError`` if that is not known yet."""
     data = os.read(fd, 4096)
     if not data:
         return None

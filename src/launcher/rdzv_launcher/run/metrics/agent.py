@@ -1,4 +1,4 @@
-"""The metrics of an agent: its rounds and why they came, its stages and how long they took, its restarts."""
+"""The metrics of an agent: its rounds and why they began, its stages and how long they took, its restarts."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ AGENT = (INFO, STAGE, STAGE_SECONDS, ROUNDS, RESTARTS, RESTARTS_LIMIT, ROUND_NOD
 
 CAUSES = ("first", "failure", "hang", "peer", "lost", "joined", "fenced", "unknown")
 _BY_ROUND = {"lost": "lost", "asked": "peer", "came": "joined"}
-"""Those that the rendezvous tells."""
+"""The causes that the rendezvous reports."""
 _IN_ROUND: tuple[Stage, ...] = ("working", "barrier", "staying")
 
 
 @dataclass(frozen=True)
 class _Times:
-    """How long the agent was in each stage until ``since``; replaced as a whole, for whoever reads it meanwhile."""
+    """How long the agent was in each stage until ``since``; replaced as a whole, so that any thread may read it."""
 
     stage: Stage
     since: float
@@ -68,23 +68,23 @@ class AgentFigures(Observer):
     """Counted by the agent's main thread, read by any."""
 
     def __init__(self, max_nodes: int, max_restarts: int, *, run: str, backend: str) -> None:
-        """``max_nodes`` and ``max_restarts``: of --nnodes and --max-restarts."""
+        """``max_nodes`` and ``max_restarts`` are those of --nnodes and --max-restarts."""
         self._max_nodes, self._max_restarts = max_nodes, max_restarts
         self._over_cause = ""
-        """Why the round of the last start was over, as the rendezvous has told; empty if nobody knows."""
+        """Why the round of the last start was over, as the rendezvous reported; empty if nobody knows."""
         self._by_others = False
-        """It says more than ``_cause``."""
+        """The rendezvous knows more than ``_cause`` says."""
         self._info = {"run": run, "backend": backend, "version": version()}
         self._times = _Times("joining", now())
         self._in_round = False
-        """It works in its newest round, or has done so to the end."""
+        """The node works in its newest round, or has done so to the end."""
         self._cause = "first"
         self._rounds = dict.fromkeys(CAUSES, 0)
 
     def publish(self, health: Health, at: Callable[[], tuple[Decisions, WorkerGroup | None]]) -> None:
-        """Have ``health`` tell them, and those of the stores that this process serves.
+        """Have ``health`` serve these metrics, and those of the stores that this process serves.
 
-        ``at`` gives the agent's decisions and group as they are.
+        ``at`` returns the agent's current decisions and group.
         """
 
         def read() -> Iterator[Reading]:
@@ -94,7 +94,7 @@ class AgentFigures(Observer):
         health.measure_by(MetricsPage((*AGENT, *STORE), read))
 
     def saw(self, event: RoundEvent) -> None:
-        """What the rendezvous tells; see ``TellEvent``."""
+        """Take an event from the rendezvous; see ``TellEvent``."""
         if event.kind == "over" and not self._over_cause:
             self._over_cause = event.cause
 
@@ -133,7 +133,7 @@ class AgentFigures(Observer):
         return self._cause, self._by_others
 
     def read(self, decisions: Decisions, group: WorkerGroup | None) -> Iterator[Reading]:
-        """The values of ``AGENT``."""
+        """The current values of ``AGENT``."""
         times = self._times
         spent = times.at(now())
         works = self._in_round and times.stage in _IN_ROUND

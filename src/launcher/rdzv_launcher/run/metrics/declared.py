@@ -1,4 +1,4 @@
-"""What a metric is: its name, kind and help. The reference page and the answer to a scrape are made of these."""
+"""What a metric is: its name, kind and help. The reference page and the answer to a scrape are made from these."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from msgspec import Struct
 
 
 class Metric(Struct, frozen=True):
-    """A family of OpenMetrics. A unit is the end of the name, as Prometheus has it: ``_seconds``, ``_bytes``."""
+    """A family of OpenMetrics. A unit is at the end of the name, as usual in Prometheus: ``_seconds``, ``_bytes``."""
 
     name: str
-    """Without ``_total`` or ``_info``."""
+    """The name without ``_total`` or ``_info``."""
     kind: Literal["counter", "gauge", "info", "stateset"]
     help: str
     labels: tuple[str, ...] = ()
 
     @property
     def unit(self) -> str:
-        """``seconds``, ``bytes``, or empty: a number of things."""
+        """The unit: ``seconds``, ``bytes``, or empty for a number of things."""
         last = self.name.rpartition("_")[2]
         return last if last in ("seconds", "bytes") else ""
 
     @property
     def sample(self) -> str:
-        """The name under which its values are stored, and asked for."""
+        """The name under which its values are stored and queried."""
         return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
 
 
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
 
 
 def reading(metric: Metric, value: float, /, **labels: str) -> Reading:
-    """Raises ``ValueError`` for other labels than those that are declared."""
+    """Make a reading. Raises ``ValueError`` if the labels are not the declared ones."""
     if set(labels) != set(metric.labels):
         raise ValueError(f"{metric.name} has the labels {metric.labels}, not {sorted(labels)}")
     return Reading(metric, value, labels)

@@ -13,7 +13,7 @@ from rdzv_plugins.plain_text import printable
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _FRESH_S = 1.0
-"""Younger figures are told again as they are: a flood of scrapes reads them once a second."""
+"""Figures younger than this are repeated unchanged: even in a flood of scrapes they are read only once a second."""
 
 
 def check_installed() -> None:
@@ -28,17 +28,17 @@ def check_installed() -> None:
 
 
 class MetricsPage:
-    """The metrics of one process, and what the kernel says of it. Thread-safe; costs nothing while nobody asks."""
+    """The metrics of one process, and what the kernel says about it. Thread-safe; costs nothing while nobody asks."""
 
     def __init__(self, declared: Sequence[Metric], read: Callable[[], Iterable[Reading]]) -> None:
-        """``read`` gives the values of ``declared`` as they are now, on the thread that asks."""
+        """``read`` returns the current values of ``declared``; it is called on the thread that asks."""
         self._declared, self._read = declared, read
         self._lock = threading.Lock()
         self._registry: Any = None
         self._text, self._until = "", 0.0
 
     def text(self) -> str:
-        """All of it. Raises ``MissingDependency`` without prometheus_client, and what ``read`` does."""
+        """The whole page. Raises ``MissingDependency`` without prometheus_client, and whatever ``read`` raises."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._text = self._render()
@@ -58,7 +58,7 @@ class MetricsPage:
         return written(self._registry).decode()
 
     def collect(self) -> Iterator[Any]:
-        """As prometheus_client asks its collectors."""
+        """Collect the metrics, in the form in which prometheus_client asks its collectors."""
         from prometheus_client.metrics_core import Metric as Family
 
         families = {each.name: Family(each.name, each.help, each.kind, each.unit) for each in self._declared}
@@ -68,5 +68,5 @@ class MetricsPage:
         yield from families.values()
 
     def describe(self) -> Iterator[Any]:
-        """Nothing is asked for before the first scrape."""
+        """Return nothing, so that nothing is read before the first scrape."""
         return iter(())

@@ -1,6 +1,6 @@
 """The metrics of native stores, from their statistics: docs/reference/store-statistics.md says what each figure is.
 
-An agent may serve two: where the nodes meet, and the workers' store. ``rdzv serve`` is one.
+An agent may serve two stores: the one where the nodes meet, and the workers' store. ``rdzv serve`` serves one.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ STORE = (
 
 
 _MOST = (INFO, CONNECTIONS_LIMIT, LIMITS, STORED_LIMIT, OLDEST)
-"""Of two stores for the same purpose these are the larger one; all others add up."""
+"""For these, two stores with the same purpose are reported by the larger value; all others add up."""
 
 
 def read_stores(stores: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Reading]:
-    """The values of ``STORE``, of the statistics of servers, each with the purpose that it serves."""
+    """The values of ``STORE``, from the statistics of servers, each with the purpose that it serves."""
     found: dict[tuple[Metric, tuple[tuple[str, str], ...]], float] = {}
     for purpose, stats in stores:
         for metric, value, labels in _read(stats):
@@ -81,7 +81,7 @@ def read_stores(stores: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Rea
 
 
 def _read(stats: Mapping[str, Any]) -> Iterator[tuple[Metric, float, Mapping[str, str]]]:
-    """Of one server, without the label that says which one it is."""
+    """The values of one server, without the label that says which one it is."""
     connections, volume, keyspaces, runs = (stats[name] for name in ("connections", "bytes", "keyspaces", "runs"))
     waited = [each for keyspace in keyspaces for each in keyspace["waited"]]
     yield INFO, 1, {"version": str(stats["server"]["version"])}

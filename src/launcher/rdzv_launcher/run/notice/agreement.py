@@ -1,9 +1,9 @@
-"""Node rank 0's part: all nodes agree on the step that they save, and those that go hear when that is done.
+"""Node rank 0's part: all nodes agree on the step that they save, and nodes that leave hear when that is done.
 
-Where the workers are, is asked; then a step beyond that is proposed. A node accepts it unless a worker of it has come
-further; workers that arrive there wait. When all nodes that answer have accepted, it is agreed on; else a later one is
-proposed, at least twice as far ahead each time: steps may be faster than questions. Nothing is agreed on while no node
-says that it leaves. See ``rdzv_plugins.notice_page``.
+It asks where the workers are, and then proposes a step beyond that. A node accepts it unless one of its workers has
+passed it; workers that reach the step wait. When all nodes that answer have accepted, the step is agreed on; otherwise
+a later one is proposed, at least twice as far ahead each time, since steps may be faster than questions. Nothing is
+agreed on while no node says that it leaves. See ``rdzv_plugins.notice_page``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Ask = Callable[[Word, float], tuple[list[Report], int]]
 _TRIES = 16
 _ANSWER_S = 3.0
 _AGAIN = 4
-"""So often nodes are told of the step again that have accepted it and do not say that they know it."""
+"""How often the step is sent again to nodes that have accepted it but do not say that they know it."""
 _FIRST_PAUSE_S, _PAUSE_S, _LONGEST_PAUSE_S, _GROWTH = 0.05, 1.0, 3.0, 1.5
 _LATER = 30
-"""Looks are rarer the longer it takes: each after a thirtieth of the time so far, up to ``_LONGEST_PAUSE_S``."""
+"""Looks become rarer over time: each comes after a thirtieth of the time so far, up to ``_LONGEST_PAUSE_S``."""
 
 
 class Agreement(threading.Thread):
@@ -42,7 +42,7 @@ class Agreement(threading.Thread):
         least: int,
         may_agree: bool,
     ) -> None:
-        """``least``: so many of the nodes that ``ask`` knows of are needed, or the job cannot go on.
+        """``least``: how many of the nodes that ``ask`` knows of are needed for the job to go on.
 
         ``may_agree`` False: not all nodes of the round can be asked, so there is no step for all.
         """
@@ -52,12 +52,12 @@ class Agreement(threading.Thread):
         self._least, self._may_agree = least, may_agree
         self._stopped = threading.Event()
         self._most_told = 0
-        """The most nodes that have had workers who want to save: a node that is not heard of may be saving still."""
+        """The most nodes that have had workers who want to save: a node that is not heard from may still be saving."""
         self._step, self._accepted, self._again = 0, 0, 0
-        """What was agreed on, by so many nodes, and how often those may be told of it again."""
+        """The step agreed on, how many nodes accepted it, and how often they may still be told of it again."""
 
     def is_of(self, generation: int) -> bool:
-        """It is the one for this start, and at work."""
+        """Whether it is the one for this start, and at work."""
         return self._generation == generation and self.is_alive()
 
     def stop(self) -> None:
@@ -86,7 +86,7 @@ class Agreement(threading.Thread):
             pause = max(min(pause * _GROWTH, _PAUSE_S), min(waited / _LATER, _LONGEST_PAUSE_S))
 
     def _look(self) -> Word:
-        """The question where all are: as long as somebody may not know the step, it tells that, too."""
+        """The question of where all are; as long as somebody may not know the step, it also tells the step."""
         if self._again == 0:
             return self._word
         self._again -= 1
@@ -101,7 +101,7 @@ class Agreement(threading.Thread):
         return self._may_agree and not know and not self._step and any(each.at >= 0 for each in reports)
 
     def _have_saved(self, reports: list[Report]) -> bool:
-        """All that want to, on all nodes of which that was ever known."""
+        """Whether all workers that want to have saved, on every node that was ever known to have such workers."""
         told = sum(each.waiting + each.saved > 0 for each in reports)
         self._most_told = max(self._most_told, told)
         return 0 < told == self._most_told and not any(each.waiting > 0 for each in reports)
@@ -114,7 +114,7 @@ class Agreement(threading.Thread):
             if reports and all(each.accepts for each in reports):
                 self._step, self._accepted, self._again = step, len(reports), _AGAIN
                 return
-            if not reports or self._stopped.is_set():  # a question was lost: the next look finds out what is so
+            if not reports or self._stopped.is_set():  # a question was lost: the next look finds out the state
                 self._ask(replace(self._word, do="drop", step=step))
                 return
             furthest = max(at, *(each.at for each in reports))

@@ -1,4 +1,4 @@
-"""What this node's workers are shown of a notice, and what they show of themselves: a page, a file, a signal."""
+"""What this node's workers are shown about a notice, and what they report themselves: a page, a file, a signal."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from rdzv_plugins.shared_numbers import SharedNumbers
 logger = logging.getLogger(__name__)
 
 _LATE_S = 3.0
-"""A deadline that is later than that of a notice that is over by no more than this may be of the same one, late."""
+"""A deadline later than that of a finished notice by no more than this may belong to the same notice, heard late."""
 
 
 class Board:
-    """One per agent. Thread-safe. What was shown goes with the next start of the workers."""
+    """One per agent. Thread-safe. What was shown is cleared by the next start of the workers."""
 
     def __init__(self, workers: int, directory: str) -> None:
-        """``workers`` of this node; ``directory`` is the agent's own, for the file."""
+        """``workers`` is the number on this node; ``directory`` is the agent's own, for the file."""
         self._slots = range(FIRST, FIRST + WIDTH * workers, WIDTH)
         self._page = SharedNumbers("rdzv-notice", size_of(workers))
         self._size = size_of(workers)
@@ -53,12 +53,12 @@ class Board:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Within, no other thread changes anything, nor does a new start begin."""
+        """Within this context, no other thread changes anything, and no new start begins."""
         with self._lock:
             yield
 
     def environment(self, start: int, round_: int, place: int) -> Mapping[str, str]:
-        """Variables for the worker with this place on the node, of a start; the first of a start clears the board."""
+        """Variables of a start for the worker with this place on the node; the first of a start clears the board."""
         with self._lock:
             if self._page[START] != start:
                 self._clear(start, round_)
@@ -77,17 +77,17 @@ class Board:
 
     @property
     def round(self) -> int:
-        """The number of the round in which workers were started last."""
+        """The number of the round in which workers were last started."""
         return self._page[ROUND]
 
     @property
     def seconds_left(self) -> float:
-        """Until the deadline of the notice; 0 without one, or when it has passed."""
+        """Seconds until the deadline of the notice; 0 without one, or when it has passed."""
         return max(0.0, (self._page[DEADLINE] - now_ns()) / 1e9) if self._page[NUMBER] else 0.0
 
     @property
     def agreed(self) -> int:
-        """The step on which all have agreed, as far as is known here; 0: none."""
+        """The step on which all have agreed, as far as this node knows; 0: none."""
         return max(0, int(self._page[LIMIT]))
 
     def show(self, word: Word) -> bool:
@@ -112,7 +112,7 @@ class Board:
             return first
 
     def propose(self, step: int) -> bool:
-        """Show a step as proposed. False if a worker has passed it, or another one is agreed on already."""
+        """Show a step as proposed. False if a worker has passed it, or another one is already agreed on."""
         with self._lock:
             page = self._page
             if page[LIMIT] > 0:
@@ -123,11 +123,11 @@ class Board:
                 time.sleep(SEEN_S)
                 accepts = self._at() < step
             if not accepts:
-                page[LIMIT] = 0  # the answer may be lost: nothing that was refused is agreed to
+                page[LIMIT] = 0  # the answer may be lost: nothing that was refused may be agreed on
             return accepts
 
     def agree(self, step: int) -> bool:
-        """All have agreed on the step that was proposed; False if it was another one, or too long ago."""
+        """All have agreed on the proposed step; False if another one was proposed, or it was too long ago."""
         with self._lock:
             if self._page[LIMIT] != -step or time.monotonic() >= self._proposed_at + VALID_S:
                 return self._page[LIMIT] == step
@@ -137,7 +137,7 @@ class Board:
             return True
 
     def drop(self, step: int) -> None:
-        """Take a proposal back: nothing comes of it."""
+        """Withdraw a proposal: nothing comes of it."""
         with self._lock:
             if self._page[LIMIT] == -step:
                 self._page[LIMIT] = 0
@@ -150,16 +150,16 @@ class Board:
         return Report(page[ROUND], self._at(), limit, len(told) - len(saved), len(saved), leaving, accepts)
 
     def close(self) -> None:
-        """Show nothing any more."""
+        """Stop showing anything."""
         self._page[NUMBER] = 0
         self._page.close()
 
     def _at(self) -> int:
-        """How far the furthest is; a worker may write anything."""
+        """How far the furthest worker is; a worker may write anything."""
         return min(max(-1, *(self._page[slot + AT] for slot in self._slots)), MOST_STEPS - 1)
 
     def _write(self) -> None:
-        """The file, whole whenever somebody looks."""
+        """Write the file, so that it is complete whenever somebody looks."""
         page = self._page
         data = {
             "reason": self._reason,

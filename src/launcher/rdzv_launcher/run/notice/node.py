@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _ROUND = "RDZV_ROUND"
 _PER_RANK_S, _LONGEST_DELAY_S = 0.005, 0.3
-"""Where all nodes get their signal at once, most of them hear of the first before they would tell others."""
+"""If all nodes get their signal at once, most of them hear of the first notice before they would tell others."""
 _TELL_S, _PAUSE_S = 3.0, 1.0
 
 
@@ -41,7 +41,7 @@ class NodeNotices:
         signal_workers: Callable[[], None] = lambda: None,
         questions: Questions | None = None,
     ) -> None:
-        """``workers`` of this node; ``least`` is the least number of nodes of the job; ``grace`` is this one's.
+        """``workers`` is the number on this node; ``least``, the job's least number of nodes; ``grace``, this node's.
 
         ``signal_workers`` is called when there is a notice, on any thread. ``questions`` None: no other node is told.
         """
@@ -53,19 +53,19 @@ class NodeNotices:
         self._leaving = False
         self._closed = threading.Event()
         self._too_late = 0
-        """The step of which was said that this node has heard too late."""
+        """The step about which it was logged that this node heard of it too late."""
         self._told_in = 0
-        """The start in which this node has heard of another one's notice, or of its own."""
+        """The start in which this node heard of another node's notice, or gave its own."""
         self._agreement: Agreement | None = None
         self._unheard = False
-        """The last question was not carried."""
+        """The last question was not delivered."""
         self._silent: set[int] = set()
-        """The agents of which was said that they do not answer."""
+        """The agents about which it was logged that they do not answer."""
 
     def environment(self, variables: Mapping[str, str], group: WorkerGroup) -> Mapping[str, str]:
         """Variables for the worker with these ``variables``, which is about to be started."""
         place = int(variables["RANK"]) - group.workers[0].global_rank
-        with self._board.held():  # nobody is answered by the new workers' agent for the old ones' round
+        with self._board.held():  # the agent of the new workers must not answer for the old round
             self._group = group
             return self._board.environment(group.generation, int(variables.get(_ROUND, group.generation)), place)
 
@@ -78,7 +78,7 @@ class NodeNotices:
             threading.Thread(target=self._give, args=(word, group), name="rdzv-notice", daemon=True).start()
 
     def answer(self, question: Question) -> Any:
-        """As ``questions.Answer``, to questions of the kind ``notice``. Raises ``ValueError``."""
+        """Like ``questions.Answer``, for questions of the kind ``notice``. Raises ``ValueError``."""
         word = word_of(question.arguments)
         first = accepts = False
         with self._board.held():
@@ -93,7 +93,7 @@ class NodeNotices:
         return report
 
     def close(self) -> None:
-        """End; workers see no notice any more."""
+        """End; workers no longer see any notice."""
         self._closed.set()
         with self._lock:
             if self._agreement is not None:
@@ -101,7 +101,7 @@ class NodeNotices:
         self._board.close()
 
     def _hear(self, word: Word) -> tuple[bool, bool]:
-        """Do what is asked in this round. Is it a new notice, and is what is proposed, or agreed on, accepted?"""
+        """Do what is asked in this round. Returns whether it is a new notice, and whether a step in it is accepted."""
         first = self._board.show(word)
         if first:
             logger.warning(
@@ -148,7 +148,7 @@ class NodeNotices:
             self._agreement.start()
 
     def _give(self, word: Word, group: WorkerGroup) -> None:
-        """Tell the workers here and those of the others, of whom node rank 0 goes on. A thread of its own."""
+        """Tell the workers here and the other nodes, among which node rank 0 takes over. Runs on its own thread."""
         until = now() + word.seconds
         with self._board.held():
             told = self._told_in == group.generation and self._board.seconds_left > 0
@@ -170,13 +170,13 @@ class NodeNotices:
         while (left := until - now()) > 0 and self._group is group and not self._closed.is_set():
             answers = self._answers(replace(word, seconds=left), min(_TELL_S, left))
             if answers is not None and any(rank == 0 and report is not None for rank, report in answers):
-                return  # node rank 0 tells it to whoever has not heard of it yet
+                return  # node rank 0 tells those who have not heard of it yet
             self._closed.wait(min(_PAUSE_S, left / 10))
 
     def _ask(self, word: Word, timeout: float) -> tuple[list[Report], int]:
         """What the nodes of the round report, and how many more nodes the job has: spares, and those that are silent.
 
-        Without anybody to carry it, or an answer of the service: what this node alone can say.
+        Without anybody to carry the question, or an answer of the service: what this node alone can say.
         """
         if self._questions is None:
             return [report_of(self.answer(Question("", NOTICE, word.pack())))], 0
@@ -187,9 +187,9 @@ class NodeNotices:
         return reports, len(answers) - len(reports)
 
     def _answers(self, word: Word, timeout: float) -> list[tuple[int | None, Report | None]] | None:
-        """What each node of the job says, by its rank: None of the one that says nothing of this round.
+        """What each node of the job says, with its rank: None for a node that says nothing about this round.
 
-        None in place of all where the service does not answer.
+        None in place of the whole list if the service does not answer.
         """
         assert self._questions is not None
         try:

@@ -1,4 +1,4 @@
-"""What the user has said about notices, and whether the scheduler gives as much time."""
+"""What the user has set about notices, and whether the scheduler gives as much time."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _LEAST_S = 1.0
 
 
 class NoticeSettings(Struct, frozen=True):
-    """What the user has said about notices before preemption: ``--preempt-grace`` and what goes with it."""
+    """What the user has set about notices before preemption: ``--preempt-grace`` and what goes with it."""
 
     grace: float
-    """Seconds; 0: no notices are given, but those of other nodes are heard."""
+    """The grace in seconds; 0: this node gives no notices, but hears those of other nodes."""
     signals: tuple[signal.Signals, ...]
-    """Those that are a notice; none without a grace."""
+    """The signals that count as a notice; none without a grace."""
     to_workers: signal.Signals | None
-    """What workers get when there is a notice."""
+    """The signal that workers get when there is a notice."""
 
     @property
     def ignored(self) -> frozenset[signal.Signals]:
-        """What workers ignore until they handle it: a scheduler may send it to all processes of a job."""
+        """Signals that workers ignore until they handle them: a scheduler may send one to all of a job's processes."""
         told = {*self.signals, *([self.to_workers] if self.to_workers else [])}
         return frozenset(told - {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
 
@@ -66,7 +66,7 @@ def read_notice(own: OwnOptions, stopping: Collection[signal.Signals] = ()) -> N
 
 
 def warn_of_longer_grace(notice: NoticeSettings, environ: Mapping[str, str] = os.environ) -> None:
-    """At the start: say so if the scheduler is known to give less time."""
+    """At the start: warn if the scheduler is known to give less time."""
     grace = notice.grace
     told = told_grace(environ, by_sigterm=signal.SIGTERM in notice.signals) if grace else None
     if told is not None and told.value < grace:
@@ -79,7 +79,7 @@ def warn_of_longer_grace(notice: NoticeSettings, environ: Mapping[str, str] = os
 
 
 def warn_of_near_end(grace: float, environ: Mapping[str, str] = os.environ) -> None:
-    """At a notice: the same, of the end of the job's time."""
+    """At a notice: warn if the job's time ends before the grace does."""
     told = time_until_end(environ, time.time())
     if told is not None and told.value < grace:
         logger.warning(

@@ -18,22 +18,22 @@ _MOST = 2**31 - 1
 
 
 class Word(Struct, frozen=True):
-    """One question. Each carries the whole notice, so it does not matter which of them a node hears first."""
+    """One question. Each carries the whole notice, so it does not matter which one a node hears first."""
 
     round: int
-    """That of the one who asks: in another one it changes nothing."""
+    """The asker's round: in another round the question changes nothing."""
     node: int
-    """The rank of the node that goes."""
+    """The rank of the node that leaves."""
     reason: str
     seconds: float
-    """So long workers have to save, counted from now: clocks of nodes need not agree."""
+    """How long workers have to save, counted from now, as clocks of nodes need not agree."""
     do: Do = "tell"
     step: int = 0
-    """What is proposed or agreed on."""
+    """The step that is proposed or agreed on."""
     go_on: bool = True
-    """With ``over``: enough nodes are left without those that go."""
+    """With ``over``: enough nodes are left without those that leave."""
     saved: bool = False
-    """With ``over``: all workers have saved that wanted to."""
+    """With ``over``: all workers that wanted to save have done so."""
 
     def pack(self) -> dict[str, Any]:
         """The arguments of the question."""
@@ -41,21 +41,21 @@ class Word(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """What a node answers when it is asked about a notice."""
+    """What a node answers when asked about a notice."""
 
     round: int
     at: int
-    """The most steps that a worker of it has done; -1 if none has said so."""
+    """The most steps that one of its workers has done; -1 if none has reported any."""
     agreed: int
-    """The step on which it knows all to have agreed; 0: none."""
+    """The step on which it knows that all have agreed; 0: none."""
     waiting: int
-    """Workers that want to save, and have not yet."""
+    """The number of workers that want to save, and have not yet."""
     saved: int
-    """Workers that have."""
+    """The number of workers that have saved."""
     leaving: bool
-    """It is a node that goes."""
+    """It is a node that leaves."""
     accepts: bool
-    """None of its workers has passed the step that is proposed."""
+    """None of its workers has passed the proposed step."""
 
     def pack(self) -> dict[str, Any]:
         """The answer."""
@@ -63,7 +63,7 @@ class Report(Struct, frozen=True):
 
 
 def word_of(arguments: Mapping[str, Any]) -> Word:
-    """From a question's arguments. Raises ``ValueError``."""
+    """Read a word from a question's arguments. Raises ``ValueError``."""
     data = dict(arguments)
     numbers = {"round": _MOST, "node": _MOST, "step": MOST_STEPS - 1}
     _require(data, Word, numbers, 0)
@@ -78,7 +78,7 @@ def word_of(arguments: Mapping[str, Any]) -> Word:
 
 
 def report_of(answer: Any) -> Report:
-    """From a node's answer. Raises ``ValueError``."""
+    """Read a report from a node's answer. Raises ``ValueError``."""
     data = dict(answer) if isinstance(answer, dict) else {}
     most = MOST_STEPS - 1
     _require(data, Report, {"round": _MOST, "at": most, "agreed": most, "waiting": _MOST, "saved": _MOST}, -1)
@@ -86,7 +86,7 @@ def report_of(answer: Any) -> Report:
 
 
 def _require(data: dict[str, Any], cls: type, numbers: Mapping[str, int], least: int) -> None:
-    """Exactly the fields of ``cls``, with the types that they are declared with."""
+    """Require exactly the fields of ``cls``, with their declared types."""
     types = cls.__annotations__
     if data.keys() != types.keys():
         raise ValueError(f"not a {cls.__name__}")

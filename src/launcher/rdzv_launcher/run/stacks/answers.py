@@ -1,4 +1,4 @@
-"""What the nodes of a job have answered to a question for stacks, put together."""
+"""Puts together what the nodes of a job have answered to a question for stacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rdzv_plugins.questions import NodeAnswer
 
 
 def read(answers: Iterable[NodeAnswer]) -> tuple[list[WorkerReport], list[Silent]]:
-    """The workers of all nodes, and the nodes that have said nothing of theirs."""
+    """The workers of all nodes, and the nodes that have said nothing about theirs."""
     workers, silent = [], []
     for each in answers:
         problem = each.problem

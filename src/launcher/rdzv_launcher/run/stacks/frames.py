@@ -1,4 +1,4 @@
-"""A place in the code: frames, threads, and what JSON makes of them. The innermost frame comes first."""
+"""A place in the code: frames, threads, and their form in JSON. The innermost frame comes first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Frame:
     function: str
     file: str
     line: int
-    """0 where it is not known: of native code."""
+    """The line number; 0 if it is not known, as for native code."""
 
     @property
     def short(self) -> str:
@@ -40,7 +40,7 @@ class Thread:
 
 
 def limited(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Not more than fit into a message: of an endless recursion the innermost, and the outermost."""
+    """No more frames than fit into a message: of an endless recursion, the innermost and the outermost."""
     if len(frames) <= _MOST_FRAMES:
         return tuple(frames)
     left = len(frames) - _MOST_FRAMES
@@ -49,7 +49,7 @@ def limited(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 
 
 def frame_of(data: Any) -> Frame:
-    """A frame from JSON of somebody else's. Raises ``ValueError``."""
+    """A frame from JSON that others have sent. Raises ``ValueError``."""
     if not isinstance(data, list) or len(data) != 3:
         raise ValueError("not a frame")
     function, file, line = data
@@ -59,5 +59,5 @@ def frame_of(data: Any) -> Frame:
 
 
 def frame_data(frame: Frame) -> list[Any]:
-    """A frame as JSON has it."""
+    """A frame in its JSON form."""
     return [frame.function[:_LONGEST_TEXT], frame.file[:_LONGEST_TEXT], frame.line]

@@ -1,7 +1,7 @@
-"""What one node says of its workers: their states and stacks, as JSON.
+"""What one node says about its workers: their states and stacks, as JSON.
 
-Equal stacks are there once, under ``stacks``, and threads name them by number: most ranks of a job that hangs are at
-the same place. Native frames are read of one worker of each such place: that takes a few times as long.
+Equal stacks are included once, under ``stacks``, and threads refer to them by number: most ranks of a job that hangs
+are at the same place. Native frames are read from one worker at each such place, as that takes a few times as long.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rdzv_plugins.linux.children import children_now
 
 _AT_A_TIME = max(4, 2 * (os.cpu_count() or 1))
 NATIVE_S = 3.0
-"""For the native frames: looking up the symbols of torch's libraries takes seconds, and is not to be waited for."""
+"""The time for native frames: looking up symbols of torch's libraries takes seconds, and must not hold up the rest."""
 _ONE_S = 8.0
-"""The most seconds for one process, of those that there are for all."""
+"""The most seconds for one process, out of those for all."""
 _NATIVE_PLACES = 8
 _CHILDREN_NAMED = 16
 _CHILDREN_READ = 32
@@ -32,7 +32,7 @@ _CHILDREN_READ = 32
 
 @dataclass
 class _Found:
-    """What was found of one process."""
+    """What was found for one process."""
 
     process: Process
     how: str = ""
@@ -44,14 +44,14 @@ class _Found:
     below: list[_Found] = field(default_factory=list)
 
     def take_native(self, frames: Sequence[Frame]) -> None:
-        """Its main thread with native frames, if it is still at the same place. What is around ``main`` is left out."""
+        """Set the main thread's native frames, if it is still at the same place. Those around ``main`` are left out."""
         python = [at for at, frame in enumerate(frames) if frame.line]
         if [frames[at] for at in python] == list(self.threads[0].frames):
             self.native = tuple(frames[: python[-1] + 1])
 
     @property
     def place(self) -> tuple[Frame, ...]:
-        """Where its main thread is; of a program that is no Python, where the first one below it is."""
+        """Where its main thread is; for a program other than Python, where the first Python program below it is."""
         if self.threads:
             return self.threads[0].frames
         return next((each.place for each in self.below if each.place), ())
@@ -60,8 +60,8 @@ class _Found:
 def gather(node: Node, *, within: float, children: bool = False, native: float = NATIVE_S) -> dict[str, Any]:
     """What the node's workers do, as JSON, after about ``within`` seconds at the latest. Raises nothing.
 
-    ``children``: with the stacks of what the workers have started. ``native``: the seconds, of those, in which native
-    frames have to be read; else they are left out. Workers that have ended are there without any stack.
+    ``children``: include the stacks of what the workers have started. ``native``: how many of those seconds native
+    frames may take to read; after that they are left out. Workers that have ended are included without a stack.
     """
     deadline = time.monotonic() + within
     reader = _Reader(node.own_stacks, children_now(), deadline, children)
@@ -83,13 +83,13 @@ def gather(node: Node, *, within: float, children: bool = False, native: float =
 
 
 class _Reader:
-    """Reads processes until a moment (monotonic). Thread-safe."""
+    """Reads processes until a given moment (monotonic). Thread-safe."""
 
     def __init__(self, own: Path | None, pids_of: Callable[[int], list[int]], deadline: float, children: bool) -> None:
         self._own, self._pids_of, self.deadline, self._children = own, pids_of, deadline, children
 
     def read(self, pid: int) -> _Found | None:
-        """A worker and, if they are wanted, those below it; None if it has ended."""
+        """Read a worker and, if wanted, the processes below it; None if it has ended."""
         process = processes.look(pid)
         if process is None or not processes.is_there(process):
             return None
@@ -125,7 +125,7 @@ class _Reader:
         return max(0.5, min(_ONE_S, self.deadline - time.monotonic()))
 
     def add_native(self, found: _Found) -> None:
-        """With the native frames of its main thread; without them where there is no time left, or no way."""
+        """Add the native frames of its main thread, unless there is no time left, or no way to read them."""
         if time.monotonic() >= self.deadline or found.process.stands_still:
             return
         try:
@@ -145,7 +145,7 @@ def _one_of_each(found: Sequence[_Found | None]) -> list[_Found]:
 
 
 class _Stacks:
-    """Each stack once."""
+    """Holds each stack once."""
 
     def __init__(self) -> None:
         self.all: list[list[Any]] = []

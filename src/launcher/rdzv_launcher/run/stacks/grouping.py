@@ -1,7 +1,7 @@
-"""Workers at the same place, together: the odd ones first.
+"""Groups workers that are at the same place, the odd ones first.
 
-Two workers are at the same place if their main threads have equal stacks and their processes are in like states. A
-worker that runs changes its place all the time: of its innermost call the line does not count.
+Two workers are at the same place if their main threads have equal stacks and their processes are in similar states. A
+worker that runs changes its place all the time, so the line of its innermost call does not count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rdzv_launcher.run.stacks.reports import WorkerReport
 
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
 _AROUND = ("wrapper", "wrapped", "inner", "decorate_context", "_fn", "<lambda>")
-"""Functions that stand around the one that was called, and say nothing of it."""
+"""Functions that wrap the one that was called, and say nothing about it."""
 _STILL = {"T": "stopped", "t": "stopped", "D": "stuck", "Z": "ended", "X": "ended", "ended": "ended"}
 _KINDS = ("stopped", "stuck", "ended", "unknown", "waiting", "running")
 
@@ -35,7 +35,7 @@ class Group:
 
     @property
     def shown(self) -> WorkerReport:
-        """The one whose stack is shown: with native frames, if those of one were read."""
+        """The worker whose stack is shown: one with native frames, if any were read."""
         return next((each for each in self.workers if each.process.reader.native), self.workers[0])
 
     @property
@@ -90,7 +90,7 @@ def _kind(worker: WorkerReport) -> str:
 
 
 def _place(worker: WorkerReport, waiting: Set[tuple[Frame, ...]]) -> object:
-    """What is equal for two workers of a group. ``waiting``: the places where others wait."""
+    """A key that is equal for two workers of a group. ``waiting``: the places where others wait."""
     kind, frames = _kind(worker), worker.process.frames
     if not frames:
         return kind, worker.process.tried, worker.process.wait_channel

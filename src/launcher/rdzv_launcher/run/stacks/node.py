@@ -1,6 +1,6 @@
-"""The stacks of this node's workers, for whoever asks the agent, and for a file before they are killed.
+"""The stacks of this node's workers, for those who ask the agent, and for a file before they are killed.
 
-What reads, groups and shows stacks is imported when stacks are wanted: most launches do not need it.
+The modules that read, group and show stacks are imported when stacks are wanted: most launches do not need them.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ logger = logging.getLogger(__name__)
 _LEAST_S, _MOST_S = 0.5, 120.0
 _WITHIN_S = 10.0
 _PEERS_S = 20.0
-"""For the answers of other nodes, for which nobody waits."""
+"""The time limit for answers of other nodes; nobody waits for these."""
 
 
 class NodeStacks:
-    """One per agent. Thread-safe: it is asked on threads of its own, whatever the agent's main thread does."""
+    """One per agent. Thread-safe: it is asked on separate threads, whatever the agent's main thread is doing."""
 
     def __init__(self, node: Callable[[], Node], directory: str) -> None:
-        """``node`` tells who works here now; ``directory`` is the agent's own, for what workers write."""
+        """``node`` says who works here now; ``directory`` is the agent's own, for what workers write."""
         self._node = node
         self.own = Path(directory, "stacks")
-        """Where workers write their stacks on request."""
+        """The directory where workers write their stacks on request."""
         self._logs = directory
         self.debugging = threading.Lock()
-        """Held by whoever reads a worker: a process has one debugger at a time."""
+        """Held while a worker is being read: a process can have only one debugger at a time."""
         self._stored = 0
         try:
             self.own.mkdir(mode=0o700)
@@ -48,7 +48,7 @@ class NodeStacks:
             logger.debug("workers cannot write their stacks: %s", error)
 
     def log_to(self, directory: str) -> None:
-        """Where files go, if there are any: the directory of the workers' logs."""
+        """Set where files go, if there are any: the directory of the workers' logs."""
         if directory and directory != os.devnull:
             self._logs = directory
 
@@ -58,7 +58,7 @@ class NodeStacks:
         return {VARIABLE: f"{self.own},{os.getpid()}"}
 
     def answer(self, question: Question) -> Any:
-        """As ``questions.Answer``: to ``stacks``, with the arguments ``within`` (s), ``children`` and ``native``."""
+        """Like ``questions.Answer``: for ``stacks``, with the arguments ``within`` (s), ``children`` and ``native``."""
         if question.kind != STACKS:
             raise UnknownKind(question.kind)
         within = question.arguments.get("within", _WITHIN_S)
@@ -68,9 +68,9 @@ class NodeStacks:
         return self._gather(within, children=bool(question.arguments.get("children")), native=native)
 
     def store(self, why: str, within: float) -> None:
-        """Store where the workers that live are, because they ``why``. For any thread; raises nothing.
+        """Store where the live workers are, because they ``why``. For any thread; raises nothing.
 
-        One line says where. What cannot be written goes to the log itself, so that it is not lost.
+        One log line says where the file is. What cannot be written goes to the log itself, so that it is not lost.
         """
         from rdzv_launcher.run.stacks import processes
         from rdzv_launcher.run.stacks.reports import workers_of
@@ -89,7 +89,7 @@ class NodeStacks:
         return workers_of(self._gather(within, children=True))
 
     def store_of_peers(self, questions: Questions | None, why: str) -> None:
-        """The same of the other nodes' workers, which are asked; on a thread of its own, and returns at once."""
+        """Store the same for other nodes' workers, by asking the nodes, on a separate thread; returns at once."""
         if questions is not None:
             threading.Thread(
                 target=self._ask_peers, args=(questions, why), name="rdzv-stacks-of-peers", daemon=True
@@ -114,7 +114,7 @@ class NodeStacks:
         self.store_reports([each for each in workers if each.process.state != "ended"], silent, why)
 
     def store_reports(self, workers: Iterable[WorkerReport], silent: Iterable[Silent], why: str) -> None:
-        """Store what was gathered, and say in one line where, and why."""
+        """Store what was gathered, and log in one line where, and why."""
         from rdzv_launcher.run.stacks.text import report_text
 
         text = report_text(list(workers), list(silent), threads=True)
@@ -123,7 +123,7 @@ class NodeStacks:
         path = Path(self._logs, f"stacks-{file_names.word(node.host)}-{os.getpid()}-{self._stored}.log")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # what is there already is nobody's that we know: it is not followed, and not written to
+            # an existing file may be anybody's: it is not followed, and not written to
             with path.open("x") as file:
                 file.write(f"{why}\n{text}\n")
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What the kernel says of processes: state, wait channel, command, children. Linux (/proc)."""
+"""What the kernel says about processes: state, wait channel, command, children. Linux (/proc)."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class Process(Struct, frozen=True):
     pid: int
     parent: int
     state: str
-    """A letter: R runs, S sleeps, D waits in the kernel uninterruptibly, T stopped, t traced, Z ended."""
+    """One letter: R running, S sleeping, D waiting in the kernel uninterruptibly, T stopped, t traced, Z ended."""
     wait_channel: str
-    """The function of the kernel in which it waits, empty if that is not known."""
+    """The function of the kernel in which it waits; empty if that is not known."""
     command: str
 
     @property
     def stands_still(self) -> bool:
-        """A debugger's stop would never be answered: it is stopped already, or does not come out of the kernel."""
+        """Whether a debugger's stop would never be answered: it is already stopped, or does not leave the kernel."""
         return self.state in "TtD"
 
 
 def name_of(pid: int) -> str:
-    """What the kernel calls the process; empty if there is none."""
+    """The kernel's name for the process; empty if there is none."""
     return read(pid, "comm").strip()
 
 
 def look(pid: int) -> Process | None:
-    """The process, None if there is none."""
+    """The process; None if there is none."""
     stat = read_stat(pid)
     if stat is None:
         return None
@@ -57,7 +57,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def below(pid: int, pids_of: Callable[[int], list[int]]) -> list[int]:
-    """All that have come from ``pid``: children, their children, and so on. ``pids_of``: of ``children_now``."""
+    """All descendants of ``pid``: children, their children, and so on. ``pids_of`` is like ``children_now``."""
     found, left = [], sorted(pids_of(pid))
     while left:
         each = left.pop(0)
@@ -67,7 +67,7 @@ def below(pid: int, pids_of: Callable[[int], list[int]]) -> list[int]:
 
 
 def is_python(pid: int) -> bool | None:
-    """Whether it has a Python interpreter in it; None if that cannot be seen."""
+    """Whether it contains a Python interpreter; None if that cannot be seen."""
     try:
         maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
     except OSError:
@@ -85,13 +85,13 @@ def catches(pid: int, number: int) -> bool:
 
 
 def kernel_stack(pid: int) -> list[str]:
-    """The functions of the kernel in which it is, the innermost first; empty where only root may know."""
+    """The functions of the kernel that it is in, innermost first; empty if only root may know."""
     lines = (line.partition("] ")[2].partition("+")[0] for line in read(pid, "stack").splitlines())
     return [line for line in lines if line]
 
 
 def user_of(pid: int) -> int | None:
-    """The user as whom it runs."""
+    """The id of the user as whom it runs."""
     for line in read(pid, "status").splitlines():
         if line.startswith("Uid:"):
             return int(line.split()[2])
@@ -99,7 +99,7 @@ def user_of(pid: int) -> int | None:
 
 
 def read(pid: int, name: str) -> str:
-    """A file of a process in /proc; empty if it has none, or may not be read."""
+    """Read a file of a process in /proc; empty if there is none, or it may not be read."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read().decode(errors="replace")

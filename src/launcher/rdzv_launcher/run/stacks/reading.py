@@ -1,6 +1,6 @@
-"""Reading a process's stacks from outside: by py-spy, or by what the process writes itself.
+"""Reads a process's stacks from outside: through py-spy, or from what the process writes itself.
 
-Both raise ``NoStacks`` with the reason, and leave the process as it was.
+Both ways raise ``NoStacks`` with the reason, and leave the process as it was.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ INSTALL = "pip install 'rdzv-plugins[diagnose]'"
 _LOOK_S = 0.02
 _LOOKS = 10
 _QUIET_S, _LONG_QUIET_S = 0.06, 1.0
-"""What one signal makes a process write has no end mark: it is over when nothing more comes. The main thread is the
-last, so after its outermost call that is soon; elsewhere the process may have had to wait for a processor."""
+"""What a process writes after one signal has no end mark: it is over when nothing more comes. The main thread comes
+last, so after its outermost call that is soon; elsewhere the process may have had to wait for a processor.
+"""
 _OUTERMOST = (" in <module>", " in _run_module_as_main")
 _MOST_WRITTEN = 100
-"""Threads that ``faulthandler`` writes of: with more than these, the main one may not be among them."""
+"""How many threads ``faulthandler`` writes about: if there are more, the main one may not be among them."""
 _MOST_OUTPUT = 8 * 2**20
 _MOST_THREADS = 256
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -44,17 +45,17 @@ _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<f
 
 
 class NoStacks(Exception):
-    """Raised where stacks cannot be read; its text says why, for people."""
+    """Raised if stacks cannot be read; its text tells people why."""
 
 
 def py_spy() -> str | None:
-    """The program: of this installation, or on the path."""
+    """The path of py-spy: in this installation, or on the path."""
     beside = Path(sys.executable).parent / "py-spy"
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
 def by_py_spy(process: processes.Process, *, native: bool = False, timeout: float) -> list[Thread]:
-    """The threads of a Python process; ``native``: with the native frames among those of Python, which is slower."""
+    """The threads of a Python process; ``native``: with native frames among those of Python, which is slower."""
     data = py_spy_threads(process, ("--native",) if native and not process.stands_still else (), timeout=timeout)
     try:
         return _threads(data)
@@ -63,7 +64,7 @@ def by_py_spy(process: processes.Process, *, native: bool = False, timeout: floa
 
 
 def py_spy_threads(process: processes.Process, flags: Sequence[str] = (), *, timeout: float) -> list[dict[str, Any]]:
-    """What ``py-spy dump`` says of the threads of a Python process, with these flags."""
+    """What ``py-spy dump`` says about the threads of a Python process, with these flags."""
     program = py_spy()
     if program is None:
         raise NoStacks(f"py-spy is not installed ({INSTALL})")
@@ -98,7 +99,7 @@ def _something_else(error: Exception) -> NoStacks:
 
 
 def by_request(process: processes.Process, directory: Path | None, *, timeout: float) -> list[Thread]:
-    """What a process writes that has registered for it, into a file in ``directory``: see ``stacks_on_request``."""
+    """What a process that has registered for it writes to a file in ``directory``: see ``stacks_on_request``."""
     if directory is None:
         raise NoStacks("it was not told where to write its stacks itself: RDZV_STACKS is not set")
     path = directory / str(process.pid)
@@ -129,7 +130,7 @@ def by_request(process: processes.Process, directory: Path | None, *, timeout: f
 
 
 def _let_go_on(process: processes.Process) -> None:
-    """A debugger that was killed just when it had begun may leave the process stopped."""
+    """Let the process go on: a debugger that was killed just after it had begun may leave it stopped."""
     if process.state in "Tt":
         return
     for _ in range(_LOOKS):
@@ -171,7 +172,7 @@ def _threads(data: Any) -> list[Thread]:
 
 
 def _written(text: str) -> list[Thread]:
-    """What ``faulthandler`` has written: the main thread comes last."""
+    """Parse what ``faulthandler`` has written: the main thread comes last."""
     found: list[tuple[str, list[Frame]]] = []
     current = 0
     for line in text.splitlines():
@@ -183,7 +184,7 @@ def _written(text: str) -> list[Thread]:
             found[-1][1].append(Frame(frame["function"], frame["file"], int(number) if number.isdecimal() else 0))
     if not found:
         raise NoStacks("what it has written is not a stack")
-    # the kernel gives a signal to the main thread, as long as that can take it
+    # the kernel sends a signal to the main thread, as long as that can take it
     main = current if len(found) >= _MOST_WRITTEN else len(found) - 1
     threads = [Thread(name, number == main, limited(frames)) for number, (name, frames) in enumerate(found)]
     return sorted(threads, key=lambda thread: not thread.is_main)

@@ -18,23 +18,23 @@ class ProcessReport:
 
     pid: int
     state: str
-    """A letter, as of /proc; ``ended``."""
+    """One letter, as in /proc; or ``ended``."""
     wait_channel: str = ""
     command: str = ""
     is_python: bool | None = None
     how: str = ""
     """How its stacks were read; empty if they were not."""
     tried: tuple[str, ...] = ()
-    """Why others ways were not possible."""
+    """Why other ways were not possible."""
     threads: tuple[Thread, ...] = ()
-    """The main one first."""
+    """Its threads, the main one first."""
     native: tuple[Frame, ...] = ()
     """The main thread with its native frames, if they were read."""
     kernel: tuple[str, ...] = ()
     children: tuple[ProcessReport, ...] = ()
-    """What it has started, without stacks."""
+    """The processes that it has started, without stacks."""
     below: tuple[ProcessReport, ...] = ()
-    """The same with stacks, if they were asked for."""
+    """The processes that it has started, with stacks, if those were asked for."""
 
     @property
     def reader(self) -> ProcessReport:
@@ -43,14 +43,14 @@ class ProcessReport:
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """Where it is; empty if that is not known."""
+        """Where its main thread is; empty if that is not known."""
         threads = self.reader.threads
         return threads[0].frames if threads else ()
 
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What is known of one worker of a job: who it is, and where it stands."""
+    """What is known about one worker of a job: who it is, and where it stands."""
 
     rank: int
     local_rank: int
@@ -60,7 +60,7 @@ class WorkerReport:
 
 
 def workers_of(answer: Any) -> list[WorkerReport]:
-    """The workers of one node, from its answer. Raises ``ValueError`` for what is none."""
+    """The workers of one node, from its answer. Raises ``ValueError`` if it is not a valid answer."""
     try:
         stacks = [tuple(map(frame_of, _list(stack))) for stack in _list(answer["stacks"])]
         node_rank, host = answer["node_rank"], _text(answer["host"])

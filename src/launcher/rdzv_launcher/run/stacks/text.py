@@ -1,4 +1,4 @@
-"""The groups of a job's workers for people: a headline, each place once, and who has not answered."""
+"""The groups of a job's workers as text for people: a headline, each place once, and who has not answered."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _PIDS_NAMED = 4
 
 @dataclass(frozen=True)
 class Silent:
-    """A node or an agent of which something else is to be said than where its workers are."""
+    """A node or an agent about which something other than its workers' places has to be said."""
 
     name: str
     problem: str
     kind: Literal["silent", "agent", "idle"] = "silent"
-    """It has not answered; what is wrong with its agent, while its workers are known; it has no workers."""
+    """It has not answered; something is wrong with its agent, while its workers are known; it has no workers."""
 
 
 def report_text(workers: Sequence[WorkerReport], silent: Sequence[Silent] = (), *, threads: bool = False) -> str:
-    """All that is known, in lines. ``threads``: with all threads, not the main ones alone."""
+    """All that is known, in lines. ``threads``: for all threads, not only the main ones."""
     groups = grouped(workers)
     lines = [headline(groups, silent)]
     for group in groups:

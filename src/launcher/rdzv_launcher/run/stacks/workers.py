@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class Worker(Struct, frozen=True):
-    """A worker of this node, and the ranks that it has."""
+    """A worker of this node, and its ranks."""
 
     rank: int
     local_rank: int
@@ -21,14 +21,14 @@ class Node(Struct, frozen=True):
 
     host: str
     agent: int
-    """Its process id."""
+    """The process id of the agent."""
     run_id: str = ""
     node_rank: int | None = None
     workers: tuple[Worker, ...] = ()
     own_stacks: Path | None = None
-    """The directory into which its workers write their stacks on request, if they have been told one."""
+    """The directory into which its workers write their stacks on request, if they have been told of one."""
 
 
 def workers_in(pids: Mapping[int, int], ranks: Mapping[int, int]) -> tuple[Worker, ...]:
-    """The workers by their local ranks; ``pids`` and ``ranks`` are what the agent has started, and as whom."""
+    """The workers in the order of their local ranks; ``pids`` and ``ranks`` say what the agent started, and as whom."""
     return tuple(Worker(ranks[local], local, pid) for local, pid in sorted(pids.items()) if ranks.get(local, -1) >= 0)

@@ -1,1 +1,1 @@
-"""The timeline of an agent: what has happened on this node, and when, one line of JSON for each."""
+"""The timeline of an agent: what has happened on this node, and when, as one line of JSON per event."""

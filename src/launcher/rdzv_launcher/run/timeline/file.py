@@ -1,4 +1,4 @@
-"""An agent's file of a timeline: a file of its own in the directory that the user has named."""
+"""An agent's file of a timeline, in the directory that the user has named. No other agent writes to it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ logger = logging.getLogger(__name__)
 
 
 class TimelineFile:
-    """A ``Sink``. One line is one write, so that a reader sees whole lines, and an agent that is killed loses none.
+    """A ``Sink``. Each line is one write, so a reader sees whole lines, and an agent that is killed loses none.
 
-    The first event that cannot be written is said, and the job goes on; when there is room again, so does the file.
+    The first event that cannot be written is reported, and the job goes on; when there is room again, writing resumes.
     """
 
     def __init__(self, directory: str, run: str, host: str, agent: str) -> None:
-        """Nothing is made before the first event: a file system may keep one waiting."""
+        """Nothing is created before the first event: a file system may keep one waiting."""
         self.path = os.path.join(directory, f"{file_names.word(run)}-{file_names.word(host)}-{agent}{SUFFIX}")
         self._directory = directory
         self._fd = -1
         self._torn = False
-        """The last line is not whole."""
+        """The last line is incomplete."""
         self._lost = 0
-        """The events since the last that was written."""
+        """The number of events since the last that was written."""
 
     def take(self, record: Record) -> None:
-        """Write it, or say once that this is not possible."""
+        """Write the event, or report once that this is not possible."""
         try:
             if self._fd < 0:
                 self._open()
@@ -47,7 +47,7 @@ class TimelineFile:
             self._lost = 0
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._lost > 1:
             logger.warning("%d events are missing in the timeline %s", self._lost, self.path)
         if self._fd >= 0:
@@ -56,7 +56,7 @@ class TimelineFile:
 
     def _open(self) -> None:
         os.makedirs(self._directory, exist_ok=True)
-        # its name is of this agent alone: what is there already is not followed, and not written to
+        # its name belongs to this agent alone: an existing file is not followed, and not written to
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         self._fd = os.open(self.path, flags, 0o644)
 

@@ -1,6 +1,6 @@
-"""The form of a timeline: what is written by agents, and read by ``rdzv timeline``. No I/O.
+"""The form of a timeline, as written by agents and read by ``rdzv timeline``. No I/O.
 
-A line is a JSON object. ``BASE`` are the fields that each has; an event may have further ones.
+A line is a JSON object. ``BASE`` are the fields that every line has; an event may have further ones.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 VERSION = 1
-"""Of the form: grows when readers of the one before would misread it. New events and fields do not change it."""
+"""The form's version: grows when readers of the previous one would misread it, not with new events or fields."""
 SUFFIX = ".jsonl"
 BASE = ("v", "event", "mono", "wall", "run", "node", "host", "agent", "round", "phase", "cause")
 
@@ -36,20 +36,20 @@ PHASES: Mapping[str, str] = {
     "left": "leaving",
     "ended": "ended",
 }
-"""The phase that a node is in after an event; after any other it is in the same as before."""
+"""The phase that a node is in after an event; after any other event the phase is unchanged."""
 INTERRUPTING = frozenset({"failed", "hung", "lost", "asked", "over", "stopping", "leaving"})
-"""The events that are a sign that a round does not go on."""
+"""The events that show that a round does not go on."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One event. Times in seconds."""
+    """One event. Times are in seconds."""
 
     event: str
     mono: float
-    """By the monotonic clock, which all agents of one machine share."""
+    """The time by the monotonic clock, which all agents of one machine share."""
     wall: float
-    """Since the epoch, by the clock of the machine, which may be wrong, and be set meanwhile."""
+    """The time since the epoch, by the machine's clock, which may be wrong, and may be set meanwhile."""
     run: str
     node: int | None
     """The node's rank, once it has one."""
@@ -57,16 +57,16 @@ class Record:
     agent: str
     """Unique to one agent process."""
     round: int
-    """The newest round of which the node had heard; 0 before the first."""
+    """The newest round that the node had heard of; 0 before the first."""
     phase: str
     """What the node does from now on."""
     cause: str = ""
-    """Why, a sentence; empty where there is nothing to say."""
+    """Why, in a sentence; empty if there is nothing to say."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else is known of this event."""
+    """What else is known about this event."""
 
     def line(self) -> bytes:
-        """It as a line, with its end."""
+        """The event as a line, including the line end."""
         fields = {"v": VERSION, **{name: getattr(self, name) for name in BASE[1:]}}
         fields |= {"mono": round(self.mono, 6), "wall": round(self.wall, 6), **self.facts}
         return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
@@ -88,7 +88,7 @@ _MOST_S = 1e12
 
 
 def parse(line: bytes) -> Record:
-    """The event of a line. Raises ``ValueError``, with what is wrong with it."""
+    """Read an event from a line. Raises ``ValueError``, saying what is wrong."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
@@ -106,7 +106,7 @@ def parse(line: bytes) -> Record:
 
 
 def _is_fact(name: str, value: object) -> bool:
-    """One value, or the workers' process ids by rank: nothing else is written."""
+    """Whether it is one value, or the workers' process ids by rank: nothing else is written."""
     if name == "workers" and isinstance(value, dict):
         return all(type(pid) is int for pid in value.values())
     return value is None or isinstance(value, str | int | float)

@@ -1,6 +1,6 @@
-"""What an agent hears and does, and what the rendezvous tells, as the events of a timeline.
+"""What an agent hears and does, and what the rendezvous reports, as the events of a timeline.
 
-Nobody waits for it: events are put into a queue that drops what does not fit, and says how much that was.
+Nobody waits for it: events go into a queue that drops what does not fit, and says how much was dropped.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ from rdzv_plugins.plain_text import printable
 logger = logging.getLogger(__name__)
 
 _MOST = 10_000
-"""The most events that are held for sinks that do not take them: a round has about ten."""
+"""The most events that are kept for sinks that do not take them: a round has about ten."""
 _CLOSE_S = 2.0
 """How long the end of an agent waits for what is not written yet."""
 
 
 class Recorder(Observer):
-    """One per agent. Thread-safe. Nothing that it is told may keep the caller waiting."""
+    """One per agent. Thread-safe. It never keeps its caller waiting."""
 
     def __init__(
         self, run: str, sinks: Sequence[Sink], *, backend: str = "", agent: str = "", host: str = "", most: int = _MOST
     ) -> None:
-        """``most`` events are held at most. ``agent`` and ``host``: as they are called in the timeline."""
+        """At most ``most`` events are kept. ``agent`` and ``host`` are the names used in the timeline."""
         self._run, self._sinks = run, sinks
         self._host, self._agent = host or socket.gethostname(), agent or new_agent()
         self._lock = threading.Lock()
         self._node: int | None = None
         self._round = self._engines = 0
-        """The newest round, and the newest of which the rendezvous has told that it is complete."""
+        """The newest round, and the newest round that the rendezvous has reported complete."""
         self._phase = ""
         self._over = 0
         self._generation = self._written = 0
-        """Of the workers that were started last, and of those that have written something."""
+        """The generation of workers that was started last, and the newest one that has written something."""
         self._running = False
         self._queue: BackgroundQueue[Record] = BackgroundQueue("rdzv-timeline", self._deliver, _say_dropped, limit=most)
         self._note("opened", pid=os.getpid(), clock=clock_id(), backend=backend)
 
     @staticmethod
     def open(directory: str, run: str, backend: str) -> Recorder:
-        """As ``--timeline`` asks for it."""
+        """Open a recorder, as ``--timeline`` asks for it."""
         host, agent = socket.gethostname(), new_agent()
         sinks: list[Sink] = [TimelineFile(directory, run, host, agent)]
         if spans_wanted(os.environ):
@@ -124,13 +124,13 @@ class Recorder(Observer):
         self._note("started", workers=ranks, restarts=group.restarts_used)
 
     def wrote(self, local_rank: int, group: WorkerGroup | None) -> None:
-        """See ``Observer``. Of each generation the first one counts."""
+        """See ``Observer``. Only the first call of each generation counts."""
         if group is not None and self._written < group.generation:
             self._written = group.generation
             self._note("line", cause=f"{_worker(group, local_rank)} wrote")
 
     def saw(self, event: RoundEvent) -> None:
-        """What the rendezvous tells; see ``TellEvent``."""
+        """Take an event from the rendezvous; see ``TellEvent``."""
         if event.kind == "over":
             if event.cause == "lost":
                 self._note("lost", cause=event.reason, over=event.round)
@@ -142,13 +142,13 @@ class Recorder(Observer):
         self._note(event.kind, numbered=True, world=event.world)
 
     def close(self) -> None:
-        """Wait a moment for what is not written yet: the end of the process waits no longer for it."""
+        """Wait a moment for what is not written yet; after that, the end of the process no longer waits for it."""
         self._queue.flush(_CLOSE_S)
         atexit.unregister(self._queue.flush)
 
     def _joined(self, node_rank: int, world: int) -> None:
         self._node = node_rank
-        if self._engines == 0:  # the rendezvous tells nothing: rounds are counted here
+        if self._engines == 0:  # the rendezvous reports nothing: rounds are counted here
             self._round += 1
             self._note("complete", numbered=False, world=world)
 
@@ -158,11 +158,11 @@ class Recorder(Observer):
 
     def _note(self, event: str, *, cause: str = "", **facts: Any) -> None:
         with self._lock:
-            if self._phase == "ended":  # what other threads still hear is not this agent's any more
+            if self._phase == "ended":  # what other threads still hear no longer belongs to this agent
                 return
             mono, wall = time.monotonic(), time.time()
             phase = PHASES.get(event, self._phase)
-            if phase == "ending" and self._phase != "working":  # it is a sign only for workers that run
+            if phase == "ending" and self._phase != "working":  # the event is a sign only for workers that run
                 phase = self._phase
             self._phase = phase
             self._queue.put(
@@ -189,12 +189,12 @@ class Recorder(Observer):
 
 
 def new_agent() -> str:
-    """A name for this process that no other has."""
+    """A name that no other process has."""
     return os.urandom(5).hex()
 
 
 def clock_id() -> str:
-    """Processes with the same one have the same monotonic clock: a machine since its start, and a time namespace."""
+    """Identifies a monotonic clock, which processes with the same id share: a machine's start, and a time namespace."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()

@@ -1,4 +1,4 @@
-"""Where events go. What is slow, stuck or full there is no matter of the agent."""
+"""Where events go. If that is slow, stuck or full, the agent does not care."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rdzv_launcher.run.timeline.record import Record
 
 
 class Sink(Protocol):
-    """Takes events in their order, on one thread of its own. It may block there; what it raises is ignored."""
+    """Takes events in order, on a separate thread. It may block there; exceptions that it raises are ignored."""
 
     def take(self, record: Record) -> None:
-        """One event."""
+        """Take one event."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Where spans go: as OpenTelemetry's variables (OTEL_*) say, which its SDK reads. Without them there are none."""
+"""Where spans go: OpenTelemetry's variables (OTEL_*) say so, and its SDK reads them. Without them there are none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def spans_wanted(environment: Mapping[str, str]) -> bool:
 
 
 def make_provider(environment: Mapping[str, str]) -> Any:
-    """A ``TracerProvider`` of this agent's own; what it exports to, samples and calls itself is as the variables say.
+    """Make a ``TracerProvider`` of this agent's own; the variables say what it exports to, samples and is called.
 
     Raises ``MissingDependency`` and ``UsageError``, which name the variable.
     """
@@ -38,7 +38,7 @@ def make_provider(environment: Mapping[str, str]) -> Any:
         ) from None
     named = "service.name" in OTELResourceDetector().detect().attributes
     resource = Resource.create({} if named else {"service.name": "rdzv-run"})
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)  # that is the agent's matter
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)  # the agent does that itself
     for name in _names(environment) or ["otlp"]:
         provider.add_span_processor(BatchSpanProcessor(_exporter(name, environment)()))
     return provider
@@ -54,7 +54,7 @@ def _asking(environment: Mapping[str, str]) -> str:
 
 
 def _exporter(name: str, environment: Mapping[str, str]) -> Any:
-    """The class of an exporter, by the name that it has in the variable."""
+    """The class of an exporter, by its name in the variable."""
     entry = name
     if name == "otlp":
         protocol = environment.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environment.get(_PROTOCOL)

@@ -1,4 +1,4 @@
-"""The events of a timeline as spans of OpenTelemetry: one for the agent, below it one for each phase."""
+"""The events of a timeline as spans of OpenTelemetry: one for the agent, and below it one for each phase."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _PARENT = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
 class Spans:
     """A ``Sink``. OpenTelemetry is imported with the first event, on the thread that delivers it.
 
-    A span's times are by the wall clock of the first event and go on by the monotonic one. Where the variable
-    TRACEPARENT names a span (W3C Trace Context), that is the parent of the agent's.
+    A span's times start from the wall clock at the first event, and advance by the monotonic clock. If the variable
+    TRACEPARENT names a span (W3C Trace Context), that is the parent of the agent's span.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Spans:
         environment: Mapping[str, str] = os.environ,
         make: Callable[[Mapping[str, str]], Any] = make_provider,
     ) -> None:
-        """``make`` makes the ``TracerProvider``, or raises an ``RdzvError``, which is said once."""
+        """``make`` makes the ``TracerProvider``, or raises an ``RdzvError``, which is reported once."""
         self._environment, self._make = environment, make
         self._provider: Any = None
         self._tracer: Any = None
@@ -43,7 +43,7 @@ class Spans:
         self._last = 0
 
     def take(self, record: Record) -> None:
-        """One event: of a new phase, or within one."""
+        """Take one event: of a new phase, or within one."""
         if self._given_up:
             return
         if self._provider is None:
@@ -63,7 +63,7 @@ class Spans:
             self._note_bad(span, record)
 
     def close(self) -> None:
-        """End all spans, and hand on what is not handed on yet: as long as an agent's end may wait for a collector."""
+        """End all spans, and export what is still pending, for as long as an agent's end may wait for a collector."""
         if self._agent is not None:
             self._end_phase(self._last)
             self._agent.end(self._last)
@@ -113,7 +113,7 @@ def _attributes(record: Record) -> dict[str, Any]:
 
 
 def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """As attributes: numbers and texts."""
+    """Turn facts into attributes: numbers and texts."""
     return {
         f"rdzv.{name}": value if isinstance(value, bool | int | float | str) else str(value)
         for name, value in facts.items()

@@ -1,1 +1,1 @@
-"""All that a worker gets: its command, its variables, its streams and its error file; and what is read of its end."""
+"""All that a worker gets: its command, its variables, its streams and its error file; and what is known of its end."""

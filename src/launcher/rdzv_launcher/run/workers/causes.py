@@ -9,7 +9,7 @@ from rdzv_launcher.run.workers.tracebacks import read_traceback
 
 
 def cause_of(exit_code: int, stderr: Sequence[str], kills: MemoryKills) -> str:
-    """A sentence for people; empty if nothing more is known. ``stderr``: the last lines of the worker's."""
+    """A sentence for people; empty if nothing more is known. ``stderr``: the last lines of the worker's stderr."""
     if killed := kills.describe(exit_code):
         return killed
     found = read_traceback(stderr) if exit_code > 0 else None

@@ -9,17 +9,17 @@ from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""Where a worker records its exception; empty: nowhere. Set with the other files, and for us by a scheduler."""
+"""Where a worker records its exception; empty: nowhere. Set with the other files; for the agent, by a scheduler."""
 _THREADS = "OMP_NUM_THREADS"
 _NCCL = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _NEVER_SENT = "SIGURG"
-"""Stands for no signal at all: torch's means of starting processes take an empty list for an error."""
+"""Stands for no signal at all: torch's way of starting processes rejects an empty list."""
 
 
 def worker_variables(
     spec: WorkersSpec, group: WorkerGroup, worker: Worker, environ: Mapping[str, str], *, use_agent_store: bool = True
 ) -> dict[str, str]:
-    """What is added to ``environ``, the agent's own, for one worker. Raises ``UsageError`` if it has no device.
+    """The variables added to the agent's own ``environ`` for one worker. Raises ``UsageError`` if it has no device.
 
     ``use_agent_store``: the workers find the store served at the master's address, and rank 0 does not serve it.
     """
@@ -39,7 +39,7 @@ def worker_variables(
         "TORCHELASTIC_RUN_ID": spec.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": str(use_agent_store),
         _NCCL: environ.get(_NCCL, "1"),
-        # of a worker that starts processes with torch's means
+        # for a worker that starts processes the way torch does
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(number.name for number in spec.signals) or _NEVER_SENT,
         "LOCAL_RANK": "0" if spec.virtual_local_rank else str(worker.local_rank),
     }

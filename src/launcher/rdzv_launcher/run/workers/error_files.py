@@ -1,6 +1,7 @@
 """The files in which workers record their exceptions: torch's ``record`` writes them, schedulers read the first one.
 
-Who uses ``record`` has it in the worker; here they are read, and written for a scheduler, without torch.
+A program that uses ``record`` does so in the worker; this module reads the files, and writes one for a scheduler,
+without torch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from msgspec import Struct
 logger = logging.getLogger(__name__)
 
 _MOST_BYTES = 16 << 20
-"""A worker may write there what it likes: more is not looked at."""
+"""A worker may write there whatever it likes: beyond this, nothing is read."""
 
 
 class ErrorRecord(Struct, frozen=True):
@@ -29,11 +30,11 @@ class ErrorRecord(Struct, frozen=True):
     callstack: str
     """Its traceback, of several lines; empty if there is none."""
     timestamp: float
-    """In seconds of this machine's clock; whole ones, by torch."""
+    """When it was recorded, in seconds of this machine's clock; torch writes whole seconds."""
 
 
 def read_error_file(path: str) -> ErrorRecord | None:
-    """What is recorded in the file; None if nothing is, or nothing that can be read."""
+    """What is recorded in the file; None if nothing is, or nothing readable."""
     data = _load(path)
     return None if data is None else _record(data)
 
@@ -41,8 +42,8 @@ def read_error_file(path: str) -> ErrorRecord | None:
 def hand_to_scheduler(path: str, exit_code: int, target: str) -> bool:
     """Copy the error file of the worker that failed first to where a scheduler wants it: the agent's own error file.
 
-    The exit code is put in, which the worker could not know. False if there is nothing to copy, or it cannot be
-    written, which is logged: the job's outcome does not depend on it.
+    The exit code, which the worker could not know, is put in. Returns False if there is nothing to copy, or it cannot
+    be written, which is logged: the job's outcome does not depend on it.
     """
     data = _load(path) if target else None
     if data is None:
@@ -54,7 +55,7 @@ def hand_to_scheduler(path: str, exit_code: int, target: str) -> bool:
 
 
 def record_own_error(error: BaseException, target: str) -> bool:
-    """Write an exception of the agent there, in torch's form. False if it cannot be written, which is logged."""
+    """Write the agent's exception to ``target``, in torch's form. False if it cannot be written, which is logged."""
     if not target:
         return False
     stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -63,7 +64,7 @@ def record_own_error(error: BaseException, target: str) -> bool:
 
 
 def _load(path: str) -> dict[str, Any] | None:
-    if not os.path.isfile(path):  # also no pipe, which would keep us waiting
+    if not os.path.isfile(path):  # excludes pipes, which would keep us waiting
         return None
     try:
         with open(path, "rb") as file:
@@ -95,7 +96,7 @@ def _seconds(value: object) -> float:
 
 
 def _write(target: str, data: Mapping[str, Any]) -> bool:
-    """In place: the file may be mounted by itself, as Kubernetes does, and cannot be replaced then."""
+    """Write in place: the file may be mounted by itself, as Kubernetes does, and then cannot be replaced."""
     try:
         if os.path.isfile(target) and os.path.getsize(target):
             logger.warning("the error file %s, which was there before, is overwritten", target)

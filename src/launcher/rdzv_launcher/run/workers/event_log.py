@@ -1,4 +1,4 @@
-"""--event-log-handler: torch's events, for whoever has registered a handler with torch. Else torch is not imported."""
+"""--event-log-handler: torch's events, for handlers registered with torch. Without one, torch is not imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class EventLog:
     """Hands events to one of torch's handlers."""
 
     def __init__(self, handler: str) -> None:
-        """Raises ``UsageError`` if torch knows no such ``handler``."""
+        """Raises ``UsageError`` if torch does not know the ``handler``."""
         self._handler = handler
         if handler == _NONE:
             return

@@ -1,4 +1,4 @@
-"""How a worker failed, as data, for who has called a launch from Python. It reads as torch's ``ProcessFailure``."""
+"""How a worker failed, as data, for callers that launch from Python. It can be read like torch's ``ProcessFailure``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rdzv_launcher.run.workers.error_files import ErrorRecord, read_error_file
 from rdzv_plugins.interfaces import Failure
 
 NOT_AVAILABLE = "<N/A>"
-"""What torch has in place of a name that is not known."""
+"""What torch uses in place of a name that is not known."""
 
 
 class WorkerFailure(Struct, frozen=True):
-    """One worker that has failed. Any thread may have it."""
+    """One worker that has failed. Usable from any thread."""
 
     local_rank: int
     global_rank: int
@@ -25,16 +25,16 @@ class WorkerFailure(Struct, frozen=True):
     exitcode: int
     """Negative for a signal, as in ``subprocess``."""
     timestamp: float
-    """When it failed, in seconds of its machine's clock: what it has recorded, or when its end was known."""
+    """When it failed, in seconds of its machine's clock: as it recorded, or otherwise when its end became known."""
     error_file: str = NOT_AVAILABLE
-    """Where it has recorded its exception; ``<N/A>`` if it has not, or on another node."""
+    """Where it recorded its exception; ``<N/A>`` if it did not, or on another node."""
     record: ErrorRecord | None = None
-    """What it has recorded."""
+    """What it recorded."""
     stderr: tuple[str, ...] = ()
-    """The last lines of its standard error, if nothing is recorded and they are known."""
+    """The last lines of its standard error, if nothing was recorded and they are known."""
 
     def signal_name(self) -> str:
-        """``SIGKILL`` for example; ``<N/A>`` if it ended by itself, or for a signal without a name."""
+        """The signal, such as ``SIGKILL``; ``<N/A>`` if it ended by itself, or for a signal without a name."""
         try:
             return signal.Signals(-self.exitcode).name if self.exitcode < 0 else NOT_AVAILABLE
         except ValueError:
@@ -42,7 +42,7 @@ class WorkerFailure(Struct, frozen=True):
 
     @property
     def summary(self) -> str:
-        """One line: what it has recorded, or the signal that ended it; empty if nothing is known."""
+        """One line: what it recorded, or the signal that ended it; empty if nothing is known."""
         if self.record is not None and self.record.message:
             return self.record.message
         if self.exitcode < 0:
@@ -51,12 +51,12 @@ class WorkerFailure(Struct, frozen=True):
 
     @property
     def traceback(self) -> str:
-        """That of its exception, or the last lines of its standard error; empty if nothing is known."""
+        """The traceback of its exception, or the last lines of its standard error; empty if nothing is known."""
         return self.record.callstack if self.record is not None else "\n".join(self.stderr)
 
     @property
     def message(self) -> str | dict[str, Any]:
-        """As torch has it: of an exception what its error file says, else ``summary``."""
+        """The message as torch has it: for an exception, what its error file says; otherwise ``summary``."""
         if self.record is None or not self.record.callstack:
             return self.summary
         info = {"py_callstack": self.record.callstack, "timestamp": str(int(self.record.timestamp))}
@@ -73,12 +73,12 @@ class WorkerFailure(Struct, frozen=True):
 
     @property
     def process_exit_code(self) -> int:
-        """The exit code for a process that ends for it: 128+n for signal n, and never 0."""
+        """The exit code for a process that ends because of it: 128+n for signal n, and never 0."""
         return (128 - self.exitcode if self.exitcode < 0 else self.exitcode) or 1
 
 
 def worker_failure(failure: Failure, ended: float, error_file: str = "") -> WorkerFailure:
-    """A failure with what the worker has recorded in ``error_file``. ``ended`` is used if it has recorded nothing."""
+    """A failure with what the worker recorded in ``error_file``. ``ended`` is used if it recorded nothing."""
     record = read_error_file(error_file) if error_file else None
     return WorkerFailure(
         local_rank=failure.local_rank,

@@ -1,7 +1,7 @@
 """The watchdog for which workers set themselves deadlines: torch's ``FileTimerServer``, if a variable asks for it.
 
-torch is imported then, and only then. A worker that misses its deadline is killed by the server, and so is this
-process, with the signal that the worker has chosen: so torch decides it.
+Only then is torch imported. The server kills a worker that misses its deadline, and this process too, with the signal
+that the worker has chosen: that is torch's decision.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OPENS_S, _LOOK_S = 5.0, 0.01
 
 
 class FileTimer:
-    """One per agent, used by its main thread; a server for each round, on a thread of its own."""
+    """One per agent, used by its main thread. Each round has its own server, on a separate thread."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class FileTimer:
         directory: str,
         log_event: Callable[[str, Any], None] | None = None,
     ) -> None:
-        """``directory`` is the agent's own: torch makes the pipe as the umask allows, and others may not read it.
+        """``directory`` is the agent's own: torch creates the pipe as the umask allows, and others must not read it.
 
-        ``log_event`` is told what the server does, by the server's thread, as torch has it.
+        ``log_event`` is called by the server's thread with what the server does, with torch's arguments.
         """
         self._run_id, self._directory, self._log_event = run_id, directory, log_event
         self._enabled = environ.get(ENABLE) == "1"
@@ -42,9 +42,9 @@ class FileTimer:
         self._path = ""
 
     def start(self) -> dict[str, str]:
-        """Start the server of a round, if one is wanted; returns what the workers' variables get.
+        """Start the server of a round, if one is wanted; returns what is added to the workers' variables.
 
-        Raises ``UsageError`` if there can be no pipe where a variable says.
+        Raises ``UsageError`` if no pipe can be created where a variable says.
         """
         self.stop()
         if not self._enabled:
@@ -65,12 +65,12 @@ class FileTimer:
         return {FILE: self._path}
 
     def stop(self) -> None:
-        """End the server of the round that is over, and remove its pipe."""
+        """End the server of the finished round, and remove its pipe."""
         if self._server is None:
             return
         server, self._server = self._server, None
         with contextlib.suppress(OSError):
-            # the server's thread waits for a first writer, and does not come back before there was one
+            # the server's thread waits for a first writer, and does not return before there was one
             writer = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
             deadline = time.monotonic() + _OPENS_S
             while not getattr(server, "_is_client_started", True) and time.monotonic() < deadline:

@@ -15,11 +15,11 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _FILES = 5
 _MOST_FILES = 1000
 LEAST_SIZE = 64 << 10
-"""Of a file that is rotated: less would be all renaming."""
+"""The least size of a file that is rotated: with less, it would be all renaming."""
 
 
 class Timestamps(enum.Enum):
-    """Which lines get the time in front of them."""
+    """Which lines are preceded by the time."""
 
     NONE = "none"
     SCREEN = "screen"
@@ -28,19 +28,19 @@ class Timestamps(enum.Enum):
 
 
 class LogSettings(Struct, frozen=True):
-    """The same for every round. Any thread may have it."""
+    """The same for every round. Usable from any thread."""
 
     prefix: bool = False
-    """--log-prefix: all that is shown of the workers has its origin in front."""
+    """--log-prefix: everything shown of the workers is preceded by its origin."""
     fold: bool = False
-    """What several workers print alike is shown once, and no more of a flood than can be read."""
+    """Lines that several workers print alike are shown once, and of a flood no more than can be read."""
     ranks: tuple[range, ...] = ()
     """--ranks-filter: the global ranks whose output is shown; empty: all."""
     timestamps: Timestamps = Timestamps.NONE
     rotate_bytes: int = 0
     """--log-rotate: a log file that has reached this size makes room for a new one; 0: never."""
     rotate_files: int = 0
-    """How many files there are of a stream at most, the one that is written included."""
+    """The most files that a stream has, including the one that is being written."""
 
     @property
     def stamps_screen(self) -> bool:
@@ -52,7 +52,7 @@ class LogSettings(Struct, frozen=True):
 
     @property
     def copies(self) -> bool:
-        """Whether the agent writes the files. Else workers do, and it costs nothing."""
+        """Whether the agent writes the files. Otherwise the workers do, which costs nothing."""
         return self.stamps_files or self.rotate_bytes > 0
 
     def shows(self, global_rank: int) -> bool:

@@ -1,4 +1,4 @@
-"""--logs-specs: a class that somebody derived from torch's ``LogsSpecs``. torch is imported if the flag is given."""
+"""--logs-specs: a third-party class derived from torch's ``LogsSpecs``. torch is imported only if the flag is given."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _GROUP = "torchrun.logs_specs"
 
 
 class ThirdPartyLogs:
-    """Takes the place of our ``Logs``; all that it decides, it decides as it does under torchrun."""
+    """Takes the place of our ``Logs``; everything that it decides, it decides as it does under torchrun."""
 
     def __init__(self, spec: WorkersSpec, made: Any = None) -> None:
-        """``made``: such an object in place of --logs-specs.
+        """``made`` is such an object, to be used in place of --logs-specs.
 
-        Raises ``UsageError`` if there is no such entry point, ``PluginError`` if it cannot be made.
+        Raises ``UsageError`` if there is no such entry point, ``PluginError`` if the object cannot be created.
         """
         self._name = spec.logs_specs or type(made).__name__
         self._inner: Any = made or self._make(spec)
@@ -47,11 +47,11 @@ class ThirdPartyLogs:
 
     @property
     def root(self) -> str:
-        """Where it says that the files are."""
+        """The directory in which it says the files are."""
         return str(self._inner.root_log_dir)
 
     def begin(self, variables: Mapping[int, dict[str, str]]) -> Destinations:
-        """The files of a round; adds to the workers' ``variables``. Raises ``PluginError``."""
+        """Return the files of a round; adds to the workers' ``variables``. Raises ``PluginError``."""
         try:
             there = self._inner.reify(variables)
             found = Destinations(

@@ -1,8 +1,9 @@
-"""Processes of this node that the kernel has killed because memory was short, as its own counters say.
+"""Processes of this node that the kernel has killed because memory was short, according to its own counters.
 
-A worker's end by signal 9 does not say who has sent it. The counter of the memory cgroup in which the workers run does:
-``oom_kill`` in ``memory.events`` (cgroup v2) or ``memory.oom_control`` (v1) grows before the process gets the signal,
-and counts those of that cgroup. Where there is none of these, that of the machine does (``/proc/vmstat``). Linux only.
+A worker's end by signal 9 does not say who sent the signal. The counter of the memory cgroup in which the workers run
+does: ``oom_kill`` in ``memory.events`` (cgroup v2) or ``memory.oom_control`` (v1) grows before the process gets the
+signal, and counts kills in that cgroup. Where neither exists, the counter of the machine is used (``/proc/vmstat``).
+Linux only.
 """
 
 from __future__ import annotations
@@ -16,35 +17,35 @@ from rdzv_plugins.linux.cgroups import directories_of
 
 _KILLS = "oom_kill"
 _FILES = {2: ("memory.events", "memory.max"), 1: ("memory.oom_control", "memory.limit_in_bytes")}
-"""By version of cgroups: where it counts, and what the limit is."""
+"""By version of cgroups: the file with the counter, and the file with the limit."""
 _NO_LIMIT = 1 << 60
-"""cgroup v1 has no word for it, but a number that no machine has."""
+"""cgroup v1 has no word for "no limit", but uses a number that no machine has."""
 
 
 class _Counter(Struct, frozen=True):
-    """Where the kernel counts, and what that number is about."""
+    """Where the kernel counts, and what the count covers."""
 
     file: Path
     cgroup: str
-    """Its name; empty for the whole machine."""
+    """The cgroup's name; empty for the whole machine."""
     limits: tuple[Path, ...] = ()
     """The files with its limit and those of the cgroups around it, innermost first."""
 
 
 class MemoryKills:
-    """Of one generation of workers after the other. One thread."""
+    """Kills among one generation of workers after another. For one thread."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        """``root``: where ``proc`` is, and all that it names."""
+        """``root`` is the directory with ``proc``, and with everything that it names."""
         self._counter = _find(root)
         self._before = self._count()
 
     def begin(self) -> None:
-        """Workers are about to be started: what was killed before is none of them."""
+        """Workers are about to be started: what was killed before is not one of them."""
         self._before = self._count()
 
     def describe(self, exit_code: int) -> str:
-        """What the counter says of a worker that has ended so, a sentence; empty if it says nothing."""
+        """What the counter says about a worker that ended with this code, as a sentence; empty if it says nothing."""
         counter, count, before = self._counter, self._count(), self._before
         if counter is None or count is None or before is None:
             return ""
@@ -69,7 +70,7 @@ class MemoryKills:
 
 
 def _read(file: Path) -> int | None:
-    """The number of kills in a file of lines with a name and a number; None if it is not there."""
+    """The number of kills, from a file of lines with a name and a number; None if it is not there."""
     try:
         for line in file.read_text().splitlines():
             name, _, number = line.partition(" ")
@@ -81,7 +82,7 @@ def _read(file: Path) -> int | None:
 
 
 def _find(root: Path) -> _Counter | None:
-    """The counter of the cgroup of this process, which the workers inherit; of the machine, if there is none."""
+    """The counter of the cgroup of this process, which the workers inherit; the machine's if there is none."""
     for version, directory, path in directories_of("memory", root):
         events, limit = _FILES[version]
         if _read(directory / events) is not None:

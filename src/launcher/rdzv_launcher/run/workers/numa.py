@@ -1,6 +1,6 @@
-"""--numa-binding: a worker's command in front of which torch puts numactl. torch is imported if the flag is given.
+"""--numa-binding: torch puts numactl in front of a worker's command. torch is imported only if the flag is given.
 
-Untested on a machine that has several NUMA nodes and GPUs: what is bound to what is torch's choice.
+Untested on a machine with several NUMA nodes and GPUs: what is bound to what is torch's choice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rdzv_plugins.errors import MissingDependency, UsageError
 
 
 def require_numactl(mode: str) -> None:
-    """Raises ``MissingDependency`` if there is a ``mode``, and no numactl."""
+    """Raises ``MissingDependency`` if a ``mode`` is given and there is no numactl."""
     if mode and shutil.which("numactl") is None:
         raise MissingDependency(
             f"--numa-binding={mode} starts the workers with numactl, and there is no such program",
@@ -22,9 +22,9 @@ def require_numactl(mode: str) -> None:
 
 
 def bound(command: tuple[str, ...], local_rank: int, mode: str) -> tuple[str, ...]:
-    """``command`` bound to the processors next to the worker's GPU; without a ``mode`` as it is.
+    """``command`` bound to the processors next to the worker's GPU; unchanged without a ``mode``.
 
-    Raises ``MissingDependency`` without numactl, and ``UsageError`` where torch finds nothing to bind to.
+    Raises ``MissingDependency`` without numactl, and ``UsageError`` if torch finds nothing to bind to.
     """
     if not mode:
         return command
@@ -32,7 +32,7 @@ def bound(command: tuple[str, ...], local_rank: int, mode: str) -> tuple[str, ..
     from torch.numa import binding
 
     logger = logging.getLogger(binding.__name__)
-    before, logger.disabled = logger.disabled, True  # else a traceback, for what is said below
+    before, logger.disabled = logger.disabled, True  # otherwise a traceback, for what is said below
     try:
         options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
         wrap = binding._maybe_wrap_command_args_with_numa_binding

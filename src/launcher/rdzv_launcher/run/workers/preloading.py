@@ -1,4 +1,4 @@
-"""--preload: the modules that workers are to have imported before they are forked."""
+"""--preload: the modules that are imported before workers are forked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rdzv_plugins.errors import UsageError
 from rdzv_plugins.options import parse_conf
 
 PRELOAD = "preload"
-"""The key of --rdzv-conf that says the same."""
+"""The key of --rdzv-conf with the same meaning."""
 
 
 def read_modules(args: argparse.Namespace, program: Program) -> tuple[str, ...]:

@@ -14,24 +14,24 @@ from msgspec import Struct
 from rdzv_plugins.errors import UsageError
 
 RUNNER = str(Path(__file__).with_name("run_path.py"))
-"""What a worker of --run-path is started with."""
+"""The file with which a worker of --run-path is started."""
 
 
 class Kind(enum.Enum):
     """How the program is run."""
 
     SCRIPT = enum.auto()
-    """A file, by Python."""
+    """A file, run by Python."""
     MODULE = enum.auto()
-    """A module, by Python: -m, --module."""
+    """A module, run by Python: -m, --module."""
     COMMAND = enum.auto()
-    """Anything, as it is: --no-python."""
+    """Any command, run as it is: --no-python."""
     PATH = enum.auto()
-    """A script, by a function that records its exception: --run-path."""
+    """A script, run by a function that records its exception: --run-path."""
 
 
 class Program(Struct, frozen=True):
-    """What is run, with its arguments as the user wrote them. ``python`` is the interpreter."""
+    """The program, with its arguments as the user wrote them. ``python`` is the interpreter."""
 
     kind: Kind
     name: str
@@ -41,7 +41,7 @@ class Program(Struct, frozen=True):
     def command(self, local_rank: int) -> tuple[str, ...]:
         """The command of one worker: in name and arguments ``${local_rank}`` stands for its rank, ``$$`` for ``$``.
 
-        So does torchrun, but not in the name of a command.
+        torchrun does the same, but not in the name of a command.
         """
         rest = [self.name, *self.arguments]
         for_rank = [string.Template(part).safe_substitute(local_rank=local_rank) for part in rest]
@@ -55,7 +55,7 @@ def read_program(args: argparse.Namespace) -> Program:
     """The program of a parsed command line; --run-path wins over the others, as in torchrun. Raises ``UsageError``."""
     python = os.environ.get("PYTHON_EXEC", sys.executable)
     if args.run_path:
-        kind, python = Kind.PATH, sys.executable  # as a process that torch forks or spawns
+        kind, python = Kind.PATH, sys.executable  # like a process that torch forks or spawns
     elif args.no_python:
         if args.module:
             raise UsageError("--no-python and --module exclude each other", remedy="Keep one of them.")

@@ -1,4 +1,4 @@
-"""What a worker of --run-path runs: the script, its exception recorded in the worker's error file by torch's means.
+"""What a worker of --run-path runs: the script, whose exception torch records in the worker's error file.
 
 A program of its own: an interpreter is given this file, which may import nothing before ``sys.path`` is the script's.
 """

@@ -28,7 +28,7 @@ _PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
 class WorkersSpec(Struct, frozen=True):
-    """The same for every round. Any thread may have it."""
+    """The same for every round. Usable from any thread."""
 
     program: Program
     preload: tuple[str, ...]
@@ -38,7 +38,7 @@ class WorkersSpec(Struct, frozen=True):
     role: str
     max_restarts: int
     start_method: str
-    """--start-method, of workers that are functions: no other takes notice."""
+    """--start-method, for workers that are functions; others ignore it."""
     redirects: Streams
     tee: Streams
     log_dir: str
@@ -50,20 +50,20 @@ class WorkersSpec(Struct, frozen=True):
     """--duplicate-stdout-filters and --duplicate-stderr-filters: lines with one of these are collected in a file."""
     virtual_local_rank: bool
     signals: tuple[signal.Signals, ...]
-    """--signals-to-handle, but for those that were ignored at the start (nohup)."""
+    """--signals-to-handle, except those that were ignored at the start (nohup)."""
     shutdown_timeout_s: int
-    """How long workers that are told to end may take."""
+    """How long workers may take to end when told to."""
     stuck_timeout_s: float
     """How long a worker may be in uninterruptible sleep; 0: for ever."""
     prefix_template: str
-    """What stands before each line of --tee; empty: role and local rank, with --log-prefix host and rank."""
+    """The text before each line of --tee; empty: role and local rank, or with --log-prefix host and rank."""
     monitor_interval_s: float
     numa_binding: str
     logs_specs: str
     event_log_handler: str
     """--numa-binding, --logs-specs (empty if not given) and --event-log-handler: torch's classes, by name."""
     logs: LogSettings
-    """What torchrun has no flags for."""
+    """The settings for which torchrun has no flags."""
 
     def shows(self, local_rank: int) -> bool:
         """False if --local-ranks-filter leaves the worker's output out."""
@@ -78,10 +78,11 @@ def read_spec(
     job_restarts: int | None = None,
     logs: LogSettings | None = None,
 ) -> WorkersSpec:
-    """The spec of a parsed command line. ``environ``: instead of that of this process.
+    """The spec of a parsed command line. ``environ`` is used instead of this process's environment.
 
-    ``job_restarts``: how often workers may be restarted over all nodes; without --max-restarts, on this one, too.
-    Before signals are taken over. Raises ``UsageError`` that names the flag or the variable, and ``MissingDependency``.
+    ``job_restarts``: how often workers may be restarted over all nodes; without --max-restarts, on this one, too. To be
+    called before signals are taken over. Raises ``UsageError`` that names the flag or the variable, and
+    ``MissingDependency``.
     """
     environ = os.environ if environ is None else environ
     if args.monitor_interval <= 0:
@@ -91,7 +92,7 @@ def read_spec(
         device_of(request.nproc_per_node - 1, environ)
     program, logs = read_program(args), logs or LogSettings()
     redirects, tee = parse_streams("--redirects", args.redirects), parse_streams("--tee", args.tee)
-    if logs.prefix:  # what would be shown without one
+    if logs.prefix:  # everything that would be shown without a prefix
         nproc = request.nproc_per_node
         tee = Streams(by_rank={each: tee.of(each) | (Std.ALL & ~redirects.of(each)) for each in range(nproc)})
     _check_files(logs, args, redirects, tee, request.nproc_per_node)
@@ -164,7 +165,7 @@ def _shutdown_timeout(given: int | None, environ: Mapping[str, str]) -> int:
 
 
 def _stuck_timeout(environ: Mapping[str, str]) -> float:
-    """As torch: what is no number, and what is below 0, means 0."""
+    """Parse as torch does: anything that is not a number, or is below 0, means 0."""
     try:
         return max(0.0, float(environ.get(_STUCK, "") or 0))
     except ValueError:

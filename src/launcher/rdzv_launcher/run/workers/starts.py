@@ -28,10 +28,10 @@ def prepare_starts(
     use_agent_store: bool,
     extra: Callable[[dict[str, str]], Mapping[str, str]] = lambda variables: {},
 ) -> tuple[Start, ...]:
-    """What is to be started for this round; its log files are there then, and --tee has begun.
+    """What to start for this round; by the time this returns, its log files exist, and --tee has begun.
 
-    ``extra`` is asked for each worker what its variables, which it is given, get besides: by plug-ins, by the fence.
-    Raises ``RdzvError``, if there is nothing to start.
+    ``extra`` is called for each worker with its variables, and returns what plug-ins and the fence add to them. Raises
+    ``RdzvError`` if nothing can be started.
     """
     commands = {
         worker.local_rank: bound(spec.program.command(worker.local_rank), worker.local_rank, spec.numa_binding)

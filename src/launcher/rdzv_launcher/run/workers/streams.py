@@ -1,4 +1,4 @@
-"""--redirects and --tee: which of a worker's standard streams, by local rank."""
+"""--redirects and --tee: which of a worker's standard streams they apply to, by local rank."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Streams(Struct, frozen=True):
 
 
 def parse_streams(flag: str, text: str) -> Streams:
-    """``3`` (for all), or ``0:1,1:2`` (rank 0 its stdout, rank 1 its stderr). Raises ``UsageError`` naming ``flag``.
+    """Parse ``3`` (all), or ``0:1,1:2`` (rank 0 its stdout, rank 1 its stderr). Raises ``UsageError`` naming ``flag``.
 
-    torch takes local ranks of one digit only.
+    torch only accepts local ranks of one digit.
     """
     if text in {"0", "1", "2", "3"}:
         return Streams(Std(int(text)))

@@ -1,6 +1,7 @@
-"""The end of a worker's stderr, read: which exception ended it, at which place, and whether that was while it imported.
+"""Reads the end of a worker's stderr: which exception ended it, where, and whether that was while it imported.
 
-Text of the interpreter that a script may have changed or cut: what is not as the interpreter writes it is not known.
+The text is the interpreter's, but a script may have changed or cut it: anything not in the interpreter's format counts
+as unknown.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ _MODULE = "<module>"
 
 
 class LastTraceback(Struct, frozen=True):
-    """The last one on a worker's stderr."""
+    """The last traceback on a worker's stderr."""
 
     exception: str
-    """The name of its class, as it is printed; empty if the interpreter has refused to begin."""
+    """The name of its class, as printed; empty if the interpreter has refused to begin."""
     place: str
-    """``/job/train.py:3``, where it was raised; empty if the interpreter has refused to begin."""
+    """Where it was raised, such as ``/job/train.py:3``; empty if the interpreter has refused to begin."""
     importing: bool
     """It was raised while the script imported its modules, or there was no script to run."""
 
     @property
     def is_of_the_text(self) -> bool:
-        """The text of a program is at fault, or what is installed: the same program raises it every time."""
+        """Whether the program's text, or what is installed, is at fault: the same program raises it every time."""
         return self.exception in _OF_THE_TEXT
 
 
@@ -55,18 +56,18 @@ def read_traceback(lines: Sequence[str]) -> LastTraceback | None:
 
 
 def _is_interpreters(frame: re.Match[str]) -> bool:
-    """Of what runs a script by ``-m``, which is frozen from Python 3.11 on."""
+    """Whether the frame is of the code that runs a script by ``-m``, which is frozen from Python 3.11 on."""
     return frame["file"].startswith("<frozen ") or (
         frame["file"].endswith("/runpy.py") and frame["function"] in ("_run_module_as_main", "_run_code")
     )
 
 
 def _is_of_imports(lines: Sequence[str], frames: list[tuple[int, re.Match[str]]], name: str, whole: bool) -> bool:
-    """``frames`` are those of the traceback that are there; ``whole``: all of it is, its beginning included."""
+    """``frames`` are the available frames of the traceback; ``whole``: it is complete, including its beginning."""
     number, first = frames[0]
     if whole and first["function"] == _MODULE and re.match(_IMPORT, "".join(lines[number + 1 : number + 2])):
         return True
-    # the script itself cannot be compiled: no traceback then; or its beginning is cut off
+    # either the script itself cannot be compiled, and there is no traceback; or its beginning is cut off
     return (
         not (whole and len(frames) > 1)
         and name in _OF_IMPORTS

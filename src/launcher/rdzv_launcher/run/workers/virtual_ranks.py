@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rdzv_plugins.errors import UsageError
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
-"""Also that of ROCm's build of torch."""
+"""ROCm's build of torch uses this variable, too."""
 
 
 def device_of(local_rank: int, environ: Mapping[str, str]) -> str:

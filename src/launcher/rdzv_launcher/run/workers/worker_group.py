@@ -10,22 +10,22 @@ from rdzv_plugins.interfaces import Failure, StoreAddress
 
 
 class Worker(Struct, frozen=True):
-    """One worker's place. Ranks count from 0; they may be others in the next round."""
+    """One worker's place. Ranks count from 0; they may be different in the next round."""
 
     local_rank: int
-    """Among the workers of this node."""
+    """Its rank among the workers of this node."""
     global_rank: int
-    """Among the workers of all nodes."""
+    """Its rank among the workers of all nodes."""
     role_rank: int
-    """Among the workers of the same role."""
+    """Its rank among the workers of the same role."""
     world_size: int
-    """The workers of all nodes."""
+    """The number of workers of all nodes."""
     role_world_size: int
-    """The workers of the same role."""
+    """The number of workers of the same role."""
 
 
 class WorkerGroup(Struct, frozen=True):
-    """This node's part of a round. Any thread may have it."""
+    """This node's part of a round. Usable from any thread."""
 
     role: str
     group_rank: int
@@ -33,7 +33,7 @@ class WorkerGroup(Struct, frozen=True):
     group_world_size: int
     """The number of nodes."""
     workers: tuple[Worker, ...]
-    """By local rank."""
+    """The workers of this node, by local rank."""
     store: StoreAddress | None = None
     """Where the workers' store is; None: the first worker serves one."""
     generation: int = 0
@@ -41,7 +41,7 @@ class WorkerGroup(Struct, frozen=True):
     restarts_used: int = 0
     """TORCHELASTIC_RESTART_COUNT: how many of --max-restarts this node has used."""
     pids: Mapping[int, int] = field(default_factory=dict)
-    """By local rank; empty before they are started."""
+    """The workers' pids, by local rank; empty before they are started."""
 
     @property
     def local_world_size(self) -> int:
@@ -50,7 +50,7 @@ class WorkerGroup(Struct, frozen=True):
     def failure(
         self, local_rank: int, exit_code: int, *, host: str, stderr: tuple[str, ...] = (), cause: str = ""
     ) -> Failure:
-        """The end of a worker, as the other nodes are told of it."""
+        """The end of a worker, as reported to the other nodes."""
         return Failure(
             node_rank=self.group_rank,
             host=host,

@@ -1,4 +1,4 @@
-"""Whether the clock of this machine is kept in step with others'."""
+"""Whether the clock of this machine is kept in step with others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from rdzv_launcher.tools.doctor.findings import Finding
 
 _MAXERROR_AT, _STATUS_AT, _SIZE = 24, 40, 256
-"""In ``struct timex`` with 8-byte longs; the size is more than it has."""
+"""Offsets in ``struct timex`` with 8-byte longs; the size is larger than the struct."""
 _UNSYNCHRONISED = 0x40
 
 
 def clock() -> Iterator[Finding]:
-    """What the kernel says of it. Source: adjtimex(2)."""
+    """What the kernel says about the clock. Source: adjtimex(2)."""
     state = ctypes.create_string_buffer(_SIZE)
     if ctypes.sizeof(ctypes.c_long) != 8 or ctypes.CDLL(None).adjtimex(state) < 0:
         yield Finding("skipped", "clock", "the kernel does not tell")

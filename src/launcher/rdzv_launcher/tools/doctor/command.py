@@ -35,7 +35,7 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look and print; returns 1 if something is wrong, else 0. Raises ``UsageError``."""
+    """Look and print; returns 1 if something is wrong, otherwise 0. Raises ``UsageError``."""
     if not sys.platform.startswith("linux"):
         raise UsageError("rdzv doctor reads what the kernel of Linux tells", remedy="Use rdzv-run --check here.")
     if not args.rdzv_endpoint and (args.rdzv_backend or args.rdzv_conf or args.rdzv_id):

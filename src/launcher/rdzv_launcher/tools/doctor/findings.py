@@ -16,18 +16,18 @@ Verdict = Literal["ok", "warning", "wrong", "skipped"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One of them. ``skipped``: nothing can be said of it here, and the text says why."""
+    """One finding. ``skipped``: nothing can be said about it here, and the text says why."""
 
     verdict: Verdict
     name: str
     """What was looked at, in a word or two."""
     text: str
     remedy: str = ""
-    """What to do about it, a sentence."""
+    """What to do about it, in a sentence."""
 
     @property
     def line(self) -> str:
-        """All of it in one line."""
+        """The whole finding in one line."""
         text = self.text if not self.remedy or self.text.endswith((".", "?", "!")) else f"{self.text}."
         return f"{self.verdict:<8} {self.name}: {text} {self.remedy}".rstrip()
 
@@ -36,9 +36,9 @@ Check: TypeAlias = Callable[[], Iterable[Finding]]
 
 
 def findings_of(name: str, check: Check) -> Iterator[Finding]:
-    """What ``check`` finds. An error of its own is a finding, too, and keeps no other check from being made.
+    """What ``check`` finds. An error in the check is a finding, too, and does not prevent other checks.
 
-    So is what is logged as a warning meanwhile.
+    So is anything logged as a warning meanwhile.
     """
     with warnings_collected() as warned:
         found: list[Finding] = []
@@ -56,5 +56,5 @@ def findings_of(name: str, check: Check) -> Iterator[Finding]:
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """As ``limited.within``."""
+    """Like ``limited.within``."""
     return limited.within(seconds, call, "rdzv-doctor")

@@ -1,4 +1,4 @@
-"""Workers that run on this machine, and those whose launcher has gone. Linux."""
+"""Workers that run on this machine, and those whose launcher is gone. Linux."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rdzv_plugins.linux.process_stat import read_stat
 
 _MARK = b"TORCHELASTIC_RUN_ID="
 _TAKES_ORPHANS = ("systemd", "init", "tini", "dumb-init", "docker-init", "catatonit")
-"""What the first process is called where it is no launcher itself, as it may be in a container."""
+"""Names of the first process if it is not a launcher itself, as it may be in a container."""
 _SHOWN = 10
 
 
@@ -20,7 +20,7 @@ def leftovers() -> Iterator[Finding]:
     workers = {pid: run for pid in all_pids() if (run := _run_of(pid)) is not None}
     left = {pid: run for pid, run in workers.items() if _is_left(pid, workers)}
     runs = sorted({run for pid, run in workers.items() if pid not in left})
-    left = {pid: run for pid, run in left.items() if run not in runs}  # else a worker may have started it to stay
+    left = {pid: run for pid, run in left.items() if run not in runs}  # otherwise a worker may have started it to stay
     said = f"workers of run {', '.join(runs)} are at work" if runs else "none is at work here"
     yield Finding("ok", "jobs", said)
     if not left:
@@ -37,11 +37,11 @@ def leftovers() -> Iterator[Finding]:
 
 
 def _run_of(pid: int) -> str | None:
-    """The run whose worker it is, or that of the worker which has started it; None if there is none."""
+    """The run whose worker it is, or whose worker started it; None if there is none."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             variables = file.read().split(b"\0")
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # it has ended, or belongs to another user
         return None
     runs = [each.removeprefix(_MARK) for each in variables if each.startswith(_MARK)]
     stat = read_stat(pid)
@@ -49,7 +49,7 @@ def _run_of(pid: int) -> str | None:
 
 
 def _is_left(pid: int, workers: dict[int, str]) -> bool:
-    """Whether the process above it and its like is the one that takes in orphans, and has not started it."""
+    """Whether the process above it and its siblings is the one that takes in orphans, and did not start it."""
     while (stat := read_stat(pid)) is not None:
         parent = stat.parent
         if parent not in workers:
@@ -59,7 +59,7 @@ def _is_left(pid: int, workers: dict[int, str]) -> bool:
 
 
 def _takes_orphans(pid: int) -> bool:
-    """Whether what it has below it may have lost its own parent; not said of a first process that is not known."""
+    """Whether processes below it may have lost their own parent; False for an unknown first process."""
     if pid == 1:
         return _name(pid) in _TAKES_ORPHANS
     stat = read_stat(pid)

@@ -18,7 +18,7 @@ _MIB = 2**20
 _FILES = 4096
 _BACKLOG = 1024
 _LITTLE_SHARED = 64 * _MIB
-"""What a container gets unless it asks for more."""
+"""The size that a container gets unless it asks for more."""
 _LITTLE_MEMORY, _LITTLE_DISK = 512 * _MIB, 100 * _MIB
 _TASKS = 1024
 
@@ -39,7 +39,7 @@ def files() -> Iterator[Finding]:
 
 
 def backlog() -> Iterator[Finding]:
-    """How many connections may wait to be taken."""
+    """How many connections may wait to be accepted."""
     somaxconn = int(Path("/proc/sys/net/core/somaxconn").read_text())
     if somaxconn < _BACKLOG:
         yield Finding(
@@ -53,7 +53,7 @@ def backlog() -> Iterator[Finding]:
 
 
 def ports() -> Iterator[Finding]:
-    """Whether the default port is free, and stays so."""
+    """Whether the default port is free, and stays free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -101,7 +101,7 @@ def memory() -> Iterator[Finding]:
 
 
 def shared_memory() -> Iterator[Finding]:
-    """/dev/shm: torch's data loaders hand tensors over in it, gloo and NCCL buffers."""
+    """/dev/shm: torch's data loaders pass tensors through it, gloo and NCCL buffers."""
     try:
         usage = shutil.disk_usage("/dev/shm")
     except OSError as error:
@@ -158,7 +158,7 @@ def processes() -> Iterator[Finding]:
 
 
 def temporary() -> Iterator[Finding]:
-    """The directory for temporary files, in which the sockets of a launch are, too."""
+    """The directory for temporary files, which also holds the sockets of a launch."""
     path = require_temporary()
     write_a_page(path)
     free = shutil.disk_usage(path).free
@@ -174,7 +174,7 @@ def temporary() -> Iterator[Finding]:
 
 
 def _numbers(controller: str, *names: str) -> list[int]:
-    """The numbers in these files of the control groups around this process; none for "max"."""
+    """The numbers in these files of the control groups around this process; "max" gives none."""
     found = []
     for place in directories_of(controller):
         for directory in (place.directory, *place.directory.parents):

@@ -16,7 +16,7 @@ from rdzv_plugins.endpoints import is_loopback_address
 from rdzv_plugins.kvstore.sockets.reach import default_address, resolve
 
 _SLOW_S, _LIMIT_S = 0.5, 3.0
-"""A look-up that takes so long is slow; longer than the second nobody waits here."""
+"""A look-up that takes longer than the first is slow; nobody here waits longer than the second."""
 _SIOCGIFADDR, _SIOCGIFFLAGS, _IFF_UP = 0x8915, 0x8913, 1
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
@@ -56,7 +56,7 @@ def host_name() -> Iterator[Finding]:
 
 
 def reverse_look_up() -> Iterator[Finding]:
-    """How long the name of an address takes: torch's own servers ask for it at each connection."""
+    """How long it takes to find the name of an address: torch's own servers do that for each connection."""
     address = default_address()
     began = time.monotonic()
     try:
@@ -99,9 +99,9 @@ def interfaces() -> Iterator[Finding]:
 
 
 def _named_by(variable: str, there: set[str]) -> Iterator[Finding]:
-    """Names of interfaces in a variable of the collective's: ^ are those to leave out, = is no prefix but the name.
+    """Names of interfaces in a variable of the collectives: ^ means to leave them out, = an exact name, not a prefix.
 
-    gloo and TensorPipe need each that is named, NCCL and HCCL take those that they find.
+    gloo and TensorPipe need every interface that is named; NCCL and HCCL use those that they find.
     """
     text = os.environ.get(variable, "")
     if not text or text.startswith("^"):
@@ -136,7 +136,7 @@ def _ipv4() -> dict[str, str]:
             try:
                 flags = struct.unpack_from("H", fcntl.ioctl(asked, _SIOCGIFFLAGS, request), 16)[0]
                 address = socket.inet_ntoa(fcntl.ioctl(asked, _SIOCGIFADDR, request)[20:24])
-            except OSError:  # it has none
+            except OSError:  # it has no address
                 continue
             if flags & _IFF_UP:
                 found[address] = name
@@ -144,7 +144,7 @@ def _ipv4() -> dict[str, str]:
 
 
 def _ipv6() -> dict[str, str]:
-    """The IPv6 addresses that are not of one link alone: address to name."""
+    """The IPv6 addresses that are not link-local: address to name."""
     try:
         lines = Path("/proc/net/if_inet6").read_text().splitlines()
     except OSError:

@@ -23,12 +23,12 @@ from rdzv_plugins.kvstore.native.server import version
 from rdzv_plugins.kvstore.sockets.reach import REFUSED, is_own_address, remedy_of, resolve, try_connect
 
 _TIMES, _LIMIT_S, _SLOW_S = 5, 5.0, 0.2
-"""Connections that are made to measure one, and what each may take; longer than the last is slow."""
+"""How many connections are made to measure one, how long each may take, and from what time on it is slow."""
 _ANSWER_S = 2.0
 
 
 def way(endpoint: Endpoint) -> Iterator[Finding]:
-    """From the name to a connection. Raises ``EndpointUnreachable`` where there is no way."""
+    """From the name to a connection. Raises ``EndpointUnreachable`` if there is no way."""
     try:
         found = within(_LIMIT_S, lambda: sorted({str(each[4][0]) for each in resolve(endpoint.host, endpoint.port)}))
     except TimeoutError:
@@ -64,7 +64,7 @@ def way(endpoint: Endpoint) -> Iterator[Finding]:
 
 
 def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
-    """What is there, as the job's backend says, or every backend if none is named. Writes nothing there."""
+    """What is there, according to the job's backend, or to every backend if none is named. Writes nothing there."""
     request = dataclasses.replace(request, run_id=f"doctor-{uuid.uuid4().hex[:8]}", given=request.given | {"run_id"})
     name, services = request.backend, []
     for endpoint in endpoints_of(request.endpoint):
@@ -82,10 +82,10 @@ def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
             )
             continue
         entry = known.entry if known is not None else host.catalog.find(request.backend)
-        if entry.backend.health is None:  # else it says itself what its service is
+        if entry.backend.health is None:  # otherwise it says itself what its service is
             services += [*_native(host, there, endpoint)]
     yield from services
-    if not name or (services and not request.backend):  # each of several backends may be the job's
+    if not name or (services and not request.backend):  # any of several backends may be the job's
         return
     entry = host.catalog.find(name)
     prepared = prepare(entry, dataclasses.replace(request, backend=name))
@@ -99,13 +99,13 @@ def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
 
 
 def _health(host: PluginHost, entry: Entry, request: Request) -> Iterator[Finding]:
-    """How the service there is, as its backend says; nothing if that says nothing."""
+    """How the service there is, according to its backend; nothing if the backend does not say."""
     for check in health(host, entry, request, _LIMIT_S) or ():
         yield Finding(check.verdict, check.name, check.text, check.remedy)
 
 
 def _native(host: PluginHost, request: Request, endpoint: Endpoint) -> Iterator[Finding]:
-    """What a native store there says of itself; nothing if there is none."""
+    """What a native store there says about itself; nothing if there is none."""
     whose = Whose(host, dataclasses.replace(request, endpoint=str(endpoint)))
     with contextlib.suppress(EndpointUnreachable):
         server = statistics_of(endpoint, _ANSWER_S, whose)["server"]
@@ -121,5 +121,5 @@ def _native(host: PluginHost, request: Request, endpoint: Endpoint) -> Iterator[
 
 
 def endpoints_of(text: str) -> list[Endpoint]:
-    """The endpoints in a list with commas. Raises ``UsageError``."""
+    """The endpoints in a comma-separated list. Raises ``UsageError``."""
     return [parse_endpoint(part.rpartition("://")[2].rstrip("/"), DEFAULT_PORT) for part in text.split(",") if part]

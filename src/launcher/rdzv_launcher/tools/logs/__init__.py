@@ -1,1 +1,1 @@
-"""``rdzv logs``: which log file is of which worker, how that ended, and what it wrote last."""
+"""``rdzv logs``: which log file belongs to which worker, how that worker ended, and what it wrote last."""

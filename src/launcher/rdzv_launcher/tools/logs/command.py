@@ -1,4 +1,4 @@
-"""``rdzv logs DIR``: finds the log files of a rank, of the round that failed, the last lines of everybody."""
+"""``rdzv logs DIR``: finds the log files of a rank, those of the round that failed, or everybody's last lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rdzv_plugins.errors import UsageError
 
 _STREAMS = ("stdout", "stderr")
 _LINES = 20
-"""Of each worker that has failed, where nothing else is asked for."""
+"""How many lines are shown of each failed worker, unless asked otherwise."""
 
 
 def configure(commands: Any) -> None:
@@ -36,7 +36,7 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print; returns the exit code: 1 if --failed finds that nobody has failed. Raises ``UsageError``."""
+    """Print; returns the exit code, which is 1 if --failed finds that nobody has failed. Raises ``UsageError``."""
     if args.tail is not None and args.tail < 1:
         raise UsageError(f"--tail={args.tail} is no number of lines", remedy="1 or more.")
     if args.failed and args.round is not None:
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _round(args: argparse.Namespace, entries: Sequence[Entry]) -> list[Entry]:
-    """Those of the round that is asked for; all of them to be listed; none if nobody has failed."""
+    """The entries of the requested round; all of them if they are to be listed; none if nobody has failed."""
     rounds = sorted({each.worker.round for each in entries})
     number = rounds[-1]
     if args.failed:
@@ -109,7 +109,7 @@ def _rank(rank: int, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _print_whole(entries: Sequence[Entry], only: str | None) -> None:
-    """Byte for byte: with one stream nothing but that."""
+    """Print whole files, byte for byte: for one stream, nothing else."""
     for entry in entries:
         streams = (only,) if only else _STREAMS
         if not any(map(entry.path, streams)):

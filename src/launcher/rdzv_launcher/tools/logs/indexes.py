@@ -1,4 +1,4 @@
-"""The indexes that agents have written beside the log files of their workers, read again: whatever is left of them."""
+"""Reads the indexes that agents have written beside the log files of their workers, or whatever is left of them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from rdzv_plugins.errors import UsageError
 from rdzv_plugins.plain_text import printable
 
 _DEPTH = 3
-"""Of directories in which an index is looked for: LOGS, or a directory in which nodes have their own."""
+"""How many levels of directories are searched for an index: LOGS, or a directory in which nodes have their own."""
 
 _ROUND = re.compile(r"attempt_\d+(\.round_\d+)?")
 """Directories of rounds, which have no index of their own."""
 _MOST_S = 1e11
-"""Beyond all times that a clock has."""
+"""Later than any time that a clock has."""
 
 
 class Entry(Struct, frozen=True):
-    """A worker in one round, with all that its node's index says of it."""
+    """A worker in one round, with everything that its node's index says about it."""
 
     worker: WorkerRecord
     directory: str
-    """That of the index, in which the paths of the worker are."""
+    """The directory of the index, to which the worker's paths are relative."""
     began: float
     ended: float | None
     """In seconds of its machine's clock; None: its end was not written."""
@@ -41,7 +41,7 @@ class Entry(Struct, frozen=True):
         return bool(self.worker.exit_code) and not self.worker.stopped
 
     def path(self, stream: str) -> str:
-        """Of ``stdout`` or ``stderr``; empty if that went to no file."""
+        """The path of ``stdout`` or ``stderr``; empty if that went to no file."""
         found = getattr(self.worker, stream)
         return os.path.join(self.directory, found) if found else ""
 
@@ -51,9 +51,9 @@ class Node(Struct, frozen=True):
 
     directory: str
     entries: tuple[Entry, ...]
-    """In the order in which the workers began."""
+    """Its entries, in the order in which the workers began."""
     unreadable: int
-    """So many lines of it are none that we have written."""
+    """How many of its lines were not written by us."""
 
     @property
     def began(self) -> float:
@@ -61,7 +61,7 @@ class Node(Struct, frozen=True):
 
     @property
     def rounds(self) -> frozenset[tuple[str, int, int]]:
-        """Nodes of the same job have some in common."""
+        """The rounds of this node: nodes of the same job have some in common."""
         return frozenset(
             (each.worker.run, each.worker.round, each.worker.store_port)
             for each in self.entries
@@ -70,12 +70,12 @@ class Node(Struct, frozen=True):
 
     @property
     def places(self) -> frozenset[tuple[int, int, int]]:
-        """Nodes of the same job have none in common."""
+        """The places of this node's workers: nodes of the same job have none in common."""
         return frozenset((each.worker.round, each.worker.store_port, each.worker.rank) for each in self.entries)
 
 
 def find_nodes(directory: str) -> list[Node]:
-    """All that is below ``directory``, the newest first. Raises ``UsageError`` if there is nothing."""
+    """All nodes below ``directory``, newest first. Raises ``UsageError`` if there is nothing."""
     if not os.path.isdir(directory):
         what = "is no directory" if os.path.exists(directory) else "is not there"
         raise UsageError(f"{directory} {what}", remedy="Give the --log-dir of a job, or a directory in it.")
@@ -93,9 +93,9 @@ def find_nodes(directory: str) -> list[Node]:
 
 
 def newest_job(nodes: list[Node]) -> list[Node]:
-    """Those of ``nodes``, the newest first, that are of the same job as the first.
+    """Those of ``nodes``, newest first, that belong to the same job as the first.
 
-    They had a round in common, and no rank of it: with a port of one's own another launch has the same rounds.
+    They had a round in common, but no rank in it: another launch with its own port has the same rounds.
     """
     job, rounds, places, rest = [nodes[0]], set(nodes[0].rounds), set(nodes[0].places), nodes[1:]
     while node := next((each for each in rest if each.rounds & rounds and not each.places & places), None):
@@ -120,7 +120,7 @@ def read_node(directory: str) -> Node:
     found: dict[tuple[int, int, int], Entry] = {}
     unreadable = 0
     try:
-        # of a pipe, which others may have made there, nobody waits for the other end
+        # if it is a pipe, which others may have made there, nobody waits for its other end
         file = os.open(os.path.join(directory, NAME), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(file, "rb") as index:
             if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -128,7 +128,7 @@ def read_node(directory: str) -> Node:
             lines = index.read().split(b"\n")
     except OSError:
         return Node(directory, (), 1)
-    for line in lines[:-1]:  # behind the last end of a line there is nothing, or what is just being written
+    for line in lines[:-1]:  # after the last line end there is nothing, or something that is still being written
         if not line:
             continue
         try:
@@ -153,7 +153,7 @@ def read_node(directory: str) -> Node:
 
 
 def _worker(data: dict[str, Any]) -> WorkerRecord:
-    """Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what an agent does not write."""
+    """Read a worker. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for data that an agent does not write."""
     code, stdout, stderr = data["exit_code"], data["stdout"], data["stderr"]
     return WorkerRecord(
         run=printable(str(data["run"])),
@@ -171,7 +171,7 @@ def _worker(data: dict[str, Any]) -> WorkerRecord:
 
 
 def _inside(path: str) -> str:
-    """A path that there may be, and that does not lead elsewhere. Raises ``ValueError``."""
+    """A path that is valid, and does not lead elsewhere. Raises ``ValueError``."""
     found = os.path.normpath(path)
     if b"\0" in os.fsencode(found) or os.path.isabs(found) or found.split(os.sep)[0] == os.pardir:
         raise ValueError(path)

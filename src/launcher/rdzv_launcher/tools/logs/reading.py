@@ -1,4 +1,4 @@
-"""The log files of a worker, rotated or not: all of them."""
+"""Reads all log files of a worker, rotated or not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def size_of(path: str) -> int:
 
 
 def copy_all(path: str, target: BinaryIO) -> None:
-    """All that there is, the oldest first, byte for byte. Raises ``OSError``."""
+    """Copy everything, oldest first, byte for byte. Raises ``OSError``."""
     for each in all_of(path):
         with open(each, "rb") as file:
             shutil.copyfileobj(file, target)

@@ -30,7 +30,7 @@ def listing(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def headline(number: int, entries: Sequence[Entry]) -> str:
-    """One line on a round: how many, since when, and who has failed."""
+    """One line about a round: how many workers, since when, and who has failed."""
     hosts, began = {each.worker.host for each in entries}, min(each.began for each in entries)
     workers = f"{len(entries)} worker{'' if len(entries) == 1 else 's'}"
     where = next(iter(hosts)) if len(hosts) == 1 else f"{len(hosts)} hosts"
@@ -65,7 +65,7 @@ def last_words(entries: Sequence[Entry], streams: Sequence[str], count: int) -> 
 
 
 def shown(path: str) -> str:
-    """A path as text: a directory, too, may have any name."""
+    """A path as text: directories, too, may have any name."""
     return printable(path, _LONGEST)
 
 

@@ -1,4 +1,4 @@
-"""``rdzv stacks``: where the workers of a job that runs are, or those of this machine."""
+"""``rdzv stacks``: where the workers of a running job are, or those of this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rdzv_plugins.questions import STACKS
 
 HERE = "`rdzv stacks` without --rdzv-endpoint, on each of its machines, reads the workers there."
 _ON_THE_WAY_S = 1.0
-"""Of the time for an answer, what the way of it may take."""
+"""The part of the time for an answer that its transport may take."""
 
 
 def configure(commands: Any) -> None:
@@ -57,7 +57,7 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask and print; returns the exit code: 1 if a node or a worker is missing in it. Raises ``RdzvError``."""
+    """Ask and print; returns the exit code, which is 1 if a node or a worker is missing. Raises ``RdzvError``."""
     if not 2 <= args.timeout <= 120:
         raise UsageError(f"--timeout={args.timeout:g} is not between 2 and 120 seconds")
     if args.rdzv_endpoint:

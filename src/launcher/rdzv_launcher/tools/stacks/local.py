@@ -1,7 +1,7 @@
-"""The workers of this machine, found by their environment: of every backend, of torchrun's, of stopped agents.
+"""The workers of this machine, found by their environment: of every backend, of torchrun, of stopped agents.
 
-A worker has the variables of its rank, and its parent has not, or those of another rank. Workers that were forked with
---preload are not found: the kernel tells the variables with which their interpreter was started.
+A worker has the variables of its rank, and its parent has not, or has those of another rank. Workers that were forked
+with --preload are not found: the kernel reports the variables with which their interpreter was started.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class LocalJob:
 
     run_id: str
     store: str
-    """Where its workers' store is: jobs may have equal ids."""
+    """The address of its workers' store: different jobs may have the same id."""
     nodes: list[Node] = field(default_factory=list)
 
 
 def local_jobs(run_id: str = "") -> list[LocalJob]:
-    """The jobs that have workers here; ``run_id``: only those of this id. Linux: elsewhere there are none."""
+    """The jobs that have workers here; ``run_id``: only those with this id. Linux: elsewhere there are none."""
     environments = {pid: env for pid in all_pids() if _RUN in (env := processes.environment(pid))}
     nodes: dict[tuple[str, str, int], list[tuple[int, Mapping[str, str]]]] = {}
     for pid, env in sorted(environments.items()):
@@ -54,7 +54,7 @@ def local_jobs(run_id: str = "") -> list[LocalJob]:
 
 
 def read_job(job: LocalJob, *, until: float, native: float, children: bool) -> tuple[list[WorkerReport], list[Silent]]:
-    """Its workers here, and what is to be said of their agents.
+    """The job's workers here, and what has to be said about their agents.
 
     ``until``: the time (monotonic) for all of it, and for native frames.
     """
@@ -82,13 +82,13 @@ def idle_agents(jobs: list[LocalJob]) -> list[int]:
 
 
 def _agent_of(worker: Process) -> int:
-    """Its parent; that of its keeper, if it has one."""
+    """The worker's parent; if that is a keeper, the keeper's parent."""
     keeper = processes.look(worker.parent) if processes.name_of(worker.parent) == KEEPER else None
     return worker.parent if keeper is None else keeper.parent
 
 
 def _is_worker(env: Mapping[str, str], parents: Mapping[str, str] | None) -> bool:
-    """Not what a worker has started, which inherits its variables."""
+    """Whether it is a worker, and not a process started by one, which inherits its variables."""
     if not (env.get(_RANK, "").isdecimal() and env.get(_LOCAL, "").isdecimal()):
         return False
     names = (_RUN, _RANK, _LOCAL)

@@ -1,7 +1,7 @@
-"""``rdzv status``: what a job does, and a native store: above all who waits for whom, or for which key, since when.
+"""``rdzv status``: shows a job, and a native store: above all, who waits for whom, or for which key, and since when.
 
-Of a native store where jobs meet it shows the newest round of each, with the workers' store of that round; elsewhere
-it asks the job's backend.
+For a native store where jobs meet it shows the newest round of each, with that round's workers' store; elsewhere it
+asks the job's backend.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask and print; returns the exit code. Raises ``EndpointUnreachable``, and what a backend says of its run."""
+    """Ask and print; returns the exit code. Raises ``EndpointUnreachable``, and what a backend says about its run."""
     if not 0 < args.timeout < float("inf"):
         raise UsageError(f"--timeout={args.timeout:g} is not a time", remedy="Give a number of seconds above 0.")
     host = PluginHost.load()
@@ -84,18 +84,18 @@ def _of_native_store(endpoint: Endpoint, args: argparse.Namespace, whose: Whose)
         return json.dumps(stats, indent=2) if args.json else as_text(endpoint, printable_data(stats))
     except KeyError as error:
         raise not_statistics(endpoint, f"there is no {error}") from None
-    except (AttributeError, TypeError, ValueError) as error:  # of other types than ours
+    except (AttributeError, TypeError, ValueError) as error:  # types other than ours
         raise not_statistics(endpoint, str(error)) from None
 
 
 def _most(volume: Mapping[str, Any]) -> str:
-    limit = volume.get("stored_limit", 0)  # not in the first version, none in a proxy
+    limit = volume.get("stored_limit", 0)  # missing in the first version, and in a proxy
     return f" (a keyspace at most {size(limit)})" if limit else ""
 
 
 def _pending(connections: Mapping[str, Any]) -> str:
-    """Those that have sent no valid request yet; they are worth a word when they are many."""
-    pending = connections.get("pending", 0)  # not in the first version
+    """The connections that have sent no valid request yet; they are only mentioned when they are many."""
+    pending = connections.get("pending", 0)  # missing in the first version
     return f", {pending} of which have sent no valid request yet" if pending else ""
 
 
@@ -121,7 +121,7 @@ def as_text(endpoint: Endpoint, stats: Mapping[str, Any]) -> str:
             + (", PAUSED: its process stood still, nobody is served" if keyspace.get("paused") else "")
         )
         lines += [*tree(keyspace), *waited_lines(keyspace)]
-    for run in stats.get("runs", ()):  # not in the first version
+    for run in stats.get("runs", ()):  # missing in the first version
         lines.append(
             f"run {run['name']!r}: {run['sessions']} session(s), {run['keys']} keys, {run['watches']} watches, "
             f"revision {run['revision']}, {size(run['bytes'])}"

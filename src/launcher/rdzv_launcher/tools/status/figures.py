@@ -34,5 +34,5 @@ def size(count: float) -> str:
 
 
 def saved(asked: int, sent: int) -> str:
-    """How much of ``asked`` did not have to be sent."""
+    """How much of ``asked`` did not have to be sent, as text."""
     return f"{(asked - sent) / asked:.0%} saved" if 0 <= sent < asked else "none saved"

@@ -21,7 +21,7 @@ from rdzv_plugins.run_status import RunStatus
 
 _AT_A_TIME = 16
 NODES_SHOWN = 16
-"""Nodes that are named one by one."""
+"""How many nodes are named one by one."""
 
 
 def add_rounds(
@@ -31,9 +31,9 @@ def add_rounds(
     token: JobToken | None = None,
     tls: NodeCertificates | None = None,
 ) -> None:
-    """Put what is known of its round into each of the ``runs`` of a server's statistics, as ``round``.
+    """Add what is known about its round to each of the ``runs`` of a server's statistics, as ``round``.
 
-    ``timeout`` (seconds) holds for each step. What cannot be asked is said there, under ``problem``; raises nothing.
+    ``timeout`` (seconds) applies to each step. What cannot be asked is noted there, under ``problem``; raises nothing.
     """
 
     def add(run: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ def add_rounds(
         except (RdzvError, TimeoutError, ValueError) as error:
             run["round"] = {"problem": str(error)}
 
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:  # one that does not answer is not to hold up the others
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:  # one that does not answer must not hold up the others
         list(pool.map(add, runs))
 
 
@@ -68,7 +68,7 @@ def round_text(found: Mapping[str, Any], show: Callable[[Endpoint, Mapping[str, 
     elif store is not None:
         try:
             text = show(parse_endpoint(store["endpoint"], None), store["statistics"])
-        except (KeyError, AttributeError, TypeError, ValueError) as error:  # of another version
+        except (KeyError, AttributeError, TypeError, ValueError) as error:  # from another version
             text = f"it answers with something else than statistics: {error!r}"
         lines += ["  the workers' store:", textwrap.indent(text, "    ")]
     return lines
@@ -115,7 +115,7 @@ def _read(
 def round_data(
     found: RunStatus, timeout: float, token: JobToken | None = None, tls: NodeCertificates | None = None
 ) -> dict[str, Any]:
-    """A round as JSON has it, with what the workers' store says within ``timeout`` seconds for each step."""
+    """A round in its JSON form, with what the workers' store says within ``timeout`` seconds for each step."""
     data = asdict(found)
     store, here, kind = (data.pop(name) for name in ("store", "store_is_here", "store_kind"))
     data["store"] = _store(parse_endpoint(store, None), kind, here, timeout, token, tls) if store else None

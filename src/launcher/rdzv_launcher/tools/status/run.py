@@ -17,9 +17,9 @@ from rdzv_plugins.job_token import token_of
 
 
 def run_data(entry: Entry, request: Request, timeout: float) -> dict[str, Any]:
-    """The run, as JSON has it. Raises ``RdzvError``."""
+    """The run, in its JSON form. Raises ``RdzvError``."""
     found = look(entry, request, timeout)
-    asked = with_options(entry, request)  # of another service cacert, cert and key are that one's
+    asked = with_options(entry, request)  # with another service, cacert, cert and key belong to that
     return {
         "run": request.run_id if request.is_named else "",
         "backend": entry.backend.name,

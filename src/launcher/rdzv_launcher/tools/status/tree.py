@@ -1,8 +1,8 @@
 """The proxies below a store, as text: who is there with how many clients, what they save, who waits for what.
 
-The clients of a proxy are the workers of a node, and its agent. A proxy's report is what it last said of itself,
-through the proxies above it. It may be missing (it has just come), old (it is cut off) or of another version: nothing
-of it is relied upon.
+The clients of a proxy are the workers of a node, and its agent. A proxy's report is what it last said about itself,
+through the proxies above it. It may be missing (the proxy has just come), old (it is cut off) or from another version:
+nothing in it is relied upon.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 from rdzv_launcher.tools.status.figures import counts, duration, many, saved, size
 
 SHOWN = 64
-"""Proxies below one parent that are shown; those in trouble come first then."""
+"""How many proxies below one parent are shown; if there are more, those in trouble come first."""
 
 _WAITS_SHOWN = 3
 _WAITS_REPORTED = 10
-"""How many waits a proxy reports at most: those that have lasted longest."""
+"""The most waits that a proxy reports: those that have lasted longest."""
 
 
 class _Node(NamedTuple):
-    """A proxy: ``above`` is what its parent says of it, ``report`` what it says itself."""
+    """A proxy: ``above`` is what its parent says about it, ``report`` what it says itself."""
 
     name: str
     address: str
@@ -72,7 +72,7 @@ def names(keyspace: Mapping[str, Any]) -> dict[str, str]:
 
 
 def only_ahead(keyspace: Mapping[str, Any]) -> set[str]:
-    """Keys of the store that proxies wait for ahead of their readers: no worker does, as far as that is known."""
+    """Keys of the store that proxies wait for ahead of their readers: no worker waits for them, as far as is known."""
     nodes = list(_all([_node(trunk) for trunk in _list(keyspace, "trunks")]))
     if any(len(node.reported) >= _WAITS_REPORTED or not node.report for node in nodes):
         return set()  # there may be some that are not reported
@@ -88,7 +88,7 @@ def only_ahead(keyspace: Mapping[str, Any]) -> set[str]:
 
 
 def proxy(stats: Mapping[str, Any]) -> list[str]:
-    """Lines about what a proxy says of itself when it is asked directly; none if it is no proxy."""
+    """Lines about what a proxy says about itself when asked directly; none if it is not a proxy."""
     own = stats.get("proxy")
     if not isinstance(own, Mapping):
         return []
@@ -136,7 +136,7 @@ def _line(node: _Node) -> str:
 
 
 def _node(data: Mapping[str, Any]) -> _Node:
-    """A proxy, from its trunk or from the report of another one above it, which says nothing more of it."""
+    """A proxy, from its trunk or from the report of another proxy above it, which says nothing more about it."""
     report = _mapping(data, "report") if "report" in data else data
     name = str(data.get("name") or report.get("name") or "a proxy without a name")
     return _Node(name, str(data.get("address") or ""), bool(data.get("attached", True)), report)
@@ -149,7 +149,7 @@ def _all(nodes: Sequence[_Node]) -> Iterator[_Node]:
 
 
 def _trouble(node: _Node) -> tuple[bool, float]:
-    """The worst first: cut off, then who waits for the longest."""
+    """A sort key that puts the worst first: those cut off, then those with the longest wait."""
     return node.attached, -max((_number(wait, "oldest_s") for wait in node.waiting), default=0)
 
 

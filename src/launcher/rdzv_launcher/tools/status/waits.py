@@ -1,4 +1,4 @@
-"""Who waits for which key of a keyspace since when, as text."""
+"""Who waits for which key of a keyspace, and since when, as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CLIENTS_SHOWN = 3
 
 
 def waited_lines(keyspace: Mapping[str, Any]) -> list[str]:
-    """The waits, longest first, or that there are none. Raises what reading statistics of another version does."""
+    """The waits, longest first, or that there are none. Raises what reading statistics of another version raises."""
     ahead = only_ahead(keyspace)
     waited = [each for each in keyspace["waited"] if each["key"] not in ahead]
     unlisted = keyspace["waited_keys"] - len(keyspace["waited"])

@@ -1,1 +1,1 @@
-"""``rdzv timeline``: what the agents of a job have written, as one: what happened when, and what it cost."""
+"""``rdzv timeline``: merges what the agents of a job have written: what happened when, and what it cost."""

@@ -1,7 +1,7 @@
-"""A job's timeline in the trace format of Chrome, which Perfetto (ui.perfetto.dev) shows.
+"""A job's timeline in Chrome's trace format, which Perfetto (ui.perfetto.dev) shows.
 
-After the format's description, "Trace Event Format": complete events (``X``) for phases, instant ones (``i``) for what
-happens, metadata (``M``) for names. Times in microseconds from the job's begin.
+It follows the format's description, "Trace Event Format": complete events (``X``) for phases, instant ones (``i``) for
+what happens, metadata (``M``) for names. Times are in microseconds from the job's beginning.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rdzv_launcher.tools.timeline.job import Event, Job
 from rdzv_plugins.plain_text import printable_data
 
 _JOB = 1
-"""The track of the job; agents come after it."""
+"""The track of the job; those of agents come after it."""
 
 
 def as_trace(job: Job, found: list[Interruption]) -> dict[str, Any]:
-    """The whole trace: the job's rounds and interruptions on a track of its own, then those of each agent."""
+    """The whole trace: the job's rounds and interruptions on their own track, then those of each agent."""
     events: list[dict[str, Any]] = [*_name(_JOB, f"run {job.run}", 0), *_job(job, found)]
     for pid, (name, agent) in enumerate(job.agents.items(), start=_JOB + 1):
         events += [*_name(pid, agent.title, pid), *_agent(job, job.of(name), pid)]

@@ -1,11 +1,12 @@
-"""How far the clocks of several machines are apart, from what nodes told each other. No I/O, no clock of its own.
+"""How far apart the clocks of several machines are, from what nodes told each other. No I/O, no clock of its own.
 
 Where some nodes log a moment before they tell something, and others log one after they have heard all of it, each of
 the first moments was before each of the second. With an unknown offset for every clock that is a difference constraint,
-and both directions bound an offset from both sides. A round is such an exchange: every node logs that it has reached
-the store before it says so, and that the round is complete after all have said so. The tightest bounds are shortest
-paths (Bellman and Ford; Cormen et al., *Introduction to Algorithms*, "Difference constraints and shortest paths"). A
-node in between for each exchange, its own moment, keeps the number of constraints at two per clock.
+and together both directions bound an offset from both sides. A round is such an exchange: every node logs that it has
+reached the store before it says so, and that the round is complete after all have said so. The tightest bounds are
+shortest paths (Bellman and Ford; Cormen et al., *Introduction to Algorithms*, "Difference constraints and shortest
+paths"). An extra graph node for each exchange, standing for its own moment, keeps the number of constraints at two per
+clock.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Offset:
-    """What has to be added to a clock to have the reference's, in seconds."""
+    """What has to be added to a clock to get the reference's time, in seconds."""
 
     seconds: float
     uncertainty: float | None
-    """It is as much as this off at most, in seconds; None: nothing bounds it, it is by the wall clocks alone."""
+    """The offset's largest error in seconds; None: nothing bounds it, it comes from the wall clocks alone."""
     exchanges: int = 0
-    """So many exchanges had this clock in them."""
+    """How many exchanges included this clock."""
     why: str = ""
     """Why nothing bounds it."""
 
 
 def estimate(reference: str, guesses: Mapping[str, float], exchanges: Sequence[Exchange]) -> dict[str, Offset]:
-    """The offset of each clock. ``guesses``: what is taken where nothing bounds one, by the wall clocks.
+    """The offset of each clock. ``guesses``, from the wall clocks, are used where nothing bounds an offset.
 
-    A clock that contradicts the others is left to its guess, and does not harm theirs.
+    A clock that contradicts the others is left with its guess, and does not affect theirs.
     """
     exchanges = [_without(each, _with_itself(each)) for each in exchanges]
     excluded: set[str] = set()
@@ -69,7 +70,7 @@ def _without(exchange: Exchange, clocks: set[str]) -> Exchange:
 
 
 def _worst(reference: str, exchanges: Sequence[Exchange], suspects: set[str]) -> str:
-    """Of those that contradict each other the one without which the rest fits; the last, if there is no such one."""
+    """Of the clocks that contradict each other, the one without which the rest fits; the last one if there is none."""
     candidates = sorted(suspects - {reference})
     for clock in candidates:
         if not isinstance(_bounds(reference, [_without(each, {clock}) for each in exchanges], _SLACKS[-1]), set):
@@ -110,7 +111,7 @@ def _bounds(
     """The most and the least that each clock's offset can be, or the clocks that contradict each other."""
     edges: list[_Edge] = []
     for number, each in enumerate(exchanges):
-        moment = f"\0{number}"  # no clock is called so
+        moment = f"\0{number}"  # no clock has this name
         edges += [(moment, clock, -at + slack) for clock, at in each.before.items()]
         edges += [(clock, moment, at + slack) for clock, at in each.after.items()]
     most = _distances(reference, edges)
@@ -123,7 +124,7 @@ def _bounds(
 
 
 def _distances(source: str, edges: Sequence[_Edge]) -> dict[str, float] | set[str]:
-    """Shortest ways from ``source``; or the clocks on a way that gets shorter and shorter."""
+    """Shortest paths from ``source``; or the clocks on a path that gets shorter and shorter."""
     ways: dict[str, list[tuple[str, float]]] = collections.defaultdict(list)
     for here, there, weight in edges:
         ways[here].append((there, weight))

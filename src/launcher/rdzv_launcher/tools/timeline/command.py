@@ -1,6 +1,6 @@
 """``rdzv timeline``: what has happened in a job, on all nodes, and what each interruption has cost.
 
-It reads what agents wrote with ``--timeline``; of a job that still runs as much as there is.
+It reads what agents wrote with ``--timeline``; for a job that is still running, as much as there is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the time without a complete round was spent on: each interruption, cut into phases. No I/O.
 
 A phase ends when the last node has got that far, so that the phases of an interruption follow each other, and add up to
-all of it. Where nobody has told of a phase, its time is in the next one.
+all of it. If nobody has reported a phase, its time is part of the next one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rdzv_launcher.run.timeline.record import INTERRUPTING
 from rdzv_launcher.tools.timeline.job import Event, Job, Round
 
 _CAUSES = ("lost", "hung", "leaving", "failed", "over")
-"""The events that say why a round has ended: of several the first of these does, as the others follow from it."""
+"""The events that say why a round has ended: if there are several, the first does, as the others follow from it."""
 
 PHASES = {
     "opening": "until the last node has begun to join",
@@ -27,18 +27,18 @@ PHASES = {
     "completing": "until the last node knows that the round is complete",
     "ending": "until the last node has left",
 }
-"""The phases of an interruption, in their order."""
+"""The phases of an interruption, in order."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of an interruption. Times in seconds by the reference's clock."""
+    """A part of an interruption. Times are in seconds by the reference's clock."""
 
     name: str
     begin: float
     end: float
     last: str = ""
-    """The node that was the last to end it."""
+    """The last node to end it."""
 
     @property
     def seconds(self) -> float:
@@ -60,9 +60,9 @@ class Interruption:
     phases: tuple[Phase, ...]
     cause: str = ""
     started: float | None = None
-    """Seconds from its end until the last node had started its workers."""
+    """Seconds from the interruption's end until the last node had started its workers."""
     line: float | None = None
-    """Seconds from its end until the last node whose workers wrote something had its first line."""
+    """Seconds from the interruption's end until the last node whose workers wrote something had its first line."""
 
     @property
     def seconds(self) -> float:
@@ -71,7 +71,7 @@ class Interruption:
 
 
 def interruptions(job: Job) -> list[Interruption]:
-    """All of them, in their order: the start of the job, what lay between rounds, and an end that was no success."""
+    """All interruptions, in order: the start of the job, what lay between rounds, and an end that was not a success."""
     found: list[Interruption] = []
     for before, after in zip([None, *job.rounds], [*job.rounds, None], strict=True):
         if before is None:
@@ -91,14 +91,14 @@ def _was_done(job: Job) -> bool:
 
 
 def _window(job: Job, name: str, before: Round | None, after: Round | None) -> Iterator[Event]:
-    """An agent's events from one round's completion to the next one's, in their order."""
+    """An agent's events from one round's completion to the next one's, in order."""
     since = before.at.get(name, before.complete_at) if before is not None else float("-inf")
     until = float("inf") if after is None else after.at.get(name, after.complete_at)
     return (each for each in job.of(name) if since <= each.at <= until)
 
 
 def _signs(job: Job, before: Round, after: Round | None) -> list[Event]:
-    """What says that ``before`` does not go on, in the order of time."""
+    """The events that say that ``before`` does not go on, in order of time."""
     found = [
         each
         for name in before.at
@@ -114,7 +114,7 @@ def _cause(signs: list[Event]) -> str:
 
 
 _Mark = tuple[float, str]
-"""A time, and the node whose event it was."""
+"""A time, and the node that the event came from."""
 
 
 def _between(
@@ -139,7 +139,7 @@ def _between(
             marks.append(("opening", joined))
         else:
             marks += [("deciding", delayed), ("delaying", joined)] if delayed else [("deciding", joined)]
-        # attempts that came to nothing are of other numbers, unless the nodes count by themselves and tell nothing else
+        # failed attempts have other numbers, unless the nodes count by themselves and report nothing else
         here = [each for each in inside if each.record.round == after.number]
         slowest = max((at, name) for name, at in after.at.items())[1]
         placed = _first("placed", here)
@@ -168,7 +168,7 @@ def _first(event: str, among: Iterable[Event]) -> _Mark | None:
 
 
 def _phases(begin: float, end: float, marks: Iterable[tuple[str, _Mark | None]]) -> Iterator[Phase]:
-    """One after the other, from ``begin`` to the last mark."""
+    """The phases, one after another, from ``begin`` to the last mark."""
     for name, mark in marks:
         if mark is not None:
             until = min(max(mark[0], begin), end)
@@ -177,7 +177,7 @@ def _phases(begin: float, end: float, marks: Iterable[tuple[str, _Mark | None]])
 
 
 def _after(job: Job, round_: Round | None, event: str) -> float | None:
-    """Seconds after the round's completion, of the last node that tells of this event before its next round."""
+    """Seconds from the round's completion to this event on the last node that reports it before its next round."""
     if round_ is None:
         return None
     times = []

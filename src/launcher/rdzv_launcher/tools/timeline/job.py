@@ -16,23 +16,23 @@ _FILES_NAMED = 5
 
 @dataclass
 class Round:
-    """A round that was complete. Times in seconds by the reference's clock."""
+    """A round that was complete. Times are in seconds by the reference's clock."""
 
     number: int
     at: dict[str, float] = field(default_factory=dict)
-    """When each node knew that it was complete, by the names of the agents."""
+    """When each node knew that it was complete, by the agents' names."""
     nodes: int = 0
     """How many nodes it had."""
 
     @property
     def complete_at(self) -> float:
-        """When the last node knew it."""
+        """When the last node knew that it was complete."""
         return max(self.at.values())
 
 
 @dataclass(frozen=True)
 class Event:
-    """An event at its time by the reference's clock, in seconds."""
+    """An event, with its time by the reference's clock, in seconds."""
 
     at: float
     agent: Agent
@@ -40,7 +40,7 @@ class Event:
 
 
 class Job:
-    """All of it, for who reads."""
+    """The whole job, for those who read it."""
 
     def __init__(self, agents: Sequence[Agent]) -> None:
         """``agents`` are those of one launch; at least one."""
@@ -51,7 +51,7 @@ class Job:
         self.hosts = {each.clock: each.host for each in reversed(agents)}
         bases = {each.clock: each.records[0].wall - each.records[0].mono for each in reversed(agents)}
         self.epoch = bases[self.reference]
-        """Add it to a time of the reference's clock: seconds since the epoch."""
+        """Added to a time of the reference's clock, it gives seconds since the epoch."""
         guesses = {clock: base - self.epoch for clock, base in bases.items()}
         self.offsets: dict[str, Offset] = estimate(self.reference, guesses, _exchanges(agents))
         self.events = sorted(
@@ -78,12 +78,12 @@ class Job:
         return self.events[-1].at
 
     def of(self, name: str) -> list[Event]:
-        """An agent's events, in their order."""
+        """An agent's events, in order."""
         return self._by_agent[name]
 
 
 def newest_launch(agents: Sequence[Agent], run: str | None) -> tuple[Job, list[str]]:
-    """The job of ``run``, or of the run that was there last; and a sentence for all that is none of it.
+    """The job of ``run``, or of the newest run; and a sentence for everything that does not belong to it.
 
     Raises ``UsageError`` if there is none.
     """
@@ -107,7 +107,7 @@ def newest_launch(agents: Sequence[Agent], run: str | None) -> tuple[Job, list[s
 
 
 def _launches(agents: Sequence[Agent]) -> list[list[Agent]]:
-    """Two agents that had the same rank in rounds of the same number are of two launches of the run; oldest first."""
+    """The launches, oldest first: two agents with one rank in rounds of one number belong to different launches."""
     launches: list[tuple[list[Agent], set[tuple[int, int | None]]]] = []
     for agent in sorted(agents, key=lambda each: each.records[0].wall):
         complete = [each for each in agent.records if each.event == "complete" and each.facts.get("numbered") is True]
@@ -123,7 +123,7 @@ def _launches(agents: Sequence[Agent]) -> list[list[Agent]]:
 
 
 def _exchanges(agents: Sequence[Agent]) -> list[Exchange]:
-    """Of each round: who said that it is there, and who knew that all are; and its store, served and reached."""
+    """Each round's exchanges: who said it is there, and who knew that all are; and its store, served and reached."""
     found: dict[int, tuple[Exchange, Exchange]] = {}
     for agent in agents:
         clock, entered, served = agent.clock, None, None
@@ -158,7 +158,7 @@ def _earliest(times: object, clock: str, at: float) -> None:
 
 
 def _rounds(events: Sequence[Event]) -> list[Round]:
-    """The rounds that were complete, in their order. Where nodes count by themselves they are told apart by time."""
+    """The complete rounds, in order. Where nodes count by themselves, rounds are told apart by time."""
     numbered: dict[int, Round] = {}
     counted: list[Round] = []
     for each in events:

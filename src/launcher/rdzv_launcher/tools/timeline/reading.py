@@ -1,4 +1,4 @@
-"""Files of timelines as agents with their events. What cannot be read is said by name, and harms nothing else."""
+"""Turns files of timelines into agents with their events. What cannot be read is named, and affects nothing else."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Agent:
 
     @property
     def clock(self) -> str:
-        """Agents with the same one have the same monotonic clock."""
+        """The id of its monotonic clock: agents with the same id share one."""
         told = self.records[0].facts.get("clock")
         return told if isinstance(told, str) and told else f"agent {self.name}"
 
     @property
     def numbered(self) -> bool:
-        """Its rounds have the numbers that all nodes give them; else it has counted them by itself."""
+        """Its rounds have the numbers that all nodes give them; otherwise it has counted them by itself."""
         return any(each.facts.get("numbered") is True for each in self.records)
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """The agent's name for people."""
         nodes = [each.node for each in self.records if each.node is not None]
         pid = self.records[0].facts.get("pid")
         whose = f" (pid {pid})" if isinstance(pid, int) else ""
@@ -47,7 +47,7 @@ class Agent:
 
 
 def read(paths: Iterable[str]) -> tuple[list[Agent], list[str]]:
-    """All agents in the files, and in those of the directories; and a sentence for everything that was left out.
+    """All agents in the files, and in the files of the directories; and a sentence for everything that was left out.
 
     Raises ``UsageError`` if there is no event at all.
     """

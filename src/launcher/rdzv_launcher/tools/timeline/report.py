@@ -9,7 +9,7 @@ from rdzv_launcher.tools.timeline.job import Job
 
 
 def as_data(job: Job, found: list[Interruption], complaints: list[str]) -> dict[str, Any]:
-    """Times in seconds since the epoch, by the clock of ``clock``; lengths in seconds."""
+    """The data of a timeline. Times are in seconds since the epoch, by the clock of ``clock``; lengths in seconds."""
     return {
         "run": job.run,
         "begin": _at(job, job.begin),

@@ -1,4 +1,4 @@
-"""A job's timeline for people, from the data of ``report``."""
+"""A job's timeline as text for people, from the data of ``report``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 _FIRST_S, _LAST_S = -6e10, 2.5e11
 """The times that have a date: years 1 to 9999."""
 _SAME_S = 0.01
-"""Clocks that differ by less are not worth a line of their own."""
+"""Clocks that differ by less do not get a line of their own."""
 
 
 def as_text(data: Mapping[str, Any]) -> str:
-    """Who was there, how far clocks are apart, and what each interruption has cost, phase by phase."""
+    """Who was there, how far apart clocks are, and what each interruption has cost, phase by phase."""
     lines = [
         f"run {data['run']}: {_count(len(data['agents']), 'agent')}, {_count(len(data['rounds']), 'round')}, "
         f"{data['seconds']:.3f} s from {_moment(data['begin'])} on, by the clock of {data['clock']}",
@@ -32,7 +32,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _moment(seconds: float) -> str:
-    if not _FIRST_S <= seconds < _LAST_S:  # what no clock shows, but a file may say
+    if not _FIRST_S <= seconds < _LAST_S:  # no clock shows this, but a file may say it
         return f"{seconds:.3f} s since the epoch"
     return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 

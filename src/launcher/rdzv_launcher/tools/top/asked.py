@@ -1,4 +1,4 @@
-"""What a node of a watched job is asked when somebody presses a key: a text, or why there is none."""
+"""What a node of a watched job is asked when somebody presses a key: gives a text, or says why there is none."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _ask(
 
 
 def log_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """What a node has answered to ``log``. Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for others."""
+    """The lines of a node's answer to ``log``. Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for others."""
     for each in answer["streams"]:
         name, path = printable(str(each["stream"])), printable(str(each["path"]))
         if each["problem"]:

@@ -34,7 +34,7 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show it until it is quit, or once; returns the exit code. Raises ``RdzvError``."""
+    """Show it until the user quits, or once; returns the exit code. Raises ``RdzvError``."""
     from rdzv_launcher.tools.top.endpoint import EndpointWatch
     from rdzv_launcher.tools.top.text import as_text
     from rdzv_launcher.tools.top.watching import is_well
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             from rdzv_launcher.tools.top.screen import Screen
 
             watch.start()
-            logging.disable(logging.CRITICAL)  # what is logged would be written across the screen
+            logging.disable(logging.CRITICAL)  # log lines would be written across the screen
             try:
                 Screen(watch, request, args.timeout).run()
             finally:

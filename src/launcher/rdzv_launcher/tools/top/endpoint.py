@@ -1,4 +1,4 @@
-"""All that is watched at an endpoint: one job, or those that meet at an ``rdzv serve``, which come and go."""
+"""Everything that is watched at an endpoint: one job, or those that meet at an ``rdzv serve``, which come and go."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from rdzv_plugins.interfaces import Request
 
 OTHERWISE = "`rdzv status` shows what is known of them from outside."
 _MOST_JOBS, _AT_ONCE = 64, 16
-"""Jobs that are watched at a time: each is a session with some watches."""
+"""How many jobs are watched at a time: each is a session with some watches."""
 _EVERY_S = 2.0
-"""Between two questions which jobs there are: one request each."""
+"""Seconds between two requests for the list of jobs: one request each."""
 
 
 class EndpointWatch:
-    """Thread-safe. Made by ``found``; ``start`` or ``look_once``, then ``close``."""
+    """Thread-safe. Created by ``found``; call ``start`` or ``look_once``, then ``close``."""
 
     def __init__(self, request: Request, timeout: float) -> None:
-        """Reaches the endpoint. Raises ``RdzvError``: also where nodes cannot be watched, and where no job is."""
+        """Reaches the endpoint. Raises ``RdzvError``, also if its nodes cannot be watched, or if there is no job."""
         self._meeting = Meeting(request, timeout, who="top", otherwise=OTHERWISE)
         self._request, self._timeout = request, timeout
         self._lock = threading.Lock()
@@ -54,7 +54,7 @@ class EndpointWatch:
         return self._request.endpoint
 
     def start(self) -> None:
-        """Watch from now on, whatever becomes of the endpoint."""
+        """Watch from now on, whatever happens to the endpoint."""
         for job in self._jobs.values():
             job.start()
         if self._store is not None:
@@ -62,7 +62,7 @@ class EndpointWatch:
             self._thread.start()
 
     def look_once(self) -> dict[str, Any]:
-        """As ``data``, after each job was asked. Raises ``RdzvError`` or ``TimeoutError`` if there is no job."""
+        """The same as ``data``, after asking each job. Raises ``RdzvError`` or ``TimeoutError`` if there is no job."""
         if not self._jobs:
             raise EndpointUnreachable(
                 f"no job meets at {self.where}",
@@ -73,14 +73,14 @@ class EndpointWatch:
         return {"endpoint": self.where, "problem": "", "jobs": found, "left_out": self._left_out}
 
     def data(self) -> dict[str, Any]:
-        """All that is known now, as JSON has it."""
+        """All that is known now, in its JSON form."""
         with self._lock:
             jobs, problem, left_out = list(self._jobs.values()), self._problem, self._left_out
         found = [job.data() for job in jobs]
         return {"endpoint": self.where, "problem": problem, "jobs": found, "left_out": left_out}
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(self._timeout)
@@ -103,7 +103,7 @@ class EndpointWatch:
         return found[0]
 
     def _run(self) -> None:
-        """Follow which jobs there are."""
+        """Keep track of which jobs there are."""
         assert self._store is not None
         while not self._ending.wait(_EVERY_S):
             try:
@@ -120,7 +120,7 @@ class EndpointWatch:
         return [run for run in runs if run == self._request.run_id] if self._request.is_named else sorted(runs)
 
     def _take(self, names: list[str]) -> list[JobWatch]:
-        """New jobs are watched; returns those that have gone. The only one that is meant stays, as it may come back."""
+        """Watch new jobs; returns those that have gone. A job that alone is meant stays, as it may come back."""
         new = []
         with self._lock:
             self._problem = ""

@@ -10,10 +10,10 @@ from rdzv_plugins.rounds.ends import parse_failure, parse_outcome
 
 
 def happening(event: Event, before: KeyValue | None) -> str:
-    """The sentence; empty for what is of no interest, or cannot be read."""
+    """The sentence; empty for a change that is of no interest, or cannot be read."""
     try:
         return printable(_sentence(event.key, event.value, None if before is None else before.value))
-    except ValueError:  # of another version, or a stranger's
+    except ValueError:  # from another version, or from a stranger
         return ""
 
 

@@ -10,16 +10,16 @@ from rdzv_plugins.elastic.keys import NODES, Assignment, Member, readable
 from rdzv_plugins.run_status import RunStatus
 
 WELL = ("works", "done", "spare")
-"""The states of a node in which nobody has to look at it."""
+"""The states of a node that need nobody's attention."""
 
 
 @dataclass(frozen=True)
 class NodeSeen:
-    """A node, as the others are told of it."""
+    """A node, as the others are told about it."""
 
     node_id: str
     rank: int | None
-    """In the newest round; None: it has no place there."""
+    """Its rank in the newest round; None: it has no place there."""
     host: str
     pid: int
     state: str
@@ -27,12 +27,12 @@ class NodeSeen:
     round: int
     """The newest round in which it has a place; 0: none."""
     domain: str = ""
-    """What it shares with the nodes near it; empty where nothing is known of that."""
+    """What it shares with the nodes near it; empty if nothing is known about that."""
 
 
 def nodes_of(status: RunStatus, told: Iterable[KeyValue], members: Iterable[KeyValue]) -> list[NodeSeen]:
-    """By rank, those without one at the end. ``told`` and ``members`` are the keys of that name."""
-    # by key: a word about having no place, such as that of a node that is left out, does not repeat whose it is
+    """The nodes by rank, those without one at the end. ``told`` and ``members`` are the keys of that name."""
+    # by key: a notice of having no place, such as that of a node that is left out, does not repeat whose it is
     places = {kv.key.removeprefix(NODES): each for kv in told for each in readable(Assignment, (kv,))}
     there = {each.node_id: each for each in readable(Member, members)}
     found = []

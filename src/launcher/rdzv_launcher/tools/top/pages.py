@@ -1,4 +1,4 @@
-"""What the screen of ``rdzv top`` shows over everything else, until a key closes it."""
+"""What the screen of ``rdzv top`` shows on top of everything else, until a key closes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from textual.widgets import Footer, Static
 
 
 class Page(ModalScreen[None]):
-    """A text."""
+    """Shows a text."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "Back")]
     CSS = "Page { background: $background; } Page Static { height: auto; }"
@@ -34,23 +34,23 @@ class Page(ModalScreen[None]):
 
 
 class AskedPage(Page):
-    """A text that takes its time: it is asked for when the page opens."""
+    """Shows a text that takes time: it is asked for when the page opens."""
 
     def __init__(self, heading: str, ask: Callable[[], str]) -> None:
-        """``ask`` is called on a thread of its own."""
+        """``ask`` is called on a separate thread."""
         super().__init__(heading, "asking ...")
         self._ask = ask
         self._wanted = 0
         self._asking = False
 
     def on_mount(self) -> None:
-        """Ask."""
+        """Ask for the text."""
         self.again()
 
     def again(self) -> None:
-        """Ask anew; an answer to what was asked before is not shown any more.
+        """Ask again; an answer to an earlier question is no longer shown.
 
-        There is one question at a time, however long it takes: a key that is held down floods no node.
+        There is one question at a time, however long it takes, so that a key that is held down does not flood a node.
         """
         self._wanted += 1
         if not self._asking:
@@ -75,7 +75,7 @@ class AskedPage(Page):
             self._begin()
 
     def put(self, text: str) -> None:
-        """Show it instead."""
+        """Show this text instead."""
         self.query_one("#text", Static).update(Text(text))
 
 
@@ -89,17 +89,17 @@ class LogPage(AskedPage):
     ]
 
     def __init__(self, host: str, workers: Sequence[Mapping[str, Any]], ask: Callable[[int], str]) -> None:
-        """``ask`` gives the text of a worker, by its global rank."""
+        """``ask`` returns the text of a worker, given its global rank."""
         super().__init__("", lambda: ask(self._workers[self._shown]["rank"]))
         self._host, self._workers, self._shown = host, workers, 0
         self._heading = self._title_now()
 
     def action_again(self) -> None:
-        """What it has printed by now."""
+        """Show what the worker has printed by now."""
         self.again()
 
     def action_other(self, step: int) -> None:
-        """The next worker of the node, or the one before."""
+        """Show the next worker of the node, or the previous one."""
         self._shown = (self._shown + step) % len(self._workers)
         self.query_one("#heading", Static).update(Text(self._title_now()))
         self.query_one("#text", Static).update("asking ...")
@@ -112,6 +112,6 @@ class LogPage(AskedPage):
         )
 
     def put(self, text: str) -> None:
-        """Show its end first."""
+        """Show the text, starting at its end."""
         super().put(text)
         self.query_one(VerticalScroll).scroll_end(animate=False)

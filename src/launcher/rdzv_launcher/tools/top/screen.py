@@ -1,6 +1,6 @@
-"""The screen of ``rdzv top``, by Textual: what ``--once`` prints, every second, with events as they come.
+"""The screen of ``rdzv top``, built with Textual: what ``--once`` prints, every second, with events as they come.
 
-Whatever nodes and strangers have written is shown as plain text: it is no markup, and steers no terminal.
+Whatever nodes and strangers have written is shown as plain text: it is neither markup nor terminal control.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORKERS_SHOWN = 8
 
 
 class Screen(App[None]):
-    """Shows ``watch``, which was started, until it is quit."""
+    """Shows ``watch``, which has been started, until the user quits."""
 
     TITLE = "rdzv top"
     ENABLE_COMMAND_PALETTE = False
@@ -46,14 +46,14 @@ class Screen(App[None]):
     ]
 
     def __init__(self, watch: EndpointWatch, request: Request, timeout: float) -> None:
-        """``request`` is that by which the nodes of a job are asked for their stacks; ``timeout`` in seconds."""
+        """``request`` is used to ask the nodes of a job for their stacks; ``timeout`` is in seconds."""
         super().__init__()
         self._watch, self._request, self._timeout = watch, request, timeout
         self._data: dict[str, Any] = {"jobs": []}
         self._told: tuple[str, int] = ("", 0)
 
     def compose(self) -> ComposeResult:
-        """The parts, from the top."""
+        """The parts of the screen, from the top."""
         yield Static(id="head", markup=False)
         yield _Table(JOB_COLUMNS, id="jobs")
         yield _Table(COLUMNS, id="nodes")
@@ -62,20 +62,20 @@ class Screen(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin."""
+        """Begin showing."""
         self._table("jobs").display = False
         self._table("nodes").focus()
         self.set_interval(_EVERY_S, self.show)
         self.show()
 
     def on_data_table_row_highlighted(self) -> None:
-        """Another job or node was chosen."""
+        """Show another job or node when it is chosen."""
         if self._is_drawn:
             self._show_job()
 
     @property
     def _is_drawn(self) -> bool:
-        """When the screen ends its parts go one by one, while the clock still ticks."""
+        """False while the screen ends: its parts go one by one, while the clock still ticks."""
         parts = [
             part for each in self.screen_stack[:1] for part in each.query("#jobs, #nodes, #head, #workers, #events")
         ]
@@ -90,7 +90,7 @@ class Screen(App[None]):
 
     @property
     def node(self) -> dict[str, Any] | None:
-        """The node that is chosen."""
+        """The node that is selected."""
         nodes = self.job["nodes"] if self.job is not None else []
         chosen = self._table("nodes").cursor_row
         return nodes[min(max(chosen, 0), len(nodes) - 1)] if nodes else None
@@ -135,22 +135,22 @@ class Screen(App[None]):
         self._told = job["run"], job["events_ever"]
 
     def _table(self, name: str) -> _Table:
-        """One of ours, also while something is shown over it."""
+        """One of our tables, also while something is shown on top of it."""
         return self.screen_stack[0].query_one(f"#{name}", _Table)
 
     def action_reason(self) -> None:
-        """How the last round ended."""
+        """Show how the last round ended."""
         text = self.job["last_end"] if self.job is not None else ""
         self.push_screen(Page("How the last round ended", text or "no round has ended yet, as far as it was seen"))
 
     def action_waits(self) -> None:
-        """Who waits for which key."""
+        """Show who waits for which key."""
         job = self.job or {"waits": [], "waits_problem": ""}
         text = "\n".join(job["waits"]) or job["waits_problem"] or "nobody waits in the workers' store"
         self.push_screen(Page("Who waits for which key", text))
 
     def action_stacks(self) -> None:
-        """Where the workers of the chosen node are, as soon as it has answered."""
+        """Show where the workers of the selected node are, as soon as it has answered."""
         job, node = self.job, self.node
         if job is not None and node is not None:
             request = self._request_of(job)
@@ -158,7 +158,7 @@ class Screen(App[None]):
             self.push_screen(AskedPage(heading, lambda: stacks_text(request, node)))
 
     def action_log(self) -> None:
-        """What the workers of the chosen node have printed last."""
+        """Show what the workers of the selected node have printed last."""
         job, node = self.job, self.node
         if job is None or node is None or not node["workers"]:
             self.push_screen(Page("Last lines of a worker", "no workers here"))
@@ -171,7 +171,7 @@ class Screen(App[None]):
 
 
 class _Table(DataTable[Text]):
-    """Rows that are changed in place, so that what is chosen stays chosen."""
+    """Rows that are changed in place, so that the selection is kept."""
 
     def __init__(self, columns: Sequence[str], *, id: str) -> None:
         super().__init__(id=id, cursor_type="row", zebra_stripes=False, cell_padding=1)
@@ -181,7 +181,7 @@ class _Table(DataTable[Text]):
             self.add_column(name, key=name)
 
     def put(self, rows: Mapping[str, tuple[str, ...]]) -> None:
-        """These are the rows now."""
+        """Set the rows."""
         if list(rows) != list(self._rows):
             at = self.cursor_row
             self.clear()

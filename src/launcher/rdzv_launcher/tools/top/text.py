@@ -15,12 +15,12 @@ from rdzv_plugins.elastic.leading.facts import some
 COLUMNS = ("RANK", "HOST", "STATE", "ROUND", "HEARD", "RST", "WRK", "CPU", "MEMORY")
 JOB_COLUMNS = ("JOB", "ROUND", "STATE", "NODES", "WELL", "WHAT")
 _WORKERS_OF = 16
-"""Nodes up to which the text names each worker."""
+"""The number of nodes up to which the text names each worker."""
 _HOST, _WHAT = 16, 34
 
 
 def as_text(data: Mapping[str, Any]) -> str:
-    """All of it, for ``--once``."""
+    """Everything, as text for ``--once``."""
     lines = []
     if len(data["jobs"]) > 1:
         lines += [*table(JOB_COLUMNS, map(job_cells, data["jobs"])), ""]
@@ -52,14 +52,14 @@ def headline(job: Mapping[str, Any], where: str) -> list[str]:
 
 
 def waits(job: Mapping[str, Any]) -> list[str]:
-    """Who waits for which key since when, or why that is not known; none if nobody does."""
+    """Who waits for which key and since when, or why that is not known; empty if nobody waits."""
     if job["waits"]:
         return ["waiting, longest first:", *job["waits"]]
     return [f"who waits is not known: {job['waits_problem']}"] if job["waits_problem"] else []
 
 
 def events(job: Mapping[str, Any], newest: int) -> list[str]:
-    """So many of the newest ones."""
+    """The ``newest`` most recent events."""
     told = job["events"][-newest:] if newest > 0 else []
     return [f"{time.strftime('%H:%M:%S', time.localtime(each['at']))} {each['text']}" for each in told]
 
@@ -97,7 +97,7 @@ def node_cells(node: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def domains(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which nodes are in which domain, one a line; none where there is but one."""
+    """Which nodes are in which domain, one per line; empty if there is only one domain."""
     found: dict[str, list[str]] = {}
     for each in nodes:
         found.setdefault(each.get("domain", ""), []).append(
@@ -107,7 +107,7 @@ def domains(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def worker_lines(node: Mapping[str, Any]) -> list[str]:
-    """The workers of a node, one a line; or why nothing is known of them."""
+    """The workers of a node, one per line; or why nothing is known about them."""
     if node["problem"]:
         return [f"the agent (pid {node['pid']}) {node['problem']}"]
     lines = []

@@ -1,4 +1,4 @@
-"""What nodes answer to the question for their vitals, checked; and the use of processors between two answers."""
+"""What nodes answer when asked for their vitals, checked; and the use of processors between two answers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _MOST_WORKERS = 4096
 
 @dataclass(frozen=True)
 class WorkerVitals:
-    """A worker, with all that it has started."""
+    """A worker, including everything that it has started."""
 
     rank: int
     local_rank: int
     pid: int
     state: str
-    """A letter, as of /proc/PID/stat."""
+    """One letter, as in /proc/PID/stat."""
     cpu_s: float
     memory_bytes: int
 
@@ -35,7 +35,7 @@ class Vitals:
 
 
 def parse_vitals(answer: Any) -> Vitals:
-    """Raises ``ValueError`` for anything else."""
+    """Read a node's answer. Raises ``ValueError`` for anything else."""
     try:
         workers = answer["workers"]
         if not isinstance(workers, list) or len(workers) > _MOST_WORKERS:
@@ -61,7 +61,7 @@ def parse_vitals(answer: Any) -> Vitals:
 
 
 def cpu_percent(now: Vitals, before: Vitals | None, worker: WorkerVitals) -> float | None:
-    """Of one processor, between two answers; None where there is no earlier one of this worker."""
+    """Per cent of one processor, between two answers; None if there is no earlier one of this worker."""
     if before is None or not now.at > before.at:
         return None
     last = next((each for each in before.workers if (each.rank, each.pid) == (worker.rank, worker.pid)), None)

@@ -1,7 +1,8 @@
-"""A job that is watched: its keys are pushed, its nodes are asked what their workers use, its store who waits.
+"""A watched job: its keys are pushed, its nodes are asked what their workers use, and its store who waits.
 
 The keys cost nothing while nothing happens. The questions cost the service some messages for each node, so the more
-nodes there are the rarer they come: a small share of one of its cores, whatever the size of the job.
+nodes there are, the rarer they come: this takes a small share of one of the service's cores, whatever the size of the
+job.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from rdzv_plugins.questions import VITALS, NodeAnswer
 from rdzv_plugins.run_status import RunStatus
 
 _LEAST_S, _PER_NODE_S = 2.0, 0.05
-"""Between two questions: at least so long, and so long for each node."""
+"""The time between two questions: at least this much, and this much for each node."""
 _AGAIN_S = 1.0
 _SILENT_S = 5.0
-"""A service that has said nothing for so long is not what it should be: a sign of life comes every few seconds."""
+"""A service that has said nothing for this long has a problem: it gives a sign of life every few seconds."""
 _TWICE_S = 0.5
 _NOBODY = "no node of the job is there"
 _EVENTS = 500
 
 
 class JobWatch:
-    """One job. Thread-safe; ``look`` is for one thread at a time, its own after ``start``."""
+    """One job. Thread-safe; ``look`` is for one thread at a time, which after ``start`` is its own."""
 
     def __init__(
         self,
@@ -45,9 +46,9 @@ class JobWatch:
         is_there: Callable[[], bool],
         timeout: float,
     ) -> None:
-        """``service`` makes one as one more node sees it, ``is_there`` says whether the run has nodes now.
+        """``service`` returns the service as one more node sees it, ``is_there`` says whether the run has nodes now.
 
-        ``timeout`` in seconds, for each step.
+        ``timeout`` is in seconds, for each step.
         """
         self.run = run
         self._service, self._is_there, self._timeout = service, is_there, timeout
@@ -58,9 +59,9 @@ class JobWatch:
         self._problem, self._problem_since = "", 0.0
         self._last: dict[str, Any] = {}
         self._nodes: tuple[tuple[Observer, int], RunStatus, list[NodeSeen]] | None = None
-        """What was read of which keys."""
+        """The keys that were read, and what was read from them."""
         self._heard: dict[str | tuple[str, int], float] = {}
-        """When a node has shown a sign of life, by its id, and by its host and pid."""
+        """When each node last showed a sign of life, by its id, and by its host and pid."""
         self._answers: dict[tuple[str, int], NodeAnswer] = {}
         self._vitals: dict[tuple[str, int], tuple[Vitals, Vitals | None]] = {}
         self._store: dict[str, Any] | None = None
@@ -70,11 +71,11 @@ class JobWatch:
         self._thread = threading.Thread(target=self._run, name="rdzv-top", daemon=True)
 
     def start(self) -> None:
-        """Watch from now on, whatever becomes of the service."""
+        """Watch from now on, whatever happens to the service."""
         self._thread.start()
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._closed = True
         self._wake.set()
         if self._thread.is_alive():
@@ -94,7 +95,7 @@ class JobWatch:
             self._let_go()
 
     def data(self) -> dict[str, Any]:
-        """All that is known now, as JSON has it; what was known last where the job is out of sight."""
+        """All that is known now, in its JSON form; the last known data while the job is out of sight."""
         now, observer, unreadable = time.monotonic(), self._observer, ""
         try:
             read = None if observer is None else self._read(observer)
@@ -135,7 +136,7 @@ class JobWatch:
             self._wake.clear()
 
     def _open(self) -> None:
-        """Have the job in sight, if it has nodes. Raises ``RdzvError`` or ``TimeoutError``."""
+        """Bring the job into sight, if it has nodes. Raises ``RdzvError`` or ``TimeoutError``."""
         if not self._is_there():
             raise ConnectionLost(_NOBODY)
         observer = Observer(self._service(), self._happened, self._lost, self._timeout)
@@ -152,7 +153,7 @@ class JobWatch:
             observer.close()
 
     def _lose(self, why: str) -> None:
-        """It is out of sight from now on, until it is opened again. Any thread; waits for nothing."""
+        """The job is out of sight from now on, until it is opened again. Any thread; waits for nothing."""
         with self._lock:
             if not self._problem:
                 self._problem, self._problem_since = why, time.monotonic()
@@ -203,7 +204,7 @@ class JobWatch:
                 self._store = store
 
     def _read(self, observer: Observer) -> tuple[RunStatus, list[NodeSeen]]:
-        """What its keys say, without the lock: of thousands of nodes it takes a second, unless nothing has changed."""
+        """What its keys say, without the lock: for thousands of nodes it takes a second, unless nothing has changed."""
         version, held = observer.version, self._nodes
         if held is None or held[0] != (observer, version):
             status = observer.status()
@@ -243,7 +244,7 @@ class JobWatch:
 
 
 def is_well(job: dict[str, Any]) -> bool:
-    """A round is complete, and all of its nodes work in it, or are done."""
+    """Whether a round is complete, and all of its nodes are working in it, or have finished."""
     found = job["round"]
     return (
         not job["problem"]
@@ -259,7 +260,7 @@ def _round(status: RunStatus) -> dict[str, Any]:
 
 
 def waits_of(store: dict[str, Any] | None) -> list[str]:
-    """Lines about who waits for which key; none where nobody does, or the store cannot be asked."""
+    """Lines about who waits for which key; empty if nobody does, or the store cannot be asked."""
     try:
         keyspaces = (store or {}).get("statistics") or {}
         lines = [line for keyspace in keyspaces.get("keyspaces", ()) for line in waited_lines(keyspace)]

@@ -1,8 +1,9 @@
 """Turns the start of an interpreter into a template of workers. Found by PYTHONPATH, imported by ``site``.
 
-An interpreter imports a ``sitecustomize`` when it is ready and has not looked at its program yet. Here it imports the
-modules to preload, and waits. In each process that it forks, this file ends, and the interpreter goes on as if nothing
-had been: it runs the program itself. So ``__main__``, tracebacks, exit codes and all the rest are its own doing.
+An interpreter imports ``sitecustomize`` when it is ready but has not looked at its program yet. Here it imports the
+modules to preload, and waits. In each process that it forks, this file ends, and the interpreter continues as if
+nothing had happened: it runs the program itself. So ``__main__``, tracebacks, exit codes and all the rest are its own
+doing.
 """
 
 import os
@@ -25,7 +26,7 @@ def _become_worker() -> None:
     from rdzv_launcher.run.keeper.template import serve
 
     sys.path[:] = path
-    # what is to be preloaded, and the program, find their own
+    # the preloaded modules and the program find their own copies
     for name in sys.modules.keys() - modules:
         if name.partition(".")[0] in ("rdzv_launcher", "rdzv_plugins"):
             del sys.modules[name]
@@ -38,10 +39,10 @@ def _become_worker() -> None:
 if "RDZV_TEMPLATE" in os.environ:
     try:
         _become_worker()
-    except BaseException as error:  # the program must not be run by what is no worker
+    except BaseException as error:  # a process that is not a worker must not run the program
         os.write(2, f"rdzv: a worker could not be forked: {type(error).__name__}: {error}\n".encode())
         os._exit(70)
 
 del sys.modules["sitecustomize"]
-# the user's. If there is none, site takes no notice of the error, and no trace of this file is left
+# the user's own. If there is none, site ignores the error, and no trace of this file is left
 import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401

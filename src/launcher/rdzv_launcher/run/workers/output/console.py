@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from rdzv_launcher import queued_stderr
 
 _PIECE = 32 << 10
-"""So many characters are written at once: of what is not taken as a whole all is dropped."""
+"""How many characters are written at once: if a piece is not taken as a whole, all of it is dropped."""
 
 
 class Console:
@@ -21,10 +21,10 @@ class Console:
         self._gone = False
         self._waiting: deque[str] = deque()
         self.written = 0
-        """So many pieces were."""
+        """The number of pieces written."""
 
     def has_room(self, otherwise: Callable[[], None]) -> bool:
-        """Whether all is written, and more can be without being dropped; ``otherwise`` is called when that is so again.
+        """Whether all is written and more can be without being dropped; if not, ``otherwise`` is called once it is so.
 
         Writes what waits, as far as there is room.
         """
@@ -37,11 +37,11 @@ class Console:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing waits to be written."""
+        """True if nothing waits to be written."""
         return not self._waiting
 
     def write(self, text: str) -> None:
-        """In pieces; those for which there is no room wait. Once whoever read it is gone nothing is written."""
+        """Write in pieces; those for which there is no room wait. Once the reader is gone, nothing is written."""
         self._waiting.extend(_pieces(text))
         self.has_room(_nobody)
 
@@ -55,12 +55,12 @@ class Console:
             except UnicodeEncodeError:
                 stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
             stream.flush()
-        except (OSError, ValueError):  # the last for a stream that was closed
+        except (OSError, ValueError):  # ValueError: the stream was closed
             self._gone = True
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Each ends with a line, unless that is longer."""
+    """Yield pieces, each ending with a line, unless the line is longer."""
     begin = 0
     while begin < len(text):
         end = begin + _PIECE
@@ -71,4 +71,4 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _nobody() -> None:
-    """Waits for room: whoever writes looks again by itself."""
+    """Do nothing when there is room: the writer looks again by itself."""

@@ -13,21 +13,21 @@ class Destinations(Struct, frozen=True):
 
     stdouts: Mapping[int, str]
     stderrs: Mapping[int, str]
-    """Empty: our own."""
+    """The files for stderr; empty: our own."""
     teed_stdouts: Mapping[int, str] = field(default_factory=dict)
     teed_stderrs: Mapping[int, str] = field(default_factory=dict)
     """Those of the files that are shown meanwhile."""
     error_files: Mapping[int, str] = field(default_factory=dict)
-    """Empty: there is none."""
+    """The error files; empty: there is none."""
     filtered_stdout: str = ""
     filtered_stderr: str = ""
-    """Where the lines go that --duplicate-stdout-filters and --duplicate-stderr-filters choose; empty: nowhere."""
+    """Where the lines selected by --duplicate-stdout-filters and --duplicate-stderr-filters go; empty: nowhere."""
     index: str = ""
-    """Where is said which file is whose; empty: nowhere."""
+    """The file that says which file is whose; empty: there is none."""
     round: int = 0
-    """The number of the round, as the index has it."""
+    """The number of the round, as in the index."""
     moved: tuple[str, str] | None = None
-    """A directory of an earlier round that had to make room, by its old and its new name beside the index."""
+    """A directory of an earlier round that had to make room: its old and new name, beside the index."""
 
 
 class Layout(Protocol):
@@ -35,7 +35,7 @@ class Layout(Protocol):
 
     @property
     def root(self) -> str:
-        """The directory with all of them; ``os.devnull`` for none."""
+        """The directory with all of the files; ``os.devnull`` for none."""
 
     def begin(self, variables: Mapping[int, dict[str, str]]) -> Destinations:
         """Make the files of a round; adds to the workers' ``variables`` what they have to know."""

@@ -1,4 +1,4 @@
-"""--duplicate-stdout-filters, --duplicate-stderr-filters: a file of the lines that have one of some words in them."""
+"""--duplicate-stdout-filters, --duplicate-stderr-filters: a file of the lines that contain one of some words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ logger = logging.getLogger(__name__)
 
 
 class FilteredFile:
-    """Shared by all workers of a round; for one thread. A full disk ends the file, and nothing else."""
+    """Shared by all workers of a round. For one thread. A full disk ends the file, and nothing else."""
 
     def __init__(self, path: str, needles: tuple[str, ...]) -> None:
         self._path = path
@@ -21,7 +21,7 @@ class FilteredFile:
             self._give_up(error)
 
     def take(self, line: str) -> None:
-        """Write the line, if it has one of the words in it."""
+        """Write the line, if it contains one of the words."""
         if self._file is not None and any(needle in line for needle in self._needles):
             try:
                 self._file.write(line.encode(errors="replace"))

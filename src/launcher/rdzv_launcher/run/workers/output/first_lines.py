@@ -1,4 +1,4 @@
-"""Which worker of a round is the first to write to a file of its own. Only a timeline asks for that."""
+"""Which worker of a round is the first to write to a file of its own. Only a timeline needs this."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FirstLines:
             threading.Thread(target=self._run, name="rdzv-first-line", daemon=True).start()
 
     def stop(self) -> None:
-        """The round is over: nobody is told any more. Waits for no file."""
+        """The round is over: ``tell`` is no longer called. Does not wait for any file."""
         with self._lock:
             self._stopped.set()
 
@@ -39,5 +39,5 @@ class FirstLines:
 def _size(path: str) -> int:
     try:
         return os.stat(path).st_size
-    except OSError:  # it is still to be made
+    except OSError:  # it does not exist yet
         return 0

@@ -1,4 +1,4 @@
-"""What several workers print alike within a moment is shown once: ``[ranks 0-7] epoch 3``."""
+"""Lines that several workers print alike within a moment are shown once: ``[ranks 0-7] epoch 3``."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from itertools import islice
 from rdzv_launcher.run.rank_names import named
 
 WINDOW_S = 0.15
-"""So long a line waits for the same one of other workers."""
+"""How long a line waits for the same line from other workers."""
 _AHEAD = 16
-"""So far behind its head is looked in a worker's lines for the one that is about to be shown."""
+"""How far behind its head a worker's lines are searched for the one that is about to be shown."""
 _MOST = 20_000
-"""So many lines wait; with more of them none does."""
+"""The most lines that wait; if there are more, none do."""
 
 
 _Line = tuple[str, float, str]
-"""Its text, when it came, and what stands in front of all else: a tuple, as there may be many."""
+"""The line's text, when it came, and what precedes everything else. A tuple, as there may be many."""
 
 
 class Fold:
-    """One stream of this node's workers. For one thread. Every line is shown, those of one worker in their order.
+    """One stream of this node's workers. For one thread. Every line is shown, those of one worker in order.
 
-    A line is shown with those of all workers that have the same one next, as soon as all have it, or when it has waited
-    for ``WINDOW_S``. Workers that have other lines before it show these first.
+    A line is shown together with those of all workers that have the same one next, as soon as all have it, or when it
+    has waited for ``WINDOW_S``. Workers that have other lines before it show those first.
     """
 
     def __init__(
@@ -35,16 +35,16 @@ class Fold:
         clock: Callable[[], float] = time.monotonic,
         ranks: Mapping[int, int] | None = None,
     ) -> None:
-        """``prefixes``: what stands before a line that one worker alone has, by local rank, of all that are shown.
+        """``prefixes``: what precedes a line that only one worker has, by local rank, for all workers that are shown.
 
-        ``ranks``: the global ones by local rank, where they are others. Nothing depends on them but the text: plug-ins
-        may set RANK to anything, to the same for two.
+        ``ranks``: the global ranks by local rank, if they differ. Only the text depends on them: plug-ins may set RANK
+        to anything, even to the same value for two workers.
         """
         self._prefixes, self._write, self._clock, self._ranks = prefixes, write, clock, ranks or {}
         self._waiting: dict[int, deque[_Line]] = {each: deque() for each in sorted(prefixes)}
 
     def take(self, local_rank: int, lines: Iterable[tuple[str, str]]) -> None:
-        """Lines of one worker, each as what stands in front of all else, and its text with its end."""
+        """Take lines of one worker, each as what precedes everything else, and its text including its line end."""
         now = self._clock()
         self._waiting[local_rank].extend([(text, now, stamp) for stamp, text in lines])
 

@@ -1,7 +1,7 @@
 """``index.jsonl`` beside the log files of an agent: which file is of which rank in which round, and how that ended.
 
-One JSON object in each line. ``started`` and ``ended`` are of a worker; paths are relative to the index, and null for
-what goes to no file. ``moved``: a directory has another name from then on. ``rdzv logs`` reads it.
+One JSON object per line. ``started`` and ``ended`` are about a worker; paths are relative to the index, and null for
+streams that go to no file. ``moved``: a directory has another name from then on. ``rdzv logs`` reads it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _FLUSH_S = 1.0
 
 
 class WorkerRecord(Struct, frozen=True):
-    """A worker in one round, as it stands in the index."""
+    """A worker in one round, as it appears in the index."""
 
     run: str
     round: int
-    """RDZV_ROUND, the same on all nodes, where the backend has it; else the starts of this agent, from 1."""
+    """RDZV_ROUND, the same on all nodes, if the backend has it; otherwise the starts of this agent, from 1."""
     store_port: int
-    """Of the round's worker store: nodes of one job have the same one, others in the same directory do not. 0: none."""
+    """The port of the round's worker store: nodes of one job share it, other jobs in this directory do not. 0: none."""
     rank: int
     local_rank: int
     host: str
@@ -42,13 +42,13 @@ class WorkerRecord(Struct, frozen=True):
     exit_code: int | None = None
     """Negative for a signal; null while it runs."""
     stopped: bool = False
-    """It was told to end: its exit code says nothing of itself."""
+    """It was told to end, so its exit code says nothing about the worker itself."""
 
 
 class Index:
-    """Written line by line on a thread of its own: nobody waits for the disk. One per agent; for one thread at a time.
+    """Written line by line on a separate thread: nobody waits for the disk. One per agent; for one thread at a time.
 
-    What the disk does not take is missing, and said once.
+    Lines that the disk does not take are missing, which is logged once.
     """
 
     def __init__(self) -> None:
@@ -58,9 +58,9 @@ class Index:
         self._workers: dict[int, WorkerRecord] = {}
 
     def begin(self, path: str, workers: Iterable[WorkerRecord], moved: tuple[str, str] | None) -> None:
-        """A round begins, whose workers have no pids yet. ``path``: of the index; empty: there is none.
+        """A round begins, whose workers have no pids yet. ``path`` is that of the index; empty: there is none.
 
-        ``moved``: a directory that had to make room for it, by its old and its new name.
+        ``moved``: the old and new name of a directory that had to make room for it.
         """
         self._path = path
         self._workers = {each.local_rank: each for each in workers}
@@ -68,7 +68,7 @@ class Index:
             self._put([self._line("moved", {"from": moved[0], "to": moved[1]})])
 
     def started(self, pids: Mapping[int, int]) -> None:
-        """The workers run; ``pids`` by local rank."""
+        """The workers are running; ``pids`` are by local rank."""
         self._workers = {each: replace(worker, pid=pids[each]) for each, worker in self._workers.items()}
         self._put([self._line("started", asdict(each)) for each in self._workers.values()])
 
@@ -99,7 +99,7 @@ class Index:
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             try:
-                self._torn = True  # after half a line the next one begins at the next
+                self._torn = True  # after half a line, the next write begins on a new line
                 while data:
                     data = data[os.write(file, data) :]
                 self._torn = False

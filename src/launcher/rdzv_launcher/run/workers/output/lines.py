@@ -1,4 +1,4 @@
-"""From bytes as they come to whole lines of text."""
+"""Turns bytes, as they arrive, into whole lines of text."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import codecs
 import io
 
 LONGEST = 256 * 1024
-"""Characters of a line without an end after which it is taken for one: nobody's memory is without end."""
+"""Characters after which text without a line end counts as a line: memory is not endless."""
 
 
 class Lines:
-    """Text of one stream. UTF-8; what is none is replaced. A carriage return ends a line too, as Python reads files."""
+    """Text of one stream; invalid UTF-8 is replaced. A carriage return also ends a line, as when Python reads files."""
 
     def __init__(self) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")

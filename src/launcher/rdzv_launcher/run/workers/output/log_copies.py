@@ -19,16 +19,16 @@ _SETTLE_S = 10.0
 
 
 class LogCopies:
-    """Round after round. Used by the agent's thread."""
+    """The copies of one round after another. Used by the agent's thread."""
 
     def __init__(self, settings: LogSettings, directory: str) -> None:
-        """``directory`` is made for the pipes, if there are any."""
+        """``directory`` is created for the pipes, if there are any."""
         self._settings, self._directory = settings, directory
         self._round = 0
         self._copies: list[LogCopy] = []
 
     def begin(self, stream: str, files: Mapping[int, str]) -> dict[int, str]:
-        """Where the workers are to write instead, by local rank. A file without a pipe is the worker's, as it is."""
+        """Where the workers should write instead, by local rank. A file without a pipe is left to the worker."""
         found = dict(files)
         for local_rank, path in files.items():
             if not self._settings.copies or path in ("", os.devnull):
@@ -58,7 +58,7 @@ class LogCopies:
             each.opened()
 
     def end(self) -> None:
-        """The workers have ended: wait until the files have all of it. What they left behind may write on."""
+        """The workers have ended: wait until the files have all of it. What they left behind may go on writing."""
         self.opened()
         self._round += 1
         deadline = time.monotonic() + _SETTLE_S

@@ -1,4 +1,4 @@
-"""A log file that the agent writes, from a pipe that the worker has: only then it can be rotated, or get timestamps."""
+"""A log file that the agent writes, from the worker's pipe: only then can it be rotated, or get timestamps."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _CHUNK = 64 << 10
 _REST_S = 0.001
 """A worker that writes lines one by one need not wake us for each; one that has filled a quarter of its pipe does."""
 _OVER = 1 << 20
-"""So far beyond its size a file is written for the end of a line."""
+"""How far beyond its size a file is written in order to reach the end of a line."""
 _LOOK_S = 0.01
 
 
 class LogCopy:
-    """One stream of one worker, copied by a thread of its own: by the kernel, unless lines get timestamps.
+    """One stream of one worker, copied by a separate thread: by the kernel, unless lines get timestamps.
 
-    No worker waits for longer than the disk does; what a full disk does not take is lost, counted and said. The thread
+    No worker waits longer than the disk takes; what a full disk does not take is lost, counted and reported. The thread
     ends when nobody can write to the pipe any more.
     """
 
     def __init__(self, pipe: str, path: str, *, size: int, files: int, stamps: bool) -> None:
-        """``size`` and ``files`` as of --log-rotate; 0: one file. Raises ``OSError`` without such a file or pipe."""
+        """``size`` and ``files`` as in --log-rotate; 0: one file. Raises ``OSError`` without such a file or pipe."""
         self._path, self._size, self._files, self._stamps = path, size, files, stamps
         self.pipe = pipe
         self._file = self._open()
@@ -60,7 +60,7 @@ class LogCopy:
         self._thread.start()
 
     def opened(self) -> None:
-        """The worker has the pipe, or there is none: it needs no name any more, and ends with who has it."""
+        """The worker has the pipe, or there is none: it no longer needs a name, and ends once nobody holds it."""
         if self._writer >= 0:
             os.close(self._writer)
             self._writer = -1
@@ -70,11 +70,11 @@ class LogCopy:
                 pass
 
     def settle(self, deadline: float) -> bool:
-        """Wait until all is in the file that the worker has written; False if that is not so in time.
+        """Wait until everything that the worker has written is in the file; False if that is not so in time.
 
-        What a process writes that the worker has left behind goes to the same file: its name may be another round's.
+        Processes that the worker left behind go on writing to the same file: its name may belong to another round.
         """
-        enough = self._passed + self._waiting() + _PIPE  # no more is under way of what is there now
+        enough = self._passed + self._waiting() + _PIPE  # no more than this is under way now
         while not (done := self._is_idle() or self._passed > enough) and time.monotonic() < deadline:
             self._thread.join(_LOOK_S)
         # a rotation that has begun ends first, unless the disk hangs: the next round may get files by these names
@@ -86,7 +86,7 @@ class LogCopy:
         return done
 
     def _is_idle(self) -> bool:
-        return not self._thread.is_alive() or not (self._waiting() or self._busy)  # in this order: who takes it is busy
+        return not self._thread.is_alive() or not (self._waiting() or self._busy)  # in this order: the taker is busy
 
     def _waiting(self) -> int:
         """How many bytes are in the pipe."""
@@ -99,7 +99,7 @@ class LogCopy:
         try:
             while self._move():
                 pass
-        except Exception:  # nothing of the worker depends on us: it goes on writing
+        except Exception:  # nothing in the worker depends on us: it goes on writing
             logger.exception("%s gets no more lines", self._path)
             while os.read(self._source, _CHUNK):
                 pass
@@ -109,7 +109,7 @@ class LogCopy:
             os.close(self._file)
 
     def _wait(self) -> None:
-        """Until there is something to read, or nobody left to write it."""
+        """Wait until there is something to read, or nobody left to write it."""
         self._busy = False
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
@@ -117,7 +117,7 @@ class LogCopy:
         self._busy = True
 
     def _move(self) -> bool:
-        """Move what is there; False once there is nothing, and nobody to write it."""
+        """Move what is there; False once there is nothing left, and nobody to write more."""
         self._wait()
         size = self._size
         room = size - self._written if size else _PIPE
@@ -145,7 +145,7 @@ class LogCopy:
         return moved > 0
 
     def _take(self, data: bytes) -> None:
-        """Write it; a file that is large enough ends with a line."""
+        """Write it; a file that is large enough ends at the end of a line."""
         size = self._size
         if not size or self._written + len(data) <= size:
             self._write(data)
@@ -160,7 +160,7 @@ class LogCopy:
 
     def _rotate(self) -> None:
         with self._rotating:
-            if not self._size:  # settled since it was looked at
+            if not self._size:  # settled since it was checked
                 return
             try:
                 rotate(self._path, self._files)

@@ -21,11 +21,11 @@ from rdzv_launcher.run.workers.streams import Std
 logger = logging.getLogger(__name__)
 
 _KEPT = 10
-"""So many earlier rounds stay that used up no restart: a job whose nodes come and go has such rounds without end."""
+"""How many earlier rounds that used up no restart are kept: a job whose nodes come and go has countless such rounds."""
 
 
 class LogFiles:
-    """Makes them. A directory in which nothing can be written (any more) costs a warning and the files, not the job."""
+    """Makes the files. A directory that cannot be written (any more) costs a warning and the files, not the job."""
 
     def __init__(self, spec: WorkersSpec, instead: str) -> None:
         """``instead``: where the files go without --log-dir, or if nothing can be written there."""
@@ -58,7 +58,7 @@ class LogFiles:
         return chosen
 
     def _attempt(self, name: str, ranks: Mapping[int, object]) -> str:
-        """The directory of a round with all that belongs into it; empty if there can be none, or is to be none."""
+        """The directory of a round with everything that belongs in it; empty if it cannot exist, or should not."""
         while self.root != os.devnull:
             try:
                 return self._make(name, ranks)
@@ -80,13 +80,13 @@ class LogFiles:
         for local_rank in ranks:
             os.makedirs(os.path.join(directory, str(local_rank)))
             for stream in self._to_file(local_rank):
-                # found out now: whoever starts the worker could only fail
+                # problems are found now: whoever starts the worker could only fail
                 open(os.path.join(directory, str(local_rank), _FILES[stream]), "wb").close()
         write_a_page(directory)
         return directory
 
     def _make_room(self, directory: str) -> None:
-        """Where a round that used up no restart has its files. Its error files are stale, what was printed is not."""
+        """Clear the place of a round that used up no restart. Its error files are stale, but its output is not."""
         self._moved = None
         if any(os.path.getsize(each) for each in glob.iglob(os.path.join(glob.escape(directory), "*", "*.log"))):
             kept = f"{directory}.round_{self._round}"
@@ -129,7 +129,7 @@ class LogFiles:
         )
 
     def _to_file(self, local_rank: int) -> tuple[Std, ...]:
-        """--tee is a file that is shown, so both come to the same."""
+        """The streams that go to a file. --tee is a file that is also shown, so both flags count."""
         wanted = self._spec.redirects.of(local_rank) | self._spec.tee.of(local_rank)
         return tuple(stream for stream in (Std.OUT, Std.ERR) if stream in wanted)
 

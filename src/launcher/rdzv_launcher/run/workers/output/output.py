@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _STUCK_S, _REST_S = 10.0, 120.0
-"""How long the end of a round waits for our own streams to take the rest: while they take none, and at most."""
+"""How long the end of a round waits for our own streams to take the rest: while they take nothing, and at most."""
 
 
 class Output:
-    """One per agent, used by its main thread but for ``files``."""
+    """One per agent, used by its main thread, except ``files``."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Output:
     ) -> None:
         """``capture`` takes over the stderr of workers that would write to ours: ``WorkerMonitor.attach``.
 
-        ``pipes``: the directory for those of log files that the agent has to write; empty: it writes none.
-        ``on_first`` is given the local rank of the worker that is the first of its round to write to a file of its own,
-        by any thread, and returns at once.
+        ``pipes``: the directory for pipes of log files that the agent has to write; empty: it writes none. ``on_first``
+        is called by any thread with the local rank of the worker that is the first of its round to write to a file of
+        its own, and returns at once.
         """
         self._spec = spec
         self._layout = layout
@@ -61,7 +61,7 @@ class Output:
         return self._layout.root
 
     def error_file(self, local_rank: int) -> str:
-        """Where a worker of the newest round records its exception; empty if nowhere."""
+        """The file where a worker of the newest round records its exception; empty if there is none."""
         return self._error_files.get(local_rank, "")
 
     def files(self, local_rank: int) -> dict[str, str]:
@@ -74,7 +74,7 @@ class Output:
         }
 
     def begin(self, variables: Mapping[int, dict[str, str]]) -> Destinations:
-        """Make ready for a round; adds to the workers' ``variables`` what they have to know of it."""
+        """Prepare for a round; adds to the workers' ``variables`` what they have to know."""
         self.end()
         found = self._layout.begin(variables)
         self._error_files = found.error_files
@@ -85,19 +85,19 @@ class Output:
             ranks = {each: _rank(each, own) for each, own in variables.items()}
             self._tee = show(found, self._spec, variables, ranks)
         if self._on_first is not None:
-            from rdzv_launcher.run.workers.output.first_lines import FirstLines  # what most launches do not need
+            from rdzv_launcher.run.workers.output.first_lines import FirstLines  # most launches do not need it
 
             self._first = FirstLines(_files(found), self._on_first)
         records = [self._record(found, each, own) for each, own in variables.items()] if found.index else []
         self._index.begin(found.index, records, found.moved)
         stdouts, stderrs = self._copies.begin("stdout", found.stdouts), self._copies.begin("stderr", found.stderrs)
         if self._capture is not None:
-            captured = self._capture(found.stderrs)  # of files it is told where they are
+            captured = self._capture(found.stderrs)  # for files, it is told where they are
             stderrs = {each: captured[each] if path == found.stderrs[each] else path for each, path in stderrs.items()}
         return replace(found, stdouts=stdouts, stderrs=stderrs)
 
     def started(self, pids: Mapping[int, int]) -> None:
-        """The workers of the round run; ``pids`` by local rank."""
+        """The workers of the round are running; ``pids`` are by local rank."""
         self._copies.opened()
         self._index.started(pids)
 
@@ -127,7 +127,7 @@ class Output:
         return WorkerRecord(self._spec.run_id, found.round, int(port), rank, local_rank, self._host, -1, stdout, stderr)
 
     def _only_shown(self, found: Destinations, variables: Mapping[int, Mapping[str, str]]) -> Destinations:
-        """--ranks-filter: what it leaves out goes to files alone."""
+        """Apply --ranks-filter: the output that it leaves out goes to files only."""
         hidden = {each for each, own in variables.items() if not self._spec.logs.shows(_rank(each, own))}
 
         def muted(paths: Mapping[int, str]) -> dict[int, str]:
@@ -146,12 +146,12 @@ class Output:
 
 
 def _files(found: Destinations) -> list[tuple[int, str]]:
-    """The workers' files, by local rank."""
+    """The workers' files, with their local ranks."""
     every = [*found.stdouts.items(), *found.stderrs.items()]
     return [(local_rank, path) for local_rank, path in every if path not in ("", os.devnull)]
 
 
 def _rank(local_rank: int, variables: Mapping[str, str]) -> int:
-    """The global one. A plug-in may have set the variable to anything."""
+    """The global rank. A plug-in may have set the variable to anything."""
     rank = variables.get("RANK", "")
     return int(rank) if rank.isdecimal() else local_rank

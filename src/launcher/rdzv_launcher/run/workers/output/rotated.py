@@ -1,6 +1,6 @@
-"""The files of a stream that is rotated: ``stdout.log`` is written, ``stdout.1.log`` was before, then ``stdout.2.log``.
+"""The files of a rotated stream, the newest first: ``stdout.log`` (being written), ``stdout.1.log``, ``stdout.2.log``.
 
-They end with ``.log`` as all logs of workers do, which stay when an agent's temporary files are removed.
+They end with ``.log``, as all logs of workers do; such files stay when an agent's temporary files are removed.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import os
 
 _BLOCK = 64 << 10
 _MOST_BYTES = 4 << 20
-"""Of which the last lines are taken, however long they are."""
+"""The most bytes that are searched for the last lines, however long these are."""
 
 
 def older(path: str, number: int) -> str:
-    """The path of an older file of the stream; 0 is the one that is written."""
+    """The path of an older file of the stream; 0 is the one being written."""
     stem, extension = os.path.splitext(path)
     return f"{stem}.{number}{extension}" if number else path
 
 
 def all_of(path: str) -> list[str]:
-    """The files of the stream that there are, the oldest first."""
+    """The existing files of the stream, oldest first."""
     number, found = 1, [path] if os.path.isfile(path) else []
     while os.path.isfile(older(path, number)):
         found.insert(0, older(path, number))

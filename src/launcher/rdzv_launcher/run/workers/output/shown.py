@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 def show(
     found: Destinations, spec: WorkersSpec, variables: Mapping[int, Mapping[str, str]], ranks: Mapping[int, int]
 ) -> Tee:
-    """Begin to show those files of a round that are to be shown.
+    """Start showing the files of a round that are to be shown.
 
     ``variables`` are those of the workers and ``ranks`` their global ranks, both by local rank.
     """
@@ -58,7 +58,7 @@ def show(
 
 
 def _prefix(spec: WorkersSpec, host: str, local_rank: int, variables: Mapping[str, str]) -> str:
-    """Of each line. ``local_rank`` is not always the LOCAL_RANK of the worker's variables."""
+    """The prefix of each line. ``local_rank`` is not always the LOCAL_RANK of the worker's variables."""
     template = spec.prefix_template or ("${host}:${rank} " if spec.logs.prefix else "[${role_name}${local_rank}]:")
     return string.Template(template).safe_substitute(
         role_name=spec.role, rank=variables.get("RANK", ""), local_rank=local_rank, host=host

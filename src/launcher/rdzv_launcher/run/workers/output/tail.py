@@ -1,4 +1,4 @@
-"""A worker's log file that grows, and is shown meanwhile."""
+"""A worker's log file that is shown while it grows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rdzv_launcher.run.workers.output.view import View
 
 _CHUNK = 64 * 1024
 _LITTLE = 4 << 10
-"""So much more than its allowance a stream may have: less is not worth a line that says what is missing."""
+"""How far a stream may exceed its allowance: less is not worth a line that says what is missing."""
 
 
 class Tail:
@@ -29,21 +29,21 @@ class Tail:
         allowance: Allowance | None = None,
         files: int = 0,
     ) -> None:
-        """``local_rank``: as ``view`` knows it. ``prefix`` stands before each line in ``filtered``.
+        """``local_rank``: as ``view`` knows it. ``prefix`` precedes each line in ``filtered``.
 
-        ``allowance``: what is beyond it is left out; none: all is shown. ``files``: how many there may be of a stream
-        that is rotated. Raises ``OSError`` if there can be no such file.
+        ``allowance``: output beyond it is left out; None: everything is shown. ``files``: how many files a rotated
+        stream may have. Raises ``OSError`` if there can be no such file.
         """
         self._file = GrowingFile(path, files)
         self._path, self._local_rank, self._view = path, local_rank, view
         self._filtered, self._prefix = filtered, prefix
-        self._allowance = allowance if filtered is None else None  # what is collected there is all of it
+        self._allowance = allowance if filtered is None else None  # everything is collected there
         self._lines = Lines()
         self._left: int | None = None
-        """Once it is to stop: how much is still to be passed on."""
+        """Once it is told to stop: how much is still to be passed on."""
 
     def pump(self, on_room: Callable[[], None]) -> int:
-        """Pass on some of what is new; returns how many bytes: none without room (``on_room``: there is again)."""
+        """Pass on some of what is new; returns how many bytes: 0 without room (``on_room``: there is again)."""
         if not self._view.console.has_room(on_room):
             return 0
         if self._allowance is not None and not self._keep_up(self._allowance):
@@ -76,27 +76,27 @@ class Tail:
         return True
 
     def stop_here(self) -> None:
-        """The worker has ended; what it has started may write on, for which nobody waits. Again: as the first time."""
+        """The worker has ended. What it started may write on, but nobody waits for that. Repeating changes nothing."""
         if self._left is None:
             self._left = self._file.behind()
 
     @property
     def floods(self) -> bool:
-        """It has used up its allowance: no more of it may be shown for a while."""
+        """Whether it has used up its allowance: no more of it may be shown for a while."""
         return self._allowance is not None and self._allowance.left() < AT_ONCE
 
     @property
     def is_done(self) -> bool:
-        """All was passed on that was there when it was told to stop."""
+        """Whether everything that existed when it was told to stop has been passed on."""
         return self._left == 0
 
     def close(self) -> None:
-        """Pass on a last line without an end, and let go of the file."""
+        """Pass on a last line without an end, and release the file."""
         self._take(self._lines.feed(b"", final=True))
         self._file.close()
 
     def _say(self, what: str) -> None:
-        """A line of ours among the worker's."""
+        """Show a line of ours among the worker's."""
         self._view.take(self._local_rank, [f"({what})\n"])
 
     def _take(self, lines: list[str]) -> None:

@@ -14,9 +14,9 @@ from rdzv_launcher.run.workers.output.view import View
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S = 0.1
-"""How late a line may be. Files cannot be waited for."""
+"""How late a line may be shown. Files cannot be waited for."""
 _FLOOD_S = 0.4
-"""The same while more comes than is shown: each look costs, and nobody reads so fast."""
+"""The same while more arrives than is shown: each look costs, and nobody reads that fast."""
 
 
 class Tee:
@@ -41,7 +41,7 @@ class Tee:
     def stop(self, stuck: float, most: float) -> bool:
         """The workers have ended: show the rest. False if our streams did not take all of it.
 
-        They are given up when they take nothing for ``stuck`` seconds, and after ``most`` seconds.
+        We give up on the streams when they take nothing for ``stuck`` seconds, and in any case after ``most`` seconds.
         """
         self._stopping = True
         self._woken.set()
@@ -57,7 +57,7 @@ class Tee:
         try:
             while (self._tails or not self._all_written()) and not self._given_up:
                 self._turn()
-        except Exception:  # nothing of the job depends on this thread
+        except Exception:  # nothing in the job depends on this thread
             logger.exception("--tee met an error: no more is shown, the files are complete")
         finally:
             self._close()

@@ -1,4 +1,4 @@
-"""How lines of a worker's file become lines on our own streams: as they are, or folded with those of other workers."""
+"""How lines of a worker's file become lines on our own streams: unchanged, or folded with those of other workers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class View(Protocol):
     def console(self) -> Console: ...
 
     def take(self, local_rank: int, lines: Sequence[str]) -> None:
-        """Lines of the worker with this local rank, as its file has them."""
+        """Take lines of the worker with this local rank, as they are in its file."""
 
     def show(self, *, final: bool = False) -> float | None:
-        """Show what is due (``final``: all there is); seconds until the next is, None if nothing waits."""
+        """Show what is due (``final``: all there is); seconds until the next is due, None if nothing waits."""
 
 
 class Plain:
-    """Each line by itself, at once."""
+    """Shows each line by itself, at once."""
 
     def __init__(
         self, console: Console, prefixes: Mapping[int, str], stamped: Stamped, ranks: Mapping[int, int] | None = None
     ) -> None:
-        """``prefixes`` by local rank; no line has ``ranks`` of its own."""
+        """``prefixes`` are by local rank; ``ranks`` are not used, since each line is of one worker."""
         self.console, self._prefixes, self._stamped = console, prefixes, stamped
 
     def take(self, local_rank: int, lines: Sequence[str]) -> None:
@@ -42,12 +42,12 @@ class Plain:
 
 
 class Folded:
-    """What several print alike once."""
+    """Shows lines that several workers print alike once."""
 
     def __init__(
         self, console: Console, prefixes: Mapping[int, str], stamped: Stamped, ranks: Mapping[int, int] | None = None
     ) -> None:
-        """``prefixes``, and the global ``ranks`` that lines of several have in front, by local rank."""
+        """``prefixes``, and the global ``ranks`` that precede lines of several workers, are by local rank."""
         self.console, self._stamped = console, stamped
         self._fold = Fold(prefixes, console.write, ranks=ranks)
 
@@ -59,7 +59,7 @@ class Folded:
 
 
 Stamped = Callable[[Sequence[str]], Sequence[tuple[str, str]]]
-"""Gives each line of a file what is shown in front of all else, and the line itself."""
+"""Gives, for each line of a file, what is shown in front of everything else, and the line itself."""
 
 
 def stamped_by(*, screen: bool, files: bool) -> Stamped:
