@@ -47,7 +47,7 @@ def main(file: str) -> None:
 def forked(order: Order, function: Function) -> None:
     """In a process that the caller has just forked: let go of what belongs to the caller, and never return.
 
-    ``function`` is run in each worker, which is a fork of this process.
+    ``function`` is run in each worker, which is a fork of this process's keeper.
     """
     gc.freeze()  # what belongs to the caller is not this process's to clean up
     let_go_of_handlers()

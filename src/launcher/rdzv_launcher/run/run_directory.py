@@ -30,7 +30,7 @@ class RunDirectory:
 
     @property
     def logs(self) -> str:
-        """Where torch logs without --log-dir. The workers' logs belong to the user, and stay."""
+        """Where log files go without --log-dir. The workers' logs belong to the user, and stay."""
         return os.path.join(self.path, "logs")
 
     @property

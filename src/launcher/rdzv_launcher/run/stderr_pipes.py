@@ -1,7 +1,7 @@
 """A worker's standard error on its way to ours: passed on as it comes, with the last lines kept for the summary.
 
-torch opens the stream by path, so each worker gets the path of a named pipe, or of a pseudo-terminal if our own stderr
-is a terminal (so progress bars and colours stay as they are).
+The keeper opens the stream by path, so each worker gets the path of a named pipe, or of a pseudo-terminal if our own
+stderr is a terminal (so progress bars and colours stay as they are).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class StderrPipe:
 
 
 def tail_of_file(path: str) -> tuple[str, ...]:
-    """The last lines of a stderr that torch redirected to a file, and a note if there was no room for more."""
+    """The last lines of a stderr that goes to a file, and a note if there was no room for more."""
     try:
         data = b""
         for part in reversed(all_of(path)):

@@ -35,7 +35,7 @@ class Theme:
     theme: ClassVar[str] = ""
     """The theme's name in the report."""
     builds_on_ground: ClassVar[bool] = True
-    """Whether its tests mean anything while ``create`` or its calls do not even work."""
+    """Whether its tests are skipped while ``create`` or its calls do not even work: they would mean nothing."""
 
     @pytest.fixture(autouse=True)
     def _on_ground(self, harness: Harness, request: pytest.FixtureRequest) -> None:

@@ -25,7 +25,7 @@ _STOP_S = 10.0
 
 @dataclass
 class LaunchSample:
-    """The figures of one launch, in seconds and MiB; see the caption of ``launch.py``."""
+    """The figures of one launch, in seconds and MiB; see the caption in ``launch.bench``."""
 
     first_line: float = 0.0
     all_lines: float = 0.0

@@ -44,7 +44,7 @@ class Writer:
         self._streams = streams
 
     def manifest(self, about: Mapping[str, Any]) -> None:
-        """Write the manifest, first; ``about`` is as ``measure.manifest`` makes it."""
+        """Write the manifest, first; ``about`` is as ``method.manifest`` makes it."""
         self._write({"record": "manifest", **about})
 
     def points(self, points: Iterable[Point]) -> None:

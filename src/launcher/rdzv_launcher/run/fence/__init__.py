@@ -1,1 +1,1 @@
-"""The fence around a node's workers, and the process beside the agent that ends what the agent leaves behind."""
+"""The fence around this node's workers: none acts for longer than the node's place in its round is known to hold."""

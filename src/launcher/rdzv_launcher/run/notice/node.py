@@ -176,7 +176,8 @@ class NodeNotices:
     def _ask(self, word: Word, timeout: float) -> tuple[list[Report], int]:
         """What the nodes of the round report, and how many more nodes the job has: spares, and those that are silent.
 
-        Without anybody to carry the question, or an answer of the service: what this node alone can say.
+        Without anybody to carry the question it is what this node alone can say; if the service does not answer, no
+        report, and as many nodes as the job needs at least.
         """
         if self._questions is None:
             return [report_of(self.answer(Question("", NOTICE, word.pack())))], 0
