@@ -102,7 +102,7 @@ def test_a_node_that_is_gone_is_shown_with_its_last_report(server: StoreServer) 
         try:
             assert node.stdout is not None
             assert node.stdout.readline() == "attached\n"
-            told_soon(server.port, "node 1 on b at ", "0 clients")
+            told_soon(server.port, "node 1 on b at ", "from its cache")  # it has reported
         finally:
             node.send_signal(signal.SIGKILL)
     told_soon(server.port, "from its cache; CUT OFF, as of its last report")
