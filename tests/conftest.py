@@ -20,8 +20,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 _THRESHOLDS = gc.get_threshold()
-gc.set_threshold(50_000, 20, 20)
-"""While tests are collected, next to nothing is garbage."""
+gc.set_threshold(50_000, 20, 20)  # while tests are collected, next to nothing is garbage
 
 LONG = [
     "examples/test_rdzv_redis.py",

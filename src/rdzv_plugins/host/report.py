@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import structs
+from msgspec.structs import asdict
 
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.host.manager import PluginHost
@@ -21,7 +21,7 @@ def as_data(host: PluginHost) -> dict[str, Any]:
                 "aliases": list(entry.backend.aliases),
                 "summary": entry.backend.summary,
                 "capabilities": sorted(capability.value for capability in entry.backend.capabilities),
-                "options": [structs.asdict(info) for info in describe_options(entry.backend.options)],
+                "options": [asdict(info) for info in describe_options(entry.backend.options)],
                 "distribution": entry.record.distribution,
                 "version": entry.record.version,
                 "entry_point": f"{entry.record.name} = {entry.record.value}",

@@ -10,7 +10,7 @@ from typing import Any
 import pluggy
 
 from rdzv_plugins import hookspecs
-from rdzv_plugins.hookspecs import PROJECT
+from rdzv_plugins.hookspecs import PROJECT, hookimpl
 from rdzv_plugins.host.discovery import PluginRecord
 from rdzv_plugins.interfaces import Backend, Capability
 from rdzv_plugins.options import describe_options, did_you_mean
@@ -22,21 +22,22 @@ _SPECS = ModuleType("rdzv_plugins.hookspecs", "The hooks, and nothing else that 
 vars(_SPECS).update({name: getattr(hookspecs, name) for name in HOOK_NAMES})
 
 
+_MARK = f"{PROJECT}_impl"
+"""What pluggy's ``@hookimpl`` sets on a function."""
+
+
 class _Manager(pluggy.PluginManager):
     """A manager that spends no time on what a module has imported: no function without ``@hookimpl`` is a hook."""
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
         if isinstance(plugin, ModuleType):
             found = vars(plugin).get(name, _unknown)
-            if not inspect.isroutine(found) or not (found is _unknown or hasattr(found, _MARK)):
+            if not (inspect.isroutine(found) and hasattr(found, _MARK)):
                 return None
         return super().parse_hookimpl_opts(plugin, name)
 
 
-_MARK = f"{PROJECT}_impl"
-"""What pluggy's ``@hookimpl`` sets on a function."""
-
-
+@hookimpl
 def _unknown() -> None:
     """Stands for what a module's ``__getattr__`` makes and pluggy would look at."""
 

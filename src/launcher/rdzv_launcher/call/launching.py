@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import forkserver
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from rdzv_launcher.call import errors
 from rdzv_launcher.call.agent import Agent, interpreter
@@ -135,7 +135,7 @@ class _Launch:
             parts["command"] = (*interpreter(), "-u", _literally(_SPAWNED), _literally(file), "${local_rank}")
             if config.start_method == "forkserver":
                 parts["forkserver"] = _preloaded()
-        return msgspec.structs.replace(self._order, arguments=tuple(flags), **parts), function
+        return replace(self._order, arguments=tuple(flags), **parts), function
 
     def _read(self, agent: Agent, arrived: signal.Signals | None) -> dict[int, Any]:
         """The results of the launch. Raises its error if it has one."""
