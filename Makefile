@@ -24,7 +24,7 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard native/*.txt native/src/* native/inc
 .PHONY: demo test test-slurm test-torch lint docs wheels release bench soak native sanitize sanitize-address sanitize-thread fuzz clean setup
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml $(CONSTRAINTS)
+$(STAMP): pyproject.toml $(CONSTRAINTS) tests/kits/quick.pth
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "make: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "installing into $(VENV): some minutes, once ..."
@@ -32,6 +32,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	  "$$(grep '^torch==' $(CONSTRAINTS))" -e '.[dev,examples]'
 	@# a plain path each instead of the build tool's import hook, so that PYTHONPATH can put a changed copy in front
 	@printf '%s\n' '$(CURDIR)/src' '$(CURDIR)/src/launcher' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/_editable_skbc_rdzv_plugins.pth"
+	@cp tests/kits/quick.pth "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/rdzv_quick_tests.pth"
 	@# pip compiles one file after the other, this as many as there are processors; a few are not for this Python
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
@@ -59,8 +60,7 @@ test: $(NATIVE)
 	@echo "running the tests, $(TESTERS) at a time: up to half an hour with two processors ..."
 	@# a fresh checkout: else each tester would compile all tests for itself, at the same time
 	@test -e tests/__pycache__ || $(BIN)/python -m pytest -n0 --collect-only -qq --ignore=tests/native >/dev/null
-	@# what takes minutes first (tests/conftest.py), then the folders in their order: many of the last ones are quick, so
-	@# that all processes end at about the same time
+	@# in the order of tests/conftest.py: a run ends when the last file does
 	@$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder --ignore=tests/native $(ARGS)
 
 # a real Slurm and real mpiruns, alone; `test` has them, too

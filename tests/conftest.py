@@ -32,12 +32,20 @@ LONG = [
 ]
 """Files that take minutes. They are begun first: a run ends when the last file does."""
 
+MIXED = ("launcher", "plugins", "slurm", "unit", "wire")
+"""Folders whose files take turns: what the launcher's tests do is wait, what those of the store do is compute."""
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    place = {here / name: number for number, name in enumerate(LONG)}
-    items.sort(key=lambda item: place.get(item.path, len(LONG)))
+    files = dict.fromkeys(item.path for item in items)
+    place: dict[Path, tuple[int, float]] = {}
+    for name in MIXED:
+        folder = [file for file in files if file.parent == here / name]
+        place |= {file: (2, number / len(folder)) for number, file in enumerate(folder)}
+    place |= {here / name: (0, number) for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path, (1, 0)))
 
 
 def pytest_collection_finish() -> None:

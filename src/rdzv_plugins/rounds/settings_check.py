@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -126,8 +127,9 @@ _OF_COMMANDS = (
 )
 
 
+@functools.cache
 def torch_version() -> str:
-    """The installed version of torch, found without importing it."""
+    """The installed version of torch, found without importing it, which takes as long as the rest of a join."""
     return version_of("torch") or "unknown"
 
 

@@ -81,6 +81,7 @@ class CleanEnvironment:
                     (others / entry.name).symlink_to(entry)
         self.site = Path(sysconfig.get_path("purelib", vars={"base": str(root), "platbase": str(root)}))
         (self.site / "others.pth").write_text(f"{others}\n")
+        shutil.copy(ROOT / "tests/kits/quick.pth", self.site)
 
     def run(self, *command: object, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
         """A command of the environment, to its end."""

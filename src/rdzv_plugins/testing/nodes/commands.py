@@ -33,8 +33,8 @@ from rdzv_plugins.interfaces import (
 )
 from rdzv_plugins.testing.nodes.counts import Asked, counted
 
-_MONITOR_S = 0.05
-"""How often the agent asks whether it has to restart, in seconds; torch's own asks every 0.1 s."""
+_MONITOR_S = 0.1
+"""How often the agent asks whether it has to restart, in seconds, as torch's does: each question may be a request."""
 
 
 class Commands:
