@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ _AT_ONCE_S = 1.0
 """Seconds after which a client without an answer asks whom it has reached: most servers wait for more to read."""
 _WOKEN_S = 0.5
 """Seconds within which a server answers that stood still and has just told somebody else what it is."""
+_BEGINS_S, _LOOK_AGAIN_S = 0.3, 0.02
+"""Seconds that a node may take from listening to saying whose its store is, and how often to look meanwhile."""
 _PROBE_S = 2.0
 SAME_BACKEND = "Start all nodes of a job with the same --rdzv-backend, and give each job an endpoint of its own."
 
@@ -48,10 +51,18 @@ def telling_whose(request: Request, endpoint: Endpoint) -> Iterator[None]:
 
 def refuse_others(store: Any, keys: Sequence[str], request: Request, endpoint: Endpoint) -> None:
     """Raise what is known about the owner of ``store``, a client of ``endpoint``, if it has none of ``keys``."""
-    if not any(store.check([key]) for key in keys):
-        known = stranger_at(request, endpoint)
-        if known is not None and not any(store.check([key]) for key in keys):  # its node had only just begun to serve
-            raise known
+
+    def has_any() -> bool:
+        return any(store.check([key]) for key in keys)
+
+    deadline = time.monotonic() + _BEGINS_S
+    while not has_any():  # asking around costs more than all the rest of joining
+        if time.monotonic() >= deadline:
+            known = stranger_at(request, endpoint)
+            if known is not None and not has_any():  # its node had only just begun to serve
+                raise known
+            return
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _told(request: Request, endpoint: Endpoint, what: str) -> str:
