@@ -31,8 +31,9 @@ $(STAMP): pyproject.toml $(CONSTRAINTS) tests/kits/quick.pth
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(CONSTRAINTS) \
 	  "$$(grep '^torch==' $(CONSTRAINTS))" -e '.[dev,examples]'
 	@# a plain path each instead of the build tool's import hook, so that PYTHONPATH can put a changed copy in front
-	@printf '%s\n' '$(CURDIR)/src' '$(CURDIR)/src/launcher' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/_editable_skbc_rdzv_plugins.pth"
-	@cp tests/kits/quick.pth "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/rdzv_quick_tests.pth"
+	@site="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" && \
+	  printf '%s\n' '$(CURDIR)/src' '$(CURDIR)/src/launcher' > "$$site/_editable_skbc_rdzv_plugins.pth" && \
+	  cp tests/kits/quick.pth "$$site/rdzv_quick_tests.pth"
 	@# pip compiles one file after the other, this as many as there are processors; a few are not for this Python
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
