@@ -108,7 +108,7 @@ def test_who_has_stood_still_has_its_workers_paused_until_its_session_is_known_t
     assert (out, fenced.process.returncode) == ("left: []\n", 0), errors
     assert "paused until it is known" in errors
     assert "its workers go on" in errors
-    assert state_of(fenced.other) == "X", "the agent has ended what it has started itself"
+    assert state_of(fenced.other) in "XZ", "the agent has ended what it has started itself"
     assert not round_holds()
 
 
