@@ -129,7 +129,7 @@ _OF_COMMANDS = (
 
 @functools.cache
 def torch_version() -> str:
-    """The installed version of torch, found without importing it, which takes as long as the rest of a join."""
+    """The installed version of torch, without importing it. Looked up once: that takes as long as half a join."""
     return version_of("torch") or "unknown"
 
 
