@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from kits.etcd.etcd_kit import Cluster, Member, etcd
 from kits.etcd.failover_kit import Subject, home
+from kits.launcher.harness import wait_until
 from kits.wire.attack_kit import read_line
 from kits.wire.coordination_kit import LONG, Losses, Recorder, client_of, keys_of, leave, opened, stop
 
@@ -54,6 +55,30 @@ def test_a_cluster_that_stands_still_for_too_long_ends_the_session(three: Cluste
     assert error.silent
     assert all("answer" in each for each in named_with_reasons(str(error), three.members)), str(error)
     subject.close()
+
+
+def test_a_member_without_a_leader_that_stands_still_is_named_with_what_it_said(three: Cluster) -> None:
+    subject = Subject(three)
+    mine = home(three)
+    for member in three.members:
+        if member is not mine:
+            member.kill()
+    wait_until(lambda: "no leader" in why(subject), T, lambda: why(subject))
+    mine.stop()
+    wait_until(lambda: "no leader" in why(subject) and "not answered since" in why(subject), T, lambda: why(subject))
+    mine.cont()
+    for member in three.members:
+        if member is not mine:
+            member.restart()
+    subject.session.delete(["no"], timeout=T)  # it may have come to be
+    subject.check()
+    subject.close()
+
+
+def why(subject: Subject) -> str:
+    with pytest.raises(TimeoutError) as raised:
+        subject.session.put({"no": b"quorum"}, timeout=1)
+    return str(raised.value)
 
 
 @pytest.mark.parametrize("left", [0, 1])
@@ -172,7 +197,7 @@ def test_requests_while_nobody_answers_keep_their_deadlines(three: Cluster) -> N
 
     def ask() -> None:
         try:
-            subject.session.put({"k": b""}, timeout=1)
+            subject.session.put({"no": b"quorum"}, timeout=1)
         except Exception as error:
             errors.append(error)
 

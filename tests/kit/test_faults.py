@@ -143,6 +143,25 @@ def test_what_may_become_right_is_waited_for(words: bytes, says: str) -> None:
         assert says in str(refused(port, timeout=SHORT))
 
 
+def test_what_it_has_said_counts_for_more_than_an_attempt_that_is_cut_short() -> None:
+    """It is busy, and then silent until the time is up: sooner than an answer would count as lost."""
+    words = iter([OURS.replace(b"200", b"503") + b"Content-Length: 0\r\n\r\n"])
+    silent = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        if said := next(words, b""):
+            saying(said)(connection)
+        else:
+            silent.set()
+            connection.recv(1 << 16)
+            connection.recv(1)  # until it hangs up
+
+    with listening(serve) as port:
+        error = refused(port, timeout=SHORT)
+    assert silent.is_set()
+    assert "answers HTTP 503" in str(error)
+
+
 def test_who_listens_and_never_answers() -> None:
     with listening(lambda connection: threading.Event().wait(T)) as port:
         error = refused(port, timeout=SHORT)

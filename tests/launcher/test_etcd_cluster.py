@@ -152,7 +152,7 @@ def test_without_a_quorum_nodes_say_so_and_go_on_when_it_is_back(
 def test_without_a_quorum_for_too_long_every_node_ends_and_names_the_members(
     meeting: EtcdMeeting, three: etcd_kit.Cluster, when: str
 ) -> None:
-    job, nodes = two_nodes(meeting, when == "while nodes wait", conf="outage_timeout=5")
+    job, nodes = two_nodes(meeting, when == "while nodes wait", conf="outage_timeout=10")
     lose_quorum(three)
     for node in nodes:
         assert node.wait(60) == 68, node.text

@@ -18,12 +18,13 @@ HERE = "127.0.0.1"
 
 
 def free_range(count: int) -> PortRange:
-    """Ports side by side on which nobody listens."""
+    """Ports side by side on which nobody listens, and no connection of earlier tests is."""
     while True:
         first = free_port()
         try:
             for port in range(first, first + count):
-                socket.create_server((HERE, port)).close()
+                with socket.socket() as probe:
+                    probe.bind((HERE, port))
         except OSError:
             continue
         return PortRange(first, first + count - 1)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 import trustme
-from kit import T, backend_at, client, opened, redis_server, refused
+from kit import T, backend_at, client, opened, redis_server, refused, wait_until
 from rdzv_plugins import Request
 from rdzv_plugins.errors import AccessRefused, UsageError
 from rdzv_plugins.kit import Security
@@ -133,6 +135,27 @@ def test_permissions_that_are_taken_away_for_a_moment(with_users: ServerProcess)
                 session.put({"k": b""}, timeout=3)
             redis.execute_command("ACL", "SETUSER", "brief", "+@scripting")
             assert session.put({"k": b""}, timeout=T)
+
+
+def test_a_refusal_counts_for_more_than_an_attempt_that_is_cut_short(
+    with_users: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis stands still from the refusal on: the time is up sooner than an answer would count as lost."""
+    monkeypatch.setattr("rdzv_redis.server._ATTEMPT_S", T)
+    with client(with_users.port, password="secret") as redis:
+        redis.execute_command("ACL", "SETUSER", "silent", "on", ">pw", "~*", "+@all")
+        with backend_at(with_users.port, "silent", security=Security(user="silent", password="pw")) as backend:
+            session = opened(backend)
+            redis.execute_command("ACL", "SETUSER", "silent", "-@scripting")
+            with ThreadPoolExecutor() as threads:
+                asked = threads.submit(session.put, {"k": b""}, timeout=3)
+                wait_until(lambda: "'silent'" in str(redis.acl_log()))
+                os.kill(with_users.pids[0], signal.SIGSTOP)
+                try:
+                    with pytest.raises(TimeoutError, match="user 'silent'"):
+                        asked.result()
+                finally:
+                    os.kill(with_users.pids[0], signal.SIGCONT)
 
 
 def test_tls(with_tls: ServerProcess, certificates: Certificates) -> None:

@@ -71,6 +71,7 @@ class ClientSession(AsyncSession):
         self._client, self._outage = client, outage
         self.name = f"{client.service} at {client.address}"
         self.reason = Reason("no answer yet")
+        self._noted = False  # the reason, and nothing was answered since
         self._attempt = _MOST_ATTEMPT_S
         self._keeper: Keeper | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -206,7 +207,9 @@ class ClientSession(AsyncSession):
                 raise Closed
             asked: _Asked = []
             try:
-                return await within(min(left, limit), self._once(ask, asked))
+                answer = await within(min(left, limit), self._once(ask, asked))
+                self._noted = False
+                return answer
             except SessionEnded:
                 raise self._over() from None
             except (Closed, RdzvError, NotImplementedError):
@@ -217,8 +220,10 @@ class ClientSession(AsyncSession):
                 self._note(error)
                 asked = []
             except Exception as error:
-                self._note(error)
-                if asked and (left > limit or not isinstance(error, _TIMEOUTS)):  # else it was we who had no time left
+                cut_short = left <= limit and isinstance(error, _TIMEOUTS)  # it was we who had no time left
+                if not (cut_short and self._noted):
+                    self._note(error)
+                if asked and not cut_short:
                     await self._leave(asked[0])
             if asked and not again:
                 raise self._late()
@@ -260,7 +265,7 @@ class ClientSession(AsyncSession):
     def _note(self, error: Exception) -> None:
         """It is of no use now. Raises ``EndpointUnreachable`` if it never was, and waiting is of no use."""
         logger.debug("%s: %r", self.name, error)
-        client = self._client
+        client, self._noted = self._client, True
         if isinstance(error, Unusable):
             self.reason = error.reason
         elif isinstance(error, _TIMEOUTS):

@@ -9,7 +9,7 @@ from typing import Any
 
 from rdzv_plugins.kit import Closed, within
 
-from rdzv_redis.server import TROUBLE, Server
+from rdzv_redis.server import TIMEOUTS, TROUBLE, Server
 from rdzv_redis.wire import Wire
 
 _PAUSE_S = 0.2
@@ -60,15 +60,16 @@ class Channel:
                 wire = self._wire = self._wire or await self._server.connect(deadline)
             except TimeoutError:
                 break
-            if self._closed:
+            if self._closed or (left := deadline - time.monotonic()) <= 0:
                 break
             try:
                 answer: list[Any] = await within(min(left, limit), wire.script(self._keys, arguments))
+                self._server.answered()
                 return answer
             except TROUBLE as error:
                 reason = self._server.judge(error)
                 await self._leave(wire)
-                self._server.note(reason)
+                self._server.note(reason, cut_short=left <= limit and isinstance(error, TIMEOUTS))
                 failures += 1
                 if reason.remedy or failures > 1:  # it has answered: not yet, for example
                     await asyncio.sleep(min(_PAUSE_S, max(0.0, deadline - time.monotonic())))

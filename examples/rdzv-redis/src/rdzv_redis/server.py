@@ -23,7 +23,9 @@ _LEAST_DIAGNOSIS_S = 0.3
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
-TROUBLE = (RedisError, OSError, EOFError, asyncio.TimeoutError, TimeoutError, Unusable)
+TIMEOUTS = (TimeoutError, asyncio.TimeoutError)
+"""One class from Python 3.11 on."""
+TROUBLE = (RedisError, OSError, EOFError, *TIMEOUTS, Unusable)
 """What may come of a command."""
 
 
@@ -33,6 +35,8 @@ class Server:
     def __init__(self, target: Target, security: Security, prefix: str) -> None:
         self.target, self.security, self._prefix = target, security, prefix
         self.reason = Reason("no answer yet")
+        self._noted = False
+        """The reason was noted, and nothing was answered since."""
         self.proven = False
         """It has been of use once: what was right then is expected to become right again."""
 
@@ -54,7 +58,8 @@ class Server:
                 return wire
             except TROUBLE as error:
                 await wire.drop()
-                self.note(await self._why(wire, error, deadline))
+                cut_short = left <= limit and isinstance(error, TIMEOUTS)
+                self.note(await self._why(wire, error, deadline), cut_short=cut_short)
             except BaseException:
                 await wire.drop()
                 raise
@@ -63,9 +68,18 @@ class Server:
             pause, limit = min(pause * 1.5, _LONGEST_PAUSE_S), min(limit * 1.5, _LONGEST_ATTEMPT_S)
         raise TimeoutError(self.reason.text)
 
-    def note(self, reason: Reason) -> None:
-        """It is of no use now. Raises ``EndpointUnreachable`` if it never was, and waiting is of no use."""
-        self.reason = reason
+    def answered(self) -> None:
+        """It is of use."""
+        self._noted = False
+
+    def note(self, reason: Reason, *, cut_short: bool = False) -> None:
+        """It is of no use now. Raises ``EndpointUnreachable`` if it never was, and waiting is of no use.
+
+        ``cut_short``: it was the caller who had no time left. What is known already says more than such a silence.
+        """
+        if cut_short and self._noted and reason in (SILENT, NO_ANSWER):
+            return
+        self.reason, self._noted = reason, True
         if reason.final and not self.proven:
             raise self.problem(f"{self.name} cannot be used")
 
@@ -75,12 +89,12 @@ class Server:
 
     def judge(self, error: BaseException) -> Reason:
         """What an error of an open connection means."""
-        if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+        if isinstance(error, TIMEOUTS):
             return SILENT
         return error.reason if isinstance(error, Unusable) else reason_of(error, self.security, self._prefix)
 
     async def _why(self, wire: Wire, error: BaseException, deadline: float) -> Reason:
-        if isinstance(error, (asyncio.TimeoutError, TimeoutError)) and not (wire.reached or self.security.tls):
+        if isinstance(error, TIMEOUTS) and not (wire.reached or self.security.tls):
             return NO_ANSWER
         reason = self.judge(error)
         unclear = reason in (SILENT, STRANGE) or not reason.remedy

@@ -11,9 +11,18 @@ from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc
 from rdzv_plugins.backends.etcd.connection import LATE_S, Connection, Dropped, Stream
+from rdzv_plugins.backends.etcd.diagnosis import SILENT
 from rdzv_plugins.backends.etcd.opening import Whose, nobody_knows, open_connection
 from rdzv_plugins.backends.etcd.patience import Patience
-from rdzv_plugins.backends.etcd.refusals import Verdict, denied, is_wrong_password, reason_of, refusal, verdict
+from rdzv_plugins.backends.etcd.refusals import (
+    NO_LEADER,
+    Verdict,
+    denied,
+    is_wrong_password,
+    reason_of,
+    refusal,
+    verdict,
+)
 from rdzv_plugins.backends.etcd.security import Security
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
@@ -43,6 +52,7 @@ _SHORT_S = 1.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
+_SILENT_SINCE = Reason(f"{NO_LEADER}; it has not answered since it said so")
 _FOREIGN = Reason(
     "it belongs to another etcd cluster than the member that was used before",
     "--rdzv-endpoint has to name members of one cluster.",
@@ -298,7 +308,8 @@ class Cluster:
         try:
             connection = await open_connection(endpoint, self._security, nobody_knows if self.proven else self._whose)
         except Unusable as error:
-            self._reasons[endpoint] = error.reason
+            lost = error.reason == SILENT and self._reasons.get(endpoint) in (Reason(NO_LEADER), _SILENT_SINCE)
+            self._reasons[endpoint] = _SILENT_SINCE if lost else error.reason
             return
         except Exception as error:  # such as a certificate's file that no longer exists
             self._reasons[endpoint] = Reason(str(error) or repr(error), getattr(error, "remedy", ""))
