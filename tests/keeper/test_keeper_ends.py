@@ -45,9 +45,9 @@ def test_nothing_outlives_an_agent_that_is_killed(agents: Agents) -> None:
 
 def test_an_agent_is_watched_though_its_copy_holds_the_channel(agents: Agents) -> None:
     """A process that the agent has forked, as multiprocessing does, and that goes on."""
-    source = "if os.fork() == 0: signal.pause()\nsignal.pause()"
+    source = "if (copy := os.fork()) == 0: signal.pause()\nsay(copy)\nsignal.pause()"
     agent, keeper, pids = started(agents, source)
-    (copy,) = {pid for pid, command in agents.processes().items() if "Keeper()" in command} - {agent.pid, keeper}
+    (copy,) = agent.read()
     os.kill(agent.pid, signal.SIGKILL)
     wait_until(lambda: not any(map(alive, [*pids, keeper])), LIMIT_S, lambda: f"left: {[*filter(alive, pids)]}")
     assert alive(copy), "it is no worker's"

@@ -10,7 +10,7 @@ import socket
 from contextlib import suppress
 
 import pytest
-from kits.launcher.harness import Agent, Cluster
+from kits.launcher.harness import Agent, Cluster, wait_until
 
 BACKENDS = ["static", "c10d", "parallel"]
 
@@ -136,7 +136,8 @@ def test_hang_up_without_nohup_stops_the_job(cluster: Cluster) -> None:
 def test_signal_reaches_the_workers_and_nothing_is_left(cluster: Cluster, number: signal.Signals) -> None:
     agent = cluster.run("plain.py", "children", nproc=2)
     agent.wait_for("ready(.|\n)*ready")
-    assert len(cluster.processes()) == 6, "agent, keeper, two workers, a child each"
+    what = "agent, keeper, two workers, a child each"  # of which Linux may not show the variables at once
+    wait_until(lambda: len(cluster.processes()) == 6, 60, lambda: f"{what}: {cluster.processes()}")
     os.kill(agent.pid, number)
     assert agent.wait() == 128 + number
     cluster.wait_gone()

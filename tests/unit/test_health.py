@@ -187,14 +187,15 @@ def test_a_port_that_is_taken_is_said_and_nothing_more(
 
 
 def test_closed_is_closed(health: Health) -> None:
+    before = set(threading.enumerate())
     opened = HealthServer.open(health, free_port())
     assert opened is not None
     port = opened.port
     with socket.create_connection(("127.0.0.1", port)) as held:
         assert get(port, "/healthz")[0] == 200
-        start = threading.active_count()
+        assert set(threading.enumerate()) - before
         opened.close()
-        assert threading.active_count() == start - 1
+        assert not set(threading.enumerate()) - before
         assert held.recv(1) == b""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
