@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import statistics
 import subprocess
 import sys
 import time
@@ -165,9 +164,7 @@ def test_delay_of_a_real_process_is_measured() -> None:
     reference = theirs(*turns.samples["torch"])
     assert min(mine.samples) >= DELAY_S
     assert sum(mine.samples) + sum(reference.samples) <= passed  # nothing is counted twice
-    assert mine.median is not None
-    assert reference.median is not None
-    assert mine.median - reference.median > DELAY_S / 2
+    assert min(mine.samples) - min(reference.samples) > DELAY_S / 2  # a busy machine only adds
 
 
 def test_delay_of_a_backend_is_what_the_benchmark_measures(tmp_path) -> None:
@@ -181,7 +178,7 @@ def test_delay_of_a_backend_is_what_the_benchmark_measures(tmp_path) -> None:
     assert (prompt.unit, len(prompt.samples), len(slow.samples)) == ("s", 2, 2)
     assert min(slow.samples) >= slow_toy.DELAY_S
     assert sum(prompt.samples) + sum(slow.samples) <= passed
-    added = statistics.median(one - other for one, other in zip(slow.samples, prompt.samples, strict=True))
+    added = min(slow.samples) - min(prompt.samples)  # a busy machine only adds
     assert slow_toy.DELAY_S / 2 < added < slow_toy.DELAY_S * (nodes - 1)  # nodes wait at the same time
     assert result.manifest["versions"]["rdzv-prompt"] == "1.0"
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kits.conformance.toy_kit import CONFORMANCE, TIMEOUT_S, Checked, check, environment, install
 
-QUICK = {"RDZV_CONFORMANCE_PATIENCE": "4"}
+QUICK = {"RDZV_CONFORMANCE_PATIENCE": "15"}
 coordination = partial(check, theme="backend", harness="CoordinationHarness", variables=QUICK)
 MANY = 20
 
@@ -35,17 +35,19 @@ def broken(checked: Checked, test: str, fault: str, saying: str) -> None:
 
 def test_call_that_hangs(tmp_path: Path) -> None:
     checked = coordination(tmp_path, "coordination_put_hangs")
-    broken(checked, "test_each_call_is_answered_soon", "it hangs", "put() has not returned within 4 s")
+    broken(checked, "test_each_call_is_answered_soon", "it hangs", "put() has not returned within 15 s")
 
 
 def test_answers_that_take_two_seconds(tmp_path: Path) -> None:
     checked = coordination(tmp_path, "coordination_is_slow", variables={})
-    broken(checked, "test_each_call_is_answered_soon", "it is slow", "create() takes 2.0 s")
+    broken(checked, "test_each_call_is_answered_soon", "it is slow", "create() takes ")
+    message = checked.tests["test_each_call_is_answered_soon"]["message"]
+    assert float(re.findall(r"create\(\) takes ([\d.]+) s", message)[0]) >= 2
 
 
 def test_events_that_are_dropped(tmp_path: Path) -> None:
     checked = coordination(tmp_path, "coordination_drops_events")
-    broken(checked, "test_a_watcher_hears_what_others_do", "it loses events", "has not told all within 4 s")
+    broken(checked, "test_a_watcher_hears_what_others_do", "it loses events", "has not told all within 15 s")
 
 
 def test_reads_that_are_stale(tmp_path: Path) -> None:
@@ -83,7 +85,7 @@ def test_create_that_returns_a_dict_at_an_endpoint(tmp_path: Path) -> None:
 
 def test_test_over_its_limit_is_named_and_the_next_one_is_tried(tmp_path: Path) -> None:
     limit = (
-        "--timeout=3",
+        "--timeout=12",
         "--theme=backend",
         "--json=report.json",
         "-k",
@@ -95,17 +97,17 @@ def test_test_over_its_limit_is_named_and_the_next_one_is_tried(tmp_path: Path) 
     assert outcomes_of(tests) == {"passed": 1, "failed": 2}
     for name in ("test_a_guard_that_has_changed_stops_the_whole_put", "test_keys_are_listed_by_prefix"):
         (message,) = [test["message"] for each, test in tests.items() if each.startswith(name)]
-        assert message.startswith("it is over its limit of 3 s, in put() of coordination_put_hangs.py, line "), message
+        assert message.startswith("it is over its limit of 12 s, in put() of coordination_put_hangs.py, line "), message
 
 
 def test_test_that_cannot_be_interrupted_ends_the_run(tmp_path: Path) -> None:
-    arguments = "--timeout=3", "--theme=backend", "--json=report.json", "-k", "keys_are or created_once"
+    arguments = "--timeout=12", "--theme=backend", "--json=report.json", "-k", "keys_are or created_once"
     code, text, data = conformance(tmp_path, "coordination_deaf", *arguments)
     assert code == 1, text
     tests = data["backends"][0]["themes"]["backend"]
     assert outcomes_of(tests) == {"passed": 1, "failed": 1}
     hanging = "test_keys_are_listed_by_prefix_in_the_order_of_their_last_changes"
-    assert "it is over its limit of 3 s and cannot be interrupted" in tests[hanging]["message"]
+    assert "it is over its limit of 12 s and cannot be interrupted" in tests[hanging]["message"]
     assert "coordination_deaf.py" in text  # where it stands
     assert data["ended"] == f"{hanging} cannot be interrupted"
     assert f"ended early: {hanging} cannot be interrupted; 1 test was not run" in text
@@ -149,8 +151,8 @@ def test_ctrl_c_while_a_test_is_set_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("flag", "failed"), [("-x", 1), ("--maxfail=2", 2)])
 def test_it_can_be_ended_at_a_failure(tmp_path: Path, flag: str, failed: int) -> None:
-    arguments = flag, "--timeout=1", "--theme=backend", "--json=report.json", "-k", "guard"
-    code, text, data = conformance(tmp_path, "coordination_put_hangs", *arguments)
+    arguments = flag, "--theme=backend", "--json=report.json", "-k", "guard"
+    code, text, data = conformance(tmp_path, "coordination_ignores_guard", *arguments)
     assert code == 1, text
     tests = data["backends"][0]["themes"]["backend"]
     assert outcomes_of(tests) == {"failed": failed}

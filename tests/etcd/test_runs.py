@@ -42,8 +42,8 @@ def etcd_client(cluster: Cluster, mode: str, ttl: float) -> Iterator[subprocess.
 def test_a_run_whose_processes_were_all_killed_leaves_nothing_to_the_next_one(single: Cluster) -> None:
     with ExitStack() as killed:
         for number in range(2):
-            killed.enter_context(client_of(single.endpoints, f"node/{number}", 4, kind="etcd"))
-        killed.enter_context(etcd_client(single, "lasting", 4))
+            killed.enter_context(client_of(single.endpoints, f"node/{number}", 10, kind="etcd"))
+        killed.enter_context(etcd_client(single, "lasting", 10))
         found = single.keys("")
         assert {f"{path_of()}k/{key}" for key in ("node/0", "node/1", "mine")} < found.keys()
         assert 0 not in found.values(), "everything hangs on a lease"
@@ -113,8 +113,8 @@ def test_sessions_that_come_and_go_at_once_delete_nothing_of_those_that_stay(sin
 def test_lasting_keys_last_as_long_as_the_run(single: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than their lease does without being refreshed."""
     for module in (session, leases):
-        monkeypatch.setattr(module, "RUN_LEASE_S", 4)
-    subject = Subject(single, ttl=4)
+        monkeypatch.setattr(module, "RUN_LEASE_S", 10)
+    subject = Subject(single, ttl=10)
     subject.write()
     subject.outlive()
     subject.outlive()
@@ -123,11 +123,11 @@ def test_lasting_keys_last_as_long_as_the_run(single: Cluster, monkeypatch: pyte
 
 
 def test_an_idle_session_asks_nothing_but_to_stay_alive(single: Cluster) -> None:
-    subjects = [Subject(single, ttl=6) for _ in range(5)]
+    subjects = [Subject(single, ttl=15) for _ in range(5)]
     for subject in subjects:
         subject.write()
     start = time.monotonic()
-    single.put_fuse(f"{path_of()}k/fuse", 6)
+    single.put_fuse(f"{path_of()}k/fuse", 15)
     before = single.counts()
     for subject in subjects:
         subject.recorder.until(lambda events: (events[-1].key, events[-1].value) == ("fuse", None))
@@ -136,7 +136,7 @@ def test_an_idle_session_asks_nothing_but_to_stay_alive(single: Cluster) -> None
         method: after[method] - before.get(method, 0) for method in after if after[method] != before.get(method, 0)
     }
     assert asked.keys() == {"LeaseKeepAlive"}
-    times = (time.monotonic() - start) / 6
+    times = (time.monotonic() - start) / 15
     assert len(subjects) <= asked["LeaseKeepAlive"] <= (3 * times + 3) * len(subjects), "three in each time to live"
     for subject in subjects:
         subject.close()
@@ -144,12 +144,12 @@ def test_an_idle_session_asks_nothing_but_to_stay_alive(single: Cluster) -> None
 
 def test_a_forked_child_cannot_use_its_parents_session_and_does_not_disturb_it(single: Cluster) -> None:
     watcher = opened(EtcdCoordination(single.endpoints, "run"))
-    with etcd_client(single, "forks", 4) as process:
+    with etcd_client(single, "forks", 10) as process:
         met = json.loads(read_line(process))
         assert met[-1] == "done", "closing is never an error"
         assert all(each.startswith("ConnectionLost: ") and "parent" in each for each in met[:-1]), met
         assert json.loads(read_line(process)) == ["mine", "parent's"]
-        subject = Subject(single, ttl=4, run="fuse")
+        subject = Subject(single, ttl=10, run="fuse")
         subject.outlive()
         assert keys_of(watcher) == {"mine": b"", "parent's": b""}
         leave(process)
@@ -187,8 +187,8 @@ def test_a_wall_clock_that_jumps_by_an_hour_changes_nothing(single: Cluster, clo
     """There and back, and even while etcd is away, when time is measured."""
     watcher, losses = EtcdCoordination(single.endpoints, "run"), Losses()
     session = opened(watcher, LONG, losses)
-    with client_of(single.endpoints, "node", 3, kind="etcd", environment=clock.environment) as process:
-        subject = Subject(single, ttl=3, run="fuse")
+    with client_of(single.endpoints, "node", 10, kind="etcd", environment=clock.environment) as process:
+        subject = Subject(single, ttl=10, run="fuse")
         for where in ("ahead", "back"):
             clock.move(where)
             subject.outlive()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kits.hosts.fleet import PORT, TTL, Fleet, outputs, said
+from kits.hosts.fleet import PORT, Fleet, outputs, said
 
 STORE = 29600
 
@@ -19,7 +19,7 @@ def test_workers_store_that_one_host_cannot_reach(fleet: Fleet, kind: str) -> No
         reason = r"no answer \(machine down, or a firewall drops the packets\)"
     conf = f"worker_ports={STORE},reach_timeout=2"
     agents = [
-        fleet.node(host, f"{alpha.address}:{PORT}", 3, rank=rank, conf=conf, ttl=TTL)
+        fleet.node(host, f"{alpha.address}:{PORT}", 3, rank=rank, conf=conf, ttl=10)
         for rank, host in enumerate((alpha, beta, gamma))
     ]
     assert [agent.wait() for agent in agents] == [76, 76, 76], outputs(agents)
@@ -41,8 +41,8 @@ def test_address_given_by_hand_that_leads_nowhere(fleet: Fleet) -> None:
     endpoint, conf = f"{alpha.address}:{PORT}", "reach_timeout=2"
     wrong = ["--local-addr=10.99.9.9"]
     agents = [
-        fleet.node(alpha, endpoint, 2, rank=0, conf=conf, flags=wrong, ttl=TTL),
-        fleet.node(beta, endpoint, 2, rank=1, conf=conf, ttl=TTL),
+        fleet.node(alpha, endpoint, 2, rank=0, conf=conf, flags=wrong, ttl=10),
+        fleet.node(beta, endpoint, 2, rank=1, conf=conf, ttl=10),
     ]
     assert [agent.wait() for agent in agents] == [76, 76], outputs(agents)
     for agent in agents:

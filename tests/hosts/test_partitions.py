@@ -150,8 +150,8 @@ def test_worker_that_fails_because_its_peer_was_cut_off_uses_up_no_restart(fleet
     first = fleet.node(alpha, endpoint, "1:2", script="trains.py", rank=0, ttl=TTL)
     second = fleet.node(beta, endpoint, "1:2", script="trains.py", rank=1, ttl=TTL)
     before = in_one_round(first, second)
-    fleet.lan.cut(beta)
     (worker,) = fleet.cluster.workers(first, "trains.py")
+    fleet.lan.cut(beta)
     fleet.cluster.kill(worker)  # as NCCL's watchdog does when a peer is silent, sooner than the time to live
     alone = in_one_round(first, after=before)
     assert alone[0]["TORCHELASTIC_RESTART_COUNT"] == "0"

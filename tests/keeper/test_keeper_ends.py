@@ -138,7 +138,7 @@ for _ in range(10000):
     except RdzvError as error:
         say(str(error))
         break
-say(keeper.kill_all(timeout=3))
+say(keeper.kill_all(timeout=10))
 say(*[type(event).__name__ for event in keeper.events(60)])
 say(keeper.close())
 """

@@ -74,8 +74,8 @@ def test_a_module_that_cannot_be_preloaded(agents: Agents, module: str, reason: 
 
 
 def test_a_module_that_hangs(agents: Agents) -> None:
-    said, _ = run(agents, "import time\ntime.sleep(1000)", limit=3.0)
-    assert "it was still importing preloaded after 3 s" in said
+    said, _ = run(agents, "import time\ntime.sleep(1000)", limit=10.0)
+    assert "it was still importing preloaded after 10 s" in said
 
 
 def test_what_a_module_prints_is_not_the_workers(agents: Agents) -> None:

@@ -29,7 +29,7 @@ SHORT = 1.0
 
 def test_a_service_that_is_gone_for_good(server: ServerProcess, caplog: pytest.LogCaptureFixture) -> None:
     losses = Losses()
-    with backend_at(server.port, outage=4) as backend:
+    with backend_at(server.port, outage=10) as backend:
         session = opened(backend, TTL, losses)
         server.kill()
         with pytest.raises(TimeoutError, match="connection refused"):
@@ -48,14 +48,14 @@ def test_a_service_that_is_gone_for_good(server: ServerProcess, caplog: pytest.L
 def test_a_service_that_stands_still_for_longer_than_a_session_lives(
     server: ServerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    losses, told = Losses(), Recorder()
+    losses, told, ttl = Losses(), Recorder(), 8
     with backend_at(server.port) as backend:
-        session = opened(backend, TTL, losses)
+        session = opened(backend, ttl, losses)
         session.watch("seen/", told, timeout=T)
         session.put({"mine": b""}, ephemeral=True, timeout=T)
         with frozen(server):
             with pytest.raises(TimeoutError, match="does not answer"):
-                session.put({"late": b""}, timeout=1.5 * TTL)
+                session.put({"late": b""}, timeout=1.5 * ttl)
             wait_until(lambda: "this node goes on without it" in caplog.text, lambda: caplog.text)
         session.put({"seen/after": b""}, timeout=T)
         assert told.take(1) == [("seen/after", b"")]
@@ -75,14 +75,14 @@ def test_a_service_that_has_lost_its_data(server: ServerProcess) -> None:
         error = losses.next()
         assert not error.silent
         assert "or rdzv-http has lost data" in str(error)
-        assert opened(backend, TTL).create("k", b"", timeout=T)[0], "another session begins anew"
+        assert opened(backend).create("k", b"", timeout=T)[0], "another session begins anew"
     assert losses.none
 
 
 def test_a_service_that_is_another_one_by_now(server: ServerProcess) -> None:
     """What was right once is expected to become right again, for as long as the user allows."""
     losses = Losses()
-    with backend_at(server.port, outage=3) as backend:
+    with backend_at(server.port, outage=10) as backend:
         opened(backend, TTL, losses)
         server.kill()
         with socket.create_server(("127.0.0.1", server.port)) as other:

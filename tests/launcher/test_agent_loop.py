@@ -59,12 +59,12 @@ def test_clocks_that_disagree_by_an_hour_change_nothing(meeting: Meeting, an_hou
     date = subprocess.run(["date", "+%s"], env=os.environ | an_hour_ahead, capture_output=True, text=True, check=True)
     assert abs(int(date.stdout) - time.time() - 3600) < 600, "the library works"
     meeting.serve()
-    job = Job(meeting, 2, conf="ttl=4,timeout=120")
+    job = Job(meeting, 2, conf="ttl=10,timeout=120")
     ahead, right = job.node(0, **an_hour_ahead), job.node(1)
     with observing(meeting) as observer:
         in_one_round(ahead, right)
         seen = time.monotonic()
-        wait_until(lambda: time.monotonic() > seen + 9, 60, lambda: "")  # two ttls and more, in which all is to stay
+        wait_until(lambda: time.monotonic() > seen + 21, 60, lambda: "")  # two ttls and more, in which all is to stay
         assert observer.members().keys() == {ahead.pid, right.pid}
         assert [(each.number, each.state) for each in observer.rounds] == [(1, "complete")]
     job.finish(ahead, right)

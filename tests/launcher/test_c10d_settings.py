@@ -86,10 +86,10 @@ def handler(port: int, nnodes: int, seconds: int) -> Iterator[HostedHandler]:
 
 def test_the_time_out_names_the_node_that_was_refused() -> None:
     port = free_port()
-    with handler(port, 2, 10) as first, ThreadPoolExecutor() as pool:
+    with handler(port, 2, 25) as first, ThreadPoolExecutor() as pool:
         ended = pool.submit(first.next_rendezvous)
         wait_until(lambda: len(seen(f"127.0.0.1:{port}").nodes) == 1, PATIENCE_S, lambda: "it does not join")
-        with handler(port, 3, 5) as other, pytest.raises(SettingsDiffer):
+        with handler(port, 3, 60) as other, pytest.raises(SettingsDiffer):
             other.next_rendezvous()
         error = ended.exception(PATIENCE_S)
     assert isinstance(error, RendezvousTimeout)
@@ -99,7 +99,7 @@ def test_the_time_out_names_the_node_that_was_refused() -> None:
 
 def test_a_plain_torchrun_node_that_says_nothing_of_its_settings_is_what_the_time_out_speaks_of() -> None:
     port = free_port()
-    with handler(port, 2, 10) as first, ThreadPoolExecutor() as pool:
+    with handler(port, 2, 25) as first, ThreadPoolExecutor() as pool:
         ended = pool.submit(first.next_rendezvous)
         wait_until(lambda: len(seen(f"127.0.0.1:{port}").nodes) == 1, PATIENCE_S, lambda: "it does not join")
         store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)

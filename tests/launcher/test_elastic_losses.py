@@ -92,7 +92,7 @@ def test_leader_and_then_rank_0_are_lost_while_the_workers_run(meeting: Meeting)
 @pytest.mark.parametrize("asleep", ["leader with rank 0", "follower"])
 def test_agent_that_was_asleep_is_evicted_and_comes_back_in_a_round_of_its_own(meeting: Meeting, asleep: str) -> None:
     meeting.serve()
-    job = Job(meeting, "1:2", conf="ttl=4,last_call_timeout=80")
+    job = Job(meeting, "1:2", conf="ttl=10,last_call_timeout=80")
     with observing(meeting) as observer:
         ranks = {"leader": 0, "other": 1}
         leader = job.node(ranks["leader"])

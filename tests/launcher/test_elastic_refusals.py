@@ -73,7 +73,7 @@ def test_two_runs_at_one_server_do_not_meet(meeting: Meeting) -> None:
 @parallel_only  # what refuses is the same over etcd
 def test_second_agent_with_the_same_node_rank_is_told(meeting: Meeting) -> None:
     meeting.serve()
-    job = Job(meeting, 2, script="says.py", conf="ttl=4")
+    job = Job(meeting, 2, script="says.py", conf="ttl=10")
     with observing(meeting) as observer:
         holder = job.node(1)
         observer.wait_members(holder)
@@ -119,12 +119,12 @@ def test_port_of_the_endpoint_in_use(meeting: Meeting, is_host: str) -> None:
 @parallel_only  # over etcd in the conformance suite
 def test_time_out_names_the_missing_ranks_and_who_is_there(meeting: Meeting) -> None:
     meeting.serve()
-    job = Job(meeting, 4, script="says.py", conf="timeout=5")
+    job = Job(meeting, 4, script="says.py", conf="timeout=15")
     first = job.node(2)
     message = error_of(first, 75)
     there = rf"1 of 4 nodes have joined \({named(first)}\)"
     assert re.search(
-        rf"run '{job.run_id}' at {meeting.endpoint}: {there}; missing: node rank 0-1, 3, after 5 s", message
+        rf"run '{job.run_id}' at {meeting.endpoint}: {there}; missing: node rank 0-1, 3, after 15 s", message
     )
     assert "--rdzv-conf timeout=SECONDS waits longer" in message
     assert first.reports() == []
@@ -132,7 +132,7 @@ def test_time_out_names_the_missing_ranks_and_who_is_there(meeting: Meeting) -> 
 
 def test_worker_store_out_of_reach_fails_the_round_and_says_who_cannot_reach_whom(meeting: Meeting) -> None:
     meeting.serve()
-    job = Job(meeting, 2, script="says.py", conf="reach_timeout=1,ttl=4")
+    job = Job(meeting, 2, script="says.py", conf="reach_timeout=1,ttl=10")
     nodes = [job.node(0, flags=["--local-addr=192.0.2.1"]), job.node(1)]
     for node in nodes:
         message = error_of(node, 76)

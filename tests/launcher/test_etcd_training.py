@@ -17,7 +17,7 @@ def backend() -> str:
 
 def test_digits_are_learnt_by_three_nodes_though_rank_0_is_lost_and_another_one_comes(meeting: EtcdMeeting) -> None:
     script, checkpoint = quick_digits(meeting.directory), meeting.directory / "checkpoint.pt"
-    epochs = 18  # time for another one to come while the two train
+    epochs = 30  # time for another one to come while the two train
 
     def node() -> Agent:
         return meeting.run(
@@ -25,7 +25,7 @@ def test_digits_are_learnt_by_three_nodes_though_rank_0_is_lost_and_another_one_
             *(f"--epochs={epochs}", f"--checkpoint={checkpoint}", "--epoch-seconds=0.8", "--cpu"),
             backend="etcd",
             nnodes="2:3",
-            conf="ttl=3,last_call_timeout=80,allow_same_host=true",
+            conf="ttl=10,last_call_timeout=80,allow_same_host=true",
             options=[f"--rdzv-id={meeting.run_id}"],
         )
 

@@ -53,7 +53,8 @@ def test_port_in_use_names_the_process_that_holds_it(cluster: Cluster, backend: 
 
 def test_static_timeout_names_the_missing_node_ranks(cluster: Cluster) -> None:
     agents = [
-        cluster.run("plain.py", "sleep", backend="static", nnodes=4, rank=rank, conf="timeout=10") for rank in (0, 2)
+        cluster.run("plain.py", "sleep", backend="static", nnodes=4, rank=rank, conf="timeout=10,linger=30")
+        for rank in (0, 2)
     ]
     # the other node's own time is up at the same moment, unless it hears first that node 0 has given up
     codes = [agent.wait(90) for agent in agents]
@@ -65,7 +66,7 @@ def test_static_timeout_names_the_missing_node_ranks(cluster: Cluster) -> None:
 
 
 def test_c10d_timeout_names_who_is_there(cluster: Cluster) -> None:
-    agent = cluster.run("plain.py", "sleep", backend="c10d", nnodes=2, conf="timeout=3")
+    agent = cluster.run("plain.py", "sleep", backend="c10d", nnodes=2, conf="timeout=10")
     assert re.search(rf"1 of 2 nodes are in round 0 at \S+ \(127.0.0.1 \(pid {agent.pid}\)\)", error_of(agent, 75))
 
 
@@ -96,6 +97,8 @@ def test_node_with_another_torch_is_told(cluster: Cluster, backend: str) -> None
         (info / "entry_points.txt").write_text(backends)
     first = cluster.run("report.py", backend=backend, nnodes=2, rank=0)
     cluster.wait_listening()
+    if backend == "parallel":  # its key is there
+        first.wait_for("1 of 2 nodes have joined")
     second = cluster.run("report.py", backend=backend, nnodes=2, rank=1, PYTHONPATH=str(cluster.directory))
     assert [each.wait() for each in (first, second)] == [0, 0], first.text + second.text
     warnings = re.findall("warning: this node has torch .*", second.text)
@@ -116,7 +119,7 @@ def test_two_agents_with_one_node_rank_are_told(cluster: Cluster) -> None:
 
 def running_pair(cluster: Cluster, backend: str) -> tuple[Agent, Agent]:
     """Two nodes whose workers run: the one that serves the endpoint, and the other."""
-    conf = "ttl=3,outage_timeout=5" if backend == "parallel" else ""
+    conf = "outage_timeout=15" if backend == "parallel" else ""
     agents = cluster.pair("apart_forever.py", backend=backend, conf=conf)
     for agent in agents:
         agent.wait_for("I go on")

@@ -48,14 +48,15 @@ def wait_figures(port: int, wanted: Mapping[str, float], *agents: Agent) -> Figu
 
 @parallel_only
 def test_figures_of_a_job_that_restarts_a_worker_and_loses_a_node(meeting: Meeting) -> None:
-    ports = serves, stays, goes = free_port(), free_port(), free_port()
+    serves, stays, goes = free_port(), free_port(), free_port()
     server = meeting.start(["rdzv", "serve", f"--rdzv-endpoint={meeting.endpoint}", f"--metrics-port={serves}"])
     server.wait_for("serving a store")
     job = Job(meeting, "1:2", script="says.py", restarts=1)
     first = job.node(flags=[f"--health-port={stays}"])
     second = job.node(flags=[f"--health-port={goes}"])
     reports = in_one_round(first, second)
-    before = {port: scrape(port) for port in ports}
+    begun = {"rdzv_agent_rounds_total{first}": 1}
+    before = {port: wait_figures(port, begun, first, second) for port in (stays, goes)} | {serves: scrape(serves)}
     served = [port for port in (stays, goes) if before[port].get("rdzv_store_connections{workers}")]
     assert len(served) == 1, "one of them serves the workers' store"
     assert not any("rendezvous" in name for name in before[served[0]])

@@ -20,13 +20,17 @@ def test_job_without_a_name_is_refused_where_others_meet_too(meeting: Meeting) -
 def test_another_job_of_the_same_name_is_no_spare_and_no_member(meeting: Meeting) -> None:
     """Neither of a job that is full, nor of one that has room: ``none``, which is what both may have been given."""
     meeting.serve()
-    job = Job(meeting, "1:2", script="says.py", conf="last_call_timeout=0")
+    job, conf = Job(meeting, "1:2", script="says.py", conf="last_call_timeout=0,ttl=60"), "ttl=60"
     with observing(meeting) as observer:
         first = job.node()
         in_one_round(first)
         others = {
-            "here report.py ..., there says.py ... ...": Job(meeting, "1:2", script="report.py", args=("ok",)),
-            "says.py ... ..., here and there, with other values": Job(meeting, "1:2", script="says.py", code=3),
+            "here report.py ..., there says.py ... ...": Job(
+                meeting, "1:2", script="report.py", args=("ok",), conf=conf
+            ),
+            "says.py ... ..., here and there, with other values": Job(
+                meeting, "1:2", script="says.py", code=3, conf=conf
+            ),
         }
         for said, other in others.items():
             stranger = other.node()
@@ -45,7 +49,7 @@ def test_another_job_of_the_same_name_is_no_spare_and_no_member(meeting: Meeting
 def test_spare_of_a_job_that_is_done_has_succeeded_and_says_what_it_was(meeting: Meeting) -> None:
     meeting.serve()
     stop = meeting.directory / "stop-all"
-    job = Job(meeting, 2, script="says.py", conf="allow_same_host=true", args=(stop, 0))
+    job = Job(meeting, 2, script="says.py", conf="allow_same_host=true,ttl=60", args=(stop, 0))
     nodes = [job.node(rank) for rank in range(2)]
     in_one_round(*nodes)
     spare = job.node()

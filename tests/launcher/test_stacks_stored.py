@@ -40,8 +40,9 @@ def test_a_worker_that_outlives_a_notice_is_stored_before_its_grace_ends(cluster
     options = ["--shutdown-timeout=600", "--preempt-grace=20", f"--log-dir={tmp_path / 'logs'}"]
     agent = cluster.run("stands.py", "--plain", "0=ignore_sigterm", options=options)
     agent.wait_for("rank 0 stands")
-    for _ in range(2):  # the second: it is not to wait until there is time left to save
-        os.kill(agent.pid, signal.SIGTERM)
+    os.kill(agent.pid, signal.SIGTERM)
+    agent.wait_for("the job is about to lose node 0")
+    os.kill(agent.pid, signal.SIGTERM)  # it is not to wait until there is time left to save
     assert "in ignore_sigterm" in stored(agent)
     assert agent.wait() == Preempted.exit_code, agent.text
 
@@ -68,7 +69,7 @@ def test_workers_that_end_leave_no_file(cluster: Cluster, tmp_path: Path) -> Non
 
 
 def test_who_waits_too_long_in_the_exit_barrier_stores_where_the_others_are(cluster: Cluster, tmp_path: Path) -> None:
-    options = ["--exit-barrier-timeout=2", f"--log-dir={tmp_path / 'logs'}"]
+    options = ["--exit-barrier-timeout=12", f"--log-dir={tmp_path / 'logs'}"]
     agents = [
         cluster.run(
             "stands.py", "--plain", "0=end", "1=wait_for_lock", backend="parallel", nnodes=2, rank=rank, options=options
@@ -76,6 +77,6 @@ def test_who_waits_too_long_in_the_exit_barrier_stores_where_the_others_are(clus
         for rank in range(2)
     ]
     text = stored(agents[0])
-    assert text.startswith("workers of node rank 1 were not done 2 s after this node's\n")
+    assert text.startswith("workers of node rank 1 were not done 12 s after this node's\n")
     assert "1 worker on 1 node: rank 1 (node 1 on " in text
     assert "in wait_for_lock" in text

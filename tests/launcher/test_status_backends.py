@@ -24,9 +24,13 @@ HOST = socket.gethostname()
 PATIENCE_S = 60
 
 
-def asked(endpoint: str, *flags: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+def status(endpoint: str, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [str(BIN / "rdzv"), "status", f"--rdzv-endpoint={endpoint}", *flags]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def asked(endpoint: str, *flags: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    ended = status(endpoint, *flags)
     assert ended.returncode == code, ended.stdout + ended.stderr
     return ended
 
@@ -41,8 +45,9 @@ def told_soon(pattern: str, endpoint: str, *flags: str) -> str:
 
     def matches() -> str:
         nonlocal last
-        last = told(endpoint, *flags)
-        return last if re.search(pattern, last) else ""
+        ended = status(endpoint, *flags)  # it may not know of the run yet
+        last = ended.stdout + ended.stderr
+        return ended.stdout if ended.returncode == 0 and re.search(pattern, ended.stdout) else ""
 
     return str(wait_until(matches, PATIENCE_S, lambda: f"no {pattern!r} in:\n{last}"))
 
@@ -56,7 +61,7 @@ def refused(endpoint: str, *flags: str, code: int = 68) -> str:
 @pytest.fixture
 def train(one_etcd: etcd_kit.Cluster, tmp_path: Path) -> Iterator[Job]:
     with contextlib.closing(EtcdMeeting(tmp_path, one_etcd)) as meeting:
-        yield Job(meeting, 2)
+        yield Job(meeting, 2, conf="ttl=60")
 
 
 @pytest.mark.parametrize("how", ["named", "found"])
@@ -139,11 +144,11 @@ def test_c10d_says_who_is_there_and_where_its_store_is(cluster: Cluster) -> None
     assert "by c10d: 1 node there\n  round 0 is not complete: 1 of 2 nodes are there\n" in text
     assert f"  nodes: 0 on 127.0.0.1 (pid {first.pid})\n" in text
     second = node()
-    text = told_soon("the workers' store", cluster.endpoint, "--rdzv-id=train")
+    store = r"\n  the workers' store at 127.0.0.1:\d+ cannot be asked: .* is a TCPStore of torch"
+    text = told_soon(store, cluster.endpoint, "--rdzv-id=train")
     assert "  round 0 is complete: 2 nodes\n" in text
     assert f"(pid {first.pid})" in text
     assert f"(pid {second.pid})" in text
-    assert re.search(r"\n  the workers' store at 127.0.0.1:\d+ cannot be asked: .* is a TCPStore of torch", text)
     assert "no node of run 'other' has come" in refused(cluster.endpoint, "--rdzv-backend=c10d", "--rdzv-id=other")
     stop.write_text("now")
     assert [first.wait(), second.wait()] == [0, 0]

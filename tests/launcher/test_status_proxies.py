@@ -21,8 +21,8 @@ from rdzv_plugins.kvstore.native.proxy import StoreProxy
 from rdzv_plugins.kvstore.native.server import StoreServer
 
 PATIENCE_S = 60
-OFTEN_S = 0.5
-"""A grace with which proxies report all the time."""
+OFTEN_S = 12
+"""A grace with which proxies report every four seconds, and bear six of silence."""
 FOR_EVER_S = 60
 PROXY = """
 import sys

@@ -11,12 +11,14 @@ from kits.launcher.harness import Agent, Cluster, wait_until
 BARRIER = "--exit-barrier-timeout=1"
 
 
-def start(cluster: Cluster, script: str, *args: object, backend: str, ranks: tuple[int, ...] = (0, 1)) -> list[Agent]:
-    """A job of two nodes; node 0 serves the endpoint."""
+def start(
+    cluster: Cluster, script: str, *args: object, backend: str, ranks: tuple[int, ...] = (0, 1), linger: float = 30
+) -> list[Agent]:
+    """A job of two nodes; node 0 serves the endpoint, and waits for ``linger`` seconds for one that was killed."""
     agents = []
     for rank in ranks:
         given = None if backend == "c10d" else rank
-        conf = f"{'last_call_timeout=60,' if backend != 'static' else ''}linger=0.5"
+        conf = f"{'last_call_timeout=60,' if backend != 'static' else ''}linger={linger:g}"
         agents.append(
             cluster.run(script, *args, backend=backend, nnodes=2, rank=given, conf=conf, options=[BARRIER, "-v"])
         )
@@ -39,7 +41,7 @@ def test_who_works_is_waited_for_longer_than_the_time_out(cluster: Cluster, back
 
 def test_who_is_lost_is_not_waited_for(cluster: Cluster) -> None:
     """``static`` hears of a lost node by asking for it: the time-out is what it is asked after."""
-    agents = start(cluster, "waits.py", cluster.directory / "stop", 0, backend="static")
+    agents = start(cluster, "waits.py", cluster.directory / "stop", 0, backend="static", linger=0.5)
     agents[1].wait_for("begins")
     kill_node(cluster, agents[1], "waits.py")
     assert agents[0].wait(90) == 0, agents[0].text
@@ -56,7 +58,7 @@ def test_a_signal_ends_the_waiting(cluster: Cluster) -> None:
 
 
 def test_a_lost_node_is_the_first_failure_not_who_fails_with_it(cluster: Cluster) -> None:
-    agents = start(cluster, "reduces.py", backend="static")
+    agents = start(cluster, "reduces.py", backend="static", linger=0.5)
     for agent in agents:
         agent.wait_for("reduced")
     kill_node(cluster, agents[1], "reduces.py")

@@ -23,7 +23,10 @@ def test_exit_code_survives_a_reader_that_has_gone(cluster: Cluster) -> None:
 def test_what_is_said_before_a_start_does_not_make_it_slower(cluster: Cluster) -> None:
     """The keeper is a fork of the agent, and no new interpreter: but only of an agent that has no threads yet."""
     (cluster.directory / "parent.sh").write_text("echo $(tr '\\0' ' ' < /proc/$PPID/cmdline)\n")
-    command = f"env -u OMP_NUM_THREADS {BIN}/rdzv-run -v --nproc-per-node=2 --no-python sh parent.sh"
+    patience = "from rdzv_launcher import queued_stderr\nqueued_stderr._REST_S = 60\n"
+    (cluster.directory / "sitecustomize.py").write_text(patience)
+    own = f"PYTHONPATH={cluster.directory}"
+    command = f"env -u OMP_NUM_THREADS {own} {BIN}/rdzv-run -v --nproc-per-node=2 --no-python sh parent.sh"
     ended = run_in_shell(cluster, command)
     assert "OMP_NUM_THREADS=1 for each worker" in ended.stderr
     keepers = ended.stdout.splitlines()

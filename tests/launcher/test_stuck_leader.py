@@ -35,14 +35,14 @@ def test_leader_that_hangs_in_a_hook_is_followed_by_another(meeting: Meeting, ho
     """What it still does when it goes on is void: here its hook fails, which ends the job if a leader's does."""
     meeting.serve()
     release = meeting.directory / "release"
-    job = Job(meeting, 3, script="says.py", conf="ttl=4")
+    job = Job(meeting, 3, script="says.py", conf="ttl=10")
     with observing(meeting) as observer:
         stuck = job.node(PYTHONPATH=hooks, HANGS=str(release))
         observer.wait_members(stuck)
         others = [job.node(PYTHONPATH=hooks) for _ in range(2)]
         in_one_round(stuck, *others)
         stuck.wait_for(
-            r"error: this node leads the rendezvous, and has not got on for 4 s: it stands in rdzv_assign_ranks "
+            r"error: this node leads the rendezvous, and has not got on for 10 s: it stands in rdzv_assign_ranks "
             r"\(\S*rdzv_test_hangs.py, line \d+\); another node is to lead"
         )
         assert observer.leader() in [agent.pid for agent in others]
@@ -55,10 +55,10 @@ def test_leader_that_hangs_in_a_hook_is_followed_by_another(meeting: Meeting, ho
 def test_nodes_whose_hooks_hang_end_when_they_are_told_to(meeting: Meeting, hooks: str) -> None:
     """One after the other has tried to lead, and nobody is left."""
     meeting.serve()
-    job = Job(meeting, 2, script="says.py", conf="ttl=4")
+    job = Job(meeting, 2, script="says.py", conf="ttl=10")
     agents = [job.node(PYTHONPATH=hooks, HANGS=str(meeting.directory / "never")) for _ in range(2)]
     for agent in agents:
-        agent.wait_for("has not got on for 4 s")
+        agent.wait_for("has not got on for 10 s")
     for agent in agents:
         os.kill(agent.pid, signal.SIGTERM)
     assert [agent.wait(60) for agent in agents] == [128 + signal.SIGTERM] * 2

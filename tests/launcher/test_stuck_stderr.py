@@ -37,7 +37,7 @@ def stuck() -> Iterator[tuple[IO[bytes], int]]:
 @parallel_only
 def test_leader_with_a_stuck_stderr_leads_on_and_ends_when_it_is_told_to(meeting: Meeting) -> None:
     meeting.serve()
-    job = Job(meeting, "1:3", script="says.py", conf="ttl=4,last_call_timeout=60")
+    job = Job(meeting, "1:3", script="says.py", conf="ttl=60,last_call_timeout=60")
     with observing(meeting) as observer, stuck() as (stderr, _):
         leader = job.node(0, stderr=stderr)
         observer.wait_members(leader)

@@ -52,7 +52,7 @@ def in_one_round(*agents: Agent, after: list[dict[str, Any]] | None = None) -> l
 
 def test_workers_train_over_gloo_by_their_nodes_proxy(meeting: Meeting) -> None:
     go_on = meeting.directory / "go-on"
-    job = tiered(meeting, 2, script="report.py", args=("wait", go_on), nproc=2)
+    job = tiered(meeting, 2, script="report.py", args=("wait", go_on), nproc=2, conf="ttl=60,trunk_grace=60")
     nodes = [job.node(0), job.node(1)]
     for node in nodes:
         node.wait_for(r'("SUM": 6.0[^$]*){2}')
@@ -65,17 +65,18 @@ def test_workers_train_over_gloo_by_their_nodes_proxy(meeting: Meeting) -> None:
     def saving() -> list[dict[str, Any]] | None:
         seen = trunks(root, count=2, workers=4, proxies=2)
         told = [report for trunk in seen for report in reports(trunk)]
-        return seen if all(0 < report["upstream"] < report["requests"] for report in told) else None
+        saved = all(0 < report["upstream"] < report["requests"] for report in told)
+        return seen if saved and all(trunk["attached"] for trunk in seen) else None
 
     seen = wait_until(saving, 60, lambda: f"nothing is saved: {trunks(root, 2, 4, 2)}")
     assert [trunk["name"].partition(" on ")[0] for trunk in seen] == ["node 0", "node 1"]
-    assert all(trunk["attached"] for trunk in seen)
     wait_clients(root, 2)  # the proxies alone: neither workers nor agents
 
     go_on.touch()
     assert [node.wait() for node in nodes] == [0, 0], outputs(nodes)
     for node in nodes:
-        assert "warning" not in node.text
+        # on a busy machine one that has stood still says so, and gives nobody up
+        assert not [line for line in node.text.splitlines() if "warning" in line and "stood still" not in line]
         node.wait_for(r"round 1: this node's proxy has taken \d+ requests, and sent \d+ up to the store")
     assert meeting.processes() == {}
 

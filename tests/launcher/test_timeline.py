@@ -52,6 +52,13 @@ def test_a_killed_worker_and_a_killed_node(cluster: Cluster, capsys: pytest.Capt
     os.kill(victim, signal.SIGKILL)
     assert {each["WORLD_SIZE"] for each in reports(both, 4)} == {"2"}
     again = time.monotonic()
+    # they write on a thread of their own
+
+    def begun() -> int:
+        whole = [parse(line.encode()) for line in lines(directory) if line.endswith("}")]
+        return sum((each.event, each.round) == ("started", 2) for each in whole)
+
+    wait_until(lambda: begun() == 2, 60, lambda: second.text)
     node_killed = time.monotonic()
     kill(second.pid)
     assert reports(both, 5)[2]["WORLD_SIZE"] == "1", "the survivor's third round"

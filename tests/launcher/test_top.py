@@ -249,7 +249,7 @@ def test_a_job_that_restarts_and_loses_a_node_and_a_service_that_freezes_and_goe
 
 @pytest.mark.parametrize("backend", ["etcd"], indirect=True)
 def test_a_job_that_meets_at_a_service_of_its_own(meeting: Meeting) -> None:
-    job = Job(meeting, 1, script="says.py")
+    job = Job(meeting, 1, script="says.py", conf="ttl=60")
     node = job.node()
     in_one_round(node)
     for flags in ([], ["--rdzv-backend=etcd"]):  # without it the backend is found by what answers
@@ -278,6 +278,6 @@ def test_an_endpoint_that_is_something_else_is_said() -> None:
 
 
 def test_what_watching_costs_is_measured_by_a_view_that_draws() -> None:
-    found = watching_cost.measure(nodes=3, workers=2, seconds=2, processes=2)
+    found = watching_cost.measure(nodes=3, workers=2, seconds=8, processes=2)
     assert found["drawn"] > 0, "the view stood still"
     assert 0 <= found["without"] < found["with"]

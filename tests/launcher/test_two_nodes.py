@@ -66,7 +66,7 @@ def test_two_agents_by_two_workers_and_a_crash_restarts_all_in_one_fresh_round(c
 @pytest.mark.parametrize("backend", ["c10d"])  # by elastic ones in test_elastic_membership.py
 def test_a_third_node_joins_and_everyone_restarts_at_three(cluster: Cluster, backend: str) -> None:
     go_on = cluster.directory / "go-on"
-    conf = "last_call_timeout=1"
+    conf = "last_call_timeout=10"
     agents = [cluster.run("report.py", "wait", go_on, backend=backend, nnodes="2:3", conf=conf) for _ in range(2)]
     for agent in agents:
         agent.wait_for(r'"WORLD_SIZE": "2"')

@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.launcher.harness import BIN, FEW_FILES, Agent, Cluster, few_files, file_limit, free_port, threads_of
+from kits.launcher.harness import (
+    BIN,
+    FEW_FILES,
+    Agent,
+    Cluster,
+    few_files,
+    file_limit,
+    free_port,
+    threads_of,
+    wait_until,
+)
 from kits.wire.wire_client import WAIT, Raw, keyed
 
 import rdzv_launcher
@@ -108,10 +118,14 @@ def test_store_that_moves_to_another_agent_is_closed_where_it_was(cluster: Clust
         second = start("127.0.0.1")
         held.socket.settimeout(90)  # it imports torch
         assert held.until_close() == b""
-    for agent in (first, second):
-        agent.wait_for('"MASTER_ADDR": "127.0.0.1"')
-    [report] = second.reports()
-    assert first.reports()[1]["MASTER_PORT"] == report["MASTER_PORT"]
+
+    def together() -> dict[str, Any] | None:
+        """What both have said of the newest round: c10d may form one of a single node first."""
+        last = [agent.reports()[-1] for agent in (first, second) if agent.reports()]
+        same = len(last) == 2 and last[0]["MASTER_PORT"] == last[1]["MASTER_PORT"]
+        return last[1] if same and last[1]["MASTER_ADDR"] == "127.0.0.1" else None
+
+    report = wait_until(together, 90, lambda: first.text + second.text)
     assert statistics(f"127.0.0.1:{report['MASTER_PORT']}")["server"]["pid"] == second.pid
     go_on.touch()
     assert [first.wait(), second.wait()] == [0, 0], first.text + second.text

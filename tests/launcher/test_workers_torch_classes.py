@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kits.launcher.harness import wait_until
 from kits.launcher.starts_workers import round_of, spec_of
 from torch.distributed.elastic.timer import FileTimerClient
 
@@ -190,7 +191,14 @@ time.sleep(600)
     ended = subprocess.run([sys.executable, "-c", program], env=os.environ | {"TMPDIR": str(tmp_path)}, check=False)
     assert ended.returncode == -9
     pid = int((tmp_path / "pid").read_text())
-    assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
+
+    def gone() -> bool:
+        try:
+            return not Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return True
+
+    wait_until(gone, 60, lambda: f"{pid} lives")
 
 
 def test_file_timer_that_nobody_asked_for() -> None:

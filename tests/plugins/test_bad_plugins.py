@@ -103,7 +103,8 @@ def test_launch_that_selects_none_of_them_runs(launched):
 
 @pytest.mark.parametrize("kind", FAILED)
 def test_launch_reports_each_failure_once_in_one_line(launched, kind):
-    (line,) = [line for line in launched.stderr.splitlines() if distribution(kind) in line]
+    lines = [line for line in launched.stderr.splitlines() if distribution(kind) in line]
+    (line,) = [line for line in lines if "s to import. RDZV_DISABLE_PLUGINS" not in line]  # a busy machine's disk
     assert f"ignoring plug-in '{kind}'" in line
     assert FAILED[kind] in line
     assert line.endswith(f"RDZV_DISABLE_PLUGINS={kind} silences this.")

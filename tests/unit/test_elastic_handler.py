@@ -128,7 +128,8 @@ def test_same_given_rank_is_refused_by_name():
         assert (first.result(PATIENCE_S).rank, other.result(PATIENCE_S).rank) == (0, 1)
 
 
-def test_time_out_names_the_missing_ranks():
+def test_time_out_names_the_missing_ranks(monkeypatch):
+    monkeypatch.setattr("rdzv_plugins.elastic.leading.leader._PROGRESS_S", 0.01)  # long before the time is up
     with Job("3", timeout=3) as job:
         missing = r"1 of 3 nodes have joined .*missing: node rank 0, 2"
         with pytest.raises(errors.RendezvousTimeout, match=missing) as raised:
@@ -171,7 +172,8 @@ def test_node_that_says_why_it_leaves_is_quoted(caplog):
         eventually(lambda: "it was preempted" in caplog.text, "it is logged")
 
 
-def test_leader_that_leaves_says_why_though_it_decides_late():
+def test_leader_that_leaves_says_why_though_it_decides_late(monkeypatch):
+    monkeypatch.setattr("rdzv_plugins.elastic.leaving._BEFORE_WORKERS_S", PATIENCE_S)
     with Job("1:2") as job:
         nodes = job.start(2)
         leader = job.leader()

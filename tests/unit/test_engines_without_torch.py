@@ -89,7 +89,7 @@ def test_nodes_that_cannot_import_torch_go_through_a_whole_job(harness: Harness,
         "min_nodes": 2,
         "max_nodes": 2,
         "nproc_per_node": 1,
-        "conf": dict(harness.conf),
+        "conf": dict(harness.conf) | ({"ttl": "14"} if "ttl" in harness.conf else {}),
     }
     with ExitStack() as held:
         first, second = nodes = [Node(common | {"node_rank": rank}, held) for rank in (0, 1)]

@@ -45,6 +45,12 @@ def raises(request: Request, timeout: float) -> str:
 
 
 @pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For those who have an answer to wait for."""
+    monkeypatch.setattr("rdzv_plugins.assemble.recognition._ANSWER_S", 60.0)
+
+
+@pytest.fixture
 def hang() -> Iterator[Callable[[Request, float], str]]:
     """Does not return before the test is over."""
     over = threading.Event()
@@ -52,6 +58,7 @@ def hang() -> Iterator[Callable[[Request, float], str]]:
     over.set()
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_one_that_knows_it_is_found_whatever_the_others_do(hang: Callable[[Request, float], str]) -> None:
     entries = [entry("a", recognise=hang), entry("b", recognise=raises), entry("c"), entry("d", recognise=says(""))]
     mine = entry("mine", recognise=says("the rendezvous of run 'a' by mine"))
@@ -65,6 +72,7 @@ def test_nobody_knows(hang: Callable[[Request, float], str]) -> None:
     assert recognise(catalog(entry("a")), REQUEST) is None
 
 
+@pytest.mark.usefixtures("patient")
 def test_what_it_says_is_fit_to_be_shown() -> None:
     found = recognise(catalog(entry("a", recognise=says("it is\n\x1b[2Jmine" + 1000 * "x"))), REQUEST)
     assert found is not None
@@ -72,6 +80,7 @@ def test_what_it_says_is_fit_to_be_shown() -> None:
     assert len(found.what) < 350
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_node_asks_the_others_and_not_its_own() -> None:
     asked: list[Request] = []
     answers: list[str] = []

@@ -180,7 +180,8 @@ def test_who_has_jumped_over_the_step_has_not_saved(board: Board) -> None:
     assert (board.report(False, True).waiting, board.report(False, True).saved) == (1, 0)
 
 
-def test_a_notice_after_one_whose_time_is_over_is_a_new_one(board: Board) -> None:
+def test_a_notice_after_one_whose_time_is_over_is_a_new_one(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board_module, "_LATE_S", 30.0)
     notice(step=2)
     board.show(replace(WORD, seconds=0.0))
     board.propose(3)
@@ -292,7 +293,7 @@ def test_the_step_is_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [word.step for word in job.does("propose", "agree")] == [6, 6]
     assert not job.over.is_set()
     job.saved = True
-    assert job.over.wait(10)
+    assert job.over.wait(60)
     leads.stop()
     assert all(word.go_on for word in job.does("over"))
 
@@ -324,7 +325,7 @@ def test_who_was_saving_and_is_not_heard_of_may_be_saving_still(monkeypatch: pyt
         time.sleep(0.001)
     job.deaf["tell"] = 8
     job.saved = True  # on the two that answer
-    assert job.over.wait(10)
+    assert job.over.wait(60)
     leads.stop()
     assert job.deaf["tell"] == 0, "it was waited for"
 
@@ -389,7 +390,10 @@ def test_a_notice_of_another_round_changes_nothing(tmp_path: Path) -> None:
     node.close()
 
 
-def test_a_node_tells_of_its_notice_until_node_rank_0_has_heard(tmp_path: Path) -> None:
+def test_a_node_tells_of_its_notice_until_node_rank_0_has_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rdzv_launcher.run.notice.node._PAUSE_S", 0.01)
     asked: list[Word] = []
     done = threading.Event()
     zero = Report(7, -1, 0, 0, 0, False, False)
@@ -410,7 +414,7 @@ def test_a_node_tells_of_its_notice_until_node_rank_0_has_heard(tmp_path: Path) 
     node = NodeNotices(1, str(tmp_path), 1, 0.0, lambda _: None, questions=questions)
     group = WorkerGroup("default", 1, 2, (Worker(0, 1, 1, 2, 2),), generation=1)
     node.environment({"RANK": "1", "RDZV_ROUND": "7"}, group)
-    node.give("it goes", 2.0)
+    node.give("it goes", 60.0)
     assert done.wait(30)
     wait_for_end("rdzv-notice")
     assert len(asked) == 4, "and no more"

@@ -107,7 +107,7 @@ def test_a_collector_that_does_not_answer_does_not_hold_up_the_end(caplog: pytes
         spans.take(node.records[0])
         spans.close()  # returns, or this test does not
     assert "the last spans of the timeline may be lost" in caplog.text
-    assert stuck.entered.is_set()
+    assert stuck.entered.wait(60)
     stuck.free.set()
 
 
@@ -129,6 +129,7 @@ def test_an_agent_has_them_beside_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "of-nobody")
+    monkeypatch.setattr("rdzv_launcher.run.timeline.recorder._CLOSE_S", 60.0)
     with caplog.at_level(logging.WARNING):
         recorder = Recorder.open(str(tmp_path / "t"), "job", "parallel")
         recorder.close()

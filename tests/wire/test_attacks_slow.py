@@ -207,7 +207,7 @@ def test_too_many_unread_replies_are_closed_at_once(threads: int, request_: str)
 
 def test_the_patient_are_not_closed(threads: int) -> None:
     """Each lasts longer than all limits, and none stands still for as long as one."""
-    limit = 3.0
+    limit = 7.0
     with (
         ServerProcess(threads=threads, stall_seconds=limit, handshake_seconds=limit) as server,
         Raw(server.port) as waiting,

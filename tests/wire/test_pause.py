@@ -17,9 +17,9 @@ from torch.distributed import TCPStore
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 
-AFTER = 3.0
+AFTER = 7.0
 """Seconds: more than a busy machine makes a thread wait for a processor."""
-STAND_S = 1.5 * AFTER
+STAND_S = 1.2 * AFTER
 
 
 @pytest.fixture(params=[1, 3])

@@ -62,7 +62,7 @@ def test_nobody_reads_what_is_old_while_it_breaks(
 def test_an_answer_that_was_sent_again_is_not_kept(root: StoreServer, relay: Relay, request_: bytes) -> None:
     """The break has lost it; when it comes again, the key has another value, and nobody was asked to give it up."""
     # a writer waits for half of the grace; in the rest of it the break has to be mended
-    with Node(relay.port, grace=5.0) as node, crowd(node.port, 2) as (asking, reader), wire.Raw(root.port) as writer:
+    with Node(relay.port, grace=12.0) as node, crowd(node.port, 2) as (asking, reader), wire.Raw(root.port) as writer:
         for turn in range(3):
             writer.send(wire.set_(KEY, b"old") + wire.set_(b"/held", b"old"))
             assert writer.fence() == b""
@@ -85,7 +85,7 @@ def test_an_answer_that_was_sent_again_is_not_kept(root: StoreServer, relay: Rel
 
 def test_half_open_break(root: StoreServer, relay: Relay) -> None:
     """The root has seen the end of the connection, the proxy not yet: the writer waits until it must have."""
-    with Node(relay.port, grace=6.0) as node, crowd(node.port, 2) as readers, wire.Raw(root.port) as writer:
+    with Node(relay.port, grace=12.0) as node, crowd(node.port, 2) as readers, wire.Raw(root.port) as writer:
         writer.send(wire.set_(KEY, b"old"))
         assert writer.fence() == b""
         for reader in readers * 2:

@@ -166,7 +166,7 @@ def held(proxy: ServerProcess, writer: wire.Raw, value: bytes) -> None:
 
 def test_proxy_killed(root: StoreServer, others: list[Bystanders]) -> None:
     """It holds a value, waits for a key and for a barrier: its root forgets all that after its grace."""
-    with served(root, name="killed", grace=3.0) as proxy, wire.Raw(root.port) as writer:
+    with served(root, name="killed", grace=8.0) as proxy, wire.Raw(root.port) as writer:
         held(proxy, writer, b"old")
         with crowd(proxy.port, 2) as (waiting, arrived):
             waiting.send(wire.keyed(wire.WAIT, [b"/queue"]))

@@ -197,11 +197,11 @@ def test_large_values_do_not_wait_for_a_sign_of_life(root: StoreServer) -> None:
 
 def test_grace_is_for_each_break(root: StoreServer) -> None:
     """Many breaks, which together last longer than the grace of one."""
-    with Relay(root.port) as relay, Node(relay.port, grace=4.0) as node, Workers(node.port) as workers:
+    with Relay(root.port) as relay, Node(relay.port, grace=9.0) as node, Workers(node.port) as workers:
         for _ in range(8):
             workers.advance(1)
             relay.break_()
-            threading.Event().wait(0.6)  # how long a break lasts is what is tested, not when something is ready
+            threading.Event().wait(1.2)  # how long a break lasts is what is tested, not when something is ready
             relay.mend()
         workers.advance(1)
         assert node.proxy.lost == ""

@@ -14,8 +14,8 @@ from kits.wire.wire_client import Raw
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 
-TTL = 4.0
-STILL = 5.5
+TTL = 10.0
+STILL = 12.0
 BEAT = frame(2, RECEIVED, struct.pack("<Q", 0))
 
 

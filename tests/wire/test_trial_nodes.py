@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from kits.wire.attack_kit import wait_until
 
 from rdzv_plugins.elastic.trial.node import NodeTrials
 from rdzv_plugins.elastic.trial_keys import Partner, Task, Tried
@@ -29,6 +30,7 @@ class Node:
 @pytest.fixture
 def new_node() -> Iterator[Callable[..., Node]]:
     made: list[Node] = []
+    before = set(threading.enumerate())
 
     def make(gloo: bool = False) -> Node:
         made.append(Node(gloo))
@@ -37,7 +39,7 @@ def new_node() -> Iterator[Callable[..., Node]]:
     yield make
     for each in made:
         each.trials.close()
-    assert not [each for each in threading.enumerate() if each.name == "rdzv-preflight"]
+    wait_until(lambda: set(threading.enumerate()) <= before, threading.enumerate)
 
 
 def asked(me: int, *, dials=(), tests=(), trial="t", **how) -> Task:

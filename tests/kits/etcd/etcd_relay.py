@@ -76,6 +76,8 @@ class HoldingRelay(Relay):
 
     def _passed(self, part: bytes, answers: bool) -> None:
         with self._changed:
-            if self._breaks.get(answers) == 0:
+            if (
+                not part and self._breaks.get(answers) == 0
+            ):  # a part that began before the break was asked for has bytes
                 self._breaks = {}
                 self.cut()

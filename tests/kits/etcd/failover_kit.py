@@ -72,7 +72,7 @@ class Subject:
         self,
         cluster: Cluster,
         *,
-        ttl: float = 4,
+        ttl: float = 10,
         outage_timeout: float = LONG,
         endpoints: list[Endpoint] | None = None,
         run: str = "run",

@@ -23,6 +23,6 @@ class Small(Cluster):
     def make_room(self) -> None:
         """As the documentation says."""
         revision = self.etcdctl("endpoint", "status", "--write-out=fields").partition('"Revision" : ')[2].split()[0]
-        self.etcdctl("compact", revision)
+        self.etcdctl("compact", "--physical", revision)
         self.etcdctl("defrag")
         self.etcdctl("alarm", "disarm")

@@ -54,7 +54,7 @@ class EtcdMeeting(Meeting):
 
     backend = "etcd"
     alias = "ETCD"
-    conf = "ttl=4"  # a node that is killed is known to be lost when its lease ends
+    conf = "ttl=10"
 
     def __init__(self, directory: Path, etcd: etcd_kit.Cluster) -> None:
         super().__init__(directory)

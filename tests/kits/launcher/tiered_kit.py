@@ -27,8 +27,11 @@ def tiered(meeting: Meeting, nnodes: object, *, conf: str = "", **options: Any) 
 
 def root_of(agents: Sequence[Agent]) -> Endpoint:
     """Where the newest store is, as its own node says."""
-    found = [each for agent in agents for each in re.findall(r"the workers' store is at (\S+) \(who", agent.text)]
-    assert found, outputs(agents)
+
+    def said() -> list[str]:
+        return [each for agent in agents for each in re.findall(r"the workers' store is at (\S+) \(who", agent.text)]
+
+    found = wait_until(said, 60, lambda: outputs(agents))
     return parse_endpoint(found[-1], None)
 
 

@@ -21,7 +21,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -71,7 +71,7 @@ def measure(nodes: int, workers: int, seconds: float, processes: int) -> dict[st
             whole = f"{nodes} nodes, {nodes * workers} workers"
             wait_until(lambda: whole in terminal.text, _LIMIT_S, lambda: f"no {whole!r} in {_words(terminal.text)}")
             drawn = terminal.bytes
-            watched = _share(server.pid, seconds)
+            watched = _share(server.pid, seconds, lambda: terminal.bytes > drawn)
             return {"without": without, "with": watched, "drawn": terminal.bytes - drawn}
 
 
@@ -80,9 +80,11 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _share(pid: int, seconds: float) -> float:
+def _share(pid: int, seconds: float, seen: Callable[[], bool] = lambda: True) -> float:
+    """In that many seconds, and until it is ``seen``."""
     before, began = exact_cpu_seconds(pid), time.monotonic()
     time.sleep(seconds)
+    wait_until(seen, _LIMIT_S, lambda: "the view stands still")
     return (exact_cpu_seconds(pid) - before) / (time.monotonic() - began)
 
 

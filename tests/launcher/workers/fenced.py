@@ -17,12 +17,14 @@ from rdzv_plugins.clock import now
 from rdzv_plugins.round_page import RoundPage
 
 TTL_S = 2.0
+STANDSTILL_S = 6.0
+"""After so many seconds without a look, the fence takes it that its process has stood still."""
 
 
 class Session:
     """A ``Holding``."""
 
-    ttl = TTL_S
+    ttl = 2 * STANDSTILL_S
     said = "lives"
     known_until = now() + TTL_S
 

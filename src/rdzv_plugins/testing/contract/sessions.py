@@ -87,7 +87,7 @@ class CoordinationSessions(JobTheme):
     @of_kind("coordination")
     def test_a_session_stays_while_nothing_is_asked(self, job: Job) -> None:
         # The backend keeps it alive by its own means.
-        losses, recorder, ttl = Losses(), Recorder(), job.ttl
+        losses, recorder, ttl = Losses(), Recorder(), 3 * job.ttl  # this process is busy with others, too
         idle = job.session(ttl, losses)
         idle.put({"idle": b""}, ephemeral=True, timeout=T)
         idle.watch("dead", recorder, timeout=T)
@@ -120,7 +120,7 @@ class CoordinationSessions(JobTheme):
         # It ends as when its time to live is over: it alone, with everything it has written as ephemeral; and it is
         # told.
         one, two, recorder, losses = job.session(), job.session(), Recorder(), Losses()
-        ended = job.session(job.ttl, losses)
+        ended = job.session(LONG, losses)
         for key in ("e/a", "e/b"):
             ended.create(key, b"", ephemeral=True, timeout=T)
         two.put({"e/two": b""}, ephemeral=True, timeout=T)

@@ -160,7 +160,7 @@ class ServiceFaults(JobTheme):
             return job.gap(NO_RELAY)
         observer = job.session()
         relay.slow(0.1)
-        subject = Subject(job, max(job.ttl, 5.0), behind(job, relay))
+        subject = Subject(job, max(job.ttl, 15.0), behind(job, relay))
         for count in range(3):
             observer.put({f"seen/{count}": b""}, timeout=T)
             assert subject.session.create(f"made/{count}", b"", timeout=T)[0]

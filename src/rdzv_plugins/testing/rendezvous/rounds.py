@@ -23,7 +23,7 @@ from rdzv_plugins.testing.nodes.job import (
 )
 from rdzv_plugins.testing.nodes.theme import NodeTheme
 
-_LAST_CALL_S, _JOIN_S = 4, 5
+_LAST_CALL_S, _JOIN_S = 10, 5
 
 
 class Rounds(NodeTheme):
