@@ -84,9 +84,11 @@ def test_who_comes_when_the_job_is_about_to_end_has_come_too_late():
 
 
 @pytest.mark.parametrize("size", [4, 16, 64])
-def test_requests_per_node_are_the_same_for_any_number_of_nodes(size: int):
+def test_requests_per_node_are_the_same_for_any_number_of_nodes(size: int, monkeypatch):
     """I3. Nobody asks for anything while a round lasts."""
-    with Job(str(size)) as job:
+    # neither a standstill nor a slow start makes anybody ask
+    monkeypatch.setattr("rdzv_plugins.elastic.leading.leader._PROGRESS_S", PATIENCE_S)
+    with Job(str(size), ttl=PATIENCE_S) as job:
         nodes = job.start(size)
         leader = job.leader()
         asked = asked_at_rest(nodes)
@@ -220,11 +222,11 @@ def test_who_serves_the_others_leaves_last():
 
 def test_others_go_on_without_a_node_that_does_not_join_again(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.WARNING, "rdzv_plugins")
-    with Job("2:3", rejoin_timeout=1) as job:
+    with Job("2:3", rejoin_timeout=6) as job:
         first, second, late = job.start(3)
         infos = [future.result(PATIENCE_S) for future in (first.join(), second.join())]
         assert {info.world_size for info in infos} == {2}
-        assert "is left out for now: it has not joined again after round 1 for 1 s" in caplog.text
+        assert "is left out for now: it has not joined again after round 1 for 6 s" in caplog.text
         eventually(late.handler.must_rejoin, "the late one knows that its round is over")
         comes = late.join()
         for node in (first, second):

@@ -366,8 +366,11 @@ def test_leader_takes_a_cut_off_member_for_a_loss_and_not_for_a_wish() -> None:
 
 
 @pytest.mark.parametrize("port", [free_port(), 0], ids=["the same port again", "any port"])
-def test_late_node_does_not_take_the_store_of_the_next_round_for_its_own(proxies: Proxies, port: int) -> None:
+def test_late_node_does_not_take_the_store_of_the_next_round_for_its_own(
+    proxies: Proxies, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was stopped between reaching the store of its round and connecting its proxy."""
+    monkeypatch.setattr("rdzv_plugins.elastic.round_store._ATTEMPT_S", 60.0)
     options = ElasticOptions(store="tiered", worker_ports=PortRange(port, port), reach_timeout=0.1, ttl=0.5)
     first, late = RoundStore(options, lambda *_: None), RoundStore(options, lambda *_: None)
 
