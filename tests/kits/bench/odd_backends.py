@@ -61,8 +61,10 @@ class Handler:
         self._round += 1
         directory = Path(self._request.endpoint, str(self._round))
         directory.mkdir(exist_ok=True)
-        self._lock = (directory / self._id).open("w")
+        mine = Path(self._request.endpoint, self._id)
+        self._lock = mine.open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        mine.rename(directory / self._id)  # nobody sees it before it is held
         while len(members := sorted(file.name for file in directory.iterdir())) < wanted:
             time.sleep(0.01)
         return Info(members.index(self._id), len(members))
