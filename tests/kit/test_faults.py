@@ -157,7 +157,7 @@ def test_what_it_has_said_counts_for_more_than_an_attempt_that_is_cut_short() ->
             connection.recv(1)  # until it hangs up
 
     with listening(serve) as port:
-        error = refused(port, timeout=SHORT)
+        error = refused(port, timeout=2.5)
     assert silent.is_set()
     assert "answers HTTP 503" in str(error)
 

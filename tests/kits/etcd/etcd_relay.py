@@ -76,8 +76,7 @@ class HoldingRelay(Relay):
 
     def _passed(self, part: bytes, answers: bool) -> None:
         with self._changed:
-            if (
-                not part and self._breaks.get(answers) == 0
-            ):  # a part that began before the break was asked for has bytes
+            # not by a part that has passed before the break was asked for: that one has bytes
+            if not part and self._breaks.get(answers) == 0:
                 self._breaks = {}
                 self.cut()

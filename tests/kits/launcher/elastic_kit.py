@@ -54,7 +54,7 @@ class EtcdMeeting(Meeting):
 
     backend = "etcd"
     alias = "ETCD"
-    conf = "ttl=10"
+    conf = "ttl=10"  # longer than a busy machine makes anybody stand still
 
     def __init__(self, directory: Path, etcd: etcd_kit.Cluster) -> None:
         super().__init__(directory)
