@@ -145,7 +145,7 @@ class Rounds(NodeTheme):
         """I4, I10: the others are told of a lost node, know that it was no failure of theirs, and go on without it."""
         if not self.elastic(harness):
             return self.gap(request, "elastic is not declared: the place of a lost node has to be taken by another")
-        with Job(harness, tmp_path, "2:3", conf=self.conf(harness, last_call_timeout=1)) as job:
+        with Job(harness, tmp_path, "2:3", conf=self.conf(harness, last_call_timeout=_LAST_CALL_S)) as job:
             nodes = job.start(3)
             victim = self.others_than(self.host_of(harness, nodes), nodes)[-1]
             survivors = self.others_than(victim, nodes)
