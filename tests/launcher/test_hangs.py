@@ -53,7 +53,8 @@ def test_each_hang_is_named_and_the_job_restarts_until_none_is_left(cluster: Clu
     )
     assert [agent.wait(240) for agent in agents] == [80, 80], "\n".join(agent.text for agent in agents)
     both = "\n".join(agent.text for agent in agents)
-    error = r"(\d\d:\d\d:\d\d) rdzv-run error: rank (\d) \(node \d on .*?, pid (\d+)\) (.*), and no worker of the job"
+    who = r"(\d\d:\d\d:\d\d) rdzv-run error: rank (\d) \(node \d on .*?, pid (\d+)\)"
+    error = rf"{who} (.*), and no worker of the job has made"
     found = sorted(re.findall(error, both), key=lambda each: each[0])  # either node may be the one that says it
     named = {pid: (rank, said) for _, rank, pid, said in found}.values()
     assert [(int(rank), said[: len(HANGS[each][2])]) for each, (rank, said) in enumerate(named, 1)] == [

@@ -20,7 +20,8 @@ def test_job_without_a_name_is_refused_where_others_meet_too(meeting: Meeting) -
 def test_another_job_of_the_same_name_is_no_spare_and_no_member(meeting: Meeting) -> None:
     """Neither of a job that is full, nor of one that has room: ``none``, which is what both may have been given."""
     meeting.serve()
-    job, conf = Job(meeting, "1:2", script="says.py", conf="last_call_timeout=0,ttl=60"), "ttl=60"
+    conf = "ttl=60"
+    job = Job(meeting, "1:2", script="says.py", conf=f"last_call_timeout=0,{conf}")
     with observing(meeting) as observer:
         first = job.node()
         in_one_round(first)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from kits.etcd.etcd_kit import Cluster, Member
 from kits.launcher.harness import wait_until
 from kits.wire.coordination_kit import LONG, Losses, Recorder, keys_of, opened
@@ -95,6 +97,12 @@ class Subject:
         """The next number."""
         assert self.session.put({f"n/{self.written}": b"%d" % self.written}, timeout=LONG)
         self.written += 1
+
+    def why(self) -> str:
+        """What is wrong, as a request says that nobody answers in time; it may have put the key ``no``."""
+        with pytest.raises(TimeoutError) as raised:
+            self.session.put({"no": b""}, timeout=2)
+        return str(raised.value)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
