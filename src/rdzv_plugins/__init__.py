@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         RendezvousInfo,
         Request,
         ServiceCheck,
+        SharesStore,
         StoreAddress,
     )
     from rdzv_plugins.options import option
@@ -55,6 +56,7 @@ __all__ = [
     "RoundInfo",
     "ServiceCheck",
     "Session",
+    "SharesStore",
     "Store",
     "StoreAddress",
     "StoreInfo",
@@ -73,10 +75,12 @@ _ELSEWHERE = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    # On first use: torch imports this package, for our entry point, in processes that need none of it.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'interfaces')}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # which would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        # On first use: torch imports this package, for our entry point, in processes that need none of it.
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'interfaces')}"), name)
+        globals()[name] = value
+        return value

@@ -19,7 +19,14 @@ NAMED_HERE = {
     "rdzv_plugins/testing/builtin.py": "the suite's harnesses of the backends that ship",
     "rdzv_plugins/testing/themes/launch.py": "torch's own c10d, from plain torchrun",
     "rdzv_plugins/testing/themes/plugin.py": "the built-in backend by which the time of loading is measured",
-    "launcher/rdzv_launcher/bench": "a benchmark's harnesses, and torch's own c10d beside them",
+    "launcher/rdzv_launcher/bench/all.py": "the benchmark of that name",
+    "launcher/rdzv_launcher/bench/arguments.py": "the benchmark of that name",
+    "launcher/rdzv_launcher/bench/report/page.py": "the benchmark of that name",
+    "launcher/rdzv_launcher/bench/tiered/": "the benchmark of that name",
+    "launcher/rdzv_launcher/bench/rendezvous/native_process.py": "values of the option store",
+    "launcher/rdzv_launcher/bench/rendezvous/torch_nodes.py": "torch's own c10d and static",
+    "launcher/rdzv_launcher/bench/jobs/launchers.py": "torch's own c10d and static, from plain torchrun",
+    "launcher/rdzv_launcher/bench/charts/style.py": "the same colours in every report, also for torch's own",
 }
 
 

@@ -14,7 +14,7 @@ from rdzv_launcher.run.command_line.variables import blaming_variables
 from rdzv_launcher.run.request import build_request, check_meeting_point
 from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.elastic.domain import domain_of
-from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.endpoints import ALONE, Endpoint
 from rdzv_plugins.errors import MissingDependency, RunIdMissing, UsageError
 from rdzv_plugins.host import PluginHost
 
@@ -311,23 +311,30 @@ def test_endpoint_and_the_same_address_are_no_contradiction(checked):
 def test_standalone_needs_nothing_of_torch(checked, argv):
     """torchrun takes c10d for it, whose rendezvous is torch's."""
     request = checked(*argv)
-    assert (request.backend, request.endpoint) == ("static", "localhost:0")
+    assert (request.backend, request.standalone, request.target) == ("static", True, ALONE)
 
 
 def test_standalone_keeps_a_backend_that_is_asked_for(checked):
     request = checked("--standalone", "--rdzv-backend=parallel", "--node-rank=0")
-    assert (request.backend, request.endpoint, request.node_rank) == ("parallel", "localhost:0", None)
+    assert (request.backend, request.standalone, request.target) == ("parallel", True, ALONE)
+    assert request.node_rank is None
 
 
-@pytest.mark.parametrize("argv", [[], ["--rdzv-backend=static"]])
+@pytest.mark.parametrize("argv", [[], ["--rdzv-backend=static"], ["--rdzv-backend=STATIC"]])
 def test_one_node_without_an_address_needs_no_endpoint(checked, argv):
     request = checked(*argv)
-    assert (request.backend, request.endpoint) == ("static", "localhost:0")
+    assert (request.standalone, request.endpoint, request.target) == (True, "", ALONE)
+    assert request.is_named
 
 
 def test_standalone_in_a_pod_of_kubeflow(checked, monkeypatch):
     monkeypatch.setenv("PET_MASTER_ADDR", "pod-0")
-    assert checked("--standalone").endpoint == "localhost:0"
+    assert checked("--standalone").target == ALONE
+
+
+def test_standalone_job_meets_in_no_file_of_a_name_that_nobody_gave(checked):
+    request = checked("--standalone", "--rdzv-backend=c10d", "--rdzv-conf=store_type=file")
+    assert (request.standalone, request.endpoint, request.target) == (True, "", None)
 
 
 def test_standalone_is_refused_for_every_service_in_the_same_words(host, checked):
@@ -339,7 +346,7 @@ def test_standalone_is_refused_for_every_service_in_the_same_words(host, checked
 
 def test_what_validate_returns_is_the_target(checked):
     assert checked(*MEET, "--rdzv-backend=parallel").target == Endpoint("10.0.0.1", 29500)
-    assert checked("--standalone").target == Endpoint("localhost", 0)
+    assert checked("--standalone").target == ALONE
 
 
 def test_two_standalone_jobs_have_ids_of_their_own(checked):

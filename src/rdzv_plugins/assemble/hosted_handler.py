@@ -68,8 +68,7 @@ class HostedHandler:
         level = logging.INFO if request.max_nodes > 1 else logging.DEBUG
         self._host.before_join(request)
         self._preflight.before(self._inner)
-        at = f" at {request.endpoint}" if request.endpoint else ""
-        logger.log(level, "run %s: joining%s by %s", request.run_id, at, request.backend)
+        logger.log(level, "run %s: joining%s by %s", request.run_id, request.at_endpoint, request.backend)
         info = _in_contract(self._inner.next_rendezvous())
         self._host.after_join(request, info)
         where = info.bootstrap_store_info

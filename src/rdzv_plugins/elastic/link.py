@@ -275,14 +275,14 @@ class Link:
                 self.open(self._options.outage_timeout + self.places.leaves_within)
             else:
                 self.open(_ANSWER_S if lost.silent else self._options.outage_timeout)
-            logger.warning("run %s: back at %s, with a new session", self._request.run_id, self._request.endpoint)
+            logger.warning("run %s: back%s, with a new session", self._request.run_id, self._request.at_endpoint)
         except Exception as error:
             if not isinstance(error, RdzvError):
                 logger.exception("run %s: reaching the rendezvous again has failed", self._request.run_id)
             # an error with a remedy already says all there is to say
             then = "" if lost.remedy else f" (then: {error})"
             self.problem = EndpointLost(
-                f"lost the rendezvous of run {self._request.run_id!r} at {self._request.endpoint}: {lost}{then}",
+                f"lost the rendezvous of run {self._request.run_id!r}{self._request.at_endpoint}: {lost}{then}",
                 remedy=lost.remedy
                 or "The node or server that serves it has ended, or cannot be reached. Its own output says why.",
             )

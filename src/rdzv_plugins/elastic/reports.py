@@ -94,7 +94,7 @@ def kind_of_waiting(view: View, round_: int) -> str:
 
 def what_is_waited_for(view: View, request: Request, round_: int) -> str:
     """Who is there, as far as a node whose last round was ``round_`` has been told."""
-    declared, where = view.round, f"run {request.run_id!r} at {request.endpoint}"
+    declared, where = view.round, f"run {request.run_id!r}{request.at_endpoint}"
     kind = kind_of_waiting(view, round_)
     if kind == "left out" and view.assignment is not None:
         return f"{where}: this node is left out for now: {view.assignment.left_out}"

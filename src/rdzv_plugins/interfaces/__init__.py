@@ -32,4 +32,5 @@ from rdzv_plugins.interfaces.round_event import RoundEvent as RoundEvent
 from rdzv_plugins.interfaces.round_event import TellEvent as TellEvent
 from rdzv_plugins.interfaces.service_check import ServiceCheck as ServiceCheck
 from rdzv_plugins.interfaces.state_backend import RendezvousBackend as RendezvousBackend
+from rdzv_plugins.interfaces.state_backend import SharesStore as SharesStore
 from rdzv_plugins.interfaces.state_backend import Token as Token

@@ -24,7 +24,7 @@ class Request:
     run_id: str
     """The id that all nodes of the job share: --rdzv-id."""
     endpoint: str
-    """The endpoint as given; ``endpoints.parse_endpoint`` splits it. Empty when none is needed."""
+    """The endpoint as given; ``endpoints.parse_endpoint`` splits it. Empty when none is needed: ``standalone``."""
     min_nodes: int
     """The MIN of --nnodes=MIN:MAX, at least 1; equal to ``max_nodes`` if only one number was given."""
     max_nodes: int
@@ -65,6 +65,11 @@ class Request:
 
     It asks the ``Backend.recognise`` of each, which takes two seconds at most. Any thread may call it.
     """
+
+    @property
+    def at_endpoint(self) -> str:
+        """Where the nodes meet, as part of a message: `` at ENDPOINT``; empty if none was given."""
+        return f" at {self.endpoint}" if self.endpoint else ""
 
     @property
     def is_named(self) -> bool:

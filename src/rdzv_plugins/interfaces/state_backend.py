@@ -12,10 +12,7 @@ Token: TypeAlias = Any
 class RendezvousBackend(Protocol):
     """One state blob with compare-and-swap: the easy way to a backend of your own.
 
-    The framework runs torch's dynamic (min:max) rendezvous on it. Optional attributes: ``store``, a
-    ``torch.distributed.Store`` shared by all nodes (without it the first node hosts one and its
-    address travels beside the state); ``hosts_store`` (bool), true on the node in whose process that
-    store is served; ``local_addr``, the address under which peers reach this node.
+    The framework runs torch's dynamic (min:max) rendezvous on it. ``SharesStore`` is what it may offer in addition.
 
     Called by one thread at a time, not always the same: torch keeps this node's place from a separate thread. When the
     state cannot be read or written, raise ``EndpointUnreachable`` or ``EndpointLost`` of ``rdzv_plugins.errors``, or
@@ -37,4 +34,28 @@ class RendezvousBackend(Protocol):
 
         Returns the state now held, its token, and whether this call wrote it.
         """
+        ...
+
+
+@runtime_checkable
+class SharesStore(Protocol):
+    """What a ``RendezvousBackend`` may offer in addition: a store that all nodes share.
+
+    Optional. If it is missing, or ``store`` is None, the first node hosts a store, and its address travels beside the
+    state.
+    """
+
+    @property
+    def store(self) -> Any:
+        """A ``torch.distributed.Store``, on which the nodes agree on what belongs to the job; or None."""
+        ...
+
+    @property
+    def hosts_store(self) -> bool:
+        """True on the node in whose process ``store`` is served."""
+        ...
+
+    @property
+    def local_addr(self) -> str | None:
+        """The address under which peers reach this node; None if it is to be found out."""
         ...

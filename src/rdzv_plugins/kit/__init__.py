@@ -75,11 +75,13 @@ _AT = {
 _OTHER_NAMES = {"validate_elastic": "validate"}
 
 
-def __getattr__(name: str) -> Any:
-    # On first use: a plug-in's module, which every launch loads, takes its options from here and no more.
-    for module, names in _AT.items():
-        if name in names:
-            value = getattr(import_module(f"rdzv_plugins.{module}"), _OTHER_NAMES.get(name, name))
-            globals()[name] = value
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # which would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        # On first use: a plug-in's module, which every launch loads, takes its options from here and no more.
+        for module, names in _AT.items():
+            if name in names:
+                value = getattr(import_module(f"rdzv_plugins.{module}"), _OTHER_NAMES.get(name, name))
+                globals()[name] = value
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -107,7 +107,7 @@ def _worker_ports(start: Start) -> str:
         return "any free one is taken for the workers' store"
     if request.node_rank:
         raise NotKnown("node rank 0 serves the workers' store, not this node")
-    host = "127.0.0.1" if is_only_local(request.endpoint) else ""
+    host = "127.0.0.1" if request.standalone or is_only_local(request.endpoint) else ""
     needed = 2 if isinstance(options, ElasticOptions) and options.fanout else 1  # the store, and otherwise a proxy
     try:
         for _ in range(needed):

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from rdzv_launcher.run.devices import local_world_size
 from rdzv_launcher.run.own_options import NAMES
-from rdzv_plugins.endpoints import ALONE, Endpoint, check_port, parse_endpoint, require_meeting_point
+from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint, require_meeting_point
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
@@ -34,7 +34,6 @@ _GIVEN = {
     "enable_tiered_parallel_tcpstore": ("backend",),
     "rdzv_id": ("run_id",),
     "rdzv_endpoint": ("endpoint",),
-    "master_addr": ("endpoint",),
     "rdzv_conf": ("conf",),
     "node_rank": ("node_rank",),
     "local_addr": ("local_addr",),
@@ -70,10 +69,13 @@ def build_request(
         raise UsageError("--no-python and --module exclude each other", remedy="Keep one of them.")
     if args.node_rank is not None and args.node_rank < 0:
         raise UsageError(f"--node-rank={args.node_rank} is negative")
+    endpoint = _endpoint(args, meets_at(_backend(args)))
+    if endpoint and "master_addr" in args.given:  # it says nothing of where a service is
+        given |= {"endpoint"}
     request = Request(
         backend=_backend(args),
         run_id=args.rdzv_id or DEFAULT_RUN_ID,
-        endpoint=_endpoint(args, meets_at(_backend(args))),
+        endpoint=endpoint,
         min_nodes=min_nodes,
         max_nodes=max_nodes,
         nproc_per_node=local_world_size(args.nproc_per_node),
@@ -88,7 +90,7 @@ def build_request(
     if args.standalone:
         _refuse_company(args, meets_at(_backend(args)))
     else:
-        request = _with_master_port(resolve(request), args)
+        request = _resolved(request, args, resolve, meets_at)
     return _standalone(request, forced=args.standalone)
 
 
@@ -244,12 +246,25 @@ def _refuse_master(args: argparse.Namespace) -> None:
         )
 
 
-def _with_master_port(request: Request, args: argparse.Namespace) -> Request:
-    """Apply --master-port alone, if a plug-in knows the machine: the plug-in's own choice of a port is not used."""
-    if args.master_port is None or args.master_addr or args.rdzv_endpoint or "endpoint" not in request.given:
-        return request
-    hosts = [parse_endpoint(each, args.master_port).host for each in request.endpoint.split(",")]
-    return dataclasses.replace(request, endpoint=",".join(str(Endpoint(host, args.master_port)) for host in hosts))
+def _resolved(
+    request: Request, args: argparse.Namespace, resolve: Callable[[Request], Request], meets_at: Callable[[str], str]
+) -> Request:
+    """The request after the plug-ins, one of which may choose a backend that meets at a service.
+
+    The master is not where that is: then the plug-ins, which leave alone what is given, are asked once more without it.
+    If a plug-in knows the machine, and --master-port is given alone, the plug-in's own choice of a port is not used.
+    """
+    resolved = resolve(request)
+    if args.rdzv_endpoint:
+        return resolved
+    if meets_at(resolved.backend) == "service":
+        if not request.endpoint:
+            return resolved
+        return resolve(dataclasses.replace(request, endpoint="", given=request.given - {"endpoint"}))
+    if args.master_port is None or args.master_addr or "endpoint" not in resolved.given:
+        return resolved
+    hosts = [parse_endpoint(each, args.master_port).host for each in resolved.endpoint.split(",")]
+    return dataclasses.replace(resolved, endpoint=",".join(str(Endpoint(host, args.master_port)) for host in hosts))
 
 
 def _bracketed(address: str) -> str:
@@ -274,7 +289,7 @@ def _standalone(request: Request, *, forced: bool) -> Request:
     Where torchrun turns static into c10d, with --standalone and without, it stays static here: that starts a second
     sooner, without torch in the agent, and the workers get the same.
     """
-    alone = request.backend == _DEFAULT and request.max_nodes == 1 and not request.endpoint
+    alone = normalise(request.backend) == _DEFAULT and request.max_nodes == 1 and not request.endpoint
     if not forced and not alone:
         return request
     if not forced and request.node_rank:
@@ -288,7 +303,7 @@ def _standalone(request: Request, *, forced: bool) -> Request:
         )
     return dataclasses.replace(
         request,
-        endpoint=str(ALONE),
+        endpoint="",
         standalone=True,
         run_id=request.run_id if "run_id" in request.given and not forced else str(uuid.uuid4()),
         node_rank=None,
