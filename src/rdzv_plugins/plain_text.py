@@ -2,16 +2,19 @@
 
 Host names, reasons, keys, run ids and names of proxies come from whoever reaches a port. When such a text becomes part
 of a message it goes through ``printable``; everything that the commands print goes through ``printable_lines``.
+``some`` keeps a message with many names short.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LONGEST = 1000
 _LONGEST_LINE = 8000
+_NAMED = 8
 
 
 def printable(text: str, most: int = _LONGEST) -> str:
@@ -40,3 +43,13 @@ def printable_data(data: Any) -> Any:
     if isinstance(data, dict):
         return {printable_data(key): printable_data(value) for key, value in data.items()}
     return [printable_data(each) for each in data] if isinstance(data, list | tuple) else data
+
+
+def some(names: Iterable[object], most: int = _NAMED, *, of: int | None = None) -> str:
+    """The first few names, and how many more there are: ``a, b and 7 more``.
+
+    ``of``: how many there are in all, if ``names`` are not all of them.
+    """
+    listed = list(names)
+    more = (len(listed) if of is None else of) - len(listed[:most])
+    return ", ".join(map(str, listed[:most])) + (f" and {more} more" if more > 0 else "")

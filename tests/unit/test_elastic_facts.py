@@ -49,11 +49,6 @@ def test_ranks(numbers, text):
     assert facts.ranks(numbers) == text
 
 
-def test_some_names_the_first_eight():
-    assert facts.some(f"h{n}" for n in range(8)) == "h0, h1, h2, h3, h4, h5, h6, h7"
-    assert facts.some(f"h{n}" for n in range(10)).endswith("h7 and 2 more")
-
-
 def test_nobody_has_joined():
     assert Leader(2, 3).machine.facts() == "0 of 2:3 nodes have joined (nobody)"
 

@@ -11,7 +11,7 @@ from rdzv_launcher import console
 from rdzv_launcher.run.summary import describe, failure_summary
 from rdzv_plugins.errors import PeerFailed, RendezvousFailed
 from rdzv_plugins.interfaces import Failure, Outcome
-from rdzv_plugins.plain_text import printable, printable_data, printable_lines
+from rdzv_plugins.plain_text import printable, printable_data, printable_lines, some
 from rdzv_plugins.rounds.ends import parse_failure, parse_outcome, to_json
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\u2028\x85\r\b\x7f\udcff"
@@ -45,6 +45,15 @@ def test_data_is_copied_with_its_keys():
     data = {"a\x1b": ["\n", 1, None, {"b": "\r"}]}
     assert printable_data(data) == {r"a\x1b": [r"\n", 1, None, {"b": r"\r"}]}
     assert "\x1b" in next(iter(data))
+
+
+def test_of_many_names_the_first_are_said():
+    assert some([]) == ""
+    assert some(f"h{n}" for n in range(8)) == "h0, h1, h2, h3, h4, h5, h6, h7"
+    assert some(f"h{n}" for n in range(10)).endswith("h7 and 2 more")
+    assert some([3, 1, 2], 2) == "3, 1 and 1 more"
+    assert some(["a", "b"], 3, of=9) == "a, b and 7 more"
+    assert some(["a", "b"], 1, of=2) == "a and 1 more"
 
 
 @pytest.fixture

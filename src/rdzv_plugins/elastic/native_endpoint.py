@@ -16,6 +16,7 @@ from rdzv_plugins.job_token import token_of
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.framing import ask_statistics
 from rdzv_plugins.kvstore.native.statistics import is_control_store
+from rdzv_plugins.plain_text import some
 
 _TTL_S = 10.0
 _NAMED = 3
@@ -40,7 +41,7 @@ def recognise(request: Request, timeout: float) -> str:
     if not runs:
         return f"{store}, at which no job meets now"
     if len(runs) > 1:
-        return f"{store}, at which runs {', '.join(map(repr, sorted(runs)[:_NAMED]))} meet"
+        return f"{store}, at which runs {some(map(repr, sorted(runs)), _NAMED)} meet"
     (run,) = runs
     job: dict[str, Any] = {}
     with contextlib.suppress(RdzvError, TimeoutError, ValueError):

@@ -15,8 +15,7 @@ from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
 from rdzv_plugins.job_token import token_of
 from rdzv_plugins.options import parse_conf
-
-_NAMED = 8
+from rdzv_plugins.plain_text import some
 
 
 def add_job_flags(parser: argparse.ArgumentParser, *, endpoint_help: str, endpoint_required: bool) -> None:
@@ -67,8 +66,7 @@ def request_of(args: argparse.Namespace) -> Request:
 
 def run_of(request: Request, where: object, runs: Sequence[str]) -> str:
     """Which of ``runs`` at ``where`` is meant. Raises ``UsageError`` or ``EndpointUnreachable``, naming the runs."""
-    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
-    names = (", ".join(map(repr, sorted(runs)[:_NAMED])) or "none") + more
+    names = some(map(repr, sorted(runs))) or "none"
     if request.is_named:
         if request.run_id in runs:
             return request.run_id

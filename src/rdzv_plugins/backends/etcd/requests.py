@@ -16,7 +16,7 @@ from rdzv_plugins.backends.etcd.refusals import LeaseGone
 from rdzv_plugins.backends.etcd.space import NEW, Space
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.errors import Compacted, RendezvousFailed
-from rdzv_plugins.kvstore.coordination.naming import named
+from rdzv_plugins.plain_text import some
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,8 @@ class Requests:
         revision = 0
         for names, change in self._space.puts(items, self._lease_of(ephemeral)):
             compare = [] if guard is None else [self._space.unchanged(guard)]
-            done, revision, _ = await self._write(f"writing {named(names)}", change, deadline, compare=compare)
+            what = f"writing {some(map(repr, names), 3)}"
+            done, revision, _ = await self._write(what, change, deadline, compare=compare)
             if not done:
                 return None
             if guard is not None and guard.key in names:
@@ -72,7 +73,7 @@ class Requests:
         """See ``Session.delete``: done in parts, each of them guarded."""
         for change in self._space.deletes(keys):
             compare = [] if guard is None else [self._space.unchanged(guard)]
-            done, _, _ = await self._write(f"deleting {named(keys)}", change, deadline, compare=compare)
+            done, _, _ = await self._write(f"deleting {some(map(repr, keys), 3)}", change, deadline, compare=compare)
             if not done:
                 return False
         return True

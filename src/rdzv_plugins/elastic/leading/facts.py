@@ -8,16 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.elastic.leading.choosing import Shape, in_words
 from rdzv_plugins.elastic.leading.claims import Claims
+from rdzv_plugins.plain_text import some
 from rdzv_plugins.rounds.settings_check import wanted
-
-_NAMED = 8
-
-
-def some(names: Iterable[str], most: int = _NAMED) -> str:
-    """The first few names, and how many more there are."""
-    listed = list(names)
-    more = len(listed) - most
-    return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def ranks(numbers: Iterable[int]) -> str:

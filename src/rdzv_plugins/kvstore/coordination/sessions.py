@@ -19,7 +19,6 @@ from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
 from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination import frames
 from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
-from rdzv_plugins.kvstore.coordination.naming import named
 from rdzv_plugins.kvstore.coordination.opening import Opening
 from rdzv_plugins.kvstore.coordination.second_look import Look, SecondLook
 from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
@@ -27,6 +26,7 @@ from rdzv_plugins.kvstore.native.framing import DONE, NotNative, OtherVersion, h
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.reach import reach, try_connect
 from rdzv_plugins.kvstore.tcpstore.whose import Stranger, unknown
+from rdzv_plugins.plain_text import some
 
 __all__ = ["NativeCoordination", "NativeSession"]
 
@@ -114,14 +114,14 @@ class NativeSession:
     ) -> int | None:
         """See ``Session.put``; done in one transaction. Raises ``ValueError`` for more than 16 MiB."""
         payload = frames.put(items, ephemeral=ephemeral, guard=_condition(guard))
-        changed = self._ask(frames.PUT, payload, frames.changed, timeout, f"writing {named(items)}")
+        changed = self._ask(frames.PUT, payload, frames.changed, timeout, f"writing {some(map(repr, items), 3)}")
         return changed.revision if changed.done else None
 
     def delete(self, keys: Iterable[str], *, guard: KeyValue | None = None, timeout: float) -> bool:
         """See ``Session.delete``; done in one transaction. Raises ``ValueError`` for more than 16 MiB of names."""
         keys = tuple(keys)
         payload = frames.delete(keys, guard=_condition(guard))
-        return self._ask(frames.DELETE, payload, frames.changed, timeout, f"deleting {named(keys)}").done
+        return self._ask(frames.DELETE, payload, frames.changed, timeout, f"deleting {some(map(repr, keys), 3)}").done
 
     def list(self, prefix: str, *, timeout: float) -> tuple[Sequence[KeyValue], int]:
         return self._ask(frames.LIST, frames.list_(prefix), frames.listed, timeout, f"listing {prefix!r}")

@@ -8,6 +8,7 @@ from rdzv_launcher.bench.charts.style import label, number
 from rdzv_launcher.bench.method.points import Point, Ratio
 from rdzv_launcher.bench.method.results import Result
 from rdzv_launcher.bench.report.html import Html, table, tag
+from rdzv_plugins.plain_text import some
 
 
 def figure_table(figure: str, results: Sequence[Result]) -> Html:
@@ -89,17 +90,15 @@ def unfinished_list(results: Sequence[Result]) -> Html | None:
             "li",
             name,
             tag("strong", target),
-            f", {_some(p.case for p in points)}; {_some(p.title for p in points)}: {why}",
+            f", {_distinct(p.case for p in points)}; {_distinct(p.title for p in points)}: {why}",
         )
         for (name, target, why), points in found.items()
     ]
     return tag("ul", items) if items else None
 
 
-def _some(texts: Iterable[str]) -> str:
-    """The first three of the texts."""
-    each = list(dict.fromkeys(texts))
-    return f"{', '.join(each[:2])} and {len(each) - 2} more" if len(each) > 3 else ", ".join(each)
+def _distinct(texts: Iterable[str]) -> str:
+    return some(dict.fromkeys(texts), 3)
 
 
 def heading(point: Point) -> str:

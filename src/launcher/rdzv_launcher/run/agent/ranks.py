@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 from rdzv_launcher.run.agent.round_store import RoundStore, is_timeout
 from rdzv_launcher.run.workers.worker_group import Worker
 from rdzv_plugins.errors import RendezvousFailed
-from rdzv_plugins.plain_text import printable
+from rdzv_plugins.plain_text import printable, some
 
 ROLE_INFO = "torchelastic/role_info/"
 ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
@@ -110,7 +110,7 @@ def _wait(store: RoundStore, keys: list[str], what: str, teller: int | None = No
             if left > _SLICE_S:
                 continue
             ranks = [teller] if teller is not None else [r for r, key in enumerate(keys) if not store.check([key])]
-            names = ", ".join(map(str, ranks[:_NAMED])) + (" and more" if len(ranks) > _NAMED else "")
+            names = some(ranks, _NAMED)
             raise RendezvousFailed(
                 f"node rank {names} of the round has not started its workers: {limit:g} s were not enough for {what}",
                 remedy="Look at the output of that node: it may hang in a plug-in's hook or a file system.",

@@ -10,7 +10,7 @@ from rdzv_launcher.run.rank_names import compressed, named
 from rdzv_launcher.run.stacks.frames import Frame, Thread
 from rdzv_launcher.run.stacks.grouping import Group, grouped
 from rdzv_launcher.run.stacks.reports import ProcessReport, WorkerReport
-from rdzv_plugins.plain_text import printable
+from rdzv_plugins.plain_text import printable, some
 
 _HEADLINE_GROUPS = 4
 _PIDS_NAMED = 4
@@ -90,9 +90,8 @@ def _where_from(group: Group) -> str:
 
 
 def _group(group: Group, threads: bool) -> Iterator[str]:
-    pids = [str(worker.process.pid) for worker in group.workers]
-    more = f" and {len(pids) - _PIDS_NAMED} more" if len(pids) > _PIDS_NAMED else ""
-    pids_text = f"pid{'' if len(pids) == 1 else 's'} {', '.join(pids[:_PIDS_NAMED])}{more}"
+    pids = [worker.process.pid for worker in group.workers]
+    pids_text = f"pid{'' if len(pids) == 1 else 's'} {some(pids, _PIDS_NAMED)}"
     name = named(group.ranks)
     yield f"{name[0].upper()}{name[1:]} ({_where_from(group)}, {pids_text}): {_state(group)}"
     worker = group.shown

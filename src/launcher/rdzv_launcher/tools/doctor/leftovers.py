@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rdzv_launcher.tools.doctor.findings import Finding
 from rdzv_plugins.linux.children import all_pids
 from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.plain_text import some
 
 _MARK = b"TORCHELASTIC_RUN_ID="
 _TAKES_ORPHANS = ("systemd", "init", "tini", "dumb-init", "docker-init", "catatonit")
@@ -26,12 +27,11 @@ def leftovers() -> Iterator[Finding]:
     if not left:
         yield Finding("ok", "leftover processes", "none")
         return
-    shown = ", ".join(f"{pid} (run {run})" for pid, run in sorted(left.items())[:_SHOWN])
-    more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+    shown = some((f"{pid} (run {run})" for pid, run in sorted(left.items())), _SHOWN)
     yield Finding(
         "wrong",
         "leftover processes",
-        f"{len(left)} of jobs whose launcher has gone: {shown}{more}: they hold memory, devices and ports",
+        f"{len(left)} of jobs whose launcher has gone: {shown}: they hold memory, devices and ports",
         f"Look at them, and end them: kill {' '.join(map(str, sorted(left)[:_SHOWN]))}",
     )
 

@@ -17,6 +17,7 @@ from rdzv_plugins.elastic.leading.choosing import in_words
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.job_token import JobToken
+from rdzv_plugins.plain_text import some
 from rdzv_plugins.run_status import RunStatus
 
 _AT_A_TIME = 16
@@ -58,10 +59,11 @@ def round_text(found: Mapping[str, Any], show: Callable[[Endpoint, Mapping[str, 
         lines.append(f"  {found['progress']}")
     if state in ("complete", "waiting") and nodes:
         several = len({node["domain"] for node in nodes}) > 1
-        lines.append("  nodes: " + _some(f"{node['rank']} on {node['host']} ({_of(node, several)})" for node in nodes))
+        named = (f"{node['rank']} on {node['host']} ({_of(node, several)})" for node in nodes)
+        lines.append(f"  nodes: {some(named, NODES_SHOWN)}")
     gone = [f"{node['rank']} on {node['host']} (pid {node['pid']})" for node in nodes if not node["there"]]
     if gone:
-        lines.append("  no longer there: " + _some(gone))
+        lines.append(f"  no longer there: {some(gone, NODES_SHOWN)}")
     store = found["store"]
     if store is not None and store["problem"]:
         lines.append(f"  the workers' store at {store['endpoint']} cannot be asked: {store['problem']}")
@@ -93,12 +95,6 @@ def _sizes(nodes: Sequence[Mapping[str, Any]]) -> str:
 def _of(node: Mapping[str, Any], with_domain: bool) -> str:
     who = f"pid {node['pid']}" if node["workers"] is None else many(node["workers"], "worker")
     return f"{who}, {in_words(node['domain'])}" if with_domain else who
-
-
-def _some(names: Iterable[str]) -> str:
-    found = list(names)
-    more = f" and {len(found) - NODES_SHOWN} more" if len(found) > NODES_SHOWN else ""
-    return ", ".join(found[:NODES_SHOWN]) + more
 
 
 def _read(

@@ -7,6 +7,7 @@ from typing import Any
 
 from rdzv_launcher.tools.status.figures import duration
 from rdzv_launcher.tools.status.tree import names, only_ahead
+from rdzv_plugins.plain_text import some
 
 _CLIENTS_SHOWN = 3
 
@@ -19,13 +20,9 @@ def waited_lines(keyspace: Mapping[str, Any]) -> list[str]:
     proxies = names(keyspace)
     lines = ["  waiting, longest first:"] if waited or unlisted else ["  nobody waits"]
     for each in waited:
-        clients = each["clients"]
-        who = ", ".join(_client(client, proxies) for client in clients[:_CLIENTS_SHOWN])
-        more = each["waiters"] - min(len(clients), _CLIENTS_SHOWN)
-        lines.append(
-            f"    for {each['key']}: {each['waiters']} client(s) since {duration(each['oldest_s'])}: "
-            f"{who}{f' and {more} more' if more else ''}"
-        )
+        clients = (_client(client, proxies) for client in each["clients"])
+        who = some(clients, _CLIENTS_SHOWN, of=each["waiters"])
+        lines.append(f"    for {each['key']}: {each['waiters']} client(s) since {duration(each['oldest_s'])}: {who}")
     if unlisted:
         lines.append(f"    and for {unlisted} more keys")
     if ahead:

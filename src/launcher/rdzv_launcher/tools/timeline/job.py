@@ -10,6 +10,7 @@ from rdzv_launcher.run.timeline.record import Record
 from rdzv_launcher.tools.timeline.clocks import Exchange, Offset, estimate
 from rdzv_launcher.tools.timeline.reading import Agent
 from rdzv_plugins.errors import UsageError
+from rdzv_plugins.plain_text import some
 
 _FILES_NAMED = 5
 
@@ -101,7 +102,7 @@ def newest_launch(agents: Sequence[Agent], run: str | None) -> tuple[Job, list[s
     launches = _launches(own)
     earlier = [each.file for launch in launches[:-1] for each in launch]
     if earlier:
-        named = ", ".join(earlier[:_FILES_NAMED]) + (" and more" if len(earlier) > _FILES_NAMED else "")
+        named = some(earlier, _FILES_NAMED)
         complaints.append(f"{named}: left out, of an earlier launch of run {run!r}: name these files alone to see it")
     return Job(launches[-1]), complaints
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from rdzv_launcher.run.timeline.record import SUFFIX, Record, parse
 from rdzv_plugins.errors import UsageError
+from rdzv_plugins.plain_text import some
 
 _LONGEST = 1 << 20
 """The most bytes of a line."""
@@ -119,6 +120,5 @@ def _read_file(file: str, complaints: list[str]) -> list[Agent]:
 
 
 def _lines(numbers: list[int]) -> str:
-    named = ", ".join(map(str, numbers[:_LINES_NAMED]))
-    more = f" and {len(numbers) - _LINES_NAMED} more" if len(numbers) > _LINES_NAMED else ""
-    return f"line{'s' if len(numbers) > 1 else ''} {named}{more} {'are' if len(numbers) > 1 else 'is'}"
+    several = len(numbers) > 1
+    return f"line{'s' if several else ''} {some(numbers, _LINES_NAMED)} {'are' if several else 'is'}"

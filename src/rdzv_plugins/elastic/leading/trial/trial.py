@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rdzv_plugins.elastic.keys import Member
-from rdzv_plugins.elastic.leading.facts import some
 from rdzv_plugins.elastic.leading.trial import schedule
 from rdzv_plugins.elastic.leading.trial.schedule import Pair
 from rdzv_plugins.elastic.leading.trial.verdict import Consequences, Fault, Measured, consequences, judge
 from rdzv_plugins.elastic.liveness.peer import address_for
 from rdzv_plugins.elastic.trial_keys import Partner, Stage, Task, Tried, Way
 from rdzv_plugins.elastic.trial_rules import TrialRules
+from rdzv_plugins.plain_text import some
 
 _STRAGGLE_S = 5.0
 """How many seconds longer than twice the time of half of the nodes one may need, before the others go on without it."""
