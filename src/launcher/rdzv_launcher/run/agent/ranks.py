@@ -110,10 +110,12 @@ def _wait(store: RoundStore, keys: list[str], what: str, teller: int | None = No
             if left > _SLICE_S:
                 continue
             ranks = [teller] if teller is not None else [r for r, key in enumerate(keys) if not store.check([key])]
-            names = some(ranks, _NAMED)
+            who, whose = f"node rank {ranks[0]} of the round has not started its workers", "that node: it"
+            if len(ranks) > 1:
+                who, whose = f"node ranks {some(ranks, _NAMED)} have not started their workers", "those nodes: they"
             raise RendezvousFailed(
-                f"node rank {names} of the round has not started its workers: {limit:g} s were not enough for {what}",
-                remedy="Look at the output of that node: it may hang in a plug-in's hook or a file system.",
+                f"{who}: {limit:g} s were not enough for {what}",
+                remedy=f"Look at the output of {whose} may hang in a plug-in's hook or a file system.",
             ) from error
 
 
