@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from kits.etcd import etcd_kit
-from kits.etcd.etcd_processes import data_directory, require_programs
+from kits.etcd.etcd_processes import NEEDED_MIB, require_programs
 from kits.examples.guides import block, here, run, start
 from kits.launcher.harness import Agent, Cluster, free_port, wait_until
+
+from rdzv_plugins.testing.services.etcd import data_directory
 
 pytestmark = pytest.mark.timeout(480)
 GUIDE = "etcd.md"
@@ -39,7 +41,7 @@ class Loopback:
 def three_members(jobs: Cluster, certificate: str = "", tls: str = "") -> Iterator[Loopback]:
     """As the guide starts them; for TLS with a certificate that this script makes, and these flags."""
     require_programs()
-    data = data_directory(jobs.directory)
+    data = data_directory(jobs.directory, room_mib=NEEDED_MIB)
     loopback = Loopback(data)
     script = block(GUIDE, "--initial-cluster=")
     if tls:

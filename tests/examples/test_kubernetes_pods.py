@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 from kits.etcd import etcd_kit
-from kits.etcd.etcd_processes import data_directory, require_programs
+from kits.etcd.etcd_processes import NEEDED_MIB, require_programs
 from kits.examples.guides import block
 from kits.examples.manifests import ETCD, Pod, container_of, one, pods
 from kits.launcher.harness import Agent, Cluster, error_of, free_port, wait_until
 from kits.launcher.quick_digits import DIGITS, quick_digits
+
+from rdzv_plugins.testing.services.etcd import data_directory
 
 pytestmark = pytest.mark.timeout(600)  # three launchers and three workers, each with torch and scikit-learn
 LONG_S = 180
@@ -38,7 +40,7 @@ def etcd_of_the_manifest(jobs: Cluster) -> Iterator[str]:
     """Its three pods, ready; the endpoint is on loopback."""
     require_programs()
     manifest = one("etcd.yaml", "StatefulSet")
-    data = data_directory(jobs.directory)
+    data = data_directory(jobs.directory, room_mib=NEEDED_MIB)
     names = [f"etcd-{number}" for number in range(manifest["spec"]["replicas"])]
     ports = {(name, port): free_port() for name in names for port in (2379, 2380, 2381)}
     hosts = {f"{name}.etcd:{port}": f"127.0.0.1:{ports[name, port]}" for name, port in ports}

@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
-import pytest
 from kits.hosts.fleet import TTL, Fleet, in_one_round
 from kits.hosts.hosts import Host
 from kits.launcher.harness import Agent
 
-ETCD = shutil.which("etcd")
 
-pytestmark = pytest.mark.skipif(
-    ETCD is None and os.environ.get("CI") != "true", reason="no etcd: tests/install.sh etcd"
-)
-
-CLIENTS, PEERS = 2379, 2380
-
-
-def serve_etcd(fleet: Fleet, host: Host) -> str:
-    """The endpoint of an etcd on that host, once it answers."""
-    clients, peers = (f"http://{host.address}:{port}" for port in (CLIENTS, PEERS))
-    command = [ETCD, f"--data-dir={fleet.cluster.directory / 'etcd'}", "--logger=zap", "--log-level=error"]
-    command += [f"--listen-client-urls={clients}", f"--advertise-client-urls={clients}"]
-    command += [f"--listen-peer-urls={peers}", f"--initial-advertise-peer-urls={peers}"]
-    fleet.start(host, [*command, f"--initial-cluster=default={peers}"])
-    return f"{host.address}:{CLIENTS}"
-
-
-def node(fleet: Fleet, host: Host, endpoint: str, ttl: float) -> Agent:
+def node(fleet: Fleet, host: Host, hub: Host, ttl: float) -> Agent:
     command = ["rdzv-run", "--nnodes=2:3", "--nproc-per-node=1", "--rdzv-backend=etcd", "--rdzv-id=gone"]
-    command += [f"--rdzv-endpoint={endpoint}", f"--rdzv-conf=ttl={ttl:g},last_call_timeout=80", "--max-restarts=0"]
+    command += [f"--rdzv-endpoint={hub.address}", f"--rdzv-conf=ttl={ttl:g},last_call_timeout=80", "--max-restarts=0"]
     return fleet.start(host, [*command, fleet.cluster.script("says.py"), fleet.cluster.directory / "stop", 0])
 
 
 def test_killed_agent_on_another_host_is_known_to_be_gone(fleet: Fleet) -> None:
     hub, alpha, beta, gamma = fleet.lan.add("hub", "alpha", "beta", "gamma")
-    endpoint = serve_etcd(fleet, hub)
-    agents = [node(fleet, host, endpoint, 600) for host in (alpha, beta, gamma)]
+    fleet.serve_etcd(hub)
+    agents = [node(fleet, host, hub, 600) for host in (alpha, beta, gamma)]
     before = in_one_round(*agents)
     first, second, killed = agents
     fleet.cluster.kill(killed.pid)
@@ -50,8 +28,8 @@ def test_killed_agent_on_another_host_is_known_to_be_gone(fleet: Fleet) -> None:
 
 def test_host_that_is_cut_off_is_given_its_time_to_live(fleet: Fleet) -> None:
     hub, alpha, beta, gamma = fleet.lan.add("hub", "alpha", "beta", "gamma")
-    endpoint = serve_etcd(fleet, hub)
-    agents = [node(fleet, host, endpoint, TTL) for host in (alpha, beta, gamma)]
+    fleet.serve_etcd(hub)
+    agents = [node(fleet, host, hub, TTL) for host in (alpha, beta, gamma)]
     before = in_one_round(*agents)
     fleet.lan.cut(gamma)
     in_one_round(*agents[:2], after=before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from kits.hosts.fleet import Fleet, outputs
 from kits.hosts.hosts import Host
-from kits.launcher.harness import Agent, wait_until
+from kits.launcher.harness import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/operations.md"
 FIRST, LAST = 29601, 29610
@@ -68,7 +67,7 @@ def test_what_listens_where(fleet: Fleet, backend: str) -> None:
     alpha, beta, gamma = fleet.lan.add("alpha", "beta", "gamma")
     elsewhere = []  # pids of what is no part of the job
     if backend == "etcd":
-        elsewhere.append(start_etcd(fleet, gamma).pid)
+        elsewhere.append(fleet.serve_etcd(gamma, said.port).pid)
     endpoint = (gamma if backend == "etcd" else alpha).address
     conf = f"worker_ports={FIRST}-{LAST}" + (",fanout=1" if backend == "tiered" else "")
     command = ["rdzv-run", "--nnodes=2", f"--rdzv-backend={backend}", "--rdzv-id=job", f"--rdzv-conf={conf}"]
@@ -108,11 +107,3 @@ def test_what_listens_where(fleet: Fleet, backend: str) -> None:
     assert ("K nodes" in said.proxies) == (backend == "tiered")
     fleet.stop()
     assert [agent.wait() for agent in agents.values()] == [0, 0], outputs([*agents.values()])
-
-
-def start_etcd(fleet: Fleet, host: Host) -> Agent:
-    if shutil.which("etcd") is None:
-        pytest.skip("no etcd: tests/install.sh etcd")
-    url = f"http://{host.address}:{TABLE['etcd'].port}"
-    flags = [f"--data-dir={fleet.cluster.directory / 'etcd'}", f"--listen-client-urls={url}"]
-    return fleet.start(host, [shutil.which("etcd"), *flags, f"--advertise-client-urls={url}"])

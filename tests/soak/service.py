@@ -11,11 +11,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kits.etcd.etcd_processes import Member, data_directory
+from kits.etcd.etcd_processes import NEEDED_MIB, Member
 from kits.hosts.hosts import Host, Lan
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.testing.agents.processes import clean_environment, send
+from rdzv_plugins.testing.services.etcd import data_directory
 from soak.transcripts import Transcripts
 
 PORT = 29400
@@ -117,7 +118,7 @@ class Etcd(Service):
     """Three members. At most one of them is away at a time."""
 
     def __init__(self, hosts: Sequence[Host], directory: Path) -> None:
-        self._data = data_directory(directory)
+        self._data = data_directory(directory, room_mib=NEEDED_MIB)
         self._members = {host.name: _HostMember(host, directory) for host in hosts}
         super().__init__(",".join(str(member.endpoint) for member in self._members.values()))
         token = uuid.uuid4().hex

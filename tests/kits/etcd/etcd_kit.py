@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,16 +20,16 @@ from pathlib import Path
 
 import trustme
 
-from kits.etcd.etcd_processes import START_S, Member, data_directory, environment, program, require_programs
+from kits.etcd.etcd_processes import NEEDED_MIB, START_S, Member, environment, program, require_programs
 from kits.launcher.harness import wait_until
+from rdzv_plugins.testing.services.counts import etcd_messages
+from rdzv_plugins.testing.services.etcd import data_directory
 
 __all__ = ["Cluster", "Member", "Tls", "Users", "etcd"]
 
 IN_USE = "address already in use"
 IN_AN_ELECTION = re.compile("etcdserver: (request timed out|leader changed|no leader)")
 """What members may say at any time, for on a busy machine they elect a leader whenever one was too slow."""
-MESSAGES = "grpc_server_msg_received_total"
-"""Messages that members got: one for each request, and each single message of a stream (``LeaseKeepAlive``)."""
 
 
 @dataclass(frozen=True)
@@ -115,21 +116,19 @@ class Cluster:
         assert 2 * len(running) <= len(self.members), "these are a quorum"
         wait_until(lambda: all(member.knows_no_leader() for member in running), START_S, self._state)
 
-    def count(self, *methods: str, metric: str = MESSAGES) -> int:
+    def count(self, *methods: str) -> int:
         """How often the running members were asked that (``Range``, ``Txn``, ``LeaseKeepAlive``; none: anything).
 
         A member that was restarted counts from 0 again.
         """
-        return sum(number for name, number in self.counts(metric).items() if not methods or name in methods)
+        return sum(number for name, number in self.counts().items() if not methods or name in methods)
 
-    def counts(self, metric: str = MESSAGES) -> dict[str, int]:
+    def counts(self) -> Counter[str]:
         """How often each method was asked for, over the running members; methods never asked for are left out."""
-        found: dict[str, int] = {}
-        pattern = re.compile(rf'^{metric}{{.*grpc_method="(\w+)".*}} (\S+)$', re.MULTILINE)
+        found: Counter[str] = Counter()
         for member in [each for each in self.members if each.runs]:
-            for method, number in pattern.findall(wait_until(member.metrics, START_S, self._state)):
-                found[method] = found.get(method, 0) + int(float(number))
-        return {method: number for method, number in found.items() if number}
+            found += etcd_messages(wait_until(member.metrics, START_S, self._state))
+        return found
 
     def keys(self, prefix: str = "") -> dict[str, int]:
         """All keys with the prefix now, in their order, and the lease of each (0: none)."""
@@ -214,7 +213,7 @@ def etcd(
     arguments += [f"--election-timeout={election}"] if election else []
     arguments += tls.arguments() if tls else []
     logs = Path(tempfile.mkdtemp(prefix="etcd-", dir=directory))
-    data = data_directory(logs)
+    data = data_directory(logs, room_mib=NEEDED_MIB)
     started: list[Member] = []
     try:
         for _ in range(3):  # others look for free ports at the same time

@@ -1,4 +1,4 @@
-"""Single etcd processes on loopback, and where they keep their data.
+"""Single etcd processes on loopback.
 
 They are killed when this process ends, however it does (setpriv --pdeathsig): none outlives a killed run of tests.
 """
@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,10 +20,11 @@ import pytest
 
 from kits.launcher.harness import free_port, wait_until
 from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.testing.services.etcd import member_environment, member_flags
 
 START_S = 60.0
 NEEDED_MIB = 2000
-"""Room for the logs of a few members: etcd takes 64 MiB for a file of its log before it writes the first byte."""
+"""Room in memory for the data of a few members."""
 
 # what dies with its parent dies with the very thread that started it: this one lives as long as the process
 _starter = ThreadPoolExecutor(1, thread_name_prefix="etcd-kit")
@@ -53,9 +53,7 @@ class Member:
         if arguments:
             self._command = [
                 *(*self.before, "setpriv", "--pdeathsig", "KILL", program("etcd")),
-                *(f"--name={self.name}", f"--data-dir={self.data}", "--logger=zap"),
-                *(f"--listen-client-urls={self.url}", f"--advertise-client-urls={self.url}"),
-                *(f"--listen-peer-urls={self.peer_url}", f"--initial-advertise-peer-urls={self.peer_url}"),
+                *member_flags(self.name, self.data, self.url, self.peer_url),
                 f"--listen-metrics-urls={self.metrics_url}",
                 *arguments,
             ]
@@ -144,21 +142,9 @@ class Member:
         return f"{self.name}: {self.log.read_text(errors='replace')[-4000:]}"
 
 
-def data_directory(otherwise: Path) -> Path:
-    """In memory where there is room: etcd waits for the disk at each write, and this one cannot be told not to."""
-    memory = Path("/dev/shm")
-    if not memory.is_dir() or shutil.disk_usage(memory).free < NEEDED_MIB * 2**20:
-        return otherwise
-    for left in memory.glob("rdzv-etcd-*-*"):  # by runs of tests that were killed
-        if not Path(f"/proc/{left.name.split('-')[2]}").exists():
-            shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"rdzv-etcd-{os.getpid()}-", dir=memory))
-
-
 def environment() -> dict[str, str]:
-    """Ours without what etcd and etcdctl would take from it."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("ETCD_", "ETCDCTL_"))}
-    return clean | {"ETCDCTL_API": "3"}
+    """Ours, for an etcd and for an etcdctl that is asked as we ask it."""
+    return member_environment() | {"ETCDCTL_API": "3"}
 
 
 def require_programs() -> None:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kits.etcd.etcd_processes import program, require_programs
 from kits.hosts.hosts import Host, Lan
 from kits.launcher.harness import Agent, Cluster, wait_until
+from rdzv_plugins.testing.services.etcd import member_flags
 
 PORT = 29500
 TTL = 4
@@ -63,6 +65,13 @@ class Fleet:
         endpoint = f"{host.address}:{PORT}"
         self.start(host, ["rdzv", "serve", f"--rdzv-endpoint={endpoint}"]).wait_for("serving a store at")
         return endpoint
+
+    def serve_etcd(self, host: Host, port: int = 2379) -> Agent:
+        """An etcd of one member on ``host``. Where there is no etcd, the test is skipped; CI fails."""
+        require_programs()
+        clients, peers = (f"http://{host.address}:{each}" for each in (port, 2380))
+        flags = member_flags("default", self.cluster.directory / "etcd", clients, peers)
+        return self.start(host, [program("etcd"), *flags, f"--initial-cluster=default={peers}", "--log-level=error"])
 
     def relay(self, host: Host, *pairs: tuple[int, str]) -> None:
         """A slow way: what comes to a port of ``host`` goes to ADDRESS:PORT, 50 ms later, and the same back."""

@@ -10,11 +10,8 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.testing.harness import ServiceCounts
 
 _ANSWER_S = 60.0
-_SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
-_METHOD = re.compile(r'grpc_method="(\w+)"')
-_MESSAGES = "grpc_server_msg_received_total"
-_KEEP_ALIVE = "LeaseKeepAlive"
-_SYNCS = "etcd_disk_wal_fsync_duration_seconds_"
+_MESSAGES = re.compile(r'^grpc_server_msg_received_total\{(.*grpc_method="(\w+)".*)\} (\S+)$', re.MULTILINE)
+_SYNCS = re.compile(r"^etcd_disk_wal_fsync_duration_seconds_(count|sum) (\S+)$", re.MULTILINE)
 
 
 def of_native_store(endpoint: Endpoint) -> ServiceCounts:
@@ -39,18 +36,19 @@ def of_etcd(endpoint: Endpoint) -> ServiceCounts:
 
 def parse_etcd_metrics(text: str) -> ServiceCounts:
     """What Prometheus' text format says about requests, signs of life and the disk."""
-    requests: Counter[str] = Counter()
-    syncs = {"count": 0.0, "sum": 0.0}
-    for line in text.splitlines():
-        sample = _SAMPLE.fullmatch(line)
-        if sample is None:
-            continue
-        name, labels, value = sample.groups()
-        if name == _MESSAGES and "etcdserverpb." in labels:
-            method = _METHOD.search(labels)
-            if method is not None and float(value):
-                requests[method[1]] += int(float(value))
-        elif name.startswith(_SYNCS):
-            syncs[name.removeprefix(_SYNCS)] = float(value)
-    signs = requests.pop(_KEEP_ALIVE, 0)
+    requests = etcd_messages(text, "etcdserverpb.")
+    syncs = {"count": 0.0, "sum": 0.0} | {name: float(value) for name, value in _SYNCS.findall(text)}
+    signs = requests.pop("LeaseKeepAlive", 0)
     return ServiceCounts(dict(requests), signs, int(syncs["count"]), syncs["sum"])
+
+
+def etcd_messages(text: str, service: str = "") -> Counter[str]:
+    """How many messages a member got, by method: one for each request, and each single one of a stream.
+
+    ``service`` is the beginning of the names of the services that count; by default, all do.
+    """
+    found: Counter[str] = Counter()
+    for labels, method, value in _MESSAGES.findall(text):
+        if f'grpc_service="{service}' in labels:
+            found[method] += int(float(value))
+    return +found

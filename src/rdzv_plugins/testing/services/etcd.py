@@ -1,4 +1,4 @@
-"""An etcd with one member as a child of whoever asks for it: what it needs, and where its data goes."""
+"""An etcd with one member as a child of whoever asks for it; the flags, variables and directory of any member."""
 
 from __future__ import annotations
 
@@ -18,28 +18,36 @@ from rdzv_plugins.testing.services.process import ServerProcess
 def etcd_process(directory: Path) -> ServerProcess:
     """An etcd with one member and its data in ``directory``, which is created; not started yet."""
     directory.mkdir(parents=True)
-    clients, peers = free_port(), free_port()
-    settings = {
-        "name": "conformance",
-        "data-dir": str(directory / "data"),
-        "listen-client-urls": f"http://127.0.0.1:{clients}",
-        "advertise-client-urls": f"http://127.0.0.1:{clients}",
-        "listen-peer-urls": f"http://127.0.0.1:{peers}",
-        "initial-advertise-peer-urls": f"http://127.0.0.1:{peers}",
-        "initial-cluster": f"conformance=http://127.0.0.1:{peers}",
-        "logger": "zap",
-        "log-outputs": "stderr",
-    }
-    own = ("ETCD_UNSUPPORTED_ARCH",)  # the others are settings of somebody else's etcd
-    environment = {name: value for name, value in os.environ.items() if name in own or not name.startswith("ETCD_")}
+    port, peers = free_port(), f"http://127.0.0.1:{free_port()}"
+    flags = member_flags("conformance", directory / "data", f"http://127.0.0.1:{port}", peers)
     return ServerProcess(
-        ["etcd", *(f"--{name}={value}" for name, value in settings.items())],
-        clients,
+        ["etcd", *flags, f"--initial-cluster=conformance={peers}", "--log-outputs=stderr"],
+        port,
         log=directory / "log",
         keeps_data=True,
-        environment=environment,
-        ready=lambda: _is_healthy(clients),
+        environment=member_environment(),
+        ready=lambda: _is_healthy(port),
     )
+
+
+def member_flags(name: str, data: Path, clients: str, peers: str) -> list[str]:
+    """The flags of a member that serves clients and peers at these URLs; the caller adds who the members are."""
+    return [
+        f"--name={name}",
+        f"--data-dir={data}",
+        "--logger=zap",
+        f"--listen-client-urls={clients}",
+        f"--advertise-client-urls={clients}",
+        f"--listen-peer-urls={peers}",
+        f"--initial-advertise-peer-urls={peers}",
+    ]
+
+
+def member_environment() -> dict[str, str]:
+    """The variables of this process, without the settings of somebody else's etcd and etcdctl."""
+    foreign = ("ETCD_", "ETCDCTL_")
+    own = ("ETCD_UNSUPPORTED_ARCH",)
+    return {name: value for name, value in os.environ.items() if name in own or not name.startswith(foreign)}
 
 
 def require_etcd() -> None:
@@ -56,16 +64,18 @@ def require_etcd() -> None:
         )
 
 
-def data_directory() -> Path:
-    """Make a directory, in memory if it has room: etcd waits for the disk at each write, and takes 64 MiB for a log."""
-    memory, needed = Path("/dev/shm"), 500 * 2**20
-    name = f"rdzv-etcd-{os.getpid()}-"
-    if memory.is_dir() and shutil.disk_usage(memory).free > needed:
+def data_directory(otherwise: Path | None = None, *, room_mib: int = 500) -> Path:
+    """Make a directory, in memory if it has room, else in ``otherwise``, or where temporary files go.
+
+    etcd waits for the disk at each write, and takes 64 MiB for a file of its log before it writes the first byte.
+    """
+    memory = Path("/dev/shm")
+    if memory.is_dir() and shutil.disk_usage(memory).free >= room_mib * 2**20:
         for left in memory.glob("rdzv-etcd-*-*"):  # from tests that were killed
             if not Path("/proc", left.name.split("-")[2]).exists():
                 shutil.rmtree(left, ignore_errors=True)
-        return Path(tempfile.mkdtemp(prefix=name, dir=memory))
-    return Path(tempfile.mkdtemp(prefix=name))
+        otherwise = memory
+    return Path(tempfile.mkdtemp(prefix=f"rdzv-etcd-{os.getpid()}-", dir=otherwise))
 
 
 def _is_healthy(port: int) -> bool:
