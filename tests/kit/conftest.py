@@ -1,31 +1,26 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kits import ROOT
+from rdzv_http.conformance import http_server
 
 from rdzv_plugins.testing import ServerProcess, free_port
-
-EXAMPLE = ROOT / "examples/rdzv-http/src"
-sys.path.append(str(EXAMPLE))  # rdzv_http: a server of keys, and a client on the kit
 
 
 @pytest.fixture(scope="module", autouse=True)  # not for longer: other tests of this process do without
 def _server_finds_its_modules() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(EXAMPLE), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(ROOT / "examples/rdzv-http/src"), prepend=os.pathsep)
         yield
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """It has nothing yet, and keeps nothing."""
-    from rdzv_http.conformance import http_server
-
     server = http_server(free_port(), tmp_path / "log")
     server.start()
     yield server

@@ -1,6 +1,6 @@
 """What tests share, a folder for each folder of tests: starters of agents and services, peers, relays, checks.
 
-Imported as ``kits.ROOM.MODULE``: ``tests`` is on the path (pyproject.toml), and only that.
+Imported as ``kits.ROOM.MODULE``: ``tests`` is on the path (pyproject.toml).
 """
 
 from __future__ import annotations
