@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import socket
 import threading
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from kits.wire.attack_kit import wait_until
+from kits.wire.relay import Relay
 
 from rdzv_plugins.elastic.trial.node import NodeTrials
 from rdzv_plugins.elastic.trial_keys import Partner, Task, Tried
@@ -115,43 +115,17 @@ def test_who_refuses_stands_still_or_talks_nonsense_is_named_and_the_rest_measur
 
 
 def test_a_way_that_changes_what_it_carries_is_broken(new_node):
+    def change_one_bit(data: bytes) -> bytes:
+        return data[:3000] + bytes([data[3000] ^ 1]) + data[3001:] if len(data) > 4000 else data
+
     one, other = new_node(), new_node()
     other.trials.hear(asked(1))
-    with socket.create_server((HERE, 0)) as listener:
-
-        def relay() -> None:
-            for _ in range(2):
-                near, _ = listener.accept()
-                far = socket.create_connection((HERE, other.port))
-                for source, target, spoils in ((near, far, True), (far, near, False)):
-                    passing.append(threading.Thread(target=_pass_on, args=(source, target, spoils)))
-                    passing[-1].start()
-                made.extend((near, far))
-
-        passing: list[threading.Thread] = []
-        made: list[socket.socket] = []
-        threading.Thread(target=relay, daemon=True).start()
-        partner = (Partner(1, HERE, listener.getsockname()[1]),)
+    with Relay(other.port) as relay:
+        relay.spoil(change_one_bit)
+        partner = (Partner(1, HERE, relay.port),)
         one.trials.hear(asked(0, dials=partner, tests=partner))
         (way,) = one.told.get(timeout=60).ways
-        for each in passing:
-            each.join()
-        for connection in made:
-            connection.close()
     assert way.problem == "what was sent arrives changed: a checksum differs"
-
-
-def _pass_on(source: socket.socket, target: socket.socket, spoils: bool) -> None:
-    """The relay: of a long piece one bit is another."""
-    try:
-        while data := bytearray(source.recv(1 << 16)):
-            if spoils and len(data) > 4000:
-                data[3000] ^= 1
-            target.sendall(data)
-    except OSError:
-        pass
-    with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
 
 
 def test_strangers_are_hung_up_on_and_disturb_nobody(new_node):
