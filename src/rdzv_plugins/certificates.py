@@ -84,7 +84,7 @@ class NodeCertificates(Struct, frozen=True):
         self.context()
 
     def check_client(self) -> None:
-        """The same check for a process that never serves: it needs no certificate of its own."""
+        """Check the files as ``check`` does, for a process that never serves: it needs no certificate of its own."""
         if (self.cert is None) != (self.key is None):
             raise half_of_a_pair()
         self.context()
@@ -136,7 +136,7 @@ class NodeCertificates(Struct, frozen=True):
         return tuple(None if path is None else _stamp(path) for _, path in self._paths())
 
     def within_one_process(self) -> NodeCertificates:
-        """The same for a server of this process itself, by whatever name it is dialled."""
+        """These files for a server of this process itself, by whatever name it is dialled."""
         return NodeCertificates(self.cacert, self.cert, self.key, checks_host=False)
 
     def _paths(self) -> tuple[tuple[str, str | None], ...]:

@@ -32,7 +32,7 @@ AT: how many steps are done, -1 if it has never said; SAVED: 1 once it has said 
 """
 
 SEEN_S = 0.01
-"""Longer than a write by one processor can remain hidden from another, in seconds."""
+"""Seconds after which every processor sees a write by another: longer than it can remain hidden."""
 VALID_S = 8.0
 """A proposal older than this is no longer agreed to."""
 HOLD_S = 10.0

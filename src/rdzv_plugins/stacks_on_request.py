@@ -17,7 +17,7 @@ VARIABLE = "RDZV_STACKS"
 The file is named after the process id of the writer, so if it exists, the signal would be understood.
 """
 SIGNAL = int(getattr(signal, "SIGRTMIN", 0)) + 9
-"""Not SIGUSR1 or SIGUSR2, which schedulers and scripts use."""
+"""The signal that asks a worker for its stacks: not SIGUSR1 or SIGUSR2, which schedulers and scripts use."""
 
 _SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _registered = ""

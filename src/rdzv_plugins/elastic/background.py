@@ -12,7 +12,10 @@ logger = logging.getLogger(__name__)
 
 
 class Background:
-    """Call it with a task; each runs on a thread of its own. An outage ends a task; errors are logged. Thread-safe."""
+    """Runs each task that it is called with on a thread of its own. Thread-safe.
+
+    An outage ends a task; errors are logged.
+    """
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id

@@ -18,7 +18,7 @@ _NEWS_S = 2.0
 
 
 class CutOff:
-    """How this node handles that. Callable from any thread."""
+    """Tells the others that this node's proxy has lost the workers' store. Callable from any thread."""
 
     def __init__(
         self, view: View, joining: Joining, myself: Myself, store: RoundStore, in_background: Background

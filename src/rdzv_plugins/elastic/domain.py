@@ -8,7 +8,7 @@ from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 
 VARIABLE = "RDZV_DOMAIN"
-"""For places where a variable is easier to set than a flag, such as a pod, where it can come from a label."""
+"""The variable for a domain, where that is easier to set than a flag: in a pod, it can come from a label."""
 _LONGEST = 128
 
 

@@ -38,7 +38,7 @@ _PART_S = 5.0
 
 
 class Joining:
-    """Called by one thread; any thread may read its attributes."""
+    """Takes this node into a round. Called by one thread; any thread may read its attributes."""
 
     def __init__(
         self,

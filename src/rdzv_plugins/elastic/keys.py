@@ -106,7 +106,7 @@ class Assignment(Record, frozen=True):
     spare: Sentence = ""
     """Why the round works without the node if lack of room is not the only reason: it waits as a spare."""
     domain: Name = ""
-    """The same as in the node's ``Member``."""
+    """The node's domain, as in its ``Member``."""
 
     @property
     def is_place(self) -> bool:
@@ -252,11 +252,11 @@ class Round(Record, frozen=True):
     """The address of the workers' store, which a node that wants to get in dials first."""
     master_port: Port = 0
     begun: Name = ""
-    """Several endpoints: the same as in its places (``Assignment``)."""
+    """Several endpoints: who began the round, as in its places (``Assignment``)."""
     server: Rank = -1
     """The rank of the node that serves the endpoint where this round was declared; -1 if none of its nodes does."""
     unfit: bool = False
-    """For a failed round: its nodes have not passed their preflight."""
+    """Whether the round failed because its nodes have not passed their preflight."""
 
 
 class Finishing(Record, frozen=True):

@@ -31,7 +31,10 @@ Attempt = Callable[[Endpoint, float], tuple[socket.socket | None, str]]
 
 
 class Knocking:
-    """Used by one thread. ``attempt`` connects to the store; failure to reach it is reported after ``patience`` s."""
+    """Dials the store of a round that this node wants to enter. Used by one thread.
+
+    ``attempt`` connects to the store; failure to reach it is reported after ``patience`` s.
+    """
 
     def __init__(self, request: Request, myself: Myself, patience: float, attempt: Attempt) -> None:
         self._request, self._self, self._patience, self._attempt = request, myself, patience, attempt

@@ -26,7 +26,7 @@ _BEFORE_WORKERS_S = 2.0
 
 
 class Leaving:
-    """Called by one thread; ``end`` by any."""
+    """Takes this node out of the job. Called by one thread; ``end`` by any."""
 
     def __init__(
         self,

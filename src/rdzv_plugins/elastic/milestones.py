@@ -9,7 +9,7 @@ from rdzv_plugins.interfaces import RoundEvent, TellEvent
 
 
 class Milestones:
-    """Costs nothing until ``tell_to`` is called. Thread-safe."""
+    """Tells what happens to this node's rounds. Costs nothing until ``tell_to`` is called. Thread-safe."""
 
     def __init__(self, view: View) -> None:
         self._view = view

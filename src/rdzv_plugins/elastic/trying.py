@@ -23,7 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class Trying:
-    """``hear`` may be called from any thread, the rest from the agent's main thread."""
+    """This node's part in the trials before its rounds.
+
+    ``hear`` may be called from any thread, the rest from the agent's main thread.
+    """
 
     def __init__(self, request: Request, options: ElasticOptions, link: Link, myself: Myself) -> None:
         self._self, self._link = myself, link

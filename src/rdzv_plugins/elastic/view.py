@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class View:
-    """Fed by the watches' threads, read by the agent's. Thread-safe.
+    """What this node has been told. Fed by the watches' threads, read by the agent's. Thread-safe.
 
     ``on_change`` is called after each batch and each ``wake``, on the thread that brings the news; it must return at
     once.

@@ -42,7 +42,7 @@ class Request:
     max_restarts: int = 0
     """How often all workers may be restarted because one failed, before the job fails."""
     conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """--rdzv-conf as it was written."""
+    """The keys and values of --rdzv-conf as the user wrote them."""
     options: Any = None
     """``conf`` parsed into the backend's options dataclass; None before the backend is known."""
     entrypoint: tuple[str, ...] = ()

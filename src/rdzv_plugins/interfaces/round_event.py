@@ -24,9 +24,12 @@ class RoundEvent(Struct, frozen=True):
     world: int | None = None
     """The number of the round's nodes, if it is known."""
     reason: str = ""
-    """For ``over``: why, as a sentence."""
+    """Why the round is over, as a sentence; empty for other kinds."""
     cause: Literal["", "lost", "asked", "came"] = ""
-    """For ``over``: whether a node was lost, a node asked for a new round, or a node has come."""
+    """Why the round is over: ``lost``, ``asked`` or ``came``; empty for other kinds.
+
+    A node was lost, asked for a new round, or has come.
+    """
 
 
 TellEvent: TypeAlias = Callable[[RoundEvent], None]

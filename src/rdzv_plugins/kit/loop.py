@@ -154,7 +154,7 @@ async def within(timeout: float, work: Awaitable[T], undo: Callable[[], object] 
 
 
 def looked_at(task: asyncio.Future[Any]) -> None:
-    """Its error is for whoever waits for it, if anybody does: asyncio is not to report it."""
+    """Mark the task's error as seen: whoever waits for the task gets it, and asyncio is not to report it."""
     if not task.cancelled():
         task.exception()
 
@@ -182,7 +182,7 @@ def hold() -> LoopThread:
 
 
 def let_go(loop: LoopThread) -> None:
-    """The last one ends the thread."""
+    """Give back what ``hold`` returned; the last to do so ends the thread."""
     global _current
     with _lock:
         loop.holders -= 1

@@ -45,7 +45,7 @@ HANGS_UP = Reason("it hangs up")
 
 
 def default_remedy(service: str) -> str:
-    """For what may be wrong anywhere."""
+    """The remedy that fits whatever may be wrong with a service."""
     return f"Check that {service} runs there, and the address, the route and the firewalls between."
 
 
@@ -70,7 +70,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def no_tls(service: str) -> Reason:
-    """It was spoken to in TLS, and does not know that."""
+    """The reason for a service that was spoken to in TLS and does not speak it."""
     return Reason(
         "it does not speak TLS", f"Ask for no TLS, nor cacert and cert; or switch TLS on in {service}.", final=True
     )

@@ -14,7 +14,10 @@ from rdzv_launcher.run.signals import read
 
 
 class RelayedSignals:
-    """One per call. In the main thread these are the caller's signals; in others there are none, as with torch."""
+    """Passes the caller's signals on to the launch. One per call.
+
+    In the main thread these are the caller's signals; in others there are none, as with torch.
+    """
 
     def __init__(self, names: str, notices: str = "") -> None:
         """``names``, and the signals that are a notice besides them: both comma-separated. Raises ``UsageError``."""

@@ -26,7 +26,7 @@ _NAME = "torchelastic.worker.status."
 
 
 class AgentEvents(Observer):
-    """One per agent. ``watchdog`` may be called by any thread."""
+    """Tells torch's event handlers what the agent does. One per agent. ``watchdog`` may be called by any thread."""
 
     def __init__(
         self, log: EventLog, spec: WorkersSpec, backend: str, now: Callable[[], tuple[WorkerGroup | None, int]]

@@ -24,7 +24,7 @@ _NOWHERE = "goes nowhere: a filter of ranks leaves it out"
 
 
 class LogTails:
-    """One per agent. Thread-safe: it is asked on separate threads."""
+    """Answers with the last lines of a worker's log. One per agent. Thread-safe: it is asked on separate threads."""
 
     def __init__(
         self,

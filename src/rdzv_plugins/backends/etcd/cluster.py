@@ -64,10 +64,11 @@ Ask = Callable[[Connection, float], Awaitable[Any]]
 
 
 class Cluster:
-    """Uses one of its members at a time, and another when that fails. ``path`` is for messages.
+    """An etcd cluster, of which one member is used at a time, and another when that fails.
 
-    ``outage_timeout``: how long the cluster is waited for while it answers but accepts no writes or no password.
-    ``whose`` tells what listens where no member answers, and is asked until a member has been of use.
+    ``path`` is for messages. ``outage_timeout``: how long the cluster is waited for while it answers but accepts no
+    writes or no password. ``whose`` tells what listens where no member answers, and is asked until a member has been of
+    use.
     """
 
     def __init__(

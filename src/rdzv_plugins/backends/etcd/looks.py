@@ -78,7 +78,7 @@ class Listed:
 
     member_id: int
     name: str
-    """Empty until the member has been started."""
+    """The member's name; empty until it has been started."""
     peer_urls: tuple[str, ...]
     client_urls: tuple[str, ...]
     is_learner: bool

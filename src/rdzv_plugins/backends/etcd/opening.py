@@ -20,7 +20,7 @@ from rdzv_plugins.kvstore.sockets.reach import resolve, try_connect
 from rdzv_plugins.kvstore.tcpstore.whose import SAME_BACKEND
 
 Whose = Callable[[str], str]
-"""See ``Request.whose``."""
+"""Tells what listens at an endpoint: see ``Request.whose``."""
 
 
 def nobody_knows(endpoint: str) -> str:

@@ -76,7 +76,7 @@ def is_about_users(error: Any) -> bool:
 
 
 def is_wrong_password(error: Any) -> bool:
-    """For a login: whether the user or the password is unknown."""
+    """Whether etcd has refused a login because it does not know the user or the password."""
     return _WRONG_PASSWORD in (error.details() or "")
 
 

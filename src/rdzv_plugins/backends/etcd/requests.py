@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Requests:
-    """Each is repeated, at another member if necessary, when it is not answered.
+    """The requests of a session. Each is repeated, at another member if necessary, when it is not answered.
 
     A write that is repeated must not take effect twice, nor long afterwards, through a member that was stopped while
     handling it. So the writes of a session are made one after the other, and each has a number, which the same

@@ -53,10 +53,10 @@ class _NewToken(Exception):
 
 
 class Watches:
-    """``run`` serves the watches. ``failed`` is told of an error in a call-back, which has then missed an event.
+    """The watches of a session, which ``run`` serves.
 
-    Only ``run`` touches the stream: gRPC ends a stream when a task that writes to it is cancelled, and a task that asks
-    for a watch may be cancelled.
+    ``failed`` is told of an error in a call-back, which has then missed an event. Only ``run`` touches the stream: gRPC
+    ends a stream when a task that writes to it is cancelled, and a task that asks for a watch may be cancelled.
     """
 
     def __init__(self, cluster: Cluster, space: Space, failed: Callable[[BaseException], None]) -> None:

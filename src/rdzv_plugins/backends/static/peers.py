@@ -19,7 +19,7 @@ Nodes = Mapping[int, Arrival]
 
 
 class Peers:
-    """Use from one thread at a time.
+    """The other nodes of a static job. Use from one thread at a time.
 
     Every method asks the control store, and raises ``StoreLost`` once that is lost.
     """

@@ -20,7 +20,10 @@ SETTLED_S = 30.0
 
 
 class LeftOut:
-    """No clock, no sockets; not thread-safe. Times are the leader's own monotonic seconds."""
+    """The nodes that the job goes on without for a while. No clock, no sockets; not thread-safe.
+
+    Times are the leader's own monotonic seconds.
+    """
 
     def __init__(self) -> None:
         self._records: dict[Place, tuple[int, float]] = {}

@@ -15,7 +15,10 @@ from rdzv_plugins.kvstore.native.limits import raise_file_limit
 
 
 class MemberWatch:
-    """Use from one thread at a time. Requests raise what those of ``session`` raise."""
+    """Hears what the members say and when they go. Use from one thread at a time.
+
+    Requests raise what those of ``session`` raise.
+    """
 
     def __init__(
         self, session: Session, me: Member, on_gone: Callable[[str], None], *, until_proved: bool = False
@@ -76,7 +79,7 @@ class MemberWatch:
         return {node: said[node] for node in nodes if node in said}
 
     def take_leave(self, node: str) -> None:
-        """Its process is gone and its last word was read: whatever comes from it later no longer counts."""
+        """Stop watching a node whose process is gone and whose last word was read: what comes later does not count."""
         self._forget(node)
         self._gone.add(node)
 

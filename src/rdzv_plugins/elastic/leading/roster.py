@@ -14,7 +14,7 @@ from rdzv_plugins.elastic.leading.left_out import LeftOut
 
 
 class Roster:
-    """Not thread-safe. Times are the leader's own monotonic seconds."""
+    """The members of a run, as the leader knows them. Not thread-safe. Times are the leader's own monotonic seconds."""
 
     def __init__(self, max_nodes: int, duplicate: float, held: Mapping[str, Assignment]) -> None:
         """``duplicate``: seconds for which two nodes may claim one rank.

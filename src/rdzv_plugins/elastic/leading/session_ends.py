@@ -14,7 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 class SessionEnds:
-    """Use from one thread at a time. If the service cannot end a session, or does not, its time to live ends it."""
+    """Ends the sessions of nodes that are gone. Use from one thread at a time.
+
+    If the service cannot end a session, or does not, its time to live ends it.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -27,7 +27,7 @@ _ANSWER_S = 5.0
 
 
 class Dial:
-    """For use on the reactor's thread only.
+    """A connection to another node's own port. For use on the reactor's thread only.
 
     ``on_answer`` is called once at most and ``on_end`` once; neither is called from ``start``.
     """

@@ -35,7 +35,10 @@ _PATIENCE_S = 15.0
 
 
 class Outlook:
-    """Runs a thread until ``close``. ``on_change`` is called on any thread, and must return at once."""
+    """Watches one of several places, on a thread that runs until ``close``.
+
+    ``on_change`` is called on any thread, and must return at once.
+    """
 
     def __init__(
         self,

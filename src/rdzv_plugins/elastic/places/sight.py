@@ -18,9 +18,9 @@ class Sight:
 
     answers: bool = False
     refused: bool = False
-    """Its host says that nobody is listening."""
+    """Whether the place's host says that nobody is listening."""
     tried: bool = False
-    """Somebody has answered there, or has failed to in time."""
+    """Whether somebody has answered at the place, or has failed to in time."""
     round: int = 0
     """The newest round that was declared there."""
     works: bool = False

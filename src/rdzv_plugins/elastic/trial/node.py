@@ -48,7 +48,10 @@ _PORT = struct.Struct("!H")
 
 
 class NodeTrials:
-    """Runs a thread between ``open`` and ``close``, which one thread calls; ``hear`` may be called by any."""
+    """Measures what the leader asks for, and lets other nodes measure this one.
+
+    Runs a thread between ``open`` and ``close``, which one thread calls; ``hear`` may be called by any.
+    """
 
     def __init__(
         self, ports: PortRange, say: Callable[[Tried], None], ask_service: Callable[[], float], gloo: bool

@@ -12,7 +12,10 @@ _MANY = 400
 
 
 class CoordinationKeys(JobTheme):
-    """Uses only the interface; the natural differences between services are left open."""
+    """Promises about keys, tried through the interface alone.
+
+    The natural differences between services are left open.
+    """
 
     @of_kind("coordination")
     def test_a_key_is_created_once(self, job: Job) -> None:

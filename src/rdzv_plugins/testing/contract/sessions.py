@@ -32,7 +32,7 @@ _MANY = 50
 
 
 class CoordinationSessions(JobTheme):
-    """Uses only the interface, except for processes that are killed and stopped."""
+    """Promises about sessions, tried through the interface alone, except that processes are killed and stopped."""
 
     @of_kind("coordination")
     def test_an_ephemeral_key_goes_with_its_session_and_watchers_hear_of_it(self, job: Job) -> None:

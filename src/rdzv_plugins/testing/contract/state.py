@@ -25,7 +25,10 @@ def state_of(backend: RendezvousBackend) -> bytes | None:
 
 
 class StateContract(JobTheme):
-    """Uses only the interface. Several backends of one run in this process are several nodes."""
+    """Promises about a state, tried through the interface alone.
+
+    Several backends of one run in this process are several nodes.
+    """
 
     @of_kind("state")
     def test_what_nobody_has_written_is_none(self, job: Job) -> None:

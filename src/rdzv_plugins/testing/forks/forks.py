@@ -16,7 +16,7 @@ from typing import Any
 from rdzv_plugins.testing.forks.signals import before_exec
 
 START_S = 180.0
-"""More seconds than importing torch takes on a machine that is busy with other things."""
+"""Seconds to wait for an answer of the program: more than importing torch takes on a busy machine."""
 
 
 class Fork:

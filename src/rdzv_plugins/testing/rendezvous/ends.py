@@ -16,7 +16,7 @@ NOT_AWARE = "its handler is not JobAware: how a node ends is not told to the oth
 
 
 class Ends(NodeTheme):
-    """I5 of the design: leaving is not closing."""
+    """Tests I5 of the design: leaving is not closing."""
 
     theme = "rendezvous"
 

@@ -54,7 +54,7 @@ class Node(Protocol):
 
     @property
     def known_at(self) -> float | None:
-        """When that was, according to ``perf_counter``."""
+        """When the watched key was reported as gone, according to ``perf_counter``."""
         ...
 
     def facts(self) -> dict[str, Any]:

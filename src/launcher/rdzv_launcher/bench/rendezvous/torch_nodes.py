@@ -98,5 +98,5 @@ class TorchStaticNode(BaseNode):
 
 
 def shorten_last_call(handler: Any) -> None:
-    """Shorten that of a ``DynamicRendezvousHandler`` that joins again: the first round has to wait for all nodes."""
+    """Shorten the last call of a handler that joins again: the first round has to wait for all nodes."""
     handler._settings.timeout._set_timeouts(last_call=_LAST_CALL)

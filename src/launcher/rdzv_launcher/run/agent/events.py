@@ -37,7 +37,7 @@ class WorkerEnded(Struct, frozen=True):
     """The generation of the ``Start`` that it belongs to."""
     local_rank: int
     exit_code: int
-    """Negative for a signal, as in ``subprocess``."""
+    """The exit code; negative for a signal, as in ``subprocess``."""
 
 
 class GroupEnded(Struct, frozen=True):

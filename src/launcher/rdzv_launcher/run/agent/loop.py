@@ -46,7 +46,7 @@ _START_S, _LEAVE_S = 120.0, 60.0
 """How long the main thread may take to start workers, which may have to be preloaded, and to end."""
 
 Inbox = queue.SimpleQueue[Event]
-"""Its ``put`` may be called from any thread, and in the middle of a signal handler."""
+"""What the agent is told. ``put`` may be called from any thread, and in the middle of a signal handler."""
 
 
 class Settings(Struct, frozen=True):

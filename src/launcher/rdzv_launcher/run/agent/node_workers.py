@@ -42,7 +42,10 @@ _KILLED = -int(Signals.SIGKILL)
 
 
 class NodeWorkers:
-    """One per agent. Its methods are for the main thread, except ``tail``, ``notify`` and ``fenced``."""
+    """The workers of this node. One per agent.
+
+    Its methods are for the main thread, except ``tail``, ``notify`` and ``fenced``.
+    """
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ class Interrupted(Exception):
 
 
 class StoppingSignals:
-    """One per agent, for the main thread."""
+    """The signals that stop this agent. One per agent, for the main thread."""
 
     def __init__(self, names: str, put: Callable[[SignalArrived | GraceOver], None]) -> None:
         """Handle the signals in ``names`` (comma-separated, as in --signals-to-handle) from now on, until ``close``.

@@ -51,10 +51,11 @@ _END_S = 5.0
 
 
 class Fence:
-    """One per agent. ``on_kill`` is called before workers are killed: their ends are not failures.
+    """Keeps workers from working in a round that may be over. One per agent.
 
     The agent's main thread calls it. A separate thread looks a few times in a session's time to live, and at once when
-    there is news. It sends nothing: sessions are kept alive by their own means.
+    there is news. It sends nothing: sessions are kept alive by their own means. ``on_kill`` is called before workers
+    are killed: their ends are not failures.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ _COST_S = 0.1
 
 
 class NodeWatch:
-    """One per agent. ``look`` is for one thread; the rest is for any."""
+    """Watches this node's workers for progress. One per agent. ``look`` is for one thread; the rest is for any."""
 
     def __init__(
         self, timeout: float, told: Callable[[int], int], stacks: NodeStacks, say: Callable[[str], None]

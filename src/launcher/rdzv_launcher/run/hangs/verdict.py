@@ -36,7 +36,7 @@ class NodeStanding:
     """How the workers stand, by global rank."""
 
     def data(self) -> dict[str, Any]:
-        """The same as values that JSON supports."""
+        """This standing as values that JSON supports."""
         workers = [[rank, each.kind, each.seconds] for rank, each in self.workers.items()]
         return {"node_rank": self.node_rank, "works": self.works, "watches": self.watches, "workers": workers}
 

@@ -42,7 +42,7 @@ _LONGEST_TEXT = 2000
 
 
 class HangWatch:
-    """One per agent, with its own thread. Thread-safe."""
+    """Watches whether the job hangs. One per agent, with its own thread. Thread-safe."""
 
     def __init__(
         self,

@@ -23,9 +23,10 @@ look finds workers that were just being started.
 
 
 class FrozenAgent:
-    """One per keeper. ``page`` is the descriptor of a ``RoundPage``, -1 for none.
+    """Pauses the workers of an agent that stands still. One per keeper.
 
-    ``stop`` pauses the workers and all that they have started, and returns the paused processes.
+    ``page`` is the descriptor of a ``RoundPage``, -1 for none. ``stop`` pauses the workers and all that they have
+    started, and returns the paused processes.
     """
 
     def __init__(self, page: int, stop: Callable[[], Collection[Process]]) -> None:

@@ -66,7 +66,10 @@ class Killing:
 
 
 class KeeperProcess:
-    """``ignored``: the signals that the agent ignored when it was started; its workers ignore them, too."""
+    """What the keeper's process does.
+
+    ``ignored``: the signals that the agent ignored when it was started; its workers ignore them, too.
+    """
 
     def __init__(
         self, channel: Channel, agent: int, ignored: Collection[int], inherited: Inherited, belongings: Belongings

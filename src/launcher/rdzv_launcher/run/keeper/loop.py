@@ -9,7 +9,10 @@ from collections.abc import Callable
 
 
 class Loop:
-    """Uses epoll, which returns descriptors in the order in which they became ready: so the order of ends is kept."""
+    """An event loop: calls back for descriptors in the order in which they became ready.
+
+    epoll returns them in that order: so the order of ends is kept.
+    """
 
     def __init__(self) -> None:
         self._epoll = select.epoll()

@@ -65,7 +65,7 @@ class _Times:
 
 
 class AgentFigures(Observer):
-    """Counted by the agent's main thread, read by any."""
+    """The figures of an agent. Counted by its main thread, read by any."""
 
     def __init__(self, max_nodes: int, max_restarts: int, *, run: str, backend: str) -> None:
         """``max_nodes`` and ``max_restarts`` are those of --nnodes and --max-restarts."""

@@ -39,7 +39,10 @@ _LATE_S = 3.0
 
 
 class Board:
-    """One per agent. Thread-safe. What was shown is cleared by the next start of the workers."""
+    """What this node's workers are shown of a notice, and what they report. One per agent. Thread-safe.
+
+    What was shown is cleared by the next start of the workers.
+    """
 
     def __init__(self, workers: int, directory: str) -> None:
         """``workers`` is the number on this node; ``directory`` is the agent's own, for the file."""

@@ -29,7 +29,7 @@ _TELL_S, _PAUSE_S = 3.0, 1.0
 
 
 class NodeNotices:
-    """One per agent; see ``collaborators.Notices``. Thread-safe."""
+    """This node's part in notices. One per agent; see ``collaborators.Notices``. Thread-safe."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ class Report(Struct, frozen=True):
     saved: int
     """The number of workers that have saved."""
     leaving: bool
-    """It is a node that leaves."""
+    """Whether the node that answers is one that leaves."""
     accepts: bool
     """None of its workers has passed the proposed step."""
 

@@ -31,7 +31,10 @@ _PEERS_S = 20.0
 
 
 class NodeStacks:
-    """One per agent. Thread-safe: it is asked on separate threads, whatever the agent's main thread is doing."""
+    """Answers where this node's workers are. One per agent.
+
+    Thread-safe: it is asked on separate threads, whatever the agent's main thread is doing.
+    """
 
     def __init__(self, node: Callable[[], Node], directory: str) -> None:
         """``node`` says who works here now; ``directory`` is the agent's own, for what workers write."""

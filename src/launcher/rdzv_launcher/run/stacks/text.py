@@ -23,7 +23,10 @@ class Silent:
     name: str
     problem: str
     kind: Literal["silent", "agent", "idle"] = "silent"
-    """It has not answered; something is wrong with its agent, while its workers are known; it has no workers."""
+    """``silent``: it has not answered. ``agent``: something is wrong with its agent, while its workers are known.
+
+    ``idle``: it has no workers.
+    """
 
 
 def report_text(workers: Sequence[WorkerReport], silent: Sequence[Silent] = (), *, threads: bool = False) -> str:

@@ -38,7 +38,7 @@ _CLOSE_S = 2.0
 
 
 class Recorder(Observer):
-    """One per agent. Thread-safe. It never keeps its caller waiting."""
+    """Writes the timeline of an agent. One per agent. Thread-safe. It never keeps its caller waiting."""
 
     def __init__(
         self, run: str, sinks: Sequence[Sink], *, backend: str = "", agent: str = "", host: str = "", most: int = _MOST

@@ -23,7 +23,7 @@ class WorkerFailure(Struct, frozen=True):
     host: str
     pid: int
     exitcode: int
-    """Negative for a signal, as in ``subprocess``."""
+    """The worker's exit code; negative for a signal, as in ``subprocess``."""
     timestamp: float
     """When it failed, in seconds of its machine's clock: as it recorded, or otherwise when its end became known."""
     error_file: str = NOT_AVAILABLE

@@ -22,7 +22,10 @@ _OPENS_S, _LOOK_S = 5.0, 0.01
 
 
 class FileTimer:
-    """One per agent, used by its main thread. Each round has its own server, on a separate thread."""
+    """The watchdog for torch's file timers. One per agent, used by its main thread.
+
+    Each round has its own server, on a separate thread.
+    """
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class Timestamps(enum.Enum):
 
 
 class LogSettings(Struct, frozen=True):
-    """The same for every round. Usable from any thread."""
+    """What is done with the workers' output. The same for every round. Usable from any thread."""
 
     prefix: bool = False
     """--log-prefix: everything shown of the workers is preceded by its origin."""

@@ -28,7 +28,7 @@ _PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
 class WorkersSpec(Struct, frozen=True):
-    """The same for every round. Usable from any thread."""
+    """How the workers of a launch are started. The same for every round. Usable from any thread."""
 
     program: Program
     preload: tuple[str, ...]

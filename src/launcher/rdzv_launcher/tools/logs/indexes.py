@@ -34,7 +34,7 @@ class Entry(Struct, frozen=True):
     """The directory of the index, to which the worker's paths are relative."""
     began: float
     ended: float | None
-    """In seconds of its machine's clock; None: its end was not written."""
+    """When the worker ended, in seconds of its machine's clock; None: its end was not written."""
 
     @property
     def failed(self) -> bool:

@@ -23,7 +23,7 @@ _EVERY_S = 2.0
 
 
 class EndpointWatch:
-    """Thread-safe. Created by ``found``; call ``start`` or ``look_once``, then ``close``."""
+    """Watches all jobs at an endpoint. Thread-safe. Call ``start`` or ``look_once``, then ``close``."""
 
     def __init__(self, request: Request, timeout: float) -> None:
         """Reaches the endpoint. Raises ``RdzvError``, also if its nodes cannot be watched, or if there is no job."""

@@ -14,7 +14,7 @@ _NEWCOMERS = 1
 
 
 class Trials:
-    """Not thread-safe. Times are the leader's own monotonic seconds.
+    """The trials of a job, one after the other. Not thread-safe. Times are the leader's own monotonic seconds.
 
     A node that has not passed is left out until the round formed without it is over; then it is tried again.
     """

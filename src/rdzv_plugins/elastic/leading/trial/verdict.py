@@ -80,7 +80,7 @@ class Fault:
     kind: Kind
     nodes: tuple[int, ...]
     why: str
-    """Follows the names: ``is slow: ...``."""
+    """What is wrong, in words that follow the names: ``is slow: ...``."""
     measured: bool = False
     """Whether it follows from what was measured between nodes: a new measurement may give another result."""
 

@@ -16,7 +16,7 @@ class Destinations(Struct, frozen=True):
     """The files for stderr; empty: our own."""
     teed_stdouts: Mapping[int, str] = field(default_factory=dict)
     teed_stderrs: Mapping[int, str] = field(default_factory=dict)
-    """Those of the files that are shown meanwhile."""
+    """Those files for stderr that are shown while they are written."""
     error_files: Mapping[int, str] = field(default_factory=dict)
     """The error files; empty: there is none."""
     filtered_stdout: str = ""

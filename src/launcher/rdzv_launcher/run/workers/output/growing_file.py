@@ -9,7 +9,7 @@ from rdzv_launcher.run.workers.output.rotated import older
 
 
 class GrowingFile:
-    """Read from its beginning, once. Not thread-safe."""
+    """A file that is read while it grows: from its beginning, once. Not thread-safe."""
 
     def __init__(self, path: str, files: int = 0) -> None:
         """``files``: how many there may be if it is rotated; 0: it is not rotated. Raises ``OSError``."""

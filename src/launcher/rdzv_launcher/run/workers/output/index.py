@@ -40,7 +40,7 @@ class WorkerRecord(Struct, frozen=True):
     stdout: str | None
     stderr: str | None
     exit_code: int | None = None
-    """Negative for a signal; null while it runs."""
+    """The exit code, negative for a signal; null while the worker runs."""
     stopped: bool = False
     """It was told to end, so its exit code says nothing about the worker itself."""
 

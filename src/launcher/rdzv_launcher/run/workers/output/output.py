@@ -27,7 +27,7 @@ _STUCK_S, _REST_S = 10.0, 120.0
 
 
 class Output:
-    """One per agent, used by its main thread, except ``files``."""
+    """The output of this node's workers. One per agent, used by its main thread, except ``files``."""
 
     def __init__(
         self,
