@@ -12,7 +12,7 @@ import pytest
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.testing.builtin import ParallelHarness
 from rdzv_plugins.testing.contract import job as backend_job
-from rdzv_plugins.testing.contract.job import Job
+from rdzv_plugins.testing.contract.job import ContractJob
 from rdzv_plugins.testing.faults.relay import Relay
 from rdzv_plugins.testing.faults.service import behind
 
@@ -30,7 +30,7 @@ def test_a_backend_that_checks_a_request_finds_the_variables_of_the_harness(
     monkeypatch.setattr(backend_job, "prepare", looks)
     harness = ParallelHarness()
     harness.environment = {"CONFORMANCE_PASSWORD": "secret"}
-    job = Job(harness, tmp_path / "job", pytest.fail)
+    job = ContractJob(harness, tmp_path / "job", pytest.fail)
     job.prepared()
     assert found == ["secret"]
     assert "CONFORMANCE_PASSWORD" not in os.environ
@@ -48,4 +48,4 @@ def test_a_backend_that_checks_a_request_finds_the_variables_of_the_harness(
 )
 def test_the_relay_is_dialled_on_this_machine_wherever_the_service_is(endpoint: str, dialled: str) -> None:
     job, relay = SimpleNamespace(endpoint=endpoint), SimpleNamespace(port=7)
-    assert behind(cast(Job, job), cast(Relay, relay)) == dialled
+    assert behind(cast(ContractJob, job), cast(Relay, relay)) == dialled

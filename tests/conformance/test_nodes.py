@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from rdzv_plugins.testing.builtin import ParallelHarness
-from rdzv_plugins.testing.nodes.job import Job, eventually
+from rdzv_plugins.testing.nodes.job import NodesJob, eventually
 from rdzv_plugins.testing.nodes.warm import warm
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
 from rdzv_plugins.testing.builtin import ParallelHarness
-from rdzv_plugins.testing.nodes.job import Job
+from rdzv_plugins.testing.nodes.job import NodesJob
 
-with ParallelHarness() as harness, Job(harness, Path(sys.argv[1]), "3") as job:
+with ParallelHarness() as harness, NodesJob(harness, Path(sys.argv[1]), "3") as job:
     nodes = [job.node() for _ in range(3)]
     nodes[0].join()
     nodes[1].create()
@@ -37,7 +37,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def fail(job: Job) -> None:
+def fail(job: NodesJob) -> None:
     with job:
         waits, frozen = job.node(), job.node()
         waits.join()
@@ -50,7 +50,7 @@ def fail(job: Job) -> None:
 
 def test_failed_test_shows_what_its_nodes_have_said_and_ends_them(tmp_path: Path) -> None:
     with ParallelHarness() as harness:
-        job = Job(harness, tmp_path, "2")
+        job = NodesJob(harness, tmp_path, "2")
         with pytest.raises(
             AssertionError, match=r"(?s)^what is wrong\n--- node 0 \(pid \d+\):.*joining at.*--- node 1"
         ):
@@ -59,7 +59,7 @@ def test_failed_test_shows_what_its_nodes_have_said_and_ends_them(tmp_path: Path
 
 
 def test_error_of_a_node_is_all_that_its_user_would_see(tmp_path: Path) -> None:
-    with ParallelHarness() as harness, Job(harness, tmp_path, "2") as job:
+    with ParallelHarness() as harness, NodesJob(harness, tmp_path, "2") as job:
         error = job.node(node_rank=7).join().error()
         assert error.is_a("UsageError")
         assert error.exit_code == 2
@@ -80,7 +80,7 @@ def test_node_that_cannot_be_ended_leaves_no_other_running(tmp_path: Path) -> No
             self.closed = True
 
     others = [Whole(), Whole()]
-    with pytest.raises(OSError, match="no such node"), Job(ParallelHarness(), tmp_path, "3") as job:
+    with pytest.raises(OSError, match="no such node"), NodesJob(ParallelHarness(), tmp_path, "3") as job:
         job.nodes += [others[0], Broken(), others[1]]  # type: ignore[list-item]
     assert [each.closed for each in others] == [True, True]
 

@@ -14,7 +14,7 @@ from kits.wire.coordination_kit import LONG
 from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.backends.etcd.connection import Connection, Dropped
 from rdzv_plugins.backends.etcd.opening import make_channel
-from rdzv_plugins.backends.etcd.security import Security
+from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.kit.loop import hold_for_good
 
 WATCH = rpc.WatchRequest(create_request=rpc.WatchCreateRequest(key=b"k"))
@@ -49,8 +49,8 @@ def test_whoever_waits_on_a_dropped_connection_is_told(
     silent: HoldingRelay, wait: Callable[[Connection], Coroutine[Any, Any, Any]]
 ) -> None:
     async def drop_while_it_waits() -> str:
-        channel = make_channel(silent.endpoint, Security(), "127.0.0.1")
-        connection = Connection(silent.endpoint, Security(), channel, "127.0.0.1", "127.0.0.1")
+        channel = make_channel(silent.endpoint, EtcdSecurity(), "127.0.0.1")
+        connection = Connection(silent.endpoint, EtcdSecurity(), channel, "127.0.0.1", "127.0.0.1")
         waiting = asyncio.get_running_loop().create_task(wait(connection))
         while not silent.is_used:  # the channel is being made
             await asyncio.sleep(0.01)

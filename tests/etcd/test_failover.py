@@ -14,7 +14,7 @@ from kits.launcher.harness import wait_until
 from kits.wire.coordination_kit import LONG, keys_of, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-from rdzv_plugins.backends.etcd.security import Security
+from rdzv_plugins.backends.etcd.security import EtcdSecurity
 
 T = LONG
 
@@ -78,7 +78,7 @@ def test_members_are_killed_one_after_the_other_and_come_back(three: Cluster, su
 def test_members_come_and_go_where_it_has_to_log_in_over_tls(tmp_path: Path) -> None:
     """A member that was restarted has forgotten who has logged in."""
     tls, users = Tls(tmp_path / "tls", client_auth=True), Users(prefix=PREFIX)
-    security = Security(True, tls.cacert, tls.cert, tls.key, users.user, users.password)
+    security = EtcdSecurity(True, tls.cacert, tls.cert, tls.key, users.user, users.password)
     with etcd(tmp_path, members=3, tls=tls, users=users, heartbeat=20, election=200) as cluster:
         subject = Subject(cluster, security=security)
         with subject.busy():
@@ -216,7 +216,7 @@ def test_certificates_are_read_again_for_each_new_connection(tmp_path: Path) -> 
     mine = Path(shutil.copytree(tmp_path / "theirs", tmp_path / "mine"))
     files = (str(mine / Path(each).name) for each in (theirs.cacert, theirs.cert, theirs.key))
     with etcd(tmp_path, tls=theirs) as cluster:
-        subject = Subject(cluster, ttl=LONG, security=Security(True, *files))
+        subject = Subject(cluster, ttl=LONG, security=EtcdSecurity(True, *files))
         (member,) = cluster.members
         member.kill()
         Tls(tmp_path / "theirs", client_auth=True)

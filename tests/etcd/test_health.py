@@ -19,7 +19,7 @@ from rdzv_plugins.backends.etcd.connection import Connection
 from rdzv_plugins.backends.etcd.findings import checks_of
 from rdzv_plugins.backends.etcd.looks import look_at
 from rdzv_plugins.backends.etcd.opening import open_connection
-from rdzv_plugins.backends.etcd.security import Security
+from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.interfaces import ServiceCheck
 from rdzv_plugins.kit.loop import hold_for_good
 
@@ -35,7 +35,7 @@ def doctor(capsys: pytest.CaptureFixture[str], endpoint: str, *flags: str) -> Fo
 def checks(cluster: Cluster, *members: Member) -> dict[str, ServiceCheck]:
     """The same, of etcd alone, by its own function."""
     endpoints = [member.endpoint for member in members or cluster.members]
-    return {each.name: each for each in checks_of(*look_at(endpoints, Security(), b"/rdzv-plugins/", 5.0))}
+    return {each.name: each for each in checks_of(*look_at(endpoints, EtcdSecurity(), b"/rdzv-plugins/", 5.0))}
 
 
 def verdicts(found: Found, names: str) -> set[str]:
@@ -114,7 +114,7 @@ def raise_corrupt(member: Member) -> None:
     """As a member does that finds its data to differ from another's."""
 
     async def ask() -> None:
-        connection: Connection = await open_connection(member.endpoint, Security())
+        connection: Connection = await open_connection(member.endpoint, EtcdSecurity())
         status: Any = await connection.unary("Maintenance/Status", rpc.StatusRequest(), LONG)
         alarm = connection._channel.unary_unary(
             "/etcdserverpb.Maintenance/Alarm", rpc.AlarmRequest.SerializeToString, rpc.AlarmResponse.FromString

@@ -16,7 +16,7 @@ from kits.launcher.harness import wait_until
 from kits.wire.coordination_kit import LONG, Losses, opened
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-from rdzv_plugins.backends.etcd.security import ACCOUNT, Security
+from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
 from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable
 
 
@@ -83,10 +83,10 @@ def test_password_is_read_again_when_it_is_refused(tmp_path: Path, caplog: pytes
         assert cluster.users is not None
         file.write_text(f"{cluster.users.user}:{cluster.users.password}")
         user, password = ACCOUNT.read(str(file))
-        security = Security(user=user, password=password, credentials=str(file))
+        security = EtcdSecurity(user=user, password=password, credentials=str(file))
         subject = Subject(cluster, security=security)
         hasty = Subject(cluster, run="hasty", outage_timeout=1, security=security)
-        constant = Subject(cluster, run="constant", security=Security(user=user, password=password))
+        constant = Subject(cluster, run="constant", security=EtcdSecurity(user=user, password=password))
         cluster.etcdctl("user", "delete", user)
         cluster.etcdctl("user", "add", f"{user}:new one")
         cluster.etcdctl("user", "grant-role", user, "nodes")
@@ -112,7 +112,7 @@ def test_wrong_password_at_the_start_is_not_waited_for(tmp_path: Path) -> None:
     with etcd(tmp_path, users=Users()) as cluster:
         file.write_text("node:wrong")
         backend = EtcdCoordination(
-            cluster.endpoints, "run", security=Security(user="node", password="wrong", credentials=str(file))
+            cluster.endpoints, "run", security=EtcdSecurity(user="node", password="wrong", credentials=str(file))
         )
         with pytest.raises(AccessRefused, match="does not accept the password of user 'node'"):
             backend.open_session(4, on_lost=Losses(), timeout=LONG)

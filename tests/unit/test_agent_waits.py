@@ -25,7 +25,7 @@ OTHERS = {"framing.py", "opening.py", "framed_connection.py", "sessions.py", "to
 """No waits in a round's store: sessions of the coordination service, torch's control store, workers."""
 OPENS = {"PlainClient", "StoreProxy", "reach", "try_connect"}
 """What an ``interruption`` can be given to: it is to be given everywhere."""
-BLOCKS = {"dial", "wait_reachable", "create_connection", "TCPStore", "AwaitedKey", "Watch", "connect"}
+BLOCKS = {"dial", "wait_reachable", "create_connection", "TCPStore", "AwaitedKey", "KeyWatch", "connect"}
 """What blocks, or makes something that does, and cannot be interrupted."""
 KNOWN = {
     "kvstore/sockets/reach.py: connect",  # within what is interrupted
@@ -39,9 +39,9 @@ KNOWN = {
     "elastic/trial/gloo_child.py: TCPStore",  # in a process of its own, with a limit
     # of torch's control store: for a thread of its own, which another one stops
     "kvstore/tcpstore/watch.py: dial",
-    "kvstore/tcpstore/watch.py: Watch",
-    "dynamic/handler.py: Watch",
-    "dynamic/refusals.py: Watch",
+    "kvstore/tcpstore/watch.py: KeyWatch",
+    "dynamic/handler.py: KeyWatch",
+    "dynamic/refusals.py: KeyWatch",
     "dynamic/envelope.py: connect",
     "dynamic/envelope.py: wait_reachable",
 }

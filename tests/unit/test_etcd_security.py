@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from rdzv_plugins.backends.etcd import EtcdOptions, validate
-from rdzv_plugins.backends.etcd.security import ACCOUNT, PASSWORD, USER, Security
+from rdzv_plugins.backends.etcd.security import ACCOUNT, PASSWORD, USER, EtcdSecurity
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 
@@ -21,7 +21,7 @@ def request(endpoint: str = "h1", **options: object) -> Request:
     return Request("etcd", "run", endpoint, min_nodes=1, max_nodes=2, nproc_per_node=1, options=EtcdOptions(**options))
 
 
-def security_of(given: Request) -> Security:
+def security_of(given: Request) -> EtcdSecurity:
     return validate(given)[1]
 
 
@@ -111,7 +111,7 @@ def test_secrets_that_others_can_read_are_spoken_of_once(pem, tmp_path, caplog, 
         each.chmod(mode)
     for _ in range(2):
         assert ACCOUNT.read(str(file)) == ("bob", "secret")
-        Security(tls=True, cacert=pem, cert=pem, key=str(key))
+        EtcdSecurity(tls=True, cacert=pem, cert=pem, key=str(key))
     said = [record.getMessage() for record in caplog.records]
     assert [text.partition(" can be read by every user")[0] for text in said] == (
         [f"--rdzv-conf credentials={file}", f"--rdzv-conf key={key}"] if warned else []
@@ -122,14 +122,14 @@ def test_secrets_that_others_can_read_are_spoken_of_once(pem, tmp_path, caplog, 
 
 def test_credentials_are_read_again_and_kept_while_the_file_is_being_written(tmp_path):
     file = tmp_path / "etcd"
-    login = Security(user="bob", password="old", credentials=str(file))
+    login = EtcdSecurity(user="bob", password="old", credentials=str(file))
     for text, known in (("bob:new\n", ("bob", "new")), ("bo", ("bob", "old"))):
         file.write_text(text)
         assert login.login() == known
     file.unlink()
     assert login.login() == ("bob", "old")
-    assert Security(user="ann", password="x").login() == ("ann", "x")
+    assert EtcdSecurity(user="ann", password="x").login() == ("ann", "x")
 
 
 def test_the_password_is_in_no_text_of_it():
-    assert "secret" not in repr(Security(user="ann", password="secret"))
+    assert "secret" not in repr(EtcdSecurity(user="ann", password="secret"))

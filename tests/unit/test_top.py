@@ -28,7 +28,7 @@ from rdzv_launcher.tools.top.vitals import cpu_percent, parse_vitals
 from rdzv_launcher.tools.top.watching import is_well, waits_of
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.keys import Assignment, Member, Notice, Round, encode
+from rdzv_plugins.elastic.keys import Assignment, Member, NodeNotice, Round, encode
 from rdzv_plugins.errors import MissingDependency
 from rdzv_plugins.interfaces import Failure, Request
 from rdzv_plugins.plain_text import printable_data
@@ -140,7 +140,7 @@ FAILURE = Failure(1, "a", 3, 1, 12, -9)
         (keys.MEMBERS + "a", None, member("a").value, "host-a (pid 7) is gone"),
         (keys.MEMBERS + "a", None, member("a", leaving="done").value, "host-a (pid 7) has left: done"),
         (keys.FAILURES + "3", to_json(FAILURE).encode(), None, "rank 3 (node 1 on a, local rank 1, pid 12) ended with"),
-        (keys.NOTICE, encode(Notice("b\x1b[2Jwas left out")), None, "b\\x1b[2Jwas left out"),
+        (keys.NOTICE, encode(NodeNotice("b\x1b[2Jwas left out")), None, "b\\x1b[2Jwas left out"),
         (keys.MEMBERS + "a", b"[" * 9999, None, ""),
         (keys.MEMBERS + "a", None, None, ""),
         (keys.ROUND, b"\xff", None, ""),

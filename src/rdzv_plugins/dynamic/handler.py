@@ -28,7 +28,7 @@ from rdzv_plugins.dynamic.state_backend import TorchStateBackend
 from rdzv_plugins.dynamic.waiting import Waiting
 from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, Request, RoundEvent, SharesStore, TellEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
-from rdzv_plugins.kvstore.tcpstore.watch import Watch
+from rdzv_plugins.kvstore.tcpstore.watch import KeyWatch
 from rdzv_plugins.rounds import exit_barrier
 from rdzv_plugins.rounds.ends import ended_error, parse_outcome
 from rdzv_plugins.rounds.job_record import JobRecord
@@ -97,9 +97,9 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
         # a store that outlives the nodes, as a file does, may hold keys of nodes that are gone
         self._control = store if isinstance(store, TCPStore) else None
         self._agreed = self._control is None
-        self._watch: Watch | None = None
+        self._watch: KeyWatch | None = None
         if request.max_nodes > 1 and self._control is not None:
-            self._watch = Watch(store.host, store.port, f"{self._prefix}/end", self._on_end, self._on_lost)
+            self._watch = KeyWatch(store.host, store.port, f"{self._prefix}/end", self._on_end, self._on_lost)
         if settings.is_native and not self.use_agent_store:
             logger.warning(
                 "store=parallel is not used: TORCH_DISABLE_SHARE_RDZV_TCP_STORE lets the first worker serve its own"

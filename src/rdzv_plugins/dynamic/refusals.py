@@ -11,7 +11,7 @@ import threading
 
 from torch.distributed import DistError, PrefixStore, TCPStore
 
-from rdzv_plugins.kvstore.tcpstore.watch import Watch
+from rdzv_plugins.kvstore.tcpstore.watch import KeyWatch
 from rdzv_plugins.plain_text import printable
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Refusals:
         self._control, self._prefix = control, prefix
         self._lock = threading.Lock()
         self._stopped = False
-        self._watch: Watch | None = None
+        self._watch: KeyWatch | None = None
         self._number = 0
         self.last = ""
 
@@ -60,7 +60,7 @@ class Refusals:
                 return
             self._number += 1
             key = f"{self._prefix}/refused/{self._number}"
-            self._watch = Watch(self._control.host, self._control.port, key, self._told, lambda _: None)
+            self._watch = KeyWatch(self._control.host, self._control.port, key, self._told, lambda _: None)
 
     def _told(self, text: bytes) -> None:
         """Log that a node was refused, and watch for the next. Called on the watch's thread."""

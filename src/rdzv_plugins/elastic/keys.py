@@ -11,7 +11,7 @@
     all/progress        who is there and who is missing, for people
     all/probe           asks every node of a round for a sign of life (Probe)
     all/finishing       a node of a round was done and has left (Finishing)
-    all/notice          a node was left out or refused, for people (Notice)
+    all/notice          a node was left out or refused, for people (NodeNotice)
     all/end             how the job ended (Outcome)
     failure/<round>     the first failure of a round, over all nodes
     restart/<round>     the round failed, and its nodes' workers are restarted: a note of why
@@ -266,7 +266,7 @@ class Finishing(Record, frozen=True):
     by: Name = ""
 
 
-class Notice(Record, frozen=True):
+class NodeNotice(Record, frozen=True):
     """Something about another node that people should know."""
 
     text: Sentence = ""

@@ -15,7 +15,7 @@ from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import insist, patience
-from rdzv_plugins.elastic.keys import Leading, Member, Notice, encode
+from rdzv_plugins.elastic.keys import Leading, Member, NodeNotice, encode
 from rdzv_plugins.elastic.leading.leader import Leader
 from rdzv_plugins.elastic.leading.membership import Rules
 from rdzv_plugins.elastic.leading.neighbours import Neighbours
@@ -249,7 +249,7 @@ class Link:
         try:
             compare(self._settings, job, self._request.endpoint)
         except SettingsDiffer as error:
-            notice = Notice(refusal(self._settings, error))
+            notice = NodeNotice(refusal(self._settings, error))
             with contextlib.suppress(ConnectionLost, TimeoutError):  # its own message says so, too
                 session.put({keys.NOTICE: encode(notice)}, timeout=timeout)
             raise

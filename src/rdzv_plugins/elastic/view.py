@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.keys import Assignment, Finishing, Notice, Probe, Round, decode
+from rdzv_plugins.elastic.keys import Assignment, Finishing, NodeNotice, Probe, Round, decode
 from rdzv_plugins.elastic.trial_keys import Task
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.plain_text import printable
@@ -45,7 +45,7 @@ class View:
         """What this node is to measure, or has measured."""
         self.progress = ""
         self.probe = Probe()
-        self.notice = Notice()
+        self.notice = NodeNotice()
         self.finishing = Finishing()
         self.ended: Outcome | None = None
 
@@ -117,7 +117,7 @@ class View:
         elif key == keys.PROBE:
             self.probe = decode(Probe, value)
         elif key == keys.NOTICE:
-            self.notice = decode(Notice, value)
+            self.notice = decode(NodeNotice, value)
         elif key == keys.FINISHING:
             self.finishing = decode(Finishing, value)
         elif key == keys.END:

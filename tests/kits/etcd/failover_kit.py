@@ -15,7 +15,7 @@ from kits.etcd.etcd_kit import Cluster, Member
 from kits.launcher.harness import wait_until
 from kits.wire.coordination_kit import LONG, Losses, Recorder, keys_of, opened
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-from rdzv_plugins.backends.etcd.security import Security
+from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
 
 PREFIX = "/rdzv-plugins"
@@ -78,11 +78,11 @@ class Subject:
         outage_timeout: float = LONG,
         endpoints: list[Endpoint] | None = None,
         run: str = "run",
-        security: Security | None = None,
+        security: EtcdSecurity | None = None,
     ) -> None:
         self.cluster, self.path = cluster, path_of(run)
         self.losses, self.recorder = Losses(), Recorder()
-        self.security = security or Security()
+        self.security = security or EtcdSecurity()
         self.backend = EtcdCoordination(
             endpoints or cluster.endpoints, run, security=self.security, outage_timeout=outage_timeout
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rdzv_launcher import queued_stderr
 from rdzv_launcher.console import say
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.ends import Ends
+from rdzv_launcher.run.agent.ends import AgentEnds
 from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
@@ -110,7 +110,7 @@ def launch(start: Preparation, caller: Caller | None = None) -> int:
             keeper.close()
             error = None
             if stop.sigval in start.notice.signals:
-                error = Ends(socket.gethostname(), os.getpid()).preempted(None, None).error
+                error = AgentEnds(socket.gethostname(), os.getpid()).preempted(None, None).error
             if caller is not None:
                 caller.ended(Ending(None, (), None, "", error, stop.sigval))
             elif error is not None:

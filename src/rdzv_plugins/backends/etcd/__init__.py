@@ -20,7 +20,7 @@ from rdzv_plugins.options import option
 
 if TYPE_CHECKING:
     from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-    from rdzv_plugins.backends.etcd.security import Security
+    from rdzv_plugins.backends.etcd.security import EtcdSecurity
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class EtcdOptions(TlsOptions, ElasticOptions):
     )
 
 
-def validate(request: Request) -> tuple[tuple[Endpoint, ...], Security]:
+def validate(request: Request) -> tuple[tuple[Endpoint, ...], EtcdSecurity]:
     """Reject what cannot work, before anything starts; returns the members, and how to talk to them."""
     validate_elastic(request)
     members, scheme = parse_members(request.endpoint)
     return members, _security(request, scheme)
 
 
-def _security(request: Request, scheme: str) -> Security:
+def _security(request: Request, scheme: str) -> EtcdSecurity:
     """TLS and user according to the request. Raises ``UsageError`` for contradictions and unreadable files."""
-    from rdzv_plugins.backends.etcd.security import ACCOUNT, Security
+    from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
 
     options: EtcdOptions = request.options
     if scheme and options.protocol and scheme != options.protocol:
@@ -66,7 +66,9 @@ def _security(request: Request, scheme: str) -> Security:
             "--rdzv-conf: cacert and cert are for TLS, but http was asked for", remedy="Write https, or leave them out."
         )
     user, password = ACCOUNT.read(options.credentials)
-    return Security(scheme == "https", options.cacert, options.cert, options.key, user, password, options.credentials)
+    return EtcdSecurity(
+        scheme == "https", options.cacert, options.cert, options.key, user, password, options.credentials
+    )
 
 
 def create(request: Request) -> EtcdCoordination:

@@ -23,7 +23,7 @@ from rdzv_plugins.backends.etcd.refusals import (
     refusal,
     verdict,
 )
-from rdzv_plugins.backends.etcd.security import Security
+from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.kit.loop import looked_at
@@ -74,7 +74,7 @@ class Cluster:
     def __init__(
         self,
         endpoints: Sequence[Endpoint],
-        security: Security,
+        security: EtcdSecurity,
         path: str,
         *,
         outage_timeout: float,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.refusals import is_about_users, is_wrong_password
-from rdzv_plugins.backends.etcd.security import Security
+from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kit.loop import in_thread, looked_at
 
@@ -82,7 +82,9 @@ class Stream:
 class Connection:
     """A connection to the member at ``endpoint``, made by ``open_connection``; the addresses are of both its ends."""
 
-    def __init__(self, endpoint: Endpoint, security: Security, channel: Any, local_addr: str, remote_addr: str) -> None:
+    def __init__(
+        self, endpoint: Endpoint, security: EtcdSecurity, channel: Any, local_addr: str, remote_addr: str
+    ) -> None:
         self.endpoint, self.local_addr, self.remote_addr = endpoint, local_addr, remote_addr
         self._security = security
         self.opened = time.monotonic()

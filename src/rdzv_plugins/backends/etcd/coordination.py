@@ -10,7 +10,7 @@ from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.backends.etcd.cluster import Cluster
 from rdzv_plugins.backends.etcd.opening import Whose, nobody_knows
 from rdzv_plugins.backends.etcd.requests import read
-from rdzv_plugins.backends.etcd.security import Security
+from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.backends.etcd.session import EtcdSession
 from rdzv_plugins.backends.etcd.space import Space
 from rdzv_plugins.endpoints import Endpoint
@@ -35,12 +35,12 @@ class EtcdCoordination(Coordination):
         endpoints: Sequence[Endpoint],
         run_id: str,
         *,
-        security: Security | None = None,
+        security: EtcdSecurity | None = None,
         prefix: str = "/rdzv-plugins",
         outage_timeout: float = 60.0,
         whose: Whose = nobody_knows,
     ) -> None:
-        self._endpoints, self._security = tuple(endpoints), security or Security()
+        self._endpoints, self._security = tuple(endpoints), security or EtcdSecurity()
         self._space, self._whose = Space(prefix, run_id), whose
         super().__init__("etcd", lambda: EtcdSession(self._cluster(outage_timeout), self._space, outage_timeout))
 

@@ -11,7 +11,7 @@ import json
 import socket
 import ssl
 
-from rdzv_plugins.backends.etcd.security import Security
+from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kit.reasons import HANGS_UP, Reason, network_reason, no_tls
 from rdzv_plugins.kvstore.sockets.reach import dial
@@ -29,7 +29,7 @@ _NO_TLS = Reason(
 )
 
 
-def diagnose(endpoint: Endpoint, security: Security, timeout: float) -> Reason | None:
+def diagnose(endpoint: Endpoint, security: EtcdSecurity, timeout: float) -> Reason | None:
     """What is wrong; None if this cannot tell. Takes up to a few times ``timeout`` seconds; never raises."""
     try:
         connection: socket.socket = dial(endpoint.host, endpoint.port, timeout)
@@ -70,7 +70,7 @@ def version_at(endpoint: Endpoint, timeout: float) -> str:
     return ""
 
 
-def page_of(endpoint: Endpoint, security: Security, path: str, timeout: float) -> tuple[str, bytes]:
+def page_of(endpoint: Endpoint, security: EtcdSecurity, path: str, timeout: float) -> tuple[str, bytes]:
     """The date that the member gives in its answer to an HTTP request, and the answer; empty if it gives none.
 
     Raises ``OSError`` (including TLS errors) and ``HTTPException``; each step may take ``timeout`` seconds.
@@ -131,7 +131,7 @@ def _speaks_tls(endpoint: Endpoint, timeout: float) -> bool:
         return False
 
 
-def _of_handshake(error: ssl.SSLError, security: Security) -> Reason:
+def _of_handshake(error: ssl.SSLError, security: EtcdSecurity) -> Reason:
     reason = network_reason(error, "etcd", security) or HANGS_UP
     return _NO_TLS if reason == no_tls("etcd") else reason
 

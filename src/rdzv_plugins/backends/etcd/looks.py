@@ -22,7 +22,7 @@ from rdzv_plugins.backends.etcd.connection import TROUBLE, Connection
 from rdzv_plugins.backends.etcd.diagnosis import page_of
 from rdzv_plugins.backends.etcd.opening import open_connection
 from rdzv_plugins.backends.etcd.refusals import is_about_users, reason_of
-from rdzv_plugins.backends.etcd.security import Security
+from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kit.loop import hold_for_good, in_thread
 from rdzv_plugins.kit.reasons import Reason, Unusable
@@ -85,7 +85,7 @@ class Listed:
 
 
 def look_at(
-    members: Sequence[Endpoint], security: Security, key: bytes, timeout: float
+    members: Sequence[Endpoint], security: EtcdSecurity, key: bytes, timeout: float
 ) -> tuple[list[Look], list[Listed] | None]:
     """Look at each of ``members``, in that order; also returns all members of the cluster, or None if nobody tells.
 
@@ -96,7 +96,7 @@ def look_at(
 
 
 async def _look_at(
-    members: Sequence[Endpoint], security: Security, key: bytes, timeout: float
+    members: Sequence[Endpoint], security: EtcdSecurity, key: bytes, timeout: float
 ) -> tuple[list[Look], list[Listed] | None]:
     found = await asyncio.gather(*(_whole_look(endpoint, security, key, timeout) for endpoint in members))
     lists = [listed for _, listed in found if listed]
@@ -104,7 +104,7 @@ async def _look_at(
 
 
 async def _whole_look(
-    endpoint: Endpoint, security: Security, key: bytes, timeout: float
+    endpoint: Endpoint, security: EtcdSecurity, key: bytes, timeout: float
 ) -> tuple[Look, list[Listed] | None]:
     try:
         connection = await open_connection(endpoint, security)
@@ -165,7 +165,7 @@ async def _timed(connection: Connection, method: str, request: Any, timeout: flo
     return statistics.median(times), answer
 
 
-async def _with_page(look: Look, security: Security, timeout: float) -> Look:
+async def _with_page(look: Look, security: EtcdSecurity, timeout: float) -> Look:
     """Add what the page for Prometheus tells, if it is on the clients' port: it may be elsewhere."""
     if look.trouble is not None:
         return look

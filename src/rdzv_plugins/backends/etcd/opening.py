@@ -12,7 +12,7 @@ from rdzv_plugins.backends.etcd.api import grpc
 from rdzv_plugins.backends.etcd.connection import DIAL_S, Connection
 from rdzv_plugins.backends.etcd.diagnosis import SILENT, diagnose
 from rdzv_plugins.backends.etcd.refusals import reason_of
-from rdzv_plugins.backends.etcd.security import Security
+from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kit.loop import in_thread
 from rdzv_plugins.kit.reasons import Reason, Unusable
@@ -28,7 +28,7 @@ def nobody_knows(endpoint: str) -> str:
     return ""
 
 
-async def open_connection(endpoint: Endpoint, security: Security, whose: Whose = nobody_knows) -> Connection:
+async def open_connection(endpoint: Endpoint, security: EtcdSecurity, whose: Whose = nobody_knows) -> Connection:
     """A connection to a member that answers and belongs to a cluster with a leader. Nobody has logged in yet.
 
     ``whose`` is asked what listens there if no member answers. Raises ``Unusable``. The socket also tells this
@@ -67,7 +67,7 @@ def _dial(endpoint: Endpoint) -> tuple[str, str, str]:
     return "", "", problem
 
 
-async def _reason(error: Any, endpoint: Endpoint, security: Security, whose: Whose) -> Reason:
+async def _reason(error: Any, endpoint: Endpoint, security: EtcdSecurity, whose: Whose) -> Reason:
     silent = error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     if not silent and (error.details() or "").startswith("etcdserver: "):  # it is etcd, and says itself what is wrong
         return Reason(reason_of(error))
@@ -77,7 +77,7 @@ async def _reason(error: Any, endpoint: Endpoint, security: Security, whose: Who
     return found or Reason(reason_of(error))
 
 
-def make_channel(endpoint: Endpoint, security: Security, address: str) -> Any:
+def make_channel(endpoint: Endpoint, security: EtcdSecurity, address: str) -> Any:
     """A channel to the member's ``address``; its certificate has to match the host of ``endpoint``."""
     target = f"ipv6:[{address}]:{endpoint.port}" if ":" in address else f"ipv4:{address}:{endpoint.port}"
     options = [

@@ -6,7 +6,7 @@ import enum
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc
-from rdzv_plugins.backends.etcd.security import PASSWORD, USER, Security
+from rdzv_plugins.backends.etcd.security import PASSWORD, USER, EtcdSecurity
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RendezvousFailed
 
 MAKE_ROOM = (
@@ -90,7 +90,7 @@ def reason_of(error: Any) -> str:
     return str(text)
 
 
-def denied(path: str, security: Security) -> AccessRefused:
+def denied(path: str, security: EtcdSecurity) -> AccessRefused:
     """The error for lacking permission for the keys under ``path``."""
     folder = path.rstrip("/").rpartition("/")[0] + "/"
     return AccessRefused(
@@ -99,11 +99,11 @@ def denied(path: str, security: Security) -> AccessRefused:
     )
 
 
-def _user(security: Security) -> str:
+def _user(security: EtcdSecurity) -> str:
     return f"user {security.user!r}" if security.user else "a node without a user"
 
 
-def refusal(error: Any, what: str, path: str, security: Security) -> RendezvousFailed:
+def refusal(error: Any, what: str, path: str, security: EtcdSecurity) -> RendezvousFailed:
     """The error for the user; ``path`` is where the run's keys are.
 
     ``EndpointUnreachable`` (``AccessRefused`` is one) if nothing else will succeed either.

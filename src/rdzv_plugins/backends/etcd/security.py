@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 from rdzv_plugins.certificates import read_file
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.kit.security import Account
-from rdzv_plugins.kit.security import Security as KitSecurity
+from rdzv_plugins.kit.security import Account, Security
 
 ACCOUNT = Account("etcd")
 USER, PASSWORD = ACCOUNT.user_variable, ACCOUNT.password_variable
 
 
 @dataclass(frozen=True)
-class Security(KitSecurity):
+class EtcdSecurity(Security):
     """How to talk to the members, and as whom."""
 
     credentials: str | None = None

@@ -24,7 +24,7 @@ from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.kvstore.sockets.reach import is_own_address, look
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
 from rdzv_plugins.kvstore.tcpstore.hello import hello_key, hello_of, parse_hello
-from rdzv_plugins.kvstore.tcpstore.watch import AwaitedKey, Watch
+from rdzv_plugins.kvstore.tcpstore.watch import AwaitedKey, KeyWatch
 from rdzv_plugins.kvstore.tcpstore.whose import refuse_others, stranger_at, telling_whose
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.reporting import Reporting
@@ -66,8 +66,8 @@ class StaticHandler:
         self._rounds: Rounds | None = None
         self._record: JobRecord | None = None
         self._peers: Peers | None = None
-        self._watch: Watch | None = None
-        self._end_watch: Watch | None = None
+        self._watch: KeyWatch | None = None
+        self._end_watch: KeyWatch | None = None
         self._restart = False
         self._waits_for = ""
         self._problem: Exception | None = None
@@ -376,9 +376,9 @@ class StaticHandler:
         ranks = [rank for rank in range(len(self._members)) if rank != self._rank]
         return self._rounds_().arrived(self._round, ranks)
 
-    def _watch_key(self, key: str, on_value: Callable[[bytes], None]) -> Watch:
+    def _watch_key(self, key: str, on_value: Callable[[bytes], None]) -> KeyWatch:
         store = self._control_()
-        return Watch(store.host, store.port, f"{self._prefix}/{key}", on_value, self._on_lost)
+        return KeyWatch(store.host, store.port, f"{self._prefix}/{key}", on_value, self._on_lost)
 
     def _on_over(self, by: bytes) -> None:
         reason = f"{by.decode()} has asked for a new round"

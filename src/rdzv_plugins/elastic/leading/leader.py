@@ -18,7 +18,7 @@ from typing import TypeVar
 from rdzv_plugins.coordination import Event, KeyValue, Session, Watch
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import insist, patience
-from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Notice, Probe, Round, encode, readable
+from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, NodeNotice, Probe, Round, encode, readable
 from rdzv_plugins.elastic.leading.member_watch import MemberWatch
 from rdzv_plugins.elastic.leading.membership import Decisions, Membership, Rules
 from rdzv_plugins.elastic.leading.neighbours import Neighbours
@@ -289,7 +289,7 @@ class Leader:
         if progress:
             items[keys.PROGRESS] = progress.encode()
         if decisions.notices:
-            items[keys.NOTICE] = encode(Notice("; ".join(decisions.notices)))
+            items[keys.NOTICE] = encode(NodeNotice("; ".join(decisions.notices)))
         self._neighbours.check(decisions.assignments)
         if items:
             self._write(items)

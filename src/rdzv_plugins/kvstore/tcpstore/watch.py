@@ -17,7 +17,7 @@ from rdzv_plugins.kvstore.tcpstore.keep_alive import keep_alive
 _CONNECT_S = 30.0
 
 
-class Watch:
+class KeyWatch:
     """A thread that waits for one key and then calls back, once.
 
     ``on_value`` gets the value. ``on_lost`` gets the error when the server goes away, or when its machine has not
@@ -74,7 +74,7 @@ class AwaitedKey:
         self._done = threading.Event()
         self._value: bytes | None = None
         self._error: Exception | None = None
-        self._watch = Watch(host, port, key, self._found, self._lost)
+        self._watch = KeyWatch(host, port, key, self._found, self._lost)
 
     def wait(self, timeout: float) -> bytes | None:
         """The value, or None after ``timeout`` seconds. Raises ``OSError`` when the server is lost."""

@@ -22,7 +22,7 @@ ANSWER_S = 10
 """Seconds to wait for an answer: what is no store of torch's usually hangs up or refuses sooner."""
 
 
-class Job(Agents):
+class AgentsJob(Agents):
     """Nodes of one worker each, on this machine. For use by one thread; ``close`` it.
 
     A node's rank is given if the backend promises to heed it (``static`` cannot do without).

@@ -8,7 +8,7 @@ from typing import Any
 
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.testing.contract.handler import handler_of
-from rdzv_plugins.testing.contract.job import Job, JobTheme, of_kind
+from rdzv_plugins.testing.contract.job import ContractJob, JobTheme, of_kind
 from rdzv_plugins.testing.contract.parts import PATIENCE, Recorder, bounded, keys_of
 from rdzv_plugins.testing.kinds import kind_of, no_kind
 from rdzv_plugins.testing.suite.ground import Broken, ground
@@ -26,7 +26,7 @@ class ContractGround(JobTheme):
     """Promises in order of need: if one fails, the next ones and all other tests are worthless."""
 
     @ground(0, "create() does not do what its harness says")
-    def test_create_returns_what_the_harness_says(self, job: Job) -> None:
+    def test_create_returns_what_the_harness_says(self, job: ContractJob) -> None:
         create: Callable[[], Any] = job.created
         if job.harness.kind == "handler":
             create = lambda: handler_of(job, nodes=1)  # noqa: E731
@@ -38,7 +38,7 @@ class ContractGround(JobTheme):
 
     @ground(1, _HANGS)
     @of_kind("state", "coordination")
-    def test_each_call_is_answered_soon(self, job: Job) -> None:
+    def test_each_call_is_answered_soon(self, job: ContractJob) -> None:
         # Within its time-out in any case, and within a second when tried again: a busy machine is no fault.
         if job.harness.kind == "state":
             state = job.created()
@@ -58,7 +58,7 @@ class ContractGround(JobTheme):
 
     @ground(2, _STALE)
     @of_kind("state", "coordination")
-    def test_what_one_writes_others_read(self, job: Job) -> None:
+    def test_what_one_writes_others_read(self, job: ContractJob) -> None:
         # They read it at once, again and again, whatever they have read before.
         if job.harness.kind == "state":
             nodes = [job.created(), job.created()]
@@ -79,7 +79,7 @@ class ContractGround(JobTheme):
 
     @ground(3, _LOSES)
     @of_kind("coordination")
-    def test_a_watcher_hears_what_others_do(self, job: Job) -> None:
+    def test_a_watcher_hears_what_others_do(self, job: ContractJob) -> None:
         # It hears of one change at a time, of several in one put, and of deletions.
         one, two, told = job.session(), job.session(), Recorder()
         one.watch("m/", told, timeout=T)

@@ -35,7 +35,7 @@ _TTL_S = 2.0
 _KINDS = {"state": "RendezvousBackend", "coordination": "CoordinationBackend", "handler": "RendezvousHandler"}
 
 
-class Job:
+class ContractJob:
     """A job at an endpoint of its own. For use by one thread; what it returns is as thread-safe as the contract says.
 
     The first backend of a job may serve the endpoint, so it is closed last.
@@ -105,10 +105,10 @@ class Job:
         options = {"mode": "session", "key": key, "ttl": ttl, "child": child}
         return running(self.options_of_a_client() | options, self.harness.environment)
 
-    def another(self) -> Job:
+    def another(self) -> ContractJob:
         """Another job of the same backend. Whoever has asked for it closes it."""
         self._others += 1
-        return Job(self.harness, self._directory.with_name(f"job-{self._others}"), self.gap)
+        return ContractJob(self.harness, self._directory.with_name(f"job-{self._others}"), self.gap)
 
     def close(self) -> None:
         """Close everything that was created, the first one last. Raises the first error that any of them raises."""
@@ -217,9 +217,9 @@ class JobTheme(Theme):
     """A theme whose tests have a job: the fixture ``job``."""
 
     @pytest.fixture
-    def job(self, harness: Harness, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Job]:
+    def job(self, harness: Harness, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ContractJob]:
         """A separate job for each test."""
-        job = Job(harness, tmp_path / "job", lambda why: self.gap(request, why))
+        job = ContractJob(harness, tmp_path / "job", lambda why: self.gap(request, why))
         yield job
         job.close()
 
@@ -232,7 +232,7 @@ def of_kind(*kinds: Literal["state", "coordination", "handler"]) -> Callable[[Te
 
     def decorate(test: Test) -> Test:
         @functools.wraps(test)
-        def run(self: JobTheme, job: Job, **fixtures: Any) -> None:
+        def run(self: JobTheme, job: ContractJob, **fixtures: Any) -> None:
             if job.harness.kind not in kinds:
                 promises = " or a ".join(_KINDS[kind] for kind in kinds)
                 job.gap(f"not for a {_KINDS[job.harness.kind]}: it is what a {promises} promises")

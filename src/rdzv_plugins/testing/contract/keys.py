@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.errors import RunIdMismatch
-from rdzv_plugins.testing.contract.job import Job, JobTheme, of_kind
+from rdzv_plugins.testing.contract.job import ContractJob, JobTheme, of_kind
 from rdzv_plugins.testing.contract.parts import PATIENCE, Recorder, assert_says, keys_of, like, opened, together
 
 T = PATIENCE
@@ -18,7 +18,7 @@ class CoordinationKeys(JobTheme):
     """
 
     @of_kind("coordination")
-    def test_a_key_is_created_once(self, job: Job) -> None:
+    def test_a_key_is_created_once(self, job: ContractJob) -> None:
         # Whoever comes first creates it; the second is told what is there.
         one, two = job.session(), job.session()
         done, mine = one.create("k", b"first", timeout=T)
@@ -28,7 +28,7 @@ class CoordinationKeys(JobTheme):
         assert one.list("", timeout=T)[0] == [mine]
 
     @of_kind("coordination")
-    def test_keys_are_listed_by_prefix_in_the_order_of_their_last_changes(self, job: Job) -> None:
+    def test_keys_are_listed_by_prefix_in_the_order_of_their_last_changes(self, job: ContractJob) -> None:
         # The revision of the answer is not one of the past.
         one = job.session()
         last = one.put({"a/2": b"", "b/1": b"\0\xff", "a/1": b"x" * 5000}, timeout=T)
@@ -45,7 +45,7 @@ class CoordinationKeys(JobTheme):
         assert (list(nothing), revision >= again) == ([], True)
 
     @of_kind("coordination")
-    def test_keys_are_text_of_any_alphabet(self, job: Job) -> None:
+    def test_keys_are_text_of_any_alphabet(self, job: ContractJob) -> None:
         # They may contain what a service's own patterns and names might take for something else.
         one, recorder = job.session(), Recorder()
         one.watch("узел/", recorder, timeout=T)
@@ -58,7 +58,7 @@ class CoordinationKeys(JobTheme):
             assert keys_of(one, key) == {key: value}
 
     @of_kind("coordination")
-    def test_a_guard_that_has_changed_stops_the_whole_put(self, job: Job) -> None:
+    def test_a_guard_that_has_changed_stops_the_whole_put(self, job: ContractJob) -> None:
         # Changed to the same value is changed; gone is changed; created anew is changed.
         one, two = job.session(), job.session()
         _, guard = one.create("guard", b"1", timeout=T)
@@ -73,7 +73,7 @@ class CoordinationKeys(JobTheme):
         assert keys_of(one)["x"] == b"1"
 
     @of_kind("coordination")
-    def test_a_guard_among_the_items_is_compare_and_put(self, job: Job) -> None:
+    def test_a_guard_among_the_items_is_compare_and_put(self, job: ContractJob) -> None:
         # The revision that a put has returned guards the next one.
         one = job.session()
         _, before = one.create("k", b"1", timeout=T)
@@ -83,7 +83,7 @@ class CoordinationKeys(JobTheme):
         assert one.put({"k": b"4"}, guard=KeyValue("k", b"2", revision), timeout=T) is not None
 
     @of_kind("coordination")
-    def test_many_who_compare_and_put_at_once_lose_nothing(self, job: Job) -> None:
+    def test_many_who_compare_and_put_at_once_lose_nothing(self, job: ContractJob) -> None:
         # Fencing: of all that write under the same revision, one succeeds.
         sessions = [job.session() for _ in range(4)]
         sessions[0].put({"count": b"0"}, timeout=T)
@@ -100,7 +100,7 @@ class CoordinationKeys(JobTheme):
         assert keys_of(sessions[0]) == {"count": b"40"}
 
     @of_kind("coordination")
-    def test_one_put_takes_as_many_items_as_a_large_job_has_nodes(self, job: Job) -> None:
+    def test_one_put_takes_as_many_items_as_a_large_job_has_nodes(self, job: ContractJob) -> None:
         # They take effect in the given order if a service has to split them; with a guard that has changed, none does.
         one, recorder = job.session(), Recorder()
         one.watch("n/", recorder, timeout=T)
@@ -117,7 +117,7 @@ class CoordinationKeys(JobTheme):
         assert keys_of(one) == {"guard": b"new"}
 
     @of_kind("coordination")
-    def test_delete_takes_what_exists_unless_its_guard_has_changed(self, job: Job) -> None:
+    def test_delete_takes_what_exists_unless_its_guard_has_changed(self, job: ContractJob) -> None:
         # Something missing is no error.
         one = job.session()
         _, guard = one.create("guard", b"", timeout=T)
@@ -129,7 +129,7 @@ class CoordinationKeys(JobTheme):
         assert keys_of(one) == {"c": b"", "guard": b"new"}
 
     @of_kind("coordination")
-    def test_runs_are_kept_apart(self, job: Job) -> None:
+    def test_runs_are_kept_apart(self, job: ContractJob) -> None:
         # Or the second is refused by name, if an endpoint belongs to one run.
         runs = {job.run_id: (job.session(), Recorder())}
         for another in like(job.run_id):

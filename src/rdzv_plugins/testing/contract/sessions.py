@@ -12,7 +12,7 @@ from rdzv_plugins.coordination import CoordinationBackend, EndsSessions
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kvstore.sockets.reach import is_own_address
 from rdzv_plugins.testing.contract.census import at_rest, census
-from rdzv_plugins.testing.contract.job import Job, JobTheme, of_kind
+from rdzv_plugins.testing.contract.job import ContractJob, JobTheme, of_kind
 from rdzv_plugins.testing.contract.parts import (
     LONG,
     PATIENCE,
@@ -35,7 +35,7 @@ class CoordinationSessions(JobTheme):
     """Promises about sessions, tried through the interface alone, except that processes are killed and stopped."""
 
     @of_kind("coordination")
-    def test_an_ephemeral_key_goes_with_its_session_and_watchers_hear_of_it(self, job: Job) -> None:
+    def test_an_ephemeral_key_goes_with_its_session_and_watchers_hear_of_it(self, job: ContractJob) -> None:
         # Created or put; keys that are not ephemeral stay.
         one, two, recorder = job.session(), job.session(), Recorder()
         one.create("e/created", b"1", ephemeral=True, timeout=T)
@@ -47,7 +47,7 @@ class CoordinationSessions(JobTheme):
         assert keys_of(two) == {"e/stays": b"1"}
 
     @of_kind("coordination")
-    def test_an_ephemeral_key_belongs_to_who_has_written_it_last(self, job: Job) -> None:
+    def test_an_ephemeral_key_belongs_to_who_has_written_it_last(self, job: ContractJob) -> None:
         # It belongs to nobody once it was written as one that stays.
         one, two, watcher, recorder = job.session(), job.session(), job.session(), Recorder()
         for session in (one, two):
@@ -62,7 +62,7 @@ class CoordinationSessions(JobTheme):
 
     @pytest.mark.parametrize("child", ["", "fork", "spawn"])
     @of_kind("coordination")
-    def test_the_keys_of_a_killed_process_go(self, job: Job, child: str) -> None:
+    def test_the_keys_of_a_killed_process_go(self, job: ContractJob, child: str) -> None:
         # They go at once or after its time to live, even if it leaves a child that has inherited what it could.
         one, recorder = job.session(), Recorder()
         one.watch("node", recorder, timeout=T)
@@ -72,7 +72,7 @@ class CoordinationSessions(JobTheme):
             assert recorder.take(2, end_of(process.first["ttl"]))[1] == ("node", None)
 
     @of_kind("coordination")
-    def test_the_keys_of_a_stopped_process_go_after_its_time_to_live(self, job: Job) -> None:
+    def test_the_keys_of_a_stopped_process_go_after_its_time_to_live(self, job: ContractJob) -> None:
         # When it wakes up, it is told that its session was lost.
         one, recorder = job.session(), Recorder()
         one.watch("node", recorder, timeout=T)
@@ -85,7 +85,7 @@ class CoordinationSessions(JobTheme):
             process.leave()
 
     @of_kind("coordination")
-    def test_a_session_stays_while_nothing_is_asked(self, job: Job) -> None:
+    def test_a_session_stays_while_nothing_is_asked(self, job: ContractJob) -> None:
         # The backend keeps it alive by its own means.
         losses, recorder, ttl = Losses(), Recorder(), 3 * job.ttl  # this process is busy with others, too
         idle = job.session(ttl, losses)
@@ -99,7 +99,7 @@ class CoordinationSessions(JobTheme):
         assert keys_of(idle) == {"idle": b""}
 
     @of_kind("coordination")
-    def test_a_session_knows_until_when_it_lives(self, job: Job) -> None:
+    def test_a_session_knows_until_when_it_lives(self, job: ContractJob) -> None:
         # That time advances while the session is kept alive, and is never later than the service would end it.
         session = job.session(job.ttl)
         if not hasattr(session, "known_until"):
@@ -116,7 +116,7 @@ class CoordinationSessions(JobTheme):
         assert session.known_until == last, "it has ended: nothing is known of it any more"
 
     @of_kind("coordination")
-    def test_a_session_can_be_ended_by_others(self, job: Job) -> None:
+    def test_a_session_can_be_ended_by_others(self, job: ContractJob) -> None:
         # It ends as when its time to live is over: it alone, with everything it has written as ephemeral; and it is
         # told.
         one, two, recorder, losses = job.session(), job.session(), Recorder(), Losses()
@@ -148,7 +148,7 @@ class CoordinationSessions(JobTheme):
         assert keys_of(two) == {"e/two": b"", "e/a of two": b"", "mine": b"", "e/stays": b""}
 
     @of_kind("coordination")
-    def test_one_session_serves_many_threads_and_gives_each_its_answer(self, job: Job) -> None:
+    def test_one_session_serves_many_threads_and_gives_each_its_answer(self, job: ContractJob) -> None:
         # It does so for all of them at once.
         one = job.session()
 
@@ -161,7 +161,7 @@ class CoordinationSessions(JobTheme):
         assert len(one.list("", timeout=T)[0]) == 8
 
     @of_kind("coordination")
-    def test_after_close_every_call_says_so_and_nobody_is_told_of_a_loss(self, job: Job) -> None:
+    def test_after_close_every_call_says_so_and_nobody_is_told_of_a_loss(self, job: ContractJob) -> None:
         # No watch is called again either.
         session_losses, recorder, two = Losses(), Recorder(), job.session()
         session = job.session(losses=session_losses)
@@ -187,7 +187,7 @@ class CoordinationSessions(JobTheme):
         assert len(recorder.events) == 1
 
     @of_kind("coordination")
-    def test_many_sessions_of_one_process(self, job: Job) -> None:
+    def test_many_sessions_of_one_process(self, job: ContractJob) -> None:
         # Each is told what it watches, and none leaves a thread or a descriptor behind when it is closed.
         one, backend, recorder, seen = job.session(), job.backend(), Recorder(), Recorder()
         one.watch("node/", seen, timeout=T)
@@ -210,7 +210,7 @@ class CoordinationSessions(JobTheme):
         )
 
     @of_kind("coordination")
-    def test_closing_the_backend_ends_its_sessions(self, job: Job) -> None:
+    def test_closing_the_backend_ends_its_sessions(self, job: ContractJob) -> None:
         # Closing may be repeated.
         two, losses = job.session(), Losses()
         backend = job.backend()
@@ -226,7 +226,7 @@ class CoordinationSessions(JobTheme):
         assert losses.none
 
     @of_kind("coordination")
-    def test_what_a_session_says_of_itself(self, job: Job) -> None:
+    def test_what_a_session_says_of_itself(self, job: ContractJob) -> None:
         # The time to live that was granted, and addresses of both ends that can be dialled.
         backend = job.backend()
         session = opened(backend, ttl=7.5)

@@ -10,7 +10,7 @@ import sys
 from rdzv_plugins.errors import RunIdMismatch
 from rdzv_plugins.interfaces import RendezvousBackend
 from rdzv_plugins.testing.contract.client import number_of, numbered
-from rdzv_plugins.testing.contract.job import Job, JobTheme, of_kind, running
+from rdzv_plugins.testing.contract.job import ContractJob, JobTheme, of_kind, running
 from rdzv_plugins.testing.contract.parts import assert_says, bounded, like, together
 
 _WRITERS, _TIMES = 4, 25
@@ -31,14 +31,14 @@ class StateContract(JobTheme):
     """
 
     @of_kind("state")
-    def test_what_nobody_has_written_is_none(self, job: Job) -> None:
+    def test_what_nobody_has_written_is_none(self, job: ContractJob) -> None:
         # This holds for those that ask, and for those that have asked before.
         one, two = job.created(), job.created()
         assert [one.get_state(), two.get_state(), one.get_state()] == [None] * 3
         assert one.name
 
     @of_kind("state")
-    def test_the_first_one_writes_without_a_token_and_nobody_else_does(self, job: Job) -> None:
+    def test_the_first_one_writes_without_a_token_and_nobody_else_does(self, job: ContractJob) -> None:
         # The one that comes second is told what is there, as are all that read.
         one, two = job.created(), job.created()
         state, token, written = one.set_state(b"first")
@@ -49,7 +49,7 @@ class StateContract(JobTheme):
         assert one.get_state() == (b"first", token)
 
     @of_kind("state")
-    def test_a_token_is_good_for_one_write(self, job: Job) -> None:
+    def test_a_token_is_good_for_one_write(self, job: ContractJob) -> None:
         # A stale one is refused, and the existing state is returned with its token.
         one, two = job.created(), job.created()
         _, first, _ = one.set_state(b"1")
@@ -62,7 +62,7 @@ class StateContract(JobTheme):
         assert state_of(two) == b"3"
 
     @of_kind("state")
-    def test_a_state_is_bytes_of_any_value_and_size(self, job: Job) -> None:
+    def test_a_state_is_bytes_of_any_value_and_size(self, job: ContractJob) -> None:
         # At least up to 64 KiB: torch's state of some hundred nodes.
         one, two = job.created(), job.created()
         token = None
@@ -72,7 +72,7 @@ class StateContract(JobTheme):
             assert (state_of(two) == state, two.get_state()[1]) == (True, token)
 
     @of_kind("state")
-    def test_states_of_two_runs_are_kept_apart(self, job: Job) -> None:
+    def test_states_of_two_runs_are_kept_apart(self, job: ContractJob) -> None:
         # Or the second is refused by name, if an endpoint belongs to one run.
         runs = {job.run_id: job.created()}
         _, token, _ = runs[job.run_id].set_state(job.run_id.encode())
@@ -90,7 +90,7 @@ class StateContract(JobTheme):
         assert {run: state_of(each) for run, each in runs.items()} == {run: run.encode() for run in runs}
 
     @of_kind("state")
-    def test_of_all_who_write_the_first_state_at_once_one_does(self, job: Job) -> None:
+    def test_of_all_who_write_the_first_state_at_once_one_does(self, job: ContractJob) -> None:
         # All the others are told its state.
         nodes = [job.created() for _ in range(_WRITERS)]
         results: dict[int, tuple[bytes, object, bool]] = {}
@@ -104,7 +104,7 @@ class StateContract(JobTheme):
         assert state_of(nodes[0]) == b"%d" % winner
 
     @of_kind("state")
-    def test_no_update_is_lost_between_processes_and_the_state_outlives_them(self, job: Job) -> None:
+    def test_no_update_is_lost_between_processes_and_the_state_outlives_them(self, job: ContractJob) -> None:
         # Each reads, adds 1 and writes with the token, again if it was refused.
         first = job.created()  # it may serve the endpoint, and has loaded what that takes
         preload = "torch" if "torch" in sys.modules else ""
@@ -116,7 +116,7 @@ class StateContract(JobTheme):
         assert state_of(job.created()) == last
 
     @of_kind("state")
-    def test_a_writer_that_is_killed_leaves_the_old_state_or_the_new_one(self, job: Job) -> None:
+    def test_a_writer_that_is_killed_leaves_the_old_state_or_the_new_one(self, job: ContractJob) -> None:
         # The state is whole, and nothing is left that would keep others from writing.
         node = job.created()  # it may serve the endpoint, and has loaded what that takes
         node.set_state(numbered(1))
@@ -135,7 +135,7 @@ class StateContract(JobTheme):
                 bounded("set_state()", functools.partial(_write_behind, node, held))
 
     @of_kind("state")
-    def test_a_writer_that_stands_still(self, job: Job) -> None:
+    def test_a_writer_that_stands_still(self, job: ContractJob) -> None:
         job.gap("not tried: a node that stands still while it writes; if it holds a lock, others have to do without")
 
 

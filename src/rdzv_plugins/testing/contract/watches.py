@@ -9,7 +9,7 @@ import pytest
 
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.errors import Compacted
-from rdzv_plugins.testing.contract.job import Job, JobTheme, of_kind
+from rdzv_plugins.testing.contract.job import ContractJob, JobTheme, of_kind
 from rdzv_plugins.testing.contract.parts import (
     LONG,
     PATIENCE,
@@ -38,7 +38,7 @@ class CoordinationWatches(JobTheme):
     """Promises about watches, tried through the interface alone."""
 
     @of_kind("coordination")
-    def test_a_watch_begins_with_what_is_there_and_goes_on_with_every_change(self, job: Job) -> None:
+    def test_a_watch_begins_with_what_is_there_and_goes_on_with_every_change(self, job: ContractJob) -> None:
         # These include its own changes.
         one, two, recorder = job.session(), job.session(), Recorder()
         two.put({"m/1": b"a", "other": b""}, timeout=T)
@@ -53,7 +53,7 @@ class CoordinationWatches(JobTheme):
         assert found == {each.key: each.revision for each in recorder.events[2:] if each.value is not None}
 
     @of_kind("coordination")
-    def test_a_watch_from_a_revision_misses_nothing_and_repeats_nothing(self, job: Job) -> None:
+    def test_a_watch_from_a_revision_misses_nothing_and_repeats_nothing(self, job: ContractJob) -> None:
         # It begins after the revision of a list, which has told what was before.
         one, two, recorder = job.session(), job.session(), Recorder()
         two.put({"m/old": b"", "m/gone": b"", "m/changed": b"1"}, timeout=T)
@@ -65,7 +65,7 @@ class CoordinationWatches(JobTheme):
         assert recorder.take(4) == [("m/gone", None), ("m/changed", b"2"), ("m/new", b""), ("m/last", b"")]
 
     @of_kind("coordination")
-    def test_a_watch_from_long_ago_tells_all_or_says_that_it_is_forgotten(self, job: Job) -> None:
+    def test_a_watch_from_long_ago_tells_all_or_says_that_it_is_forgotten(self, job: ContractJob) -> None:
         # Changes that others have since overtaken may be left out; the last one of each key never is.
         one, recorder = job.session(), Recorder()
         one.create("begin", b"", timeout=T)
@@ -89,7 +89,7 @@ class CoordinationWatches(JobTheme):
         assert fresh.take(1) == [("k/new", b"")]
 
     @of_kind("coordination")
-    def test_writers_at_once_are_seen_in_one_order_by_all(self, job: Job) -> None:
+    def test_writers_at_once_are_seen_in_one_order_by_all(self, job: ContractJob) -> None:
         # Each writer's changes come in the order in which it made them.
         sessions = [job.session() for _ in range(4)]
         recorders = [Recorder() for _ in sessions]
@@ -109,7 +109,7 @@ class CoordinationWatches(JobTheme):
             assert mine == [f"{number}/{count}" for count in range(25)]
 
     @of_kind("coordination")
-    def test_calls_of_a_watch_come_one_at_a_time(self, job: Job) -> None:
+    def test_calls_of_a_watch_come_one_at_a_time(self, job: ContractJob) -> None:
         # This holds however fast the changes come, and even if a call takes longer than it should.
         two, watching, overlaps, recorders = job.session(), job.session(), [], [Recorder(), Recorder()]
 
@@ -136,7 +136,7 @@ class CoordinationWatches(JobTheme):
             assert [each.value for each in events[:-1]] == [b"%d" % count for count in range(20)]
 
     @of_kind("coordination")
-    def test_no_call_after_cancel(self, job: Job) -> None:
+    def test_no_call_after_cancel(self, job: ContractJob) -> None:
         # It may be repeated, and leaves the session's other watches alone.
         one, two, cancelled, fence = job.session(), job.session(), Recorder(), Recorder()
         watch = one.watch("k", cancelled, timeout=T)
@@ -153,7 +153,7 @@ class CoordinationWatches(JobTheme):
 
     @pytest.mark.parametrize("how", ["cancel", "close"])
     @of_kind("coordination")
-    def test_ending_a_watch_drops_the_calls_behind_the_one_that_runs(self, job: Job, how: str) -> None:
+    def test_ending_a_watch_drops_the_calls_behind_the_one_that_runs(self, job: ContractJob, how: str) -> None:
         # No call begins after ``cancel`` or ``close`` has returned; they may wait for the running one.
         running, go, begun, history = threading.Event(), threading.Event(), threading.Event(), []
         one = job.session()
@@ -187,7 +187,7 @@ class CoordinationWatches(JobTheme):
         assert history == ["begins"]
 
     @of_kind("coordination")
-    def test_a_call_may_cancel_its_watch_and_close_its_session(self, job: Job) -> None:
+    def test_a_call_may_cancel_its_watch_and_close_its_session(self, job: ContractJob) -> None:
         # That call is then the last one.
         two, ended, calls, losses = job.session(), threading.Event(), [], Losses()
         session = opened(job.backend(), losses=losses)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.testing.contract.census import at_rest, census
 from rdzv_plugins.testing.contract.handler import handler_of
-from rdzv_plugins.testing.contract.job import Job, JobTheme, of_kind
+from rdzv_plugins.testing.contract.job import ContractJob, JobTheme, of_kind
 from rdzv_plugins.testing.contract.parts import PATIENCE, Losses, Recorder, opened, wait_until
 from rdzv_plugins.testing.faults.relay import Relay
 from rdzv_plugins.testing.faults.service import NO_RELAY, behind, relay_target
@@ -43,7 +43,7 @@ class Leaks(JobTheme):
     """A launcher may be part of a process that lives on: a notebook, a test, an agent of many jobs."""
 
     @of_kind("coordination")
-    def test_nothing_is_left_of_a_service_that_was_closed(self, job: Job) -> None:
+    def test_nothing_is_left_of_a_service_that_was_closed(self, job: ContractJob) -> None:
         def cycle() -> None:
             one_job, recorder = job.another(), Recorder()
             one, two = one_job.session(), one_job.session()
@@ -56,7 +56,7 @@ class Leaks(JobTheme):
         assert_leaves_nothing(cycle)
 
     @of_kind("coordination")
-    def test_nothing_is_left_of_sessions_that_were_cut_off(self, job: Job) -> None:
+    def test_nothing_is_left_of_sessions_that_were_cut_off(self, job: ContractJob) -> None:
         target = relay_target(job)
         if target is None:
             return job.gap(NO_RELAY)
@@ -76,7 +76,7 @@ class Leaks(JobTheme):
         return None
 
     @of_kind("state")
-    def test_nothing_is_left_of_a_state_that_nobody_holds_any_more(self, job: Job) -> None:
+    def test_nothing_is_left_of_a_state_that_nobody_holds_any_more(self, job: ContractJob) -> None:
         def cycle() -> None:
             one_job = job.another()
             first, second = one_job.created(), one_job.created()
@@ -87,7 +87,7 @@ class Leaks(JobTheme):
         assert_leaves_nothing(cycle)
 
     @of_kind("handler")
-    def test_nothing_is_left_of_a_handler_that_was_shut_down(self, job: Job) -> None:
+    def test_nothing_is_left_of_a_handler_that_was_shut_down(self, job: ContractJob) -> None:
         def cycle() -> None:
             one_job = job.another()
             handler_of(one_job, nodes=1).next_rendezvous()

@@ -11,7 +11,7 @@ import pytest
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.contract.census import at_rest
 from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.nodes.job import Job, Node, NodeError, eventually, rank_of, together
+from rdzv_plugins.testing.nodes.job import Node, NodeError, NodesJob, eventually, rank_of, together
 from rdzv_plugins.testing.nodes.theme import NodeTheme
 
 _CYCLES = 3
@@ -26,7 +26,7 @@ class NodeFailures(NodeTheme):
 
     def test_node_is_killed_while_it_waits(self, harness: Harness, tmp_path: Path) -> None:
         """A node that is killed while nodes wait is in no round that goes on: the others are complete without it."""
-        with Job(harness, tmp_path, "3") as job:
+        with NodesJob(harness, tmp_path, "3") as job:
             host = self.waiting_node(job)  # it may serve, and it has to have a place before the others fill the round
             joining = [host.joining]
             victim = self.waiting_node(job)
@@ -37,7 +37,7 @@ class NodeFailures(NodeTheme):
 
     def test_rounds_with_losses_leave_nothing_behind(self, harness: Harness, tmp_path: Path) -> None:
         """A node that loses its peer again and again goes on, and has no thread, descriptor or process more for it."""
-        with Job(harness, tmp_path, "2") as job:
+        with NodesJob(harness, tmp_path, "2") as job:
             survivor = self.waiting_node(job)  # the first one: it leads, and serves all the time if any node does
             assert survivor.joining is not None
             victim = job.node()
@@ -59,7 +59,7 @@ class NodeFailures(NodeTheme):
         """A node that stands still is lost after its time to live; when it goes on it enters a round of its own."""
         if harness.kind != "coordination" or not self.elastic(harness):
             return self.gap(request, "not promised: a node that stands still has no session that would end")
-        with Job(harness, tmp_path, "1:2", conf=self.conf(harness, last_call_timeout=1)) as job:
+        with NodesJob(harness, tmp_path, "1:2", conf=self.conf(harness, last_call_timeout=1)) as job:
             nodes = job.start(2)
             sleeper = self.others_than(self.host_of(harness, nodes), nodes)[-1]
             (awake,) = self.others_than(sleeper, nodes)
@@ -83,7 +83,7 @@ class NodeFailures(NodeTheme):
     ) -> None:
         """With the node that serves the endpoint the job ends for all, in an error that names the endpoint."""
         conf = self.conf(harness, outage_timeout=_OUTAGE_S)
-        with Job(harness, tmp_path, "3", conf=conf) as job:
+        with NodesJob(harness, tmp_path, "3", conf=conf) as job:
             nodes = [job.node(), job.node()]
             nodes[0].create()
             if when == "while nodes wait":
@@ -110,7 +110,7 @@ class NodeFailures(NodeTheme):
 
     def test_agents_that_end_leave_nothing_behind(self, harness: Harness, tmp_path: Path) -> None:
         """After leave and shutdown a node holds no thread, descriptor or process of its agent, and its process ends."""
-        with Job(harness, tmp_path, "2") as job:
+        with NodesJob(harness, tmp_path, "2") as job:
             nodes = [job.node(), job.node()]
             held: list[tuple[dict[str, Any], ...]] = []
             for cycle in range(_CYCLES):
@@ -128,7 +128,7 @@ class NodeFailures(NodeTheme):
                 assert node.exit() == 0, f"the process of {node} does not end as it should"
 
     def _goes_on_without_rank_0(
-        self, harness: Harness, request: pytest.FixtureRequest, job: Job, nodes: list[Node]
+        self, harness: Harness, request: pytest.FixtureRequest, job: NodesJob, nodes: list[Node]
     ) -> None:
         """No node is special: the one with rank 0, or the first to come, is lost like any other."""
         victim = min(nodes, key=lambda node: node.place.rank if node.place is not None else 0)
@@ -148,7 +148,7 @@ class NodeFailures(NodeTheme):
         known = all((node.joining is not None and node.joining.done()) or self.registered(node) for node in nodes)
         return known and (not harness.dialled or all(node.traffic() for node in nodes))
 
-    def _hears_it(self, node: Node, job: Job) -> None:
+    def _hears_it(self, node: Node, job: NodesJob) -> None:
         """Ask as an agent does: it is told what is wrong, or to restart, since its workers have lost their store."""
         try:
             assert node.await_change(), f"{node} is not told that the endpoint is gone"
@@ -156,7 +156,7 @@ class NodeFailures(NodeTheme):
             self._assert_names_the_endpoint(error, job)
 
     @staticmethod
-    def _assert_names_the_endpoint(error: NodeError, job: Job) -> None:
+    def _assert_names_the_endpoint(error: NodeError, job: NodesJob) -> None:
         assert error.is_a("EndpointLost") or error.is_a("EndpointUnreachable"), f"the endpoint is gone: {error}"
         assert re.search(re.escape(job.endpoint), error.text), f"which endpoint it is: {error}"
         assert error.remedy, f"what to do next: {error}"

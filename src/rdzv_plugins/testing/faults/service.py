@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from rdzv_plugins.testing.agents.processes import send
-from rdzv_plugins.testing.contract.job import Job, JobTheme, ServingNode, of_kind, split_endpoint
+from rdzv_plugins.testing.contract.job import ContractJob, JobTheme, ServingNode, of_kind, split_endpoint
 from rdzv_plugins.testing.contract.parts import LONG, PATIENCE, Recorder, bounded, end_of, stop, wait_gone
 from rdzv_plugins.testing.faults.relay import Relay
 from rdzv_plugins.testing.faults.subject import SHORT_S, Subject
@@ -29,7 +29,7 @@ class ServiceFaults(JobTheme):
     """The service is killed, frozen, partitioned, slow."""
 
     @pytest.fixture
-    def service(self, job: Job) -> Iterator[Service | None]:
+    def service(self, job: ContractJob) -> Iterator[Service | None]:
         """The harness's service, or else the process of the node that serves the endpoint; None if there is neither."""
         if job.harness.kind != "coordination":
             yield None
@@ -50,7 +50,7 @@ class ServiceFaults(JobTheme):
                 node.kill()
 
     @pytest.fixture
-    def relay(self, job: Job) -> Iterator[Relay | None]:
+    def relay(self, job: ContractJob) -> Iterator[Relay | None]:
         """A relay in front of the endpoint, or None; the first node serves the endpoint, if any node does."""
         target = relay_target(job)
         if target is None:
@@ -62,7 +62,7 @@ class ServiceFaults(JobTheme):
                 job.close()
 
     @of_kind("coordination")
-    def test_a_service_that_is_killed_and_started_again(self, job: Job, service: Service | None) -> None:
+    def test_a_service_that_is_killed_and_started_again(self, job: ContractJob, service: Service | None) -> None:
         if service is None:
             return job.gap(NO_HANDLE)
         subject = Subject(job, job.ttl)
@@ -77,7 +77,7 @@ class ServiceFaults(JobTheme):
         return None
 
     @of_kind("coordination")
-    def test_a_service_that_is_killed_for_good(self, job: Job, service: Service | None) -> None:
+    def test_a_service_that_is_killed_for_good(self, job: ContractJob, service: Service | None) -> None:
         if service is None:
             return job.gap(NO_HANDLE)
         subject = Subject(job, job.ttl)
@@ -88,7 +88,9 @@ class ServiceFaults(JobTheme):
         return None
 
     @of_kind("coordination")
-    def test_a_service_that_is_frozen_for_a_moment_loses_nobody(self, job: Job, service: Service | None) -> None:
+    def test_a_service_that_is_frozen_for_a_moment_loses_nobody(
+        self, job: ContractJob, service: Service | None
+    ) -> None:
         if service is None:
             return job.gap(NO_HANDLE)
         subject, observer = Subject(job, LONG), job.session()
@@ -98,7 +100,9 @@ class ServiceFaults(JobTheme):
         return None
 
     @of_kind("coordination")
-    def test_a_service_that_is_frozen_for_longer_than_sessions_live(self, job: Job, service: Service | None) -> None:
+    def test_a_service_that_is_frozen_for_longer_than_sessions_live(
+        self, job: ContractJob, service: Service | None
+    ) -> None:
         if service is None:
             return job.gap(NO_HANDLE)
         subject = Subject(job, job.ttl)
@@ -110,7 +114,7 @@ class ServiceFaults(JobTheme):
         return None
 
     @of_kind("coordination")
-    def test_connections_that_break_while_the_service_goes_on(self, job: Job, relay: Relay | None) -> None:
+    def test_connections_that_break_while_the_service_goes_on(self, job: ContractJob, relay: Relay | None) -> None:
         if relay is None:
             return job.gap(NO_RELAY)
         observer = job.session()
@@ -124,7 +128,7 @@ class ServiceFaults(JobTheme):
         return None
 
     @of_kind("coordination")
-    def test_a_network_that_is_parted_for_a_moment_loses_nobody(self, job: Job, relay: Relay | None) -> None:
+    def test_a_network_that_is_parted_for_a_moment_loses_nobody(self, job: ContractJob, relay: Relay | None) -> None:
         if relay is None:
             return job.gap(NO_RELAY)
         observer = job.session()
@@ -137,7 +141,9 @@ class ServiceFaults(JobTheme):
         return None
 
     @of_kind("coordination")
-    def test_a_network_that_is_parted_for_longer_than_sessions_live(self, job: Job, relay: Relay | None) -> None:
+    def test_a_network_that_is_parted_for_longer_than_sessions_live(
+        self, job: ContractJob, relay: Relay | None
+    ) -> None:
         # the others are told that the node is gone, and it finds out itself; nobody goes on with half of it
         if relay is None:
             return job.gap(NO_RELAY)
@@ -155,7 +161,7 @@ class ServiceFaults(JobTheme):
         return None
 
     @of_kind("coordination")
-    def test_a_slow_network_is_only_slow(self, job: Job, relay: Relay | None) -> None:
+    def test_a_slow_network_is_only_slow(self, job: ContractJob, relay: Relay | None) -> None:
         if relay is None:
             return job.gap(NO_RELAY)
         observer = job.session()
@@ -169,13 +175,13 @@ class ServiceFaults(JobTheme):
         return None
 
 
-def relay_target(job: Job) -> tuple[str, int] | None:
+def relay_target(job: ContractJob) -> tuple[str, int] | None:
     """Where a relay has to lead; None if there can be none."""
     found = split_endpoint(job.endpoint) if job.harness.dialled else None
     return None if found is None else (found[1], found[2])
 
 
-def behind(job: Job, relay: Relay) -> str:
+def behind(job: ContractJob, relay: Relay) -> str:
     """The job's endpoint as dialled through the relay, which is on this machine wherever the service is."""
     found = split_endpoint(job.endpoint)
     assert found is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rdzv_plugins.errors import RendezvousFailed
-from rdzv_plugins.testing.contract.job import Job, JobTheme, of_kind
+from rdzv_plugins.testing.contract.job import ContractJob, JobTheme, of_kind
 from rdzv_plugins.testing.contract.parts import assert_says, bounded
 from rdzv_plugins.testing.contract.state import state_of
 from rdzv_plugins.testing.faults.relay import Relay
@@ -41,7 +41,7 @@ class StateFaults(JobTheme):
     """The service is killed; connections break, are refused, are slow."""
 
     @of_kind("state")
-    def test_a_state_whose_service_is_killed_and_started_again(self, job: Job) -> None:
+    def test_a_state_whose_service_is_killed_and_started_again(self, job: ContractJob) -> None:
         service = job.harness.service
         if service is None:
             return job.gap(NO_HANDLE)
@@ -57,7 +57,7 @@ class StateFaults(JobTheme):
         return None
 
     @of_kind("state")
-    def test_a_state_whose_connections_break_is_right_or_says_that_it_is_lost(self, job: Job) -> None:
+    def test_a_state_whose_connections_break_is_right_or_says_that_it_is_lost(self, job: ContractJob) -> None:
         target = relay_target(job)
         if target is None:
             return job.gap(NO_RELAY)
@@ -74,7 +74,7 @@ class StateFaults(JobTheme):
         return None
 
     @of_kind("state")
-    def test_a_state_that_cannot_be_reached_any_more_is_an_error_and_not_an_empty_state(self, job: Job) -> None:
+    def test_a_state_that_cannot_be_reached_any_more_is_an_error_and_not_an_empty_state(self, job: ContractJob) -> None:
         target = relay_target(job)
         if target is None:
             return job.gap(NO_RELAY)
@@ -89,11 +89,11 @@ class StateFaults(JobTheme):
         return None
 
     @of_kind("state")
-    def test_a_network_that_is_parted_in_silence(self, job: Job) -> None:
+    def test_a_network_that_is_parted_in_silence(self, job: ContractJob) -> None:
         job.gap("not tried: the contract of a RendezvousBackend says nothing of how long an answer may take")
 
     @of_kind("state")
-    def test_a_slow_network_is_only_slow_for_a_state(self, job: Job) -> None:
+    def test_a_slow_network_is_only_slow_for_a_state(self, job: ContractJob) -> None:
         target = relay_target(job)
         if target is None:
             return job.gap(NO_RELAY)

@@ -10,7 +10,7 @@ import pytest
 
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
-from rdzv_plugins.testing.contract.job import Job, split_endpoint
+from rdzv_plugins.testing.contract.job import ContractJob, split_endpoint
 from rdzv_plugins.testing.contract.parts import (
     LONG,
     PATIENCE,
@@ -31,7 +31,7 @@ SHORT_S = 0.3
 class Subject:
     """A node whose service or network fails: its session, an ephemeral key, a key that stays, a watch."""
 
-    def __init__(self, job: Job, ttl: float, endpoint: str | None = None) -> None:
+    def __init__(self, job: ContractJob, ttl: float, endpoint: str | None = None) -> None:
         conf = job.not_serving() if endpoint is not None else {}
         self.backend = job.backend(endpoint, conf=conf)
         self.losses, self.told, self.where = Losses(), Recorder(), endpoint or job.endpoint

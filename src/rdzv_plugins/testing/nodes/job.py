@@ -1,10 +1,10 @@
 """Nodes of a job, each a process of its own, told what to do step by step.
 
-A ``Job`` hands out ``Node`` objects. Their processes are forked from one that has imported torch already, so a node
-costs milliseconds. Calls of a node's methods wait for the answer, at most ``PATIENCE_S`` seconds; those that end in
-``_later``, and ``join``, return a ``Pending`` at once::
+A ``NodesJob`` hands out ``Node`` objects. Their processes are forked from one that has imported torch already, so a
+node costs milliseconds. Calls of a node's methods wait for the answer, at most ``PATIENCE_S`` seconds; those that end
+in ``_later``, and ``join``, return a ``Pending`` at once::
 
-    with Job(harness, tmp_path, "2:3", conf={"ttl": "2"}) as job:
+    with NodesJob(harness, tmp_path, "2:3", conf={"ttl": "2"}) as job:
         first, second = job.start(2)
         first.store("set", "key", "value")
         assert second.store("get", "key") == b"value"
@@ -38,10 +38,10 @@ _LOG_TAIL = 6000
 
 __all__ = [
     "PATIENCE_S",
-    "Job",
     "Joined",
     "Node",
     "NodeError",
+    "NodesJob",
     "Pending",
     "eventually",
     "in_round",
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-class Job:
+class NodesJob:
     """Nodes of one run of the backend under test. A context manager: at its end all their processes are gone.
 
     ``directory`` is for their output and the endpoint. ``fields`` are those of every node's ``Request``; ``conf`` is
@@ -83,7 +83,7 @@ class Job:
     def endpoint(self) -> str:
         return cast(str, self._fields["endpoint"])
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> NodesJob:
         return self
 
     def __exit__(

@@ -10,7 +10,7 @@ from typing import Any
 
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.nodes.job import Job, Node, eventually
+from rdzv_plugins.testing.nodes.job import Node, NodesJob, eventually
 from rdzv_plugins.testing.suite.theme import Theme
 
 _REST_S = 0.4
@@ -57,7 +57,7 @@ class NodeTheme(Theme):
         """Assert that the pattern comes to match in a node's output."""
         eventually(lambda: re.search(pattern, node.log), f"{node} says {pattern!r}")
 
-    def waiting_node(self, job: Job, **fields: Any) -> Node:
+    def waiting_node(self, job: NodesJob, **fields: Any) -> Node:
         """One more node, which waits in the rendezvous, so that the others can know of it."""
         node = job.node(**fields)
         node.join()

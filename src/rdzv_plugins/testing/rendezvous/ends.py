@@ -9,13 +9,13 @@ import pytest
 from rdzv_plugins.errors import NotNeeded
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.nodes.job import Job, rank_of, together
+from rdzv_plugins.testing.nodes.job import NodesJob, rank_of, together
 from rdzv_plugins.testing.nodes.theme import NodeTheme
 
 NOT_AWARE = "its handler is not JobAware: how a node ends is not told to the others"
 
 
-class Ends(NodeTheme):
+class NodeEnds(NodeTheme):
     """Tests I5 of the design: leaving is not closing."""
 
     theme = "rendezvous"
@@ -24,7 +24,7 @@ class Ends(NodeTheme):
         self, harness: Harness, request: pytest.FixtureRequest, tmp_path: Path
     ) -> None:
         """I5, done: the others finish undisturbed; who comes too late is told so, which is no success."""
-        with Job(harness, tmp_path, "1:3" if self.elastic(harness) else "2") as job:
+        with NodesJob(harness, tmp_path, "1:3" if self.elastic(harness) else "2") as job:
             nodes = job.start(3 if self.elastic(harness) else 2)
             if "JobAware" not in nodes[0].aware():
                 self.gap(request, NOT_AWARE)
@@ -47,7 +47,7 @@ class Ends(NodeTheme):
         self, harness: Harness, request: pytest.FixtureRequest, tmp_path: Path
     ) -> None:
         """I5, failed: the job is over for all nodes, with the reason and the exit code of the worker that failed."""
-        with Job(harness, tmp_path, "2") as job:
+        with NodesJob(harness, tmp_path, "2") as job:
             nodes = job.start(2)
             if "JobAware" not in nodes[0].aware():
                 return self.gap(request, NOT_AWARE)
@@ -73,7 +73,7 @@ class Ends(NodeTheme):
         self, harness: Harness, request: pytest.FixtureRequest, tmp_path: Path
     ) -> None:
         """I5, lost: a node that is stopped ends nothing; the others hear why it went, and go on."""
-        with Job(harness, tmp_path, "1:2", conf=self.conf(harness, last_call_timeout=1)) as job:
+        with NodesJob(harness, tmp_path, "1:2", conf=self.conf(harness, last_call_timeout=1)) as job:
             nodes = job.start(2)
             leaves = self.others_than(self.host_of(harness, nodes), nodes)[-1]
             (stays,) = self.others_than(leaves, nodes)
@@ -91,7 +91,7 @@ class Ends(NodeTheme):
 
     def test_closing_ends_the_job_for_all(self, harness: Harness, tmp_path: Path) -> None:
         """I5: after set_closed by one node every other is told, and nobody can join any more."""
-        with Job(harness, tmp_path, "2") as job:
+        with NodesJob(harness, tmp_path, "2") as job:
             nodes = job.start(2)
             closes = self.others_than(self.host_of(harness, nodes), nodes)[-1]
             (other,) = self.others_than(closes, nodes)

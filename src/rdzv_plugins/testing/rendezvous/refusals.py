@@ -9,7 +9,7 @@ import pytest
 
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.nodes.job import Job, Node, NodeError, eventually, one_world, rank_of, together
+from rdzv_plugins.testing.nodes.job import Node, NodeError, NodesJob, eventually, one_world, rank_of, together
 from rdzv_plugins.testing.nodes.theme import NodeTheme
 
 
@@ -22,7 +22,7 @@ class Refusals(NodeTheme):
         self, harness: Harness, request: pytest.FixtureRequest, tmp_path: Path
     ) -> None:
         """I6: a given node rank is the node's rank, whoever comes first; or every node says that it is not."""
-        with Job(harness, tmp_path, "3") as job:
+        with NodesJob(harness, tmp_path, "3") as job:
             nodes = [job.node(node_rank=rank) for rank in (2, 0, 1)]
             one_world([pending.result() for pending in [node.join() for node in nodes]])
             if self.declares(harness, Capability.NODE_RANK):
@@ -39,7 +39,7 @@ class Refusals(NodeTheme):
         """I6: a node rank beyond the number of nodes is a mistake of the command line."""
         if not self.declares(harness, Capability.NODE_RANK):
             return self.gap(request, "node_rank is not declared")
-        with Job(harness, tmp_path, "2") as job:
+        with NodesJob(harness, tmp_path, "2") as job:
             error = job.node(node_rank=2).join().error()
             assert error.is_a("UsageError"), f"not an error of the command line: {error}"
             assert "2" in error.text, f"which rank: {error}"
@@ -52,7 +52,7 @@ class Refusals(NodeTheme):
         """I6: of two nodes with one rank one is refused, which names the rank, and the others go on."""
         if not self.declares(harness, Capability.NODE_RANK):
             return self.gap(request, "node_rank is not declared")
-        with Job(harness, tmp_path, "2") as job:
+        with NodesJob(harness, tmp_path, "2") as job:
             both = [job.node(node_rank=1), job.node(node_rank=1)]
             for node in both:
                 node.join()
@@ -80,9 +80,9 @@ class Refusals(NodeTheme):
 
     def test_two_runs_never_meet(self, harness: Harness, tmp_path: Path) -> None:
         """I8: nodes of another run at the same endpoint are refused by its name, or are among themselves."""
-        with Job(harness, tmp_path, "2") as one:
+        with NodesJob(harness, tmp_path, "2") as one:
             first = self.waiting_node(one)
-            with Job(harness, tmp_path, "2", endpoint=one.endpoint) as other:
+            with NodesJob(harness, tmp_path, "2", endpoint=one.endpoint) as other:
                 fixed = other.ranks_have_to_be_given
                 strangers = [other.node(**({"node_rank": 1} if fixed else {}))]
                 entering = [strangers[0].join()]
@@ -111,7 +111,7 @@ class Refusals(NodeTheme):
         """I8: a node that was started with another --nnodes is told so, and with whose; the others go on."""
         if harness.kind == "state":
             return self.gap(request, "not promised: torch's dynamic rendezvous does not compare settings")
-        with Job(harness, tmp_path, "2") as job:
+        with NodesJob(harness, tmp_path, "2") as job:
             first = self.waiting_node(job)
             odd = job.node(max_nodes=3)
             error = odd.join().error()

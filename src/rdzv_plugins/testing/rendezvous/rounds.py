@@ -13,8 +13,8 @@ from rdzv_plugins.testing.contract.parts import SLACK
 from rdzv_plugins.testing.harness import Harness
 from rdzv_plugins.testing.nodes.job import (
     PATIENCE_S,
-    Job,
     NodeError,
+    NodesJob,
     eventually,
     in_round,
     one_world,
@@ -33,7 +33,7 @@ class Rounds(NodeTheme):
 
     def test_all_nodes_agree_on_one_world(self, harness: Harness, tmp_path: Path) -> None:
         """I1, I9: all nodes of a round agree on its size, have ranks of their own, and meet in one store."""
-        with Job(harness, tmp_path, "3") as job:
+        with NodesJob(harness, tmp_path, "3") as job:
             nodes = [job.node(), job.node()]
             joining = [node.join() for node in nodes]
             eventually(lambda: all(map(self.registered, nodes)), "two nodes wait")
@@ -55,7 +55,7 @@ class Rounds(NodeTheme):
 
     def test_later_round_is_that_of_the_same_nodes_and_starts_clean(self, harness: Harness, tmp_path: Path) -> None:
         """I2, I7: one asks for a round, all enter it at once; no old keys are there, late writers are harmless."""
-        with Job(harness, tmp_path, "2") as job:
+        with NodesJob(harness, tmp_path, "2") as job:
             first, second = job.start(2)
             first.store("set", "stale", "agents")
             first.worker("set", "stale", "workers")
@@ -81,13 +81,13 @@ class Rounds(NodeTheme):
     ) -> None:
         """I2: a first round is complete at the maximum at once, and some time after the minimum without the rest."""
         if not self.elastic(harness):
-            with Job(harness, tmp_path, "1:2") as job:
+            with NodesJob(harness, tmp_path, "1:2") as job:
                 nodes = [job.node(), job.node()]
                 waiting = nodes[0].join()
                 self.says(nodes[0], "is not elastic: it waits for all 2 nodes")
                 one_world([pending.result() for pending in (waiting, nodes[1].join())])
             return self.gap(request, "elastic is not declared: it says so, and waits for the maximum")
-        with Job(harness, tmp_path, "2:3", conf=self.conf(harness, last_call_timeout=_LAST_CALL_S)) as job:
+        with NodesJob(harness, tmp_path, "2:3", conf=self.conf(harness, last_call_timeout=_LAST_CALL_S)) as job:
             nodes = [job.node(), job.node()]
             waiting = nodes[0].join()
             eventually(lambda: self.registered(nodes[0]), f"{nodes[0]} waits")
@@ -98,7 +98,7 @@ class Rounds(NodeTheme):
         if not self.accepts(harness, "last_call_timeout"):
             return self.gap(request, "not tried: no option last_call_timeout, so that the maximum would not show")
         assert took > 0.9 * _LAST_CALL_S, f"a round of 2:3 began after {took:.2f} s, before the end of its last call"
-        with Job(harness, tmp_path, "1:2", conf=self.conf(harness, last_call_timeout=10 * PATIENCE_S)) as job:
+        with NodesJob(harness, tmp_path, "1:2", conf=self.conf(harness, last_call_timeout=10 * PATIENCE_S)) as job:
             nodes = [job.node(), job.node()]
             in_round(nodes)  # each joins once: a round of one that the other ends is not one of two
             assert [node.num_nodes_waiting() for node in nodes] == [0, 0], "they are to restart, though nobody waits"
@@ -110,7 +110,7 @@ class Rounds(NodeTheme):
         """I2: a node that comes later ends the round in which there is room for it, and is in the next one."""
         if not self.elastic(harness):
             return self.gap(request, "elastic is not declared: a round begins with all nodes, so there is never room")
-        with Job(harness, tmp_path, "1:2", conf=self.conf(harness, last_call_timeout=1)) as job:
+        with NodesJob(harness, tmp_path, "1:2", conf=self.conf(harness, last_call_timeout=1)) as job:
             (first,) = job.start(1)
             late = job.node()
             entering = late.join()
@@ -124,7 +124,7 @@ class Rounds(NodeTheme):
         """I2, I4: a node too many disturbs nobody, and enters when another is lost."""
         if not self.elastic(harness) and harness.kind == "handler":
             return self._refuses_a_third(harness, request, tmp_path)
-        with Job(harness, tmp_path, "2") as job:
+        with NodesJob(harness, tmp_path, "2") as job:
             nodes = job.start(2)
             spare = self.waiting_node(job)
             if harness.kind == "coordination":
@@ -145,7 +145,7 @@ class Rounds(NodeTheme):
         """I4, I10: the others are told of a lost node, know that it was no failure of theirs, and go on without it."""
         if not self.elastic(harness):
             return self.gap(request, "elastic is not declared: the place of a lost node has to be taken by another")
-        with Job(harness, tmp_path, "2:3", conf=self.conf(harness, last_call_timeout=_LAST_CALL_S)) as job:
+        with NodesJob(harness, tmp_path, "2:3", conf=self.conf(harness, last_call_timeout=_LAST_CALL_S)) as job:
             nodes = job.start(3)
             victim = self.others_than(self.host_of(harness, nodes), nodes)[-1]
             survivors = self.others_than(victim, nodes)
@@ -166,7 +166,7 @@ class Rounds(NodeTheme):
         self, harness: Harness, request: pytest.FixtureRequest, tmp_path: Path
     ) -> None:
         """I4, I6: too few are left and wait, saying for whom; an agent that is started again gets its old rank."""
-        with Job(harness, tmp_path, "2") as job:
+        with NodesJob(harness, tmp_path, "2") as job:
             nodes = job.start(2)
             victim = self.others_than(self.host_of(harness, nodes), nodes)[-1]
             (survivor,) = self.others_than(victim, nodes)
@@ -197,7 +197,7 @@ class Rounds(NodeTheme):
         if not conf:
             return self.gap(request, "not tried: it has no option for the time within which a round has to be complete")
         ranked = self.declares(harness, Capability.NODE_RANK)
-        with Job(harness, tmp_path, "3", conf=conf) as job:
+        with NodesJob(harness, tmp_path, "3", conf=conf) as job:
             node = job.node(**({"node_rank": 0} if ranked else {}))
             node.create()
             error = node.join().error(min(PATIENCE_S, _JOIN_S + SLACK))
@@ -218,7 +218,7 @@ class Rounds(NodeTheme):
         """I4: the node that decides may go at any time; another one takes over from what it has left."""
         if harness.kind != "coordination":
             return self.gap(request, "nobody leads: no coordination backend")
-        with Job(harness, tmp_path, "3") as job:
+        with NodesJob(harness, tmp_path, "3") as job:
             first = job.node()
             first.create()  # it may serve the endpoint
             leader = self.waiting_node(job)
@@ -234,7 +234,7 @@ class Rounds(NodeTheme):
 
     def _refuses_a_third(self, harness: Harness, request: pytest.FixtureRequest, directory: Path) -> None:
         """Check that a fixed number of nodes refuses one more, and is not disturbed by it."""
-        with Job(harness, directory, "2") as job:
+        with NodesJob(harness, directory, "2") as job:
             nodes = job.start(2)
             error = job.node().join().error()
             assert error.is_a("RdzvError"), f"a third node of 2 is refused by an error of its own: {error}"

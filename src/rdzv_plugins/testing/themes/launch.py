@@ -18,7 +18,7 @@ import pytest
 
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.agents.agent import Agent, outputs
-from rdzv_plugins.testing.agents.job import Job
+from rdzv_plugins.testing.agents.job import AgentsJob
 from rdzv_plugins.testing.agents.processes import send, wait_until
 from rdzv_plugins.testing.harness import Harness
 from rdzv_plugins.testing.suite.theme import Theme
@@ -38,12 +38,12 @@ class LaunchTheme(Theme):
     theme: ClassVar[str] = "launch"
 
     @pytest.fixture
-    def job(self, harness: Harness, tmp_path: Path) -> Iterator[Job]:
+    def job(self, harness: Harness, tmp_path: Path) -> Iterator[AgentsJob]:
         """A job whose processes all end with the test."""
-        with closing(Job(harness, tmp_path)) as job:
+        with closing(AgentsJob(harness, tmp_path)) as job:
             yield job
 
-    def test_worker_that_is_killed_costs_one_restart_and_all_meet_in_a_fresh_store(self, job: Job) -> None:
+    def test_worker_that_is_killed_costs_one_restart_and_all_meet_in_a_fresh_store(self, job: AgentsJob) -> None:
         """A worker is killed once: all restart in one round, with a store that has no key of the first."""
         agents = [job.node(rank, "gloo_worker.py", "crash", restarts=1) for rank in range(2)]
         for agent in agents:
@@ -61,7 +61,7 @@ class LaunchTheme(Theme):
             check_world([each[number] for each in reports], agents)
             assert [each[number]["SUM"] for each in reports] == [3, 3], f"wrong sums:\n{outputs(agents)}"
 
-    def test_failure_for_good_ends_the_job_on_every_node_with_its_exit_code(self, job: Job) -> None:
+    def test_failure_for_good_ends_the_job_on_every_node_with_its_exit_code(self, job: AgentsJob) -> None:
         """A worker that always fails: both nodes end with its exit code, and say which rank it was and where."""
         agents = [job.node(rank, "plain_worker.py", 1, CODE, restarts=1) for rank in range(2)]
         codes = [agent.wait() for agent in agents]
@@ -81,7 +81,7 @@ class LaunchTheme(Theme):
             assert f"| the last words of pid {pid}" in agent.text, outputs(agents)
         job.nothing_left()
 
-    def test_plain_torchrun_launches_it(self, harness: Harness, job: Job) -> None:
+    def test_plain_torchrun_launches_it(self, harness: Harness, job: AgentsJob) -> None:
         """Plain torchrun, with --rdzv-backend=rdzv-plugins.NAME: two nodes, whose workers meet in one store."""
         agents = [job.torchrun(rank, "plain_worker.py") for rank in range(2)]
         job.finish(*agents)
@@ -89,7 +89,7 @@ class LaunchTheme(Theme):
         check_world(last_reports(agents), agents)
 
     def test_nodes_from_min_to_max(
-        self, harness: Harness, job: Job, tmp_path: Path, request: pytest.FixtureRequest
+        self, harness: Harness, job: AgentsJob, tmp_path: Path, request: pytest.FixtureRequest
     ) -> None:
         """--nnodes=1:2: the first node runs alone, the second joins later and both restart; or it is said to wait."""
         elastic = self.declares(harness, Capability.ELASTIC)
@@ -115,7 +115,7 @@ class LaunchTheme(Theme):
             check_waits(harness, tmp_path / "alone", {**conf, "timeout": str(SHORT_S)})
         self.gap(request, "elastic is not declared: --nnodes=1:2 waits for 2 nodes, and every node says so")
 
-    def test_given_node_rank(self, harness: Harness, job: Job, request: pytest.FixtureRequest) -> None:
+    def test_given_node_rank(self, harness: Harness, job: AgentsJob, request: pytest.FixtureRequest) -> None:
         """--node-rank is the node's rank, in whatever order nodes come; or each says that it is ignored."""
         declared = self.declares(harness, Capability.NODE_RANK)
         agents = [job.node(rank, give_rank=True) for rank in (1, 0)]
@@ -130,7 +130,9 @@ class LaunchTheme(Theme):
             assert agent.text.count(f"--node-rank={rank} is ignored") == 1, outputs(agents)
         self.gap(request, "node_rank is not declared: --node-rank is ignored, and every node says so")
 
-    def test_nodes_of_torch_in_the_same_job(self, harness: Harness, job: Job, request: pytest.FixtureRequest) -> None:
+    def test_nodes_of_torch_in_the_same_job(
+        self, harness: Harness, job: AgentsJob, request: pytest.FixtureRequest
+    ) -> None:
         """A node that plain torchrun has started by torch's own backend is part of the job; or it is kept out."""
         if self.declares(harness, Capability.TORCHRUN_PEERS):
             agents = [
@@ -163,7 +165,7 @@ class LaunchTheme(Theme):
         check_world(last_reports([first, second]), [first, second])
         self.gap(request, "torchrun_peers is not declared: a node of torch's c10d at the same endpoint is kept out")
 
-    def test_wrong_option_is_refused_before_anything_starts(self, harness: Harness, job: Job) -> None:
+    def test_wrong_option_is_refused_before_anything_starts(self, harness: Harness, job: AgentsJob) -> None:
         """An unknown key of --rdzv-conf: exit code 2, the key and the backend by name, what to do, no worker."""
         agent = job.node(0, conf={"no_such_key": "1"})
         text = refusal(agent)
@@ -172,7 +174,7 @@ class LaunchTheme(Theme):
         job.nothing_left()
 
     def test_wrong_endpoint_is_refused_before_anything_starts(
-        self, harness: Harness, job: Job, request: pytest.FixtureRequest
+        self, harness: Harness, job: AgentsJob, request: pytest.FixtureRequest
     ) -> None:
         """An endpoint in a wrong form: exit code 2, what to do, no worker."""
         for endpoint in harness.wrong_endpoints:
@@ -181,7 +183,7 @@ class LaunchTheme(Theme):
         if not harness.wrong_endpoints:
             self.gap(request, "not tried: the harness names no wrong endpoints")
 
-    def test_agent_that_is_told_to_stop(self, harness: Harness, job: Job, request: pytest.FixtureRequest) -> None:
+    def test_agent_that_is_told_to_stop(self, harness: Harness, job: AgentsJob, request: pytest.FixtureRequest) -> None:
         """SIGTERM to the agent of the first node: its worker ends with it, the other node is told, nothing is left."""
         first = job.node(0)
         first.wait_for("joining at")  # so that it serves the endpoint, if any node does
@@ -214,7 +216,7 @@ class LaunchTheme(Theme):
 def check_waits(harness: Harness, directory: Path, conf: dict[str, str]) -> None:
     """Check that a single node with --nnodes=1:2 runs no worker: its time to wait for the second runs out."""
     directory.mkdir()
-    with closing(Job(harness, directory)) as job:
+    with closing(AgentsJob(harness, directory)) as job:
         alone = job.node(0, nnodes="1:2", conf=conf)
         wait_for_worker_or_end(alone)
         assert not alone.reports(), f"it is said to wait for 2 nodes, and goes on alone:\n{alone.text}"

@@ -8,7 +8,7 @@ import pytest
 
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.nodes.job import Job, Node, rank_of, together
+from rdzv_plugins.testing.nodes.job import Node, NodesJob, rank_of, together
 from rdzv_plugins.testing.nodes.theme import NodeTheme
 
 _ENDPOINTS = 3
@@ -60,13 +60,13 @@ class MovesTheme(NodeTheme):
             together([*others, host], [*(node.join() for node in others), returning], what)
         return None
 
-    def _job(self, harness: Harness, directory: Path) -> Job:
+    def _job(self, harness: Harness, directory: Path) -> NodesJob:
         endpoints = directory / "endpoints"
         endpoints.mkdir()
         conf = self.conf(harness, last_call_timeout=1, outage_timeout=_OUTAGE_S)
-        return Job(harness, directory, "2:3", conf=conf, endpoint=harness.endpoints(endpoints, _ENDPOINTS))
+        return NodesJob(harness, directory, "2:3", conf=conf, endpoint=harness.endpoints(endpoints, _ENDPOINTS))
 
-    def _started(self, harness: Harness, job: Job) -> tuple[Node, list[Node]]:
+    def _started(self, harness: Harness, job: NodesJob) -> tuple[Node, list[Node]]:
         """The node that serves, and the others by rank."""
         nodes = job.start(3)
         host = self.host_of(harness, nodes)

@@ -26,7 +26,7 @@ from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import Capability, Request
 from rdzv_plugins.options import OptionInfo, PortRange, describe_options, parse_conf, parse_options
 from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.nodes.job import Job
+from rdzv_plugins.testing.nodes.job import NodesJob
 from rdzv_plugins.testing.suite.theme import Theme, on_ground
 from rdzv_plugins.testing.themes.loading import first_load, foreign, load
 
@@ -192,7 +192,7 @@ class PluginTheme(Theme):
             self.gap(request, "not tried: there is no endpoint at which nobody could be")
             return
         short = {each: str(_SHORT_S) for each in _TIMEOUTS if each in self._option_names(harness)}
-        with Job(harness, tmp_path, "2", endpoint=nowhere, conf=short) as job:
+        with NodesJob(harness, tmp_path, "2", endpoint=nowhere, conf=short) as job:
             rank = {"node_rank": 1} if self.declares(harness, Capability.NODE_RANK) else {}
             error = job.node(**rank).join().error()
         assert error.is_a(RdzvError), f"it is no RdzvError: {error}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.nodes.job import Job, Node, in_round, rank_of
+from rdzv_plugins.testing.nodes.job import Node, NodesJob, in_round, rank_of
 from rdzv_plugins.testing.nodes.theme import NodeTheme
 
 SIZES = (3, 4, 8)
@@ -40,7 +40,7 @@ class ScaleTheme(NodeTheme):
         first: dict[int, Requests] = {}
         later: dict[int, Requests] = {}
         for size in SIZES:
-            with Job(harness, tmp_path, str(size)) as job:
+            with NodesJob(harness, tmp_path, str(size)) as job:
                 nodes = job.start(size)
                 before = _settled(nodes)
                 first[size] = _of_one(size, nodes, before, {})
@@ -56,7 +56,7 @@ class ScaleTheme(NodeTheme):
         """I3: while a round lasts no node asks for anything, however often its agent wants to know who waits."""
         if harness.kind != "coordination":
             return self.gap(request, _not_promised(harness))
-        with Job(harness, tmp_path, "3") as job:
+        with NodesJob(harness, tmp_path, "3") as job:
             nodes = job.start(3)
             before, begin = _settled(nodes), time.monotonic()
             sent = {node: node.traffic() for node in nodes}

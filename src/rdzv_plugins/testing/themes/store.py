@@ -11,7 +11,7 @@ from typing import ClassVar, TypeAlias, cast
 import pytest
 
 from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.nodes.job import Job, Node, NodeError, in_round
+from rdzv_plugins.testing.nodes.job import Node, NodeError, NodesJob, in_round
 from rdzv_plugins.testing.suite.theme import Theme
 
 _SOON = timedelta(seconds=0.2)
@@ -40,7 +40,7 @@ class StoreTheme(Theme):
         of_class = request.node.getparent(pytest.Class)
         if of_class.stash.get(_PAIR, (None,))[0] is not harness:  # an author's harness may differ from test to test
             with contextlib.ExitStack() as unless_kept:
-                job = unless_kept.enter_context(Job(harness, tmp_path_factory.mktemp("store"), "2"))
+                job = unless_kept.enter_context(NodesJob(harness, tmp_path_factory.mktemp("store"), "2"))
                 first, second = job.start(2)
                 of_class.stash[_PAIR] = harness, (first, second)
                 of_class.addfinalizer(unless_kept.pop_all().close)
@@ -49,7 +49,7 @@ class StoreTheme(Theme):
     @pytest.fixture
     def own_pair(self, harness: Harness, tmp_path: Path) -> Iterator[Pair]:
         """Two nodes of one round, for one test."""
-        with Job(harness, tmp_path, "2") as job:
+        with NodesJob(harness, tmp_path, "2") as job:
             first, second = job.start(2)
             yield first, second
 
@@ -244,7 +244,7 @@ class StoreTheme(Theme):
 
     def test_a_job_of_one_node(self, harness: Harness, tmp_path: Path) -> None:
         """A job of one node has a store too, and a new one in its second round."""
-        with Job(harness, tmp_path, "1") as job:
+        with NodesJob(harness, tmp_path, "1") as job:
             (node,) = job.start(1)
             node.worker("set", "key", "value")
             assert node.worker("get", "key") == b"value"

@@ -29,7 +29,7 @@ import signal
 from typing import Literal
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.ends import LEFT, Ends
+from rdzv_launcher.run.agent.ends import LEFT, AgentEnds
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.limits import Limits
 from rdzv_launcher.run.agent.steps import Step
@@ -57,7 +57,7 @@ class Decisions:
     def __init__(self, limits: Limits, *, host: str, pid: int) -> None:
         """``host`` and ``pid`` identify this agent to the others."""
         self._limits = limits
-        self._ends = Ends(host, pid)
+        self._ends = AgentEnds(host, pid)
         self._node_rank: int | None = None
         self._stage: Stage = "joining"
         self._next: _Next = "join"

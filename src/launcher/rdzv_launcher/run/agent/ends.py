@@ -11,7 +11,7 @@ from rdzv_plugins.interfaces import Outcome
 LEFT = "what the workers of this node have started does not end, not even by SIGKILL"
 
 
-class Ends:
+class AgentEnds:
     """The ways in which one agent ends. Not thread-safe."""
 
     def __init__(self, host: str, pid: int) -> None:

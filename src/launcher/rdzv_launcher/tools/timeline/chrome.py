@@ -11,14 +11,14 @@ from typing import Any
 
 from rdzv_launcher.run.timeline.record import PHASES
 from rdzv_launcher.tools.timeline.interruptions import Interruption
-from rdzv_launcher.tools.timeline.job import Event, Job
+from rdzv_launcher.tools.timeline.job import JobTimeline, TimelineEvent
 from rdzv_plugins.plain_text import printable_data
 
 _JOB = 1
 """The track of the job; those of agents come after it."""
 
 
-def as_trace(job: Job, found: list[Interruption]) -> dict[str, Any]:
+def as_trace(job: JobTimeline, found: list[Interruption]) -> dict[str, Any]:
     """The whole trace: the job's rounds and interruptions on their own track, then those of each agent."""
     events: list[dict[str, Any]] = [*_name(_JOB, f"run {job.run}", 0), *_job(job, found)]
     for pid, (name, agent) in enumerate(job.agents.items(), start=_JOB + 1):
@@ -38,7 +38,7 @@ def _name(pid: int, name: str, order: int) -> list[dict[str, Any]]:
 
 
 def _span(
-    job: Job, name: str, category: str, begin: float, end: float, pid: int, tid: int, **args: Any
+    job: JobTimeline, name: str, category: str, begin: float, end: float, pid: int, tid: int, **args: Any
 ) -> dict[str, Any]:
     return {
         "ph": "X",
@@ -52,11 +52,11 @@ def _span(
     }
 
 
-def _us(job: Job, at: float) -> float:
+def _us(job: JobTimeline, at: float) -> float:
     return round((at - job.begin) * 1e6, 3)
 
 
-def _job(job: Job, found: list[Interruption]) -> Iterator[dict[str, Any]]:
+def _job(job: JobTimeline, found: list[Interruption]) -> Iterator[dict[str, Any]]:
     for each in found:
         yield _span(job, each.kind, "interruption", each.begin, each.end, _JOB, 0, cause=each.cause)
         for phase in each.phases:
@@ -76,7 +76,7 @@ def _job(job: Job, found: list[Interruption]) -> Iterator[dict[str, Any]]:
         )
 
 
-def _agent(job: Job, events: list[Event], pid: int) -> Iterator[dict[str, Any]]:
+def _agent(job: JobTimeline, events: list[TimelineEvent], pid: int) -> Iterator[dict[str, Any]]:
     begin = events[0]
     for each in events:
         record = each.record

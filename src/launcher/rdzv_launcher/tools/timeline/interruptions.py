@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rdzv_launcher.run.timeline.record import INTERRUPTING
-from rdzv_launcher.tools.timeline.job import Event, Job, Round
+from rdzv_launcher.tools.timeline.job import JobTimeline, Round, TimelineEvent
 
 _CAUSES = ("lost", "hung", "leaving", "failed", "over")
 """The events that say why a round has ended: if there are several, the first does, as the others follow from it."""
@@ -70,7 +70,7 @@ class Interruption:
         return self.end - self.begin
 
 
-def interruptions(job: Job) -> list[Interruption]:
+def interruptions(job: JobTimeline) -> list[Interruption]:
     """All interruptions, in order: the start of the job, what lay between rounds, and an end that was not a success."""
     found: list[Interruption] = []
     for before, after in zip([None, *job.rounds], [*job.rounds, None], strict=True):
@@ -85,19 +85,19 @@ def interruptions(job: Job) -> list[Interruption]:
     return found
 
 
-def _was_done(job: Job) -> bool:
+def _was_done(job: JobTimeline) -> bool:
     ends = [each.record.facts.get("outcome") for each in job.events if each.record.event == "left"]
     return bool(ends) and set(ends) == {"done"}
 
 
-def _window(job: Job, name: str, before: Round | None, after: Round | None) -> Iterator[Event]:
+def _window(job: JobTimeline, name: str, before: Round | None, after: Round | None) -> Iterator[TimelineEvent]:
     """An agent's events from one round's completion to the next one's, in order."""
     since = before.at.get(name, before.complete_at) if before is not None else float("-inf")
     until = float("inf") if after is None else after.at.get(name, after.complete_at)
     return (each for each in job.of(name) if since <= each.at <= until)
 
 
-def _signs(job: Job, before: Round, after: Round | None) -> list[Event]:
+def _signs(job: JobTimeline, before: Round, after: Round | None) -> list[TimelineEvent]:
     """The events that say that ``before`` does not go on, in order of time."""
     found = [
         each
@@ -108,7 +108,7 @@ def _signs(job: Job, before: Round, after: Round | None) -> list[Event]:
     return sorted(found, key=lambda each: each.at)
 
 
-def _cause(signs: list[Event]) -> str:
+def _cause(signs: list[TimelineEvent]) -> str:
     said = [each for each in signs if each.record.cause and each.record.event in _CAUSES]
     return min(said, key=lambda each: (_CAUSES.index(each.record.event), each.at)).record.cause if said else ""
 
@@ -118,7 +118,7 @@ _Mark = tuple[float, str]
 
 
 def _between(
-    job: Job, before: Round | None, after: Round | None, begin: float, signs: list[Event]
+    job: JobTimeline, before: Round | None, after: Round | None, begin: float, signs: list[TimelineEvent]
 ) -> Iterator[Interruption]:
     names = set(job.agents) if before is None or after is None else {*before.at, *after.at}
     windows = {name: list(_window(job, name, before, after)) for name in names}
@@ -159,11 +159,11 @@ def _between(
     )
 
 
-def _last(event: str, among: Iterable[Event]) -> _Mark | None:
+def _last(event: str, among: Iterable[TimelineEvent]) -> _Mark | None:
     return max(((each.at, each.agent.title) for each in among if each.record.event == event), default=None)
 
 
-def _first(event: str, among: Iterable[Event]) -> _Mark | None:
+def _first(event: str, among: Iterable[TimelineEvent]) -> _Mark | None:
     return min(((each.at, each.agent.title) for each in among if each.record.event == event), default=None)
 
 
@@ -176,7 +176,7 @@ def _phases(begin: float, end: float, marks: Iterable[tuple[str, _Mark | None]])
             begin = until
 
 
-def _after(job: Job, round_: Round | None, event: str) -> float | None:
+def _after(job: JobTimeline, round_: Round | None, event: str) -> float | None:
     """Seconds from the round's completion to this event on the last node that reports it before its next round."""
     if round_ is None:
         return None

@@ -32,7 +32,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Event:
+class TimelineEvent:
     """An event, with its time by the reference's clock, in seconds."""
 
     at: float
@@ -40,7 +40,7 @@ class Event:
     record: Record
 
 
-class Job:
+class JobTimeline:
     """The whole job, for those who read it."""
 
     def __init__(self, agents: Sequence[Agent]) -> None:
@@ -57,13 +57,13 @@ class Job:
         self.offsets: dict[str, Offset] = estimate(self.reference, guesses, _exchanges(agents))
         self.events = sorted(
             (
-                Event(record.mono + self.offsets[agent.clock].seconds, agent, record)
+                TimelineEvent(record.mono + self.offsets[agent.clock].seconds, agent, record)
                 for agent in agents
                 for record in agent.records
             ),
             key=lambda each: each.at,
         )
-        self._by_agent: dict[str, list[Event]] = {name: [] for name in self.agents}
+        self._by_agent: dict[str, list[TimelineEvent]] = {name: [] for name in self.agents}
         for each in self.events:
             self._by_agent[each.agent.name].append(each)
         self.rounds = _rounds(self.events)
@@ -78,12 +78,12 @@ class Job:
         """The time of the last event."""
         return self.events[-1].at
 
-    def of(self, name: str) -> list[Event]:
+    def of(self, name: str) -> list[TimelineEvent]:
         """An agent's events, in order."""
         return self._by_agent[name]
 
 
-def newest_launch(agents: Sequence[Agent], run: str | None) -> tuple[Job, list[str]]:
+def newest_launch(agents: Sequence[Agent], run: str | None) -> tuple[JobTimeline, list[str]]:
     """The job of ``run``, or of the newest run; and a sentence for everything that does not belong to it.
 
     Raises ``UsageError`` if there is none.
@@ -104,7 +104,7 @@ def newest_launch(agents: Sequence[Agent], run: str | None) -> tuple[Job, list[s
     if earlier:
         named = some(earlier, _FILES_NAMED)
         complaints.append(f"{named}: left out, of an earlier launch of run {run!r}: name these files alone to see it")
-    return Job(launches[-1]), complaints
+    return JobTimeline(launches[-1]), complaints
 
 
 def _launches(agents: Sequence[Agent]) -> list[list[Agent]]:
@@ -158,7 +158,7 @@ def _earliest(times: object, clock: str, at: float) -> None:
     times[clock] = min(at, times.get(clock, at))
 
 
-def _rounds(events: Sequence[Event]) -> list[Round]:
+def _rounds(events: Sequence[TimelineEvent]) -> list[Round]:
     """The complete rounds, in order. Where nodes count by themselves, rounds are told apart by time."""
     numbered: dict[int, Round] = {}
     counted: list[Round] = []

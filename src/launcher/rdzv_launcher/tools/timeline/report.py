@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from rdzv_launcher.tools.timeline.interruptions import Interruption
-from rdzv_launcher.tools.timeline.job import Job
+from rdzv_launcher.tools.timeline.job import JobTimeline
 
 
-def as_data(job: Job, found: list[Interruption], complaints: list[str]) -> dict[str, Any]:
+def as_data(job: JobTimeline, found: list[Interruption], complaints: list[str]) -> dict[str, Any]:
     """The data of a timeline. Times are in seconds since the epoch, by the clock of ``clock``; lengths in seconds."""
     return {
         "run": job.run,
@@ -42,7 +42,7 @@ def as_data(job: Job, found: list[Interruption], complaints: list[str]) -> dict[
     }
 
 
-def _at(job: Job, at: float) -> float:
+def _at(job: JobTimeline, at: float) -> float:
     return round(job.epoch + at, 6)
 
 
@@ -50,7 +50,7 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
 
 
-def _clock(job: Job, clock: str) -> dict[str, Any]:
+def _clock(job: JobTimeline, clock: str) -> dict[str, Any]:
     offset = job.offsets[clock]
     shift = offset.seconds + job.epoch - _base(job, clock)
     return {
@@ -62,13 +62,13 @@ def _clock(job: Job, clock: str) -> dict[str, Any]:
     }
 
 
-def _base(job: Job, clock: str) -> float:
+def _base(job: JobTimeline, clock: str) -> float:
     """A clock's own idea of the epoch."""
     first = next(each for each in job.agents.values() if each.clock == clock).records[0]
     return first.wall - first.mono
 
 
-def _interruption(job: Job, each: Interruption) -> dict[str, Any]:
+def _interruption(job: JobTimeline, each: Interruption) -> dict[str, Any]:
     return {
         "kind": each.kind,
         "after": each.after,

@@ -44,7 +44,7 @@ def _sentence(key: str, value: bytes | None, before: bytes | None) -> str:
         nodes = f"{found.world} node{'s' if found.world != 1 else ''}"
         return f"round {found.number} is {found.state}: {found.reason or nodes}" if found.state != "none" else ""
     if key == keys.NOTICE:
-        return keys.decode(keys.Notice, value).text
+        return keys.decode(keys.NodeNotice, value).text
     if key == keys.END:
         end = parse_outcome(value)
         return f"the job has ended: {end.reason or end.end}"
