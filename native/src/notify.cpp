@@ -1,4 +1,4 @@
-// The telling half of the event loop: who waits or watches hears of what was done for others.
+// What an event loop tells those who wait or watch: what was done for others.
 #include <iterator>
 
 #include "rdzv/event_loop.hpp"

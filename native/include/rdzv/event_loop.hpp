@@ -108,7 +108,7 @@ class EventLoop : private Host {
   void sweep();
   int timeout_ms() const;
 
-  // telling.cpp
+  // notify.cpp
   void deliver();  // wakes and pushes
   void deliver_pushes();
   void told(const Waiter& waiter);
