@@ -18,30 +18,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kits.wire import processes
+from kits.wire import wire_client as wire
 
 LINE = re.compile(r"([CS])(\d*)>\s*([0-9a-f<>pid\s]*)")
-# The requests by their number, and the fields of each: s a string, 4 and 8 that many bytes, n a count of what follows.
-REQUESTS = [
-    ("VALIDATE", "4"),
-    ("SET", "ss"),
-    ("COMPARE_SET", "sss"),
-    ("GET", "s"),
-    ("ADD", "s8"),
-    ("CHECK", "ns"),
-    ("WAIT", "ns"),
-    ("NUM_KEYS", ""),
-    ("DELETE_KEY", "s"),
-    ("APPEND", "ss"),
-    ("MULTI_GET", "ns"),
-    ("MULTI_SET", "nss"),
-    ("CANCEL_WAIT", ""),
-    ("PING", "4"),
-    ("QUEUE_PUSH", "ss"),
-    ("QUEUE_POP", "s"),
-    ("QUEUE_LEN", "s"),
-    ("LIST_KEYS", ""),
-    ("BARRIER", "s8"),
-]
+# The fields of each request: s a string, 4 and 8 that many bytes, n a count of what follows.
+FIELDS = {
+    "VALIDATE": "4",
+    "SET": "ss",
+    "COMPARE_SET": "sss",
+    "GET": "s",
+    "ADD": "s8",
+    "CHECK": "ns",
+    "WAIT": "ns",
+    "NUM_KEYS": "",
+    "DELETE_KEY": "s",
+    "APPEND": "ss",
+    "MULTI_GET": "ns",
+    "MULTI_SET": "nss",
+    "CANCEL_WAIT": "",
+    "PING": "4",
+    "QUEUE_PUSH": "ss",
+    "QUEUE_POP": "s",
+    "QUEUE_LEN": "s",
+    "LIST_KEYS": "",
+    "BARRIER": "s8",
+}
+NAMES = {getattr(wire, name): name for name in FIELDS}
 PID = struct.pack("=I", os.getpid())
 
 
@@ -88,7 +90,8 @@ def _requests(data: bytes) -> list[tuple[list[str], str]]:
     requests = []
     while data:
         code, data = data[0], data[1:]
-        name, layout = REQUESTS[code]
+        name = NAMES[code]
+        layout = FIELDS[name]
         fields, said = [f"{code:02x}"], [name]
 
         def take(size: int, name: str = name, fields: list[str] = fields) -> bytes:

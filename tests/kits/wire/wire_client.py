@@ -1,5 +1,6 @@
 """Raw requests of torch's TCPStore wire format, and a socket that speaks them; no torch in between.
 
+Nothing of it is taken from the product, on purpose: it is the oracle, and must not repeat the product's mistakes.
 Every read has a limit: a server that stays silent fails the test instead of hanging it.
 """
 

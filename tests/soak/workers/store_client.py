@@ -7,7 +7,6 @@ import struct
 
 from rdzv_plugins.kvstore.tcpstore import wire
 
-_SET, _COMPARE_SET, _GET, _ADD, _WAIT, _DELETE = 1, 2, 3, 4, 6, 8
 _DIAL_S = 60.0
 
 
@@ -20,26 +19,26 @@ class StoreClient:
         self._connection.settimeout(None)
 
     def set(self, key: str, value: str) -> None:
-        self._connection.sendall(struct.pack("=B", _SET) + _text(f"/{key}") + _text(value))
+        self._connection.sendall(struct.pack("=B", wire.SET) + _text(f"/{key}") + _text(value))
 
     def compare_set(self, key: str, value: str) -> str:
         """Set what is not there yet; returns what is there then."""
-        self._connection.sendall(struct.pack("=B", _COMPARE_SET) + _text(f"/{key}") + _text("") + _text(value))
+        self._connection.sendall(struct.pack("=B", wire.COMPARE_SET) + _text(f"/{key}") + _text("") + _text(value))
         return self._read_text()
 
     def add(self, key: str, amount: int) -> int:
-        self._connection.sendall(struct.pack("=B", _ADD) + _text(f"/{key}") + struct.pack("=q", amount))
+        self._connection.sendall(struct.pack("=B", wire.ADD) + _text(f"/{key}") + struct.pack("=q", amount))
         return self._read_number()
 
     def get(self, key: str) -> str:
         """Waits for it."""
-        self._connection.sendall(struct.pack("=BQ", _WAIT, 1) + _text(f"/{key}"))
+        self._connection.sendall(struct.pack("=BQ", wire.WAIT, 1) + _text(f"/{key}"))
         wire.receive(self._connection, 1)
-        self._connection.sendall(struct.pack("=B", _GET) + _text(f"/{key}"))
+        self._connection.sendall(struct.pack("=B", wire.GET) + _text(f"/{key}"))
         return self._read_text()
 
     def delete(self, key: str) -> None:
-        self._connection.sendall(struct.pack("=B", _DELETE) + _text(f"/{key}"))
+        self._connection.sendall(struct.pack("=B", wire.DELETE_KEY) + _text(f"/{key}"))
         self._read_number()
 
     def _read_text(self) -> str:

@@ -18,11 +18,9 @@ from typing import Any
 
 from rdzv_plugins.errors import StoreLost, StoreTimeout
 from rdzv_plugins.kvstore.sockets.interruption import Interruption
-from rdzv_plugins.kvstore.tcpstore.wire import receive
+from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.store import Text
 
-_SET, _COMPARE_SET, _GET, _ADD, _CHECK, _WAIT = 1, 2, 3, 4, 5, 6
-_NUM_KEYS, _DELETE, _MULTI_GET, _MULTI_SET, _CANCEL_WAIT = 7, 8, 10, 11, 12
 _READY = 0
 _ANSWER_S = 60.0
 """The most seconds for an answer that need not wait for anybody."""
@@ -73,37 +71,38 @@ class PlainClient:
         self._timeout = timeout
 
     def set(self, key: str, value: Text) -> None:
-        self._ask(struct.pack("=B", _SET) + self._key(key) + _text(value))
+        self._ask(struct.pack("=B", wire.SET) + self._key(key) + _text(value))
 
     def get(self, key: str) -> bytes:
         """Get the value of a key, waiting until it exists."""
         return self.multi_get([key])[0]
 
     def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
-        request = struct.pack("=B", _COMPARE_SET) + self._key(key) + _text(expected) + _text(desired)
+        request = struct.pack("=B", wire.COMPARE_SET) + self._key(key) + _text(expected) + _text(desired)
         return bytes(self._ask(request, _read_text))
 
     def add(self, key: str, amount: int) -> int:
-        return int(self._ask(struct.pack("=B", _ADD) + self._key(key) + struct.pack("=q", amount), _read_number))
+        return int(self._ask(struct.pack("=B", wire.ADD) + self._key(key) + struct.pack("=q", amount), _read_number))
 
     def check(self, keys: Sequence[str]) -> bool:
-        return bool(self._ask(struct.pack("=B", _CHECK) + self._keys(keys), lambda c: receive(c, 1)[0] == _READY))
+        request = struct.pack("=B", wire.CHECK) + self._keys(keys)
+        return bool(self._ask(request, lambda c: wire.receive(c, 1)[0] == _READY))
 
     def delete_key(self, key: str) -> bool:
-        return bool(self._ask(struct.pack("=B", _DELETE) + self._key(key), _read_number))
+        return bool(self._ask(struct.pack("=B", wire.DELETE_KEY) + self._key(key), _read_number))
 
     def num_keys(self) -> int:
         """The number of keys in the whole store."""
-        return int(self._ask(struct.pack("=B", _NUM_KEYS), _read_number))
+        return int(self._ask(struct.pack("=B", wire.NUM_KEYS), _read_number))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
         pairs = b"".join(self._key(key) + _text(value) for key, value in zip(keys, values, strict=True))
-        self._ask(struct.pack("=BQ", _MULTI_SET, len(keys)) + pairs)
+        self._ask(struct.pack("=BQ", wire.MULTI_SET, len(keys)) + pairs)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Get the values of the keys, waiting until all exist."""
         self.wait(keys)
-        request = struct.pack("=B", _MULTI_GET) + self._keys(keys)
+        request = struct.pack("=B", wire.MULTI_GET) + self._keys(keys)
         return list(self._ask(request, lambda c: [_read_text(c) for _ in keys]))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
@@ -113,12 +112,12 @@ class PlainClient:
             if _wait_byte(connection, limit):
                 return True
             connection.settimeout(self._answer)
-            connection.sendall(struct.pack("=B", _CANCEL_WAIT))
-            if receive(connection, 1)[0] == _READY:  # it was released just before
-                receive(connection, 1)
+            connection.sendall(struct.pack("=B", wire.CANCEL_WAIT))
+            if wire.receive(connection, 1)[0] == _READY:  # it was released just before
+                wire.receive(connection, 1)
             return False
 
-        if not self._ask(struct.pack("=B", _WAIT) + self._keys(keys), released):
+        if not self._ask(struct.pack("=B", wire.WAIT) + self._keys(keys), released):
             raise StoreTimeout(f"wait timeout after {limit:g} s for {', '.join(keys)} in the store at {self._where}")
 
     def close(self) -> None:
@@ -178,11 +177,11 @@ def _text(value: Text) -> bytes:
 
 
 def _read_text(connection: socket.socket) -> bytes:
-    return receive(connection, struct.unpack("=Q", receive(connection, 8))[0])
+    return wire.receive(connection, struct.unpack("=Q", wire.receive(connection, 8))[0])
 
 
 def _read_number(connection: socket.socket) -> int:
-    return int(struct.unpack("=q", receive(connection, 8))[0])
+    return int(struct.unpack("=q", wire.receive(connection, 8))[0])
 
 
 def _wait_byte(connection: socket.socket, limit: float) -> bool:
@@ -190,7 +189,7 @@ def _wait_byte(connection: socket.socket, limit: float) -> bool:
     deadline = time.monotonic() + limit
     try:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
-        receive(connection, 1)
+        wire.receive(connection, 1)
     except TimeoutError:
         return False
     return True

@@ -1,8 +1,9 @@
 """The small part of torch's TCPStore wire format that we speak ourselves: a greeting, reading a key, waiting for one.
 
-Verified against torch 2.13; ``QueryType`` in torch/csrc/distributed/c10d/TCPStoreBackend.hpp names the requests.
-Integers are in host byte order, a string is its length (u64) and its bytes, and a key is sent with a leading slash.
-There are no error replies: a server that objects hangs up.
+Here are the numbers of all requests that our clients make. Verified against torch 2.13; ``QueryType`` in
+torch/csrc/distributed/c10d/TCPStoreBackend.hpp names the requests. Integers are in host byte order, a string is its
+length (u64) and its bytes, and a key is sent with a leading slash. There are no error replies: a server that objects
+hangs up.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import socket
 import struct
 from collections.abc import Callable
 
-_VALIDATE, _GET, _CHECK, _WAIT, _PING = 0, 3, 5, 6, 13
+VALIDATE, SET, COMPARE_SET, GET, ADD, CHECK, WAIT = 0, 1, 2, 3, 4, 5, 6
+NUM_KEYS, DELETE_KEY, MULTI_GET, MULTI_SET, CANCEL_WAIT, PING = 7, 8, 10, 11, 12, 13
 _MAGIC = 0x3C85F7CE
 _READY = b"\0"
 _MOST_BYTES = 1 << 24
@@ -30,7 +32,7 @@ def greet(connection: socket.socket, on_sent: Callable[[], None] = lambda: None)
     ``ConnectionError``.
     """
     nonce = struct.pack("=I", os.getpid())
-    connection.sendall(struct.pack("=BI", _VALIDATE, _MAGIC) + struct.pack("=B", _PING) + nonce)
+    connection.sendall(struct.pack("=BI", VALIDATE, _MAGIC) + struct.pack("=B", PING) + nonce)
     on_sent()
     answer = receive(connection, 4)
     if answer != nonce:
@@ -39,20 +41,20 @@ def greet(connection: socket.socket, on_sent: Callable[[], None] = lambda: None)
 
 def wait_and_get(connection: socket.socket, key: str) -> bytes:
     """Block until ``key`` is set, and return its value. The server answers; nothing is polled."""
-    connection.sendall(struct.pack("=BQ", _WAIT, 1) + _name(key))
+    connection.sendall(struct.pack("=BQ", WAIT, 1) + _name(key))
     receive(connection, 1)
     return get(connection, key)
 
 
 def check(connection: socket.socket, key: str) -> bool:
     """Whether ``key`` is set."""
-    connection.sendall(struct.pack("=BQ", _CHECK, 1) + _name(key))
+    connection.sendall(struct.pack("=BQ", CHECK, 1) + _name(key))
     return receive(connection, 1) == _READY
 
 
 def get(connection: socket.socket, key: str) -> bytes:
     """The value of a key that is set. Raises ``ConnectionError`` for one longer than any of ours."""
-    connection.sendall(struct.pack("=B", _GET) + _name(key))
+    connection.sendall(struct.pack("=B", GET) + _name(key))
     (length,) = struct.unpack("=Q", receive(connection, 8))
     if length > _MOST_BYTES:
         raise ConnectionError(f"the value of {key} has {length} bytes")

@@ -12,13 +12,12 @@ import sys
 import time
 from pathlib import Path
 
-from rdzv_plugins.kvstore.tcpstore.wire import greet, wait_and_get
+from rdzv_plugins.kvstore.tcpstore.wire import SET, greet, wait_and_get
 
 NAMES = (
     "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT "
     "TORCHELASTIC_RUN_ID"
 )
-SET = 1
 
 
 def meet() -> list[str]:
