@@ -235,6 +235,22 @@ class Member(Record, frozen=True):
         """The name used for the node in messages."""
         return _name(self.host, self.node_rank, self.pid)
 
+    def place_in(self, round_: int, rank: int, world: int) -> Assignment:
+        """The node's place in a round of ``world`` nodes; nothing is known of the workers' store yet."""
+        return Assignment(
+            round=round_,
+            rank=rank,
+            world=world,
+            node_id=self.node_id,
+            host=self.host,
+            machine=self.machine,
+            pid=self.pid,
+            address=self.address,
+            nproc=self.nproc,
+            node_rank=self.node_rank,
+            domain=self.domain,
+        )
+
 
 class Round(Record, frozen=True):
     """A declared round, and its state.

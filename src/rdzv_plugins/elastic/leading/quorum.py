@@ -161,17 +161,7 @@ class Quorum:
         """The places that ``members`` had in the newest complete round, according to themselves."""
         last = self.last(members)
         return {
-            node: Assignment(
-                seat.round,
-                seat.rank,
-                seat.world,
-                node,
-                member.host,
-                member.machine,
-                member.pid,
-                node_rank=member.node_rank,
-                domain=member.domain,
-            )
+            node: member.place_in(seat.round, seat.rank, seat.world)
             for node, member in members.items()
             for seat in member.seats
             if seat.complete and seat.round == last

@@ -151,19 +151,7 @@ def _blocks(
 def plan(round_: int, chosen: list[Member], former: Former, order: Order) -> dict[str, Assignment]:
     """The places of the chosen nodes in round ``round_``, in the order of ranks; nobody serves the store yet."""
     return {
-        member.node_id: Assignment(
-            round=round_,
-            rank=rank,
-            world=len(chosen),
-            node_id=member.node_id,
-            host=member.host,
-            machine=member.machine,
-            pid=member.pid,
-            address=member.address,
-            nproc=member.nproc,
-            node_rank=member.node_rank,
-            domain=member.domain,
-        )
+        member.node_id: member.place_in(round_, rank, len(chosen))
         for rank, member in enumerate(assign_ranks(chosen, former, order))
     }
 
