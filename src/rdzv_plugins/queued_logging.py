@@ -14,6 +14,7 @@ from rdzv_plugins.background_queue import BackgroundQueue
 _TOP = "rdzv_plugins"
 _MOST = 10_000
 """The most records that are held."""
+_FLUSH_S = 1.0
 
 
 def queue_logging() -> None:
@@ -63,7 +64,7 @@ class _Queueing(logging.Handler):
         self._queue.put(record)
 
     def restore(self, logger: logging.Logger) -> None:
-        self._queue.flush(1)
+        self._queue.flush(_FLUSH_S)
         logger.handlers[:], logger.propagate = self._own, self._propagate
 
     def _hand_on(self, record: logging.LogRecord) -> None:

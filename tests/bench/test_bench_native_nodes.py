@@ -28,6 +28,8 @@ from rdzv_plugins.kvstore.native.server import StoreServer
 
 NODES = 64
 RUN = "simulated"
+TTL_S = 60.0
+"""Nodes are driven by the test, and say nothing while it does something else."""
 SETTINGS = '{"settings": {"nnodes": "64"}, "torch": "2"'
 
 
@@ -47,7 +49,7 @@ class Leader:
             me = Member(f"node{number:02}", "host", "machine", 1, "127.0.0.1", "127.0.0.1", 1)
             nodes.append((me.node_id, encode(me).decode().removesuffix("}"), f"127.1.0.{number % 3 + 1}"))
         by = f'{SETTINGS}, "by": "node"}}'
-        return _load.Nodes("127.0.0.1", port, run=RUN, ttl=5, settings=by, alike=SETTINGS, nodes=nodes)
+        return _load.Nodes("127.0.0.1", port, run=RUN, ttl=TTL_S, settings=by, alike=SETTINGS, nodes=nodes)
 
     def put(self, **items: object) -> None:
         assert self.session.put(items, timeout=10)
@@ -80,7 +82,7 @@ def leader() -> Iterator[Leader]:
     with ExitStack() as ends, StoreServer("127.0.0.1") as server:
         backend = NativeCoordination(Endpoint("127.0.0.1", server.port), RUN, name="test", who="the server")
         ends.callback(backend.close)
-        made = Leader(server, backend.open_session(5, on_lost=lambda error: None, timeout=10))
+        made = Leader(server, backend.open_session(TTL_S, on_lost=lambda error: None, timeout=10))
         ends.enter_context(made.wake)
         ends.enter_context(made.waker)
         yield made
@@ -227,7 +229,7 @@ def test_round_with_wrong_places_is_no_figure() -> None:
 
 
 def test_native_nodes_are_measured(capfd, tmp_path) -> None:
-    flags = "--quick --json --simulate=native --server=process --processes=2 --hosts=loopback --nodes=64 --ttl=5"
+    flags = "--quick --json --simulate=native --server=process --processes=2 --hosts=loopback --nodes=64 --ttl=20"
     targets = ("--backends=parallel,tiered,static", "--references=none")
     assert tools.main(["bench", "rendezvous", *flags.split(), *targets]) == 0
     file = tmp_path / "result.jsonl"

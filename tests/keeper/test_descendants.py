@@ -18,7 +18,7 @@ keeper = Keeper()
 worker, = keeper.start([Start(0, ("./family",), env | {"PIDS": "pids"}, "out", "err")]).values()
 say("started", worker)
 sys.stdin.readline()
-say(sorted(keeper.leftovers()), sorted(keeper.leftovers(daemons=True)))
+say(sorted(keeper.leftovers(timeout=60)), sorted(keeper.leftovers(daemons=True, timeout=60)))
 say(keeper.close())
 """
 

@@ -56,6 +56,8 @@ def test_an_agent_is_watched_though_its_copy_holds_the_channel(agents: Agents) -
 def test_a_keeper_that_is_killed_takes_its_workers_along_and_the_agent_says_so(agents: Agents) -> None:
     source = """
 import subprocess, threading
+from rdzv_launcher.run.keeper import keeper as module
+module._SEND_S = 60.0  # it is waited for as long as it takes that all have gone
 mine = subprocess.Popen(["sleep", "1000"], start_new_session=True)
 keeper.start([])  # its children are looked at here
 say("ready")
@@ -214,11 +216,11 @@ def test_leftovers_of_a_round_and_daemons(agents: Agents) -> None:
 keeper = Keeper()
 keeper.start([Start(0, ("./leaves",), env | {"PIDS": "pids"})])
 hear(keeper, 1)
-say(keeper.leftovers(), sorted(keeper.leftovers(daemons=True)))
-say(keeper.signal_left(signal.SIGTERM))
+say(keeper.leftovers(timeout=60), sorted(keeper.leftovers(daemons=True, timeout=60)))
+say(keeper.signal_left(signal.SIGTERM, timeout=60))
 sys.stdin.readline()
-say(keeper.leftovers(), keeper.leftovers(daemons=True))
-say(keeper.kill_all(), keeper.leftovers(daemons=True))
+say(keeper.leftovers(timeout=60), keeper.leftovers(daemons=True, timeout=60))
+say(keeper.kill_all(timeout=60), keeper.leftovers(daemons=True, timeout=60))
 keeper.start([Start(0, ("sleep", "1000"), env)])
 keeper.signal(signal.SIGTERM)
 hear(keeper, 1)
@@ -242,7 +244,7 @@ say(keeper.close())
 
 def test_signals_to_the_keeper_are_none_of_its_business(agents: Agents) -> None:
     agent, keeper, pids = started(
-        agents, "sys.stdin.readline()\nsay(len(keeper.leftovers(daemons=True)), keeper.close())"
+        agents, "sys.stdin.readline()\nsay(len(keeper.leftovers(daemons=True, timeout=60)), keeper.close())"
     )
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         os.kill(keeper, number)

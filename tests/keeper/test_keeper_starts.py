@@ -99,7 +99,7 @@ try:
     keeper.start([Start(0, *sleeper), Start(1, {worker}), Start(2, *sleeper)])
 except RdzvError as error:
     say(type(error).__name__, str(error), error.remedy, error.exit_code)
-say(keeper.leftovers(daemons=True))
+say(keeper.leftovers(daemons=True, timeout=60))
 keeper.start([Start(0, ("sh", "-c", "exit 5"), env)])
 while 0 in keeper.workers:
     keeper.events(60)

@@ -61,7 +61,7 @@ def first_act(meeting: Meeting, pid: int) -> float:
 def test_a_node_that_stands_still_for_less_than_its_session_lives_goes_on(meeting: Meeting) -> None:
     """And its workers ask and are told that their round holds, again and again; until they are stopped."""
     meeting.serve()
-    job = Job(meeting, 2, script="acts.py", conf="ttl=12")
+    job = Job(meeting, 2, script="acts.py", conf="ttl=20")
     nodes = [job.node(0), job.node(1)]
     in_one_round(*nodes)
     (worker,) = job.workers(nodes[0])
@@ -71,7 +71,7 @@ def test_a_node_that_stands_still_for_less_than_its_session_lives_goes_on(meetin
     wait_until(lambda: acts(meeting)[-1][0] > stopped + 1, 60, lambda: "the workers do not act")
     os.kill(nodes[0].pid, signal.SIGCONT)
     continued = now()
-    wait_until(lambda: acts(meeting)[-1][0] > continued + 13, 60, lambda: "the workers do not act")
+    wait_until(lambda: acts(meeting)[-1][0] > continued + 21, 60, lambda: "the workers do not act")
     job.finish(*nodes)
     assert [worlds(node) for node in nodes] == [1, 1]
     assert "paused" not in outputs(nodes)

@@ -49,7 +49,18 @@ from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, Nativ
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.testing.harness import free_port
 
+TTL_S = 60.0
+"""No session ends because its node, or the server, did not get to run for a while."""
 THERE, REFUSED, SILENT = Sight(answers=True), Sight(refused=True), Sight()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each place is seen as it is, and the first one is taken, however late the threads that look get to run."""
+    for limit in ("_DIAL_S", "_OPEN_S", "_ASK_S"):
+        monkeypatch.setattr(outlook, limit, 60.0)
+    for limit in ("_SETTLE_S", "_JOIN_S"):
+        monkeypatch.setattr(places, limit, 60.0)
 
 
 def born(place: int) -> Sight:
@@ -140,7 +151,7 @@ def places_of(servers: Sequence[StoreServer], run: str = "r", token: JobToken | 
     services = [
         NativeCoordination(each, run, name="parallel", who="the node that serves", token=token) for each in endpoints
     ]
-    return Places(endpoints, services, None, 5.0)
+    return Places(endpoints, services, None, TTL_S)
 
 
 def test_another_place_serves_when_one_has_ended(servers: list[StoreServer]):
@@ -155,15 +166,15 @@ def test_another_place_serves_when_one_has_ended(servers: list[StoreServer]):
             event.set()
 
         for each, event in zip((one, other), lost, strict=True):
-            each.open_session(5.0, on_lost=lambda error, event=event: on_lost(event, error), timeout=20)
+            each.open_session(TTL_S, on_lost=lambda error, event=event: on_lost(event, error), timeout=20)
         assert (one.at, other.at) == (0, 0)
         servers[0].close()
         assert all(event.wait(20) for event in lost)
         for each in (one, other):
-            session = each.open_session(5.0, on_lost=lambda _: None, timeout=20)
+            session = each.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
             assert each.at == 1
             assert each.left_gone, "its host refuses connections"
-            session.put({f"members/{id(each)}": b"{}"}, timeout=5)
+            session.put({f"members/{id(each)}": b"{}"}, timeout=20)
         assert all(error.closed and not error.silent for error in errors)
     finally:
         one.close()
@@ -177,12 +188,12 @@ def test_newcomer_does_not_stay_where_a_round_is_over_and_newer_ones_are_elsewhe
     sides = [NativeCoordination(Endpoint("127.0.0.1", each.port), "r", name="parallel", who="it") for each in servers]
     newcomer = places_of(servers)
     try:
-        sessions = [side.open_session(5.0, on_lost=lambda _: None, timeout=20) for side in sides]
-        sessions[0].put({keys.ROUND: encode(Round(5, "over", 2))}, timeout=5)
+        sessions = [side.open_session(TTL_S, on_lost=lambda _: None, timeout=20) for side in sides]
+        sessions[0].put({keys.ROUND: encode(Round(5, "over", 2))}, timeout=20)
         lost: queue.SimpleQueue[ConnectionLost] = queue.SimpleQueue()
-        newcomer.open_session(5.0, on_lost=lost.put, timeout=20)
+        newcomer.open_session(TTL_S, on_lost=lost.put, timeout=20)
         assert newcomer.at == 0
-        sessions[2].put({keys.ROUND: encode(Round(6, "over", 2))}, timeout=5)
+        sessions[2].put({keys.ROUND: encode(Round(6, "over", 2))}, timeout=20)
         assert str(lost.get(timeout=30)).endswith(f"more nodes are at {newcomer._endpoints[2]}")
     finally:
         for each in (newcomer, *sides):
@@ -199,32 +210,32 @@ def test_places_that_stand_by_need_the_token_too():
         one = places_of(held, token=mine)
         stack.callback(one.close)
         lost = threading.Event()
-        one.open_session(5.0, on_lost=lambda _: lost.set(), timeout=20)
+        one.open_session(TTL_S, on_lost=lambda _: lost.set(), timeout=20)
         one.knows = lambda: True
         held[0].close()
         assert lost.wait(20)
-        one.open_session(5.0, on_lost=lambda _: None, timeout=20)
+        one.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
         assert one.at == 1
         stranger = places_of(held[1:], token=other)
         stack.callback(stranger.close)
         with pytest.raises(AccessRefused, match="does not accept this node's token"):
-            stranger.open_session(5.0, on_lost=lambda _: None, timeout=20)
+            stranger.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
         assert held[1].stats()["refused"].keys() == {"wrong token"}
 
 
 def test_first_round_is_remembered_and_other_runs_are_refused(servers: list[StoreServer]):
     one = places_of(servers)
     try:
-        one.open_session(5.0, on_lost=lambda _: None, timeout=20)
+        one.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
         side = NativeCoordination(Endpoint("127.0.0.1", servers[2].port), "r", name="parallel", who="it")
-        session = side.open_session(5.0, on_lost=lambda _: None, timeout=20)
-        held, _ = session.list(BORN, timeout=5)
+        session = side.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
+        held, _ = session.list(BORN, timeout=20)
         names = [f"127.0.0.1:{server.port}" for server in servers]
         assert [read_born(kv.value, names) for kv in held] == [(0, "")]
         side.close()
         stranger = places_of(servers, "another")
         with pytest.raises(RunIdMismatch, match="serves run 'r', and this node belongs to run 'another'"):
-            stranger.open_session(5.0, on_lost=lambda _: None, timeout=20)
+            stranger.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
         stranger.close()
     finally:
         one.close()
@@ -254,9 +265,9 @@ def test_first_round_of_another_list_is_none_of_this_one(said: str | bytes):
 def test_lists_in_different_order_do_not_make_two_first_rounds(servers: list[StoreServer]):
     one, other = places_of(servers), places_of([servers[1], servers[0], servers[2]])
     try:
-        one.open_session(5.0, on_lost=lambda _: None, timeout=20)
+        one.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
         with pytest.raises(SettingsDiffer, match=f"--rdzv-endpoint: here {other}, there {one}"):
-            other.open_session(5.0, on_lost=lambda _: None, timeout=20)
+            other.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
         assert other.at is None
     finally:
         one.close()
@@ -397,14 +408,17 @@ def refuse(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.parametrize("how", ["refuses", "ends"])
-def test_faulty_place_is_tried_with_growing_pauses(servers: list[StoreServer], how: str):
+def test_faulty_place_is_tried_with_growing_pauses(
+    servers: list[StoreServer], how: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(outlook, "_LASTS_S", 60.0)
     endpoint = Endpoint("127.0.0.1", servers[0].port)
     with ExitStack() as stack:
         real = NativeCoordination(endpoint, "r", name="parallel", who="it")
         stack.callback(real.close)
         service = Faulty(real, how)
-        outlook = Outlook(endpoint, service, 5.0, lambda: None, [str(endpoint)])  # type: ignore[arg-type]
-        stack.callback(outlook.close)
+        looking = Outlook(endpoint, service, TTL_S, lambda: None, [str(endpoint)])  # type: ignore[arg-type]
+        stack.callback(looking.close)
         at = [service.opened.get(timeout=60) for _ in range(5)]
     assert at[-1] - at[0] >= 0.1 + 0.2 + 0.4 + 0.8
 
@@ -416,7 +430,7 @@ def test_place_that_cannot_be_reached_is_said_once(
     servers[2].close()
     one = places_of(servers)
     try:
-        one.open_session(5.0, on_lost=lambda _: None, timeout=20)
+        one.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
         gone, tried = one._outlooks[2], queue.SimpleQueue[None]()
         missed = gone._missed
 
@@ -458,7 +472,7 @@ def test_place_of_another_version_is_named_at_the_start(servers: list[StoreServe
         one = places_of([SimpleNamespace(port=port), *servers[1:]])  # type: ignore[list-item]
         stack.callback(one.close)
         with pytest.raises(RdzvError, match=f"the native store at 127.0.0.1:{port} speaks version 9 of the framing"):
-            one.open_session(5.0, on_lost=lambda _: None, timeout=20)
+            one.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
 
 
 def test_place_that_remembers_nothing_stops_nobody(servers: list[StoreServer], caplog: pytest.LogCaptureFixture):
@@ -474,20 +488,20 @@ def test_place_that_remembers_nothing_stops_nobody(servers: list[StoreServer], c
             raise RdzvError(f"it refuses writing {key}: it is full")
 
         one._outlooks = [
-            Outlook(endpoint, service, 5.0, one._wake, one._names)
+            Outlook(endpoint, service, TTL_S, one._wake, one._names)
             for endpoint, service in zip(one._endpoints, one._services, strict=True)
         ]
         one._outlooks[0].remember = refused  # type: ignore[method-assign]
         watching = threading.Thread(target=one._watch, daemon=True)
         watching.start()
-        one.open_session(5.0, on_lost=lambda _: None, timeout=20)
+        one.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
         one.knows = lambda: True
         one._wake()
         assert told.wait(20)
         side = NativeCoordination(one._endpoints[2], "r", name="parallel", who="it")
-        session = side.open_session(5.0, on_lost=lambda _: None, timeout=20)
+        session = side.open_session(TTL_S, on_lost=lambda _: None, timeout=20)
         begun = threading.Event()
-        session.watch(BEGUN, lambda _: begun.set(), timeout=5)
+        session.watch(BEGUN, lambda _: begun.set(), timeout=20)
         assert begun.wait(20), "this node knows of a round, though no place shows one"
         side.close()
         assert watching.is_alive()
@@ -501,11 +515,11 @@ def test_place_is_left_when_it_counts_on_a_node_no_longer(servers: list[StoreSer
     one = places_of(servers)
     lost = threading.Event()
     try:
-        session = one.open_session(5.0, on_lost=lambda _: lost.set(), timeout=20)
+        session = one.open_session(TTL_S, on_lost=lambda _: lost.set(), timeout=20)
         until = session.known_until
         session._connection.give_up("a relay has reset it")
         assert lost.wait(20)
-        assert until + 5.0 / 3 <= one._free_at <= now() + one.leaves_within
+        assert until + TTL_S / 3 <= one._free_at <= now() + one.leaves_within
     finally:
         one.close()
 

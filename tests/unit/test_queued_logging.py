@@ -34,7 +34,8 @@ class Slow(logging.Handler):
 
 
 @pytest.fixture
-def slow() -> Iterator[Slow]:
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    monkeypatch.setattr(queued_logging, "_FLUSH_S", PATIENCE_S)
     handler = Slow()
     yield handler
     handler.go.set()

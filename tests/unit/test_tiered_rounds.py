@@ -305,9 +305,12 @@ def test_round_that_is_over_before_the_proxy_is_connected_is_followed_by_another
         assert job.round.number == 2
 
 
-def test_refusal_of_a_living_store_ends_this_node_with_the_reason(proxies: Proxies) -> None:
-    with Job("1", store="tiered", reach_timeout=0.1, ttl=0.5) as job:
+def test_refusal_of_a_living_store_ends_this_node_with_the_reason(
+    proxies: Proxies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Job("1", store="tiered") as job:
         node = job.node()
+        monkeypatch.setattr(node.handler._store._proxy, "_patience", 0.5)  # the store itself is reached, however late
         proxies.refusals[:] = ["what accepts connections there is not a native store"] * 10**6
         with pytest.raises(errors.EndpointUnreachable, match=r"run 'job': .*not a native store"):
             node.handler.next_rendezvous()

@@ -204,7 +204,7 @@ def test_middle_proxy_killed(root: StoreServer, others: list[Bystanders]) -> Non
 def test_leaf_killed_below_another(root: StoreServer, others: list[Bystanders]) -> None:
     with Node(root.port, leaf=False, name="middle") as middle, Node(middle.port) as sibling:
         with (
-            ServerProcess(threads=PROXY, root=middle.port, proxy={"grace": 3.0}) as leaf,
+            ServerProcess(threads=PROXY, root=middle.port, proxy={"grace": 8.0}) as leaf,
             wire.Raw(root.port) as writer,
         ):
             held(leaf, writer, b"old")
@@ -227,7 +227,7 @@ def test_frozen_proxy(root: StoreServer, others: list[Bystanders], tiers: int) -
     proxy is awake again, it gives nobody the old value, and is cut off."""
     with Node(root.port, leaf=False, grace=FOREVER) as top, wire.Raw(root.port) as writer:
         above = top.port if tiers == 2 else root.port
-        with ServerProcess(threads=PROXY, root=above, proxy={"grace": 3.0}) as proxy:
+        with ServerProcess(threads=PROXY, root=above, proxy={"grace": 8.0}) as proxy:
             held(proxy, writer, b"old")
             with crowd(proxy.port, 20) as readers:
                 stop(proxy.pid)

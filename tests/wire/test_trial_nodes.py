@@ -11,11 +11,13 @@ import pytest
 from kits.wire.attack_kit import wait_until
 from kits.wire.relay import Relay
 
+from rdzv_plugins.elastic.trial import node as node_module
 from rdzv_plugins.elastic.trial.node import NodeTrials
 from rdzv_plugins.elastic.trial_keys import Partner, Task, Tried
 from rdzv_plugins.options import PortRange
 
 HERE = "127.0.0.1"
+PATIENCE_S = 60.0
 
 
 class Node:
@@ -46,22 +48,31 @@ def new_node() -> Iterator[Callable[..., Node]]:
     wait_until(lambda: not left(), left)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is given up only because a process does not get to run for a while, or reads torch from a slow disk."""
+    monkeypatch.setattr(node_module, "_DIAL_S", dict.fromkeys(node_module._DIAL_S, PATIENCE_S))
+    for limit in ("_WELCOME_S", "_TURN_S", "_FLOW_S", "_GLOO_S", "_END_S"):
+        monkeypatch.setattr(node_module, limit, PATIENCE_S)
+
+
 def asked(me: int, *, dials=(), tests=(), trial="t", **how) -> Task:
-    return Task(trial, "measure", me, dials, tests, **{"within": 30.0, "store": True, **how})
+    return Task(trial, "measure", me, dials, tests, **{"within": 100.0, "store": True, **how})
 
 
+@pytest.mark.usefixtures("patient")
 def test_two_nodes_measure_the_way_between_them(new_node):
     one, other = new_node(), new_node()
     partner = (Partner(1, HERE, other.port),)
     one.trials.hear(asked(0, dials=partner, tests=partner))  # its partner's task comes later
     other.trials.hear(asked(1))
-    tried = one.told.get(timeout=60)
+    tried = one.told.get(timeout=100)
     (way,) = tried.ways
     assert (tried.trial, tried.stage, tried.problem, tried.service_us) == ("t", "measure", "", 2000)
     assert (way.to, way.problem, way.gloo_rate) == (1, "", 0)
     assert 0 < way.latency_us < 10_000_000
     assert way.rate > 2**20
-    assert other.told.get(timeout=60) == Tried("t", "measure", (), 2000)
+    assert other.told.get(timeout=100) == Tried("t", "measure", (), 2000)
 
 
 def test_the_same_task_is_done_once_and_the_next_one_too(new_node):
@@ -69,7 +80,7 @@ def test_the_same_task_is_done_once_and_the_next_one_too(new_node):
     for _ in range(3):
         node.trials.hear(asked(0))
     node.trials.hear(asked(0, trial="another"))
-    assert {node.told.get(timeout=60).trial for _ in range(2)} == {"t", "another"}
+    assert {node.told.get(timeout=100).trial for _ in range(2)} == {"t", "another"}
     assert node.told.empty()
 
 
@@ -77,7 +88,7 @@ def test_a_node_of_another_trial_gets_nothing_done(new_node):
     one, other = new_node(), new_node()
     other.trials.hear(asked(1, trial="another"))
     one.trials.hear(asked(0, dials=(Partner(1, HERE, other.port),)))
-    (way,) = one.told.get(timeout=60).ways
+    (way,) = one.told.get(timeout=100).ways
     assert "no answer within 2 s" in way.problem
 
 
@@ -85,11 +96,13 @@ def test_another_node_than_the_one_that_is_meant_is_found_out(new_node):
     one, other = new_node(), new_node()
     other.trials.hear(asked(5))
     one.trials.hear(asked(0, dials=(Partner(1, HERE, other.port),)))
-    (way,) = one.told.get(timeout=60).ways
+    (way,) = one.told.get(timeout=100).ways
     assert way.problem
 
 
-def test_who_refuses_stands_still_or_talks_nonsense_is_named_and_the_rest_measured(new_node):
+@pytest.mark.usefixtures("patient")
+def test_who_refuses_stands_still_or_talks_nonsense_is_named_and_the_rest_measured(new_node, monkeypatch):
+    monkeypatch.setitem(node_module._DIAL_S, "measure", 8.0)  # as long as the test waits for the one that stands still
     one, good = new_node(), new_node()
     good.trials.hear(asked(4))
     with socket.create_server((HERE, 0)) as still, socket.create_server((HERE, 0)) as mad, socket.socket() as closed:
@@ -105,15 +118,16 @@ def test_who_refuses_stands_still_or_talks_nonsense_is_named_and_the_rest_measur
         ports = [each.getsockname()[1] for each in (closed, still, mad)]
         partners = tuple(Partner(number, HERE, port) for number, port in enumerate([*ports, good.port], 1))
         one.trials.hear(asked(0, dials=partners, tests=partners))
-        ways = {way.to: way for way in one.told.get(timeout=60).ways}
+        ways = {way.to: way for way in one.told.get(timeout=100).ways}
         talking.join()
     assert "refused" in ways[1].problem
-    assert f"{HERE} port {ports[1]}: no answer within 2 s" in ways[2].problem
+    assert f"{HERE} port {ports[1]}: no answer within 8 s" in ways[2].problem
     assert ways[3].problem == "something other than a node of this job answers there"
     assert ways[4].problem == ""
     assert ways[4].rate
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_way_that_changes_what_it_carries_is_broken(new_node):
     def change_one_bit(data: bytes) -> bytes:
         return data[:3000] + bytes([data[3000] ^ 1]) + data[3001:] if len(data) > 4000 else data
@@ -124,10 +138,11 @@ def test_a_way_that_changes_what_it_carries_is_broken(new_node):
         relay.spoil(change_one_bit)
         partner = (Partner(1, HERE, relay.port),)
         one.trials.hear(asked(0, dials=partner, tests=partner))
-        (way,) = one.told.get(timeout=60).ways
+        (way,) = one.told.get(timeout=100).ways
     assert way.problem == "what was sent arrives changed: a checksum differs"
 
 
+@pytest.mark.usefixtures("patient")
 def test_strangers_are_hung_up_on_and_disturb_nobody(new_node):
     one, other = new_node(), new_node()
     strangers = [socket.create_connection((HERE, other.port)) for _ in range(20)]
@@ -136,19 +151,20 @@ def test_strangers_are_hung_up_on_and_disturb_nobody(new_node):
     partner = (Partner(1, HERE, other.port),)
     one.trials.hear(asked(0, dials=partner, tests=partner))
     other.trials.hear(asked(1))
-    (way,) = one.told.get(timeout=60).ways
+    (way,) = one.told.get(timeout=100).ways
     assert way.problem == ""
     assert way.rate
     for stranger in strangers:
         stranger.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_gloo_is_measured_in_processes_with_torch(new_node):
     one, other = new_node(gloo=True), new_node(gloo=True)
-    other.trials.hear(asked(1, gloo=True, within=100.0))
+    other.trials.hear(asked(1, gloo=True))
     partner = (Partner(1, HERE, other.port),)
-    one.trials.hear(asked(0, dials=partner, tests=partner, gloo=True, within=100.0))
-    tried = one.told.get(timeout=120)
+    one.trials.hear(asked(0, dials=partner, tests=partner, gloo=True))
+    tried = one.told.get(timeout=100)
     (way,) = tried.ways
     assert (way.problem, tried.problem) == ("", "")
     assert way.gloo_rate > 2**20

@@ -178,9 +178,9 @@ class Keeper:
             raise KeeperLost(f"the process that keeps this node's workers (pid {self.pid}) does not answer")
         return left
 
-    def leftovers(self, *, daemons: bool = False) -> list[int]:
-        """The pids that ``signal_left`` would reach: workers, and whatever they have started."""
-        return self.signal_left(0, daemons=daemons)
+    def leftovers(self, *, daemons: bool = False, timeout: float = _SEND_S) -> list[int]:
+        """The pids that ``signal_left`` would reach: workers, and whatever they have started. Raises ``KeeperLost``."""
+        return self.signal_left(0, daemons=daemons, timeout=timeout)
 
     def kill_all(self, timeout: float = 5.0) -> list[int]:
         """End everything that was ever started, at once; returns the pids of what has not ended. Raises nothing.
