@@ -88,6 +88,9 @@ class Agents:
     All run in ``directory``. For use by one thread. ``close`` kills what is left.
     """
 
+    with_torch = False
+    """Whether warm agents are to have torch from the start, also where their command lines do not say so."""
+
     def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         self.mark = uuid.uuid4().hex
@@ -98,7 +101,7 @@ class Agents:
         """Start one more agent, with ``env`` added to the variables; a warm one if they allow that."""
         output, whole, variables = self.next_output(), [*map(str, arguments)], self.env | env
         if can_be_warm(variables):
-            return self.add(warm_agent(program, whole, output, variables), output)
+            return self.add(warm_agent(program, whole, output, variables, with_torch=self.with_torch), output)
         return self.add(cold([sys.executable, *COMMANDS[program], *whole], output, variables), output)
 
     def next_output(self) -> Path:

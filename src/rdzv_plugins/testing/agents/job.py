@@ -34,6 +34,7 @@ class AgentsJob(Agents):
         meeting.mkdir()
         self._harness = harness
         self._backend = entry(harness.backend).backend
+        self.with_torch = harness.kind == "state"  # its agents use the rendezvous of torch's launcher
         self.endpoint = harness.endpoint(meeting)
         self.run_id = f"launch-{uuid.uuid4().hex[:8]}"
         self.stop = directory / "stop"

@@ -30,16 +30,20 @@ _ROOM, LONGEST = 32_000, 4_000
 
 
 def warm_agent(
-    program: Program, arguments: Sequence[str], output: Path, env: Mapping[str, str], inside: int = 0
+    program: Program,
+    arguments: Sequence[str],
+    output: Path,
+    env: Mapping[str, str],
+    inside: int = 0,
+    with_torch: bool = False,
 ) -> Fork:
     """Start a process that is like the program's, except for how its interpreter has started.
 
     stdout and stderr go to ``output``, and its directory is that of ``output``. ``inside``: a process whose network,
-    host name and mounts it has to share.
+    host name and mounts it has to share. ``with_torch``: it is known to import torch; otherwise that is guessed.
     """
     output.write_bytes(b"")
-    with_torch = _wants_torch(program, arguments, output.parent, env)
-    kind = "torch" if with_torch else "light"
+    kind = "torch" if with_torch or _wants_torch(program, arguments, output.parent, env) else "light"
     forker = forks(AGENTS, kind, with_room(_environment()), {}, LONGEST)
     request = agent_request(program, arguments, env, output, output)
     host = [os.pidfd_open(inside)] if inside else []
