@@ -53,16 +53,16 @@ def test_static(cluster: Cluster, refuses: dict[str, str], logs: list[str]) -> N
 
 
 def test_elastic(meeting: Meeting, refuses: dict[str, str]) -> None:
-    """A node is lost with its agent, another comes, and a signal ends the job."""
+    """Rank 0's node is lost, and with it the store of the other's worker; another comes, and all ends well."""
     meeting.serve()
-    job = Job(meeting, "1:2", conf="last_call_timeout=80")
+    job = Job(meeting, "1:2", script="meets.py", conf="last_call_timeout=80")
     first, second = job.node(0, **refuses), job.node(1, **refuses)
     in_one_round(first, second)
-    job.kill_node(second)
-    in_one_round(first)
-    third = job.node(1, **refuses)
-    in_one_round(first, third)
-    job.finish(first, third)
+    job.kill_node(first)
+    in_one_round(second)
+    third = job.node(0, **refuses)
+    in_one_round(third, second)
+    job.finish(third, second)
     assert "is imported by an agent" not in outputs([first, second, third])
 
 

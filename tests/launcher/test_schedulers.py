@@ -1,4 +1,7 @@
-"""Launches without flags, as a scheduler starts them: real agents and workers, with the variables of its tasks."""
+"""Launches without flags, as a scheduler starts them: real agents and workers, with the variables of its tasks.
+
+The agents have no terminal, as slurmstepd starts a task: those of tests are forks of a program in a session of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,6 @@ import sys
 import pytest
 from kits.launcher.harness import Agent, Cluster
 
-TASK = ("setsid",)
-"""As slurmstepd starts a task: without a terminal."""
 SHELL = (sys.executable, "-c", "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))")
 """On a terminal of its own."""
 
@@ -42,7 +43,6 @@ def test_tasks_of_a_step_meet_without_flags(cluster: Cluster, backend: list[str]
     agents = [
         cluster.start(
             ["rdzv-run", *backend, cluster.script("report.py")],
-            before=TASK,
             **step(cluster, node, SLURM_GPUS_ON_NODE=str(node + 1)),
         )
         for node in (0, 1)
@@ -54,7 +54,7 @@ def test_tasks_of_a_step_meet_without_flags(cluster: Cluster, backend: list[str]
 
 
 def test_in_a_shell_of_a_step_a_launch_stays_on_its_machine(cluster: Cluster) -> None:
-    agent = cluster.start(["rdzv-run", cluster.script("report.py")], before=SHELL, **step(cluster, 1))
+    agent = cluster.start(["rdzv-run", cluster.script("asked.py")], before=SHELL, **step(cluster, 1))
     assert agent.wait() == 0, agent.text
     assert '"WORLD_SIZE": "1"' in agent.text
     assert "slurm" not in agent.text
@@ -69,7 +69,6 @@ def test_one_task_of_a_node_is_its_agent_and_the_others_end(cluster: Cluster) ->
     agents = [
         cluster.start(
             ["rdzv-run", cluster.script("report.py")],
-            before=TASK,
             **step(cluster, 0, SLURM_PROCID=str(task), SLURM_LOCALID=str(task), **one_node),
         )
         for task in (0, 1)
@@ -81,9 +80,7 @@ def test_one_task_of_a_node_is_its_agent_and_the_others_end(cluster: Cluster) ->
 
 
 def test_a_variable_that_is_no_number_is_a_usage_error(cluster: Cluster) -> None:
-    agent = cluster.start(
-        ["rdzv-run", cluster.script("report.py")], before=TASK, **step(cluster, 0, SLURM_PROCID="abc")
-    )
+    agent = cluster.start(["rdzv-run", cluster.script("report.py")], **step(cluster, 0, SLURM_PROCID="abc"))
     assert agent.wait() == 2, agent.text
     assert "error: SLURM_PROCID=abc is not a number" in agent.text
     assert "Traceback" not in agent.text
@@ -91,7 +88,7 @@ def test_a_variable_that_is_no_number_is_a_usage_error(cluster: Cluster) -> None
 
 def test_verbose_says_where_each_value_came_from(cluster: Cluster) -> None:
     command = ["rdzv-run", "-v", "--check", cluster.script("report.py")]
-    agent = cluster.start(command, before=TASK, **step(cluster, 0))
+    agent = cluster.start(command, **step(cluster, 0))
     agent.wait()
     assert "--nnodes=2 from SLURM_STEP_NUM_NODES (plug-in slurm)" in agent.text
     assert "--node-rank=0 from SLURM_NODEID (plug-in slurm)" in agent.text
@@ -99,11 +96,12 @@ def test_verbose_says_where_each_value_came_from(cluster: Cluster) -> None:
 
 def test_plain_torchrun_meets_where_the_step_says(cluster: Cluster) -> None:
     """torchrun has the number of nodes and of workers; the place and the rank come from the plug-in."""
+    stop = cluster.directory / "stop"
+    stop.touch()  # the workers meet in their store, and end
+    worker = [cluster.script("meets.py"), stop]
     agents = [
         cluster.start(
-            ["torchrun", "--rdzv-backend=rdzv-plugins.parallel", "--nnodes=2", cluster.script("report.py")],
-            before=TASK,
-            **step(cluster, node),
+            ["torchrun", "--rdzv-backend=rdzv-plugins.parallel", "--nnodes=2", *worker], **step(cluster, node)
         )
         for node in (0, 1)
     ]

@@ -107,7 +107,7 @@ class Job:
         self.run_id = run_id or meeting.run_id
         self._flags = [f"--rdzv-id={self.run_id}"]
         self._stop = meeting.directory / f"stop-{quote(self.run_id, safe='')}"
-        self._args = tuple(args) or ((self._stop,) if script == "trains.py" else (self._stop, code))
+        self._args = tuple(args) or ((self._stop,) if script in ("trains.py", "meets.py") else (self._stop, code))
 
     def node(self, rank: int | None = None, *, conf: str = "", flags: Sequence[str] = (), **env: str) -> Agent:
         """One more agent; ``conf`` comes on top of the job's."""
