@@ -99,70 +99,6 @@ class Hanging:
         return found
 
 
-GLOO = "1=endless_loop 2=wait_for_child 3=skip_collective 4=stop_here"
-PLACES = {
-    (0, 5): "waiting in all_reduce, called at stands.py:",
-    (1,): "running at stands.py:",
-    (2,): "waiting in run, called at stands.py:",
-    (3,): "waiting in barrier, called at stands.py:",
-    (4,): "stopped at stands.py:",
-}
-
-
-@pytest.fixture(scope="module")
-def gloo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hanging]:
-    """Six ranks of two nodes."""
-    for cluster in new_cluster(tmp_path_factory.mktemp("gloo")):
-        yield Hanging(cluster, GLOO, nproc=3)
-
-
-def test_each_rank_is_named_with_its_place(gloo: Hanging) -> None:
-    found = gloo.wait_groups(PLACES)
-    assert found.code == 0, found.data["silent"]
-    for rank, function in enumerate(GLOO.split(), 1):
-        name = function.partition("=")[2]
-        assert name in found.groups[(rank,)][1]
-    kinds = [each["kind"] for each in found.data["groups"]]
-    assert kinds[0] == "stopped"
-    assert found.data["groups"][-1]["ranks"] == [0, 5]
-    assert {each["node_rank"] for each in found.data["nodes"]} == {0, 1}
-
-
-def test_the_text_says_it_in_one_sentence_and_then_each_place_once(gloo: Hanging) -> None:
-    gloo.wait_groups(PLACES)
-    found = gloo.ask()
-    assert found.code == 0, found.error
-    first, _, rest = found.text.partition("\n")
-    assert first.startswith("6 workers on 2 nodes: rank 4 (node 1 on ")
-    assert ") is stopped at stands.py:" in first
-    assert "; the other 2 are in all_reduce, called at stands.py:" in first
-    assert rest.count("\n    all_reduce (") == 1
-    assert "Ranks 0, 5 (nodes 0-1 on " in rest
-    assert "STOPPED by a signal; kill -CONT " in rest
-    assert "state S in " in rest  # of the child for which rank 2 waits
-    assert ": sleep 600" in rest
-
-
-def test_the_same_is_known_on_their_machine_without_the_endpoint(gloo: Hanging) -> None:
-    gloo.wait_groups(PLACES)
-    found = ask(f"--rdzv-id={gloo.run_id}", "--json")
-    assert found.code == 0, found.error
-    assert set(found.groups) == set(PLACES)
-    (run,) = found.data["runs"]
-    assert run["run"] == gloo.run_id
-    assert run["silent"] == []
-
-
-def test_native_frames_are_read_of_one_worker_at_each_place(gloo: Hanging) -> None:
-    gloo.wait_groups(PLACES)
-    groups = {tuple(each["ranks"]): each for each in gloo.ask("--json", "--native").data["groups"]}
-    waiting = [each["process"]["native"] for each in groups[(0, 5)]["workers"]]
-    named = [frame["function"] for frames in waiting for frame in frames]
-    assert any("c10d" in name or "cond" in name for name in named), waiting
-    assert "all_reduce" in named
-    assert [len(frames) > 0 for frames in waiting].count(True) <= 2  # one of each node
-
-
 def test_all_threads_are_shown_if_they_are_wanted(cluster: Cluster) -> None:
     job = Hanging(cluster, "--plain 0=wait_with_thread", nproc=1, nnodes=1)
     assert "in_thread (" not in job.ask().text
@@ -309,3 +245,71 @@ def test_who_is_not_there_is_said(cluster: Cluster) -> None:
     other = ask(f"--rdzv-endpoint={cluster.endpoint}", "--rdzv-id=other")
     assert other.code == 68
     assert repr(job.run_id) in other.error
+
+
+GLOO = "1=endless_loop 2=wait_for_child 3=skip_collective 4=stop_here"
+PLACES = {
+    (0, 5): "waiting in all_reduce, called at stands.py:",
+    (1,): "running at stands.py:",
+    (2,): "waiting in run, called at stands.py:",
+    (3,): "waiting in barrier, called at stands.py:",
+    (4,): "stopped at stands.py:",
+}
+
+
+@pytest.fixture(scope="module")
+def gloo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hanging, Stacks]]:
+    """Six ranks of two nodes, and what is said once each is at its place.
+
+    Its tests are the last of this file: rank 1 computes until they have ended.
+    """
+    for cluster in new_cluster(tmp_path_factory.mktemp("gloo")):
+        job = Hanging(cluster, GLOO, nproc=3)
+        yield job, job.wait_groups(PLACES)
+
+
+def test_each_rank_is_named_with_its_place(gloo: tuple[Hanging, Stacks]) -> None:
+    _, found = gloo
+    assert found.code == 0, found.data["silent"]
+    for rank, function in enumerate(GLOO.split(), 1):
+        name = function.partition("=")[2]
+        assert name in found.groups[(rank,)][1]
+    kinds = [each["kind"] for each in found.data["groups"]]
+    assert kinds[0] == "stopped"
+    assert found.data["groups"][-1]["ranks"] == [0, 5]
+    assert {each["node_rank"] for each in found.data["nodes"]} == {0, 1}
+
+
+def test_the_text_says_it_in_one_sentence_and_then_each_place_once(gloo: tuple[Hanging, Stacks]) -> None:
+    job, _ = gloo
+    found = job.ask()
+    assert found.code == 0, found.error
+    first, _, rest = found.text.partition("\n")
+    assert first.startswith("6 workers on 2 nodes: rank 4 (node 1 on ")
+    assert ") is stopped at stands.py:" in first
+    assert "; the other 2 are in all_reduce, called at stands.py:" in first
+    assert rest.count("\n    all_reduce (") == 1
+    assert "Ranks 0, 5 (nodes 0-1 on " in rest
+    assert "STOPPED by a signal; kill -CONT " in rest
+    assert "state S in " in rest  # of the child for which rank 2 waits
+    assert ": sleep 600" in rest
+
+
+def test_the_same_is_known_on_their_machine_without_the_endpoint(gloo: tuple[Hanging, Stacks]) -> None:
+    job, _ = gloo
+    found = ask(f"--rdzv-id={job.run_id}", "--json")
+    assert found.code == 0, found.error
+    assert set(found.groups) == set(PLACES)
+    (run,) = found.data["runs"]
+    assert run["run"] == job.run_id
+    assert run["silent"] == []
+
+
+def test_native_frames_are_read_of_one_worker_at_each_place(gloo: tuple[Hanging, Stacks]) -> None:
+    job, _ = gloo
+    groups = {tuple(each["ranks"]): each for each in job.ask("--json", "--native").data["groups"]}
+    waiting = [each["process"]["native"] for each in groups[(0, 5)]["workers"]]
+    named = [frame["function"] for frames in waiting for frame in frames]
+    assert any("c10d" in name or "cond" in name for name in named), waiting
+    assert "all_reduce" in named
+    assert [len(frames) > 0 for frames in waiting].count(True) <= 2  # one of each node

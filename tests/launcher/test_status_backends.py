@@ -69,7 +69,7 @@ def test_etcd_says_who_is_there_who_leads_and_what_is_waited_for(train: Job, how
     endpoint = train.meeting.endpoint
     flags = [f"--rdzv-id={train.run_id}", *(["--rdzv-backend=etcd"] if how == "named" else [])]
     first = train.node(0)
-    first.wait_for("joining at")
+    first.wait_for("1 of 2 nodes have joined")
     text = told_soon("1 of 2 nodes have joined", endpoint, *flags)
     who = f"{HOST} (node rank 0, pid {first.pid})"
     assert f"run {train.run_id!r} at {endpoint} by etcd: 1 node there, led by {who}\n" in text
@@ -85,7 +85,7 @@ def test_etcd_says_who_is_there_who_leads_and_what_is_waited_for(train: Job, how
 
 
 def test_asking_changes_nothing_at_etcd(train: Job) -> None:
-    train.node(0)
+    train.node(0).wait_for("1 of 2 nodes have joined")
     told_soon("1 of 2 nodes have joined", train.meeting.endpoint, "--rdzv-backend=etcd", f"--rdzv-id={train.run_id}")
     assert isinstance(train.meeting, EtcdMeeting)
     before = train.meeting.held(train.run_id)
@@ -123,6 +123,7 @@ def test_static_says_who_is_there_and_who_is_missing_and_where_its_store_is(clus
         cluster.endpoint, "--rdzv-backend=static", "--rdzv-id=other", code=76
     )
     second = node(1)
+    second.wait_for("MASTER_PORT")
     text = told_soon("complete: 2 nodes", cluster.endpoint, "--rdzv-backend=static", "--rdzv-id=train")
     assert f"  nodes: 0 on {HOST} (pid {first.pid}), 1 on {HOST} (pid {second.pid})\n" in text
     assert "\n  the workers' store:\n    store at 127.0.0.1:" in text
@@ -144,6 +145,7 @@ def test_c10d_says_who_is_there_and_where_its_store_is(cluster: Cluster) -> None
     assert "by c10d: 1 node there\n  round 0 is not complete: 1 of 2 nodes are there\n" in text
     assert f"  nodes: 0 on 127.0.0.1 (pid {first.pid})\n" in text
     second = node()
+    second.wait_for("MASTER_PORT")
     store = r"\n  the workers' store at 127.0.0.1:\d+ cannot be asked: .* is a TCPStore of torch"
     text = told_soon(store, cluster.endpoint, "--rdzv-id=train")
     assert "  round 0 is complete: 2 nodes\n" in text
