@@ -13,12 +13,13 @@ from kits.etcd import etcd_kit
 from kits.etcd.etcd_processes import NEEDED_MIB, require_programs
 from kits.examples.guides import block, here, run, start
 from kits.launcher.harness import Agent, Cluster, free_port, wait_until
+from kits.launcher.quick_digits import quick_digits
 
 from rdzv_plugins.testing.services.etcd import data_directory
 
 pytestmark = pytest.mark.timeout(480)
 GUIDE = "etcd.md"
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLE = "examples/train_digits.py"
 
 
 class Loopback:
@@ -79,7 +80,9 @@ def test_one_machine(jobs: Cluster, tmp_path: Path) -> None:
     )
     # the default of the port for other members may be taken here
     start(jobs, f"{command} --listen-peer-urls=http://127.0.0.1:{free_port()}")
-    commands = here(block(GUIDE, "--rdzv-id=try"), {":2379": f":{port}", "examples/": f"{EXAMPLES}/"}).splitlines()
+    commands = here(
+        block(GUIDE, "--rdzv-id=try"), {":2379": f":{port}", EXAMPLE: f"{quick_digits(tmp_path)} --epochs=2"}
+    ).splitlines()
     nodes = [start(jobs, command) for command in commands]
     assert [node.wait() for node in nodes] == [0, 0], nodes[0].text + nodes[1].text
     assert "world size 2" in nodes[0].text + nodes[1].text

@@ -21,7 +21,7 @@ from kits.launcher.quick_digits import DIGITS, quick_digits
 
 from rdzv_plugins.testing.services.etcd import data_directory
 
-pytestmark = pytest.mark.timeout(600)  # three launchers and three workers, each with torch and scikit-learn
+pytestmark = pytest.mark.timeout(600)  # three launchers and three workers, each with torch
 LONG_S = 180
 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -91,7 +91,8 @@ def start(jobs: Cluster, pod: Pod, *more: str) -> Agent:
 
 def test_the_job_trains_at_the_etcd_of_the_manifest(jobs: Cluster) -> None:
     with etcd_of_the_manifest(jobs) as endpoint:
-        nodes = [start(jobs, pod, "--epochs=6") for pod in pods(one("job.yaml", "Job"), here(jobs, endpoint, DIGITS))]
+        job = pods(one("job.yaml", "Job"), here(jobs, endpoint, quick_digits(jobs.directory)))
+        nodes = [start(jobs, pod, "--epochs=6") for pod in job]
         assert [node.wait(LONG_S) for node in nodes] == [0, 0, 0], nodes[0].text
         assert sum("test accuracy: 9" in node.text for node in nodes) == 1
         assert "world size 3" in nodes[0].text

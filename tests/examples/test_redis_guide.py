@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 import trustme
+from kits import ROOT
 from kits.examples.guides import block, here, run, start
 from kits.launcher.harness import Agent, Cluster, free_port, wait_until
+from kits.launcher.quick_digits import quick_digits
 
 from rdzv_plugins.testing import ServerProcess
 
 GUIDE = "redis.md"
-EXAMPLES = Path(__file__).parents[2] / "examples"
-SOURCE = EXAMPLES / "rdzv-redis" / "src"
+EXAMPLE = "examples/train_digits.py"
+SOURCE = ROOT / "examples" / "rdzv-redis" / "src"
 
 pytestmark = pytest.mark.skipif(
     shutil.which("redis-server") is None and os.environ.get("CI") != "true", reason="no Redis: tests/install.sh redis"
@@ -81,7 +83,7 @@ def test_one_machine(jobs: Cluster, installed: dict[str, str], tmp_path: Path) -
     port = free_port()
     server = start(jobs, here(block(GUIDE, "redis-server --port").rstrip(), {"6379": str(port), "/tmp": str(tmp_path)}))
     wait_until(lambda: "Ready to accept connections" in server.text, 120, lambda: server.text)
-    script = here(block(GUIDE, "--rdzv_id=try"), {":6379": f":{port}", "examples/": f"{EXAMPLES}/"})
+    script = here(block(GUIDE, "--rdzv_id=try"), {":6379": f":{port}", EXAMPLE: f"{quick_digits(tmp_path)} --epochs=2"})
     nodes = [start(jobs, command, **installed) for command in script.splitlines()]
     finished(nodes)
     assert "world size 2" in nodes[0].text + nodes[1].text
@@ -125,12 +127,12 @@ def test_looking_and_cleaning_up(
 ) -> None:
     with redis(tmp_path) as port:
         command = ["rdzv-run", "--rdzv_backend=redis", f"--rdzv_endpoint=127.0.0.1:{port}", "--rdzv_id=job-1"]
-        node = jobs.start([*command, "--nnodes=1", jobs.script("trains.py"), tmp_path / "stop"], **installed)
+        node = jobs.start([*command, "--nnodes=1", jobs.script("says.py"), tmp_path / "stop", 0], **installed)
         wait_until(node.reports, 120, lambda: node.text)
         looked = run(block(GUIDE, "ZRANGE"), tmp_path, **cli(port))
         assert "all/leader" in looked
         assert '"host"' in looked
-        for pid in (node.pid, *jobs.workers(node, "trains.py")):
+        for pid in (node.pid, *jobs.workers(node, "says.py")):
             jobs.kill(pid)
         node.process.wait(60)
         count = f"redis-cli -p {port} dbsize"
