@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kits.bench.bench_kit import find
-from kits.bench.launch_kit import file_backend, leave_nothing_behind, measured, result_of, stand_ins, without_etcd
+from kits.bench.launch_kit import http_backend, leave_nothing_behind, measured, result_of, stand_ins, without_etcd
 
 from rdzv_launcher.bench.backends import candidates
 from rdzv_launcher.bench.faults.bench import c10d_conf, measure, wanted_conf
@@ -25,19 +25,19 @@ LIMIT_S = 90.0
 
 
 def test_time_to_the_next_collective_of_a_stranger_s_backend(tmp_path: Path) -> None:
-    which = ["--faults=worker", "--backends=file", "--references=none", f"--limit={LIMIT_S}", "--preload=torch"]
-    result = measured("faults", "--quick", *which, sites=file_backend(tmp_path))
+    which = ["--faults=worker", "--backends=http", "--references=none", f"--limit={LIMIT_S}", "--preload=torch"]
+    result = measured("faults", "--quick", *which, sites=http_backend(tmp_path))
     assert result.end is not None
-    assert {point.target for point in result.points} == {"file", "file --preload=torch"}
-    assert result.manifest["versions"]["rdzv-file"] == "0.1.0"
+    assert {point.target for point in result.points} == {"http", "http --preload=torch"}
+    assert result.manifest["versions"]["rdzv-http"] == "0.1.0"
     case = "a worker is killed"
-    recover, restarted = (find(result, case, "file", figure).samples[0] for figure in ("recover", "restarted"))
+    recover, restarted = (find(result, case, "http", figure).samples[0] for figure in ("recover", "restarted"))
     assert 0 < restarted < recover < LIMIT_S
     assert recover - restarted > 0.1, "the new workers import torch before their first collective"
-    forked = find(result, case, "file --preload=torch", "recover").samples[0]
+    forked = find(result, case, "http --preload=torch", "recover").samples[0]
     assert 0 < forked < LIMIT_S
     (details,) = result.details
-    (run,) = details["runs"]["file"]
+    (run,) = details["runs"]["http"]
     assert (run["rank"], run["served"], run["nodes_after"]) == (2, False, 3)
     assert run["starts"] >= 1
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from kits.bench.bench_kit import find, started
-from kits.bench.launch_kit import file_backend, leave_nothing_behind, measured, result_of, stand_ins, without_etcd
+from kits.bench.launch_kit import http_backend, leave_nothing_behind, measured, result_of, stand_ins, without_etcd
 from kits.launcher.harness import wait_until
 
 from rdzv_launcher.bench.backends import candidates
@@ -32,19 +32,19 @@ LIMIT_S = 90.0
 
 
 def test_stranger_s_backend_is_launched_by_name(tmp_path: Path) -> None:
-    which = ["--cases=nodes", "--backends=file", "--references=none"]
-    result = measured("launch", "--quick", *which, sites=file_backend(tmp_path))
+    which = ["--cases=nodes", "--backends=http", "--references=none"]
+    result = measured("launch", "--quick", *which, sites=http_backend(tmp_path))
     assert result.end is not None
-    assert result.manifest["versions"]["rdzv-file"] == "0.1.0"
+    assert result.manifest["versions"]["rdzv-http"] == "0.1.0"
     assert {point.figure for point in result.points} == FIGURES
     for point in result.points:
-        assert (point.target, point.case, point.unfinished) == ("file", "2 nodes, 1 worker each", "")
+        assert (point.target, point.case, point.unfinished) == ("http", "2 nodes, 1 worker each", "")
         assert len(point.samples) == 1
         assert point.samples[0] > 0
     figures = {point.figure: point.samples[0] for point in result.points}
     assert figures["agent_cpu"] < figures["total_cpu"]
     (details,) = result.details
-    (with_torch,) = details["collective_cpu_s"]["file"]
+    (with_torch,) = details["collective_cpu_s"]["http"]
     assert with_torch > figures["total_cpu"] + 1, "the workers of these runs import torch"
 
 

@@ -16,7 +16,7 @@ from rdzv_launcher.bench.method.results import Result, read_result
 from rdzv_launcher.tools import cli as tools
 
 LIMIT_S = 200.0
-FILE_BACKEND = ROOT / "examples" / "rdzv-file" / "src"
+HTTP_BACKEND = ROOT / "examples" / "rdzv-http" / "src"
 
 _LAUNCHER = """\
 import subprocess, sys
@@ -43,14 +43,14 @@ def stand_ins(directory: Path) -> tuple[str, Path]:
     return str(launcher), worker
 
 
-def file_backend(directory: Path) -> tuple[Path, ...]:
-    """For ``sites``: the example's backend, as pip would leave it."""
-    info = directory / "rdzv_file-0.1.0.dist-info"
+def http_backend(directory: Path) -> tuple[Path, ...]:
+    """For ``sites``: the example's backend, as pip would leave it, whose agents need no torch."""
+    info = directory / "rdzv_http-0.1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rdzv-file\nVersion: 0.1.0\n")
-    groups = "[rdzv_plugins]\nfile = rdzv_file\n[rdzv_plugins.harnesses]\nfile = rdzv_file.conformance:FileHarness\n"
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rdzv-http\nVersion: 0.1.0\n")
+    groups = "[rdzv_plugins]\nhttp = rdzv_http\n[rdzv_plugins.harnesses]\nhttp = rdzv_http.conformance:HttpHarness\n"
     (info / "entry_points.txt").write_text(groups)
-    return directory, FILE_BACKEND
+    return directory, HTTP_BACKEND
 
 
 def without_etcd(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
