@@ -63,7 +63,8 @@ def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[s
     """Fill in what the environment knows, such as a scheduler: the node rank, the endpoint, the run id.
 
     Called:
-        Once for each launch, after the command line is read and before the backend is made. Not with ``--standalone``.
+        Once for each launch, after the command line is read and before the backend is made; once more if a plug-in has
+        chosen a backend that meets at a service, and --master-addr was given. Not with ``--standalone``.
 
     Arguments:
         request: the launch as it is known so far. ``request.given`` has the names of the fields set by the user or by a

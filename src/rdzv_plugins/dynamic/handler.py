@@ -26,7 +26,7 @@ from rdzv_plugins.dynamic.options import DynamicSettings
 from rdzv_plugins.dynamic.refusals import Refusals, note_refused
 from rdzv_plugins.dynamic.state_backend import TorchStateBackend
 from rdzv_plugins.dynamic.waiting import Waiting
-from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, Request, RoundEvent, SharesStore, TellEvent
+from rdzv_plugins.interfaces import Failure, Outcome, RendezvousBackend, Request, RoundEvent, TellEvent
 from rdzv_plugins.kvstore.sockets.reach import default_address
 from rdzv_plugins.kvstore.tcpstore.watch import KeyWatch
 from rdzv_plugins.rounds import exit_barrier
@@ -50,10 +50,9 @@ _ALL_THERE = (
 
 def dynamic_handler(backend: RendezvousBackend, request: Request, settings: DynamicSettings) -> FreshDynamicHandler:
     """A handler for this node. Blocks until the control store is reached, at most the join time-out."""
-    shares = backend if isinstance(backend, SharesStore) else None
-    store: Store | None = shares.store if shares is not None else None
-    hosts = shares is not None and shares.hosts_store
-    address = shares.local_addr if shares is not None else None
+    store: Store | None = getattr(backend, "store", None)  # see SharesStore: each of them may be missing
+    hosts = bool(getattr(backend, "hosts_store", False))
+    address: str | None = getattr(backend, "local_addr", None)
     state = TorchStateBackend(backend)
     backend = state
     if store is None:

@@ -12,7 +12,7 @@ Token: TypeAlias = Any
 class RendezvousBackend(Protocol):
     """One state blob with compare-and-swap: the easy way to a backend of your own.
 
-    The framework runs torch's dynamic (min:max) rendezvous on it. ``SharesStore`` is what it may offer in addition.
+    The framework runs torch's dynamic (min:max) rendezvous on it. ``SharesStore`` has what it may offer in addition.
 
     Called by one thread at a time, not always the same: torch keeps this node's place from a separate thread. When the
     state cannot be read or written, raise ``EndpointUnreachable`` or ``EndpointLost`` of ``rdzv_plugins.errors``, or
@@ -37,12 +37,11 @@ class RendezvousBackend(Protocol):
         ...
 
 
-@runtime_checkable
 class SharesStore(Protocol):
     """What a ``RendezvousBackend`` may offer in addition: a store that all nodes share.
 
-    Optional. If it is missing, or ``store`` is None, the first node hosts a store, and its address travels beside the
-    state.
+    Each attribute is optional. If ``store`` is missing, or None, the first node hosts a store, and its address travels
+    beside the state.
     """
 
     @property
@@ -52,10 +51,10 @@ class SharesStore(Protocol):
 
     @property
     def hosts_store(self) -> bool:
-        """True on the node in whose process ``store`` is served."""
+        """True on the node in whose process ``store`` is served; False if it is missing."""
         ...
 
     @property
     def local_addr(self) -> str | None:
-        """The address under which peers reach this node; None if it is to be found out."""
+        """The address under which peers reach this node; it is found out if it is missing, or None."""
         ...

@@ -16,7 +16,7 @@ from rdzv_plugins.coordination import CoordinationBackend, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.interfaces import RendezvousBackend, RendezvousHandler, Request, SharesStore
+from rdzv_plugins.interfaces import RendezvousBackend, RendezvousHandler, Request
 
 LEAD = "lead"
 
@@ -127,18 +127,19 @@ class CountedCoordination:
 
 
 class CountedState:
-    """A ``RendezvousBackend`` whose reads and writes are counted; a store that it shares is its own."""
+    """A ``RendezvousBackend`` whose reads and writes are counted; what it has of ``SharesStore`` is its own."""
 
     def __init__(self, inner: RendezvousBackend, asked: Asked) -> None:
         self._inner = inner
         self.get_state = asked.counting("get_state", inner.get_state)
         self.set_state = asked.counting("set_state", inner.set_state)
-        if isinstance(inner, SharesStore):
-            self.store, self.hosts_store, self.local_addr = inner.store, inner.hosts_store, inner.local_addr
 
     @property
     def name(self) -> str:
         return self._inner.name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 def counted(entry: Entry, asked: Asked) -> Entry:
