@@ -195,6 +195,13 @@ def test_plugin_that_imports_torch_is_noted(installed, monkeypatch):
     assert record.notes == ["imports torch when it is loaded"]
 
 
+def test_waiting_for_a_processor_while_the_time_is_read_is_in_both_numbers_or_in_none(monkeypatch):
+    waited = iter([1.0, 4.0, 4.0, 4.0])
+    monkeypatch.setattr(discovery, "_held_up", lambda: next(waited))
+    monkeypatch.setattr(discovery, "time", types.SimpleNamespace(perf_counter=lambda: 10.0))
+    assert discovery._own_time() == 6.0
+
+
 def test_resolve_hooks_are_asked_in_order_each_with_what_is_known():
     """As pluggy has it: ``tryfirst``, then the others, then ``trylast``."""
     seen = []
