@@ -19,6 +19,7 @@ from kits.launcher.quick_digits import quick_digits
 
 from rdzv_plugins.errors import Preempted
 from rdzv_plugins.schedulers.grace import GRACE
+from rdzv_plugins.testing.agents.processes import send
 
 CODE = Preempted.exit_code
 
@@ -85,9 +86,9 @@ def test_all_are_told_at_once(meeting: Meeting) -> None:
     meeting.serve()
     agents = nodes_of(saving(meeting, "1:3"), 3, ["--preempt-grace=600", "--notice-signals=USR1"])
     in_one_round(*agents)
-    for agent in agents:
-        for pid in (agent.pid, *meeting.workers(agent, "saves.py")):  # a scheduler tells all processes
-            os.kill(pid, signal.SIGUSR1)
+    told = [pid for agent in agents for pid in (agent.pid, *meeting.workers(agent, "saves.py"))]
+    for pid in told:  # a scheduler tells all processes; some may have heard of it from others, and have ended
+        send(pid, signal.SIGUSR1)
     assert [agent.wait(60) for agent in agents] == [CODE] * 3, outputs(agents)
     assert len(kept(meeting.directory)) == 3, outputs(agents)
     assert len({each["step"] for each in kept(meeting.directory)}) == 1
