@@ -69,11 +69,12 @@ def build_request(
         raise UsageError("--no-python and --module exclude each other", remedy="Keep one of them.")
     if args.node_rank is not None and args.node_rank < 0:
         raise UsageError(f"--node-rank={args.node_rank} is negative")
-    endpoint = _endpoint(args, meets_at(_backend(args)))
+    backend = _backend(args)
+    endpoint = _endpoint(args, meets_at(backend))
     if endpoint and "master_addr" in args.given:  # it says nothing of where a service is
         given |= {"endpoint"}
     request = Request(
-        backend=_backend(args),
+        backend=backend,
         run_id=args.rdzv_id or DEFAULT_RUN_ID,
         endpoint=endpoint,
         min_nodes=min_nodes,
@@ -88,7 +89,7 @@ def build_request(
         given=given,
     )
     if args.standalone:
-        _refuse_company(args, meets_at(_backend(args)))
+        _refuse_company(args, meets_at(backend))
     else:
         request = _resolved(request, args, resolve, meets_at)
     return _standalone(request, forced=args.standalone)
