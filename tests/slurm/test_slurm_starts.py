@@ -41,8 +41,9 @@ def test_workers_train_over_gloo_with_any_backend(user: User) -> None:
 
 
 def test_the_exit_code_is_that_of_the_script(user: User) -> None:
-    user.end_workers()
     step = user.srun("--nodes=2", "rdzv-run", user.script("says.py"), user.stop, 7)
+    step.wait_for(r"(?s)(\{.*){2}")  # or the first to end would stop the other before it has said anything
+    user.end_workers()
     assert step.wait() == 7, step.text
     assert len(step.reports()) == 2
 
