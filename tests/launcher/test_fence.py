@@ -80,8 +80,9 @@ def test_nothing_outlives_an_agent_that_is_killed(cluster: Cluster) -> None:
 
     # killed together with its keeper: the next one finds what is left, but not what others have
     agent = cluster.run("plain.py", "stubborn", TMPDIR=str(temporary), options=["--redirects=1"])
-    (own,) = wait_until(lambda: set(temporary.iterdir()) - {foreign}, 60, lambda: "no directory")
-    (log,) = wait_until(lambda: [*own.glob("logs/*/*/0/stdout.log")], 60, lambda: "no log")
+    # looked for by its log: while Python chooses a directory for temporary files it tries to write one there
+    (log,) = wait_until(lambda: [*temporary.glob("rdzv-run-*/logs/*/*/0/stdout.log")], 60, lambda: "no log")
+    own = log.parents[4]
     wait_until(lambda: "ready" in log.read_text(), 60, log.read_text)
     keeper = wait_until(lambda: keeper_of(agent), 30, lambda: "no keeper")
     os.kill(agent.pid, signal.SIGSTOP)  # it would start another
