@@ -62,7 +62,7 @@ test: $(NATIVE)
 	@# a fresh checkout: else each tester would compile all tests for itself, at the same time
 	@test -e tests/__pycache__ || $(BIN)/python -m pytest -n0 --collect-only -qq --ignore=tests/native >/dev/null
 	@# in the order of tests/conftest.py: a run ends when the last file does
-	@$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder --ignore=tests/native $(ARGS)
+	@$(BIN)/python tests/run.py -n $(TESTERS) --dist loadfile --no-loadscope-reorder --ignore=tests/native $(ARGS)
 
 # a real Slurm and real mpiruns, alone; `test` has them, too
 test-slurm: $(NATIVE)

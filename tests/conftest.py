@@ -10,8 +10,8 @@ from hypothesis.internal.conjecture import providers
 # Hypothesis tries constants of all modules that are loaded: what a test tries would depend on the tests beside it
 providers._get_local_constants = lambda: providers._local_constants
 
-# the report of the conformance suite; pytest takes such a line from a top-level conftest only
-pytest_plugins = ["rdzv_plugins.testing.plugin"]
+# the conformance suite's report, and what tests/run.py needs; pytest takes such a line from a top-level conftest only
+pytest_plugins = ["rdzv_plugins.testing.plugin", "kits.started"]
 
 # as a terminal has it: what CI, nohup or a script start in the background ignores it, and so would all that tests start
 signal.signal(signal.SIGINT, signal.default_int_handler)

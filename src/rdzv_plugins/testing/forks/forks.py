@@ -85,6 +85,7 @@ class Forks:
 
         Raises ``RuntimeError`` if the program has ended, or has not answered for ``START_S``.
         """
+        sys.audit("rdzv.forks.start", self._module)
         with self._lock, os.fdopen(os.memfd_create("request"), "wb+") as file:
             file.write(json.dumps(request).encode())
             file.flush()

@@ -1,0 +1,74 @@
+"""tests/run.py: what is run again, and what is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+ONCE = """
+import os, subprocess, sys
+import pytest
+def process():
+    subprocess.run([sys.executable, "-c", ""], check=True)
+def first_time():
+    with open("runs", "a+") as file:
+        file.write("x")
+        return file.tell() == 1
+@pytest.fixture(scope="module")
+def server():
+    process()
+"""
+
+
+def run(folder: Path, test: str, *arguments: str) -> tuple[int, str, int]:
+    """Exit code and output of a run of ``test``, and how many times it noted that it ran."""
+    (folder / "test_it.py").write_text(ONCE + test)
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, TESTS / "run.py", "-p", "kits.started", "-p", "no:cacheprovider", *arguments, "test_it.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout, len((folder / "runs").read_text())
+
+
+STARTS = {
+    "the test": "def test(): process(); assert not first_time()",
+    "its fixture": "def test(server): assert not first_time()",
+    "a fixture that an earlier test had": "def test_a(server): pass\ndef test(server): assert not first_time()",
+}
+
+
+@pytest.mark.parametrize("test", STARTS.values(), ids=STARTS)
+def test_a_test_with_processes_that_fails_by_chance_is_run_again(tmp_path: Path, test: str) -> None:
+    code, output, runs = run(tmp_path, test, "-n1")
+    assert (code, runs) == (0, 2)
+    assert "RUN TWICE: test_it.py::test " in output.splitlines()[-3]
+    assert [file.suffix for file in sorted((tmp_path / "build/tests/failed").iterdir())] == [".json", ".txt"]
+
+
+def test_one_that_fails_again_is_a_failure(tmp_path: Path) -> None:
+    code, output, runs = run(tmp_path, "def test(): process(); first_time(); assert False")
+    assert (code, runs) == (1, 2)
+    assert "RUN TWICE" not in output
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "def test_a(server): pass\ndef test(): assert not first_time()",
+        "def test_a(): process(); assert not first_time()\ndef test(): assert False",
+    ],
+    ids=["beside one with a fixture's process", "beside one that could be run again"],
+)
+def test_a_test_without_processes_is_not_run_again(tmp_path: Path, test: str) -> None:
+    code, output, runs = run(tmp_path, test)
+    assert (code, runs) == (1, 1)
+    assert "RUN TWICE" not in output
