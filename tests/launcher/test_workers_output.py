@@ -21,12 +21,13 @@ from rdzv_launcher import queued_stderr
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.workers.output.console import Console
 from rdzv_launcher.run.workers.output.destinations import Destinations
+from rdzv_launcher.run.workers.output.filtered import FilteredFile
 from rdzv_launcher.run.workers.output.lines import LONGEST, Lines
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.output.tail import Tail
 from rdzv_launcher.run.workers.output.tee import Tee
-from rdzv_launcher.run.workers.output.view import Folded, Plain
+from rdzv_launcher.run.workers.output.view import Folded, Plain, stamped_by
 from rdzv_plugins.background_queue import BackgroundQueue
 from rdzv_plugins.testing.agents.processes import clean_environment
 
@@ -53,6 +54,68 @@ def test_line_without_an_end_takes_no_memory_without_end() -> None:
     found = [line for _ in range(40) for line in lines.feed(block)]
     assert sum(map(len, found)) - len(found) == 40 * len(block)
     assert max(map(len, found)) <= LONGEST + len(block) + 1
+
+
+@pytest.mark.parametrize("kind", [Plain, Folded])
+def test_prompt_is_shown_while_its_worker_waits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: type[Plain | Folded]
+) -> None:
+    now, path, other = 0.0, tmp_path / "0", tmp_path / "1"
+    collected = FilteredFile(str(tmp_path / "collected"), ("?",))
+    view = kind(Console("stdout"), {0: "a ", 1: "b "}, lambda lines: [("", line) for line in lines])
+    tails = [
+        Tail(str(path), 0, view, clock=lambda: now, filtered=collected, prefix="a "),
+        Tail(str(other), 1, view, clock=lambda: now),
+    ]
+
+    def shown(**added: str) -> str:
+        nonlocal now
+        for name, text in added.items():
+            with (tmp_path / name[1:]).open("a") as file:
+                file.write(text)
+        for _ in range(2):
+            for tail in tails:
+                tail.pump(lambda: None)
+            now += 1.0
+        view.show(final=True)
+        return capsys.readouterr().out
+
+    assert shown(_0="begun\nname? ") == "a begun\na name? "
+    assert shown() == ""
+    assert shown(_0="Bob\nage? ") == "Bob\na age? "
+    assert shown(_1="news\n") == "\nb news\n"  # it begins a line of its own
+    assert shown(_0="42") == "a 42"
+    assert shown(_1="more") == "\nb more"
+    assert shown(_0="\n") == ""  # the end of one that is ended already takes no line
+    assert shown(_1="\n") == "\n"
+    assert shown(_0="\n") == "a \n"
+    assert shown(_0="last? ") == "a last? "
+    for tail in tails:
+        tail.close()
+    view.show(final=True)
+    assert capsys.readouterr().out == "\n"
+    collected.close()
+    assert (tmp_path / "collected").read_text() == "a name? Bob\na age? 42\na last? \n"
+
+
+def test_every_part_of_a_line_has_its_time() -> None:
+    stamps = stamped_by(screen=True, files=True)(["2026-01-31T12:00:00.000Z 10%\n", "50%\n"])
+    assert [(bool(time), line) for time, line in stamps] == [(True, "10%\n"), (True, "50%\n")]
+    assert stamped_by(screen=False, files=True)(["2026-01-31T12:00:00.000Z 10%\n"]) == [("", "10%\n")]
+
+
+def test_standard_output_that_does_not_block_gets_every_line(tmp_path: Path) -> None:
+    """As a program that shares it leaves it; its reader is slower than who writes."""
+    script = "from rdzv_launcher.console import open_standard_streams as opened\nopened()\n"
+    script += "for each in range(50000): print('line', each)\n"
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=writer, env=clean_environment()) as process:
+        os.close(writer)
+        with open(reader, "rb", buffering=0) as pipe:
+            data = b"".join(iter(lambda: pipe.read(512), b""))
+    assert process.returncode == 0
+    assert data == b"".join(b"line %d\n" % each for each in range(50000))
 
 
 def runner(directory: Path, *argv: object, shell: str = "{}", **env: str) -> subprocess.CompletedProcess[bytes]:

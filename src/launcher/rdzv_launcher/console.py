@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import logging
 import os
+import select
 import sys
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 from rdzv_launcher.queued_stderr import queue_stderr
 from rdzv_plugins.errors import LimitTooLow, RdzvError, is_signal
@@ -129,4 +132,32 @@ def open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    make_stdout_wait()
     queue_stderr()
+
+
+def make_stdout_wait() -> None:
+    """Have ``sys.stdout`` wait for its reader, also where a program that shares it made it non-blocking."""
+    now = sys.stdout
+    if sys.__stdout__ is not None and now is sys.__stdout__ and now.fileno() == 1:
+        now.flush()
+        sys.stdout = io.TextIOWrapper(
+            _Patient(1, "wb", closefd=False),  # not buffered: the end of the process would wait for a thread that writes
+            now.encoding,
+            now.errors,
+            line_buffering=now.line_buffering,
+            write_through=now.write_through,
+        )
+
+
+class _Patient(io.FileIO):
+    """A file to which everything is written, also while it does not block."""
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        while rest:
+            if (count := super().write(rest)) is None:  # no room
+                select.select([], [self.fileno()], [])
+            else:
+                rest = rest[count:]
+        return len(data)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from rdzv_launcher.bench import arguments as bench
-from rdzv_launcher.console import logging_given_back, report, setup_logging
+from rdzv_launcher.console import logging_given_back, make_stdout_wait, report, setup_logging
 from rdzv_launcher.tools import conformance, new_backend, serve
 from rdzv_launcher.tools.doctor import command as doctor
 from rdzv_launcher.tools.logs import command as logs
@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     with contextlib.nullcontext() if argv is None else logging_given_back():
         setup_logging("rdzv", verbose=debug_wanted())
+        if argv is None:
+            make_stdout_wait()
         try:
             return _COMMANDS[args.command](args)
         except BrokenPipeError:  # whoever reads our output has seen enough

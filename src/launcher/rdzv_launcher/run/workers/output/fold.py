@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
 from rdzv_launcher.run.rank_names import named
+from rdzv_launcher.run.workers.output.lines import OpenLine
 
 WINDOW_S = 0.15
 """How long a line waits for the same line from other workers."""
@@ -41,6 +42,7 @@ class Fold:
         to anything, even to the same value for two workers.
         """
         self._prefixes, self._write, self._clock, self._ranks = prefixes, write, clock, ranks or {}
+        self._open = OpenLine()
         self._waiting: dict[int, deque[_Line]] = {each: deque() for each in sorted(prefixes)}
 
     def take(self, local_rank: int, lines: Iterable[tuple[str, str]]) -> None:
@@ -75,9 +77,10 @@ class Fold:
         alike = [each for each, lines in self._waiting.items() if lines and lines[0][0] == text]
         taken = [self._waiting[each].popleft() for each in alike]
         if len(alike) == 1:
-            return f"{taken[0][2]}{self._prefixes[alike[0]]}{text}"
-        ranks = [self._ranks.get(each, each) for each in alike]
-        return f"{min(line[2] for line in taken)}[{named(ranks)}] {text}"
+            head = f"{taken[0][2]}{self._prefixes[alike[0]]}"
+        else:
+            head = f"{min(line[2] for line in taken)}[{named([self._ranks.get(each, each) for each in alike])}] "
+        return self._open.then(tuple(alike), head, text)
 
 
 def _before(lines: deque[_Line], text: str) -> int:

@@ -1,4 +1,4 @@
-"""Turns bytes, as they arrive, into whole lines of text."""
+"""Turns bytes, as they arrive, into whole lines of text; and what becomes of a line whose end is not there yet."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ class Lines:
         self._begun: list[str] = []
         self._size = 0
 
+    @property
+    def unfinished(self) -> str:
+        """The line whose end has not come yet, so far."""
+        return "".join(self._begun)
+
     def feed(self, data: bytes, *, final: bool = False) -> list[str]:
         """The lines that are whole now, each with its end. ``final``: the last one is, too, whatever it lacks."""
         text = self._decoder.decode(data, final)
@@ -33,3 +38,29 @@ class Lines:
             lines.append("".join(self._begun) + "\n")
             self._begun, self._size = [], 0
         return lines
+
+
+class OpenLine:
+    """The last line of a console, as long as its end has not come: a prompt. For one thread.
+
+    What its worker writes next continues it. Anything else begins a line of its own.
+    """
+
+    def __init__(self) -> None:
+        self._ranks: tuple[int, ...] = ()
+        self._cut: set[int] = set()
+        """The workers whose line was ended for the sake of another's."""
+
+    def then(self, ranks: tuple[int, ...], head: str, text: str) -> str:
+        """What to write for a line, or a piece of one, that the workers with these local ranks have written alike."""
+        if self._ranks == ranks:
+            shown = text
+        elif text == "\n" and self._cut.issuperset(ranks):  # the end of what has been ended already
+            shown = ""
+        else:
+            shown = ("\n" if self._ranks else "") + head + text
+            self._cut.update(self._ranks)
+        self._cut.difference_update(ranks)
+        if shown:
+            self._ranks = () if text.endswith("\n") else ranks
+        return shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from rdzv_launcher.run.workers.output.allowance import AT_ONCE, Allowance
@@ -13,6 +14,8 @@ from rdzv_launcher.run.workers.output.view import View
 _CHUNK = 64 * 1024
 _LITTLE = 4 << 10
 """How far a stream may exceed its allowance: less is not worth a line that says what is missing."""
+_PROMPT_S = 0.3
+"""How long the end of a line is waited for. Then what there is of it is shown: it may be a question."""
 
 
 class Tail:
@@ -28,6 +31,7 @@ class Tail:
         prefix: str = "",
         allowance: Allowance | None = None,
         files: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``local_rank``: as ``view`` knows it. ``prefix`` precedes each line in ``filtered``.
 
@@ -39,6 +43,10 @@ class Tail:
         self._filtered, self._prefix = filtered, prefix
         self._allowance = allowance if filtered is None else None  # everything is collected there
         self._lines = Lines()
+        self._clock = clock
+        self._read_at = clock()
+        self._ahead = 0
+        """How much of the line whose end has not come yet is shown already, in characters."""
         self._left: int | None = None
         """Once it is told to stop: how much is still to be passed on."""
 
@@ -55,7 +63,11 @@ class Tail:
             self._take(self._lines.feed(b"", final=True))
             self._say(f"lines may be left out here: files of {self._path} were rotated away before they were shown")
         if data:
+            self._read_at = self._clock()
             self._take(self._lines.feed(data))
+        elif self._clock() - self._read_at > _PROMPT_S and len(begun := self._lines.unfinished) > self._ahead:
+            self._view.take(self._local_rank, [begun[self._ahead :]])
+            self._ahead = len(begun)
         return len(data)
 
     def _keep_up(self, allowance: Allowance) -> bool:
@@ -103,4 +115,6 @@ class Tail:
         if self._filtered is not None:
             for line in lines:
                 self._filtered.take(self._prefix + line)
+        if lines and self._ahead:
+            lines, self._ahead = [lines[0][self._ahead :], *lines[1:]], 0
         self._view.take(self._local_rank, lines)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from rdzv_launcher.run.workers.output.console import Console
 from rdzv_launcher.run.workers.output.fold import Fold
+from rdzv_launcher.run.workers.output.lines import OpenLine
 from rdzv_launcher.run.workers.output.stamps import split, stamp
 
 
@@ -17,7 +18,7 @@ class View(Protocol):
     def console(self) -> Console: ...
 
     def take(self, local_rank: int, lines: Sequence[str]) -> None:
-        """Take lines of the worker with this local rank, as they are in its file."""
+        """Take lines of the worker with this local rank, as they are in its file; the last may lack its end so far."""
 
     def show(self, *, final: bool = False) -> float | None:
         """Show what is due (``final``: all there is); seconds until the next is due, None if nothing waits."""
@@ -31,11 +32,12 @@ class Plain:
     ) -> None:
         """``prefixes`` are by local rank; ``ranks`` are not used, since each line is of one worker."""
         self.console, self._prefixes, self._stamped = console, prefixes, stamped
+        self._open = OpenLine()
 
     def take(self, local_rank: int, lines: Sequence[str]) -> None:
-        prefix = self._prefixes[local_rank]
+        prefix, then, ranks = self._prefixes[local_rank], self._open.then, (local_rank,)
         if lines:
-            self.console.write("".join([f"{time}{prefix}{line}" for time, line in self._stamped(lines)]))
+            self.console.write("".join([then(ranks, time + prefix, line) for time, line in self._stamped(lines)]))
 
     def show(self, *, final: bool = False) -> float | None:
         return None
@@ -66,10 +68,9 @@ def stamped_by(*, screen: bool, files: bool) -> Stamped:
     """``screen``: times are shown; ``files``: the lines in the files have one already."""
 
     def stamps(lines: Sequence[str]) -> Sequence[tuple[str, str]]:
-        if files:
-            parts = [split(line) for line in lines]
-            return parts if screen else [("", line) for _, line in parts]
         now = stamp() if screen else ""
+        if files:  # what follows a carriage return has no time there
+            return [(time or now if screen else "", line) for time, line in map(split, lines)]
         return [(now, line) for line in lines]
 
     return stamps
