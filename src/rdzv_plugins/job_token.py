@@ -27,7 +27,11 @@ VARIABLE = "RDZV_TOKEN"
 FILE_VARIABLE = "RDZV_TOKEN_FILE"
 OPTION = "token_file"
 
-OPEN = "a token closes it: RDZV_TOKEN, see docs/explanation/security.md"
+OPEN_VARIABLE = "RDZV_ALLOW_OPEN"
+OPEN = (
+    f"anyone who can connect to it can read and change its data. To prevent that, give all nodes the same {VARIABLE} "
+    f"(if the backend supports it); {OPEN_VARIABLE}=1 hides this warning"
+)
 """What is logged if anybody is let in."""
 
 _open_runs: set[str] = set()
@@ -71,17 +75,22 @@ class JobToken:
 
 
 def say_open(run_id: str, host: str) -> None:
-    """Log that whoever reaches what this process serves for run ``run_id`` at ``host`` can take part.
+    """Log that anybody can take part in run ``run_id``, whose workers' store this process serves at ``host``.
 
-    This is logged once for each run, whatever else is served, and not at all if only this machine can reach it.
+    This is logged once for each run, and not at all if only this machine can reach it, or if the user knows.
     """
-    if is_loopback_address(host):
+    if is_loopback_address(host) or is_meant_to_be_open():
         return
     with _open_runs_lock:
         if run_id in _open_runs:
             return
         _open_runs.add(run_id)
-    logger.warning("whoever reaches a port of this job can read and change what is there (%s)", OPEN)
+    logger.warning("this job is open: %s", OPEN)
+
+
+def is_meant_to_be_open() -> bool:
+    """Whether the user has said that anybody may connect."""
+    return os.environ.get(OPEN_VARIABLE, "") not in ("", "0")
 
 
 def token_of(request: Request) -> JobToken | None:

@@ -18,7 +18,7 @@ from rdzv_plugins.errors import AccessRefused
 SOON = TTL + 60
 OUTAGE = 120
 TOKEN = "0123456789abcdef-of-places"
-IS_OPEN = "whoever reaches a port of this job can read and change what is there"
+IS_OPEN = "this job is open"
 
 
 class Job:
@@ -86,7 +86,7 @@ def test_serving_agent_is_killed_and_its_host_comes_back(fleet: Fleet) -> None:
     fleet.finish(late, second, third)
     assert no_restart(late, second, third)
     said = [agent.text.count(IS_OPEN) for agent in (first, second, third, late)]
-    assert said == [1, 1, 1, 1], "each serves a place, and one of them the workers' stores, too"
+    assert sum(said) == 1, "whoever served the workers' store of round 1"
 
 
 def test_under_tls_with_a_token_the_next_place_serves(fleet: Fleet, tmp_path: Path) -> None:

@@ -6,8 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from rdzv_launcher.tools import cli as tools
+from rdzv_launcher.tools.job import run_of
+from rdzv_plugins.errors import EndpointUnreachable
 
 RDZV_RUN = str(Path(sys.executable).parent / "rdzv-run")
 IMPORTED = 99
@@ -171,3 +176,19 @@ def test_flag_of_ours_that_a_later_torch_has_too_stays_ours(tmp_path: Path) -> N
     code, text = ended(command, tmp_path, watched=False)
     assert code == 0, text
     assert "it runs\n" in text
+
+
+@pytest.mark.parametrize(("words", "hint"), [([], "status"), (["statsu"], "did you mean 'status'?")])
+def test_rdzv_without_a_command_that_there_is(words, hint, capsys) -> None:
+    try:
+        code = tools.main(words)
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_a_run_id_with_a_typing_error() -> None:
+    request = SimpleNamespace(is_named=True, run_id="digit")
+    with pytest.raises(EndpointUnreachable, match="did you mean 'digits'"):
+        run_of(request, "127.0.0.1:1", ["letters", "digits"])

@@ -19,7 +19,14 @@ LIMITS = {"run_sessions": 2, "run_keys": 1234, "watches": 77, "pending_per_addre
 def test_a_node_that_serves_has_the_limits_that_it_was_given(meeting: Meeting, tmp_path: Path) -> None:
     conf = ",".join(f"{name}={value}" for name, value in LIMITS.items())
     stop = tmp_path / "stop"
-    job = Job(meeting, "1:2", script="holds_on.py", args=("wait", stop, 0), conf="store=tiered,last_call_timeout=60")
+    job = Job(
+        meeting,
+        "1:2",
+        script="holds_on.py",
+        args=("wait", stop, 0),
+        conf="store=tiered,last_call_timeout=60",
+        flags=["-v"],
+    )
     first = job.node(conf=conf)
     meeting.wait_listening()
     nodes = [first, job.node(conf=conf)]

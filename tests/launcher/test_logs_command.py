@@ -65,6 +65,10 @@ def test_logs_of_a_job(cluster: Cluster, capfdbinary: pytest.CaptureFixture[byte
     assert "runs, or its agent was killed" in words
     index.write_text("".join(json.dumps(each) + "\n" for each in lines if each["round"] == 2))
     assert rdzv("--failed", code=1) == "no worker has failed\n"
+    stacks = index.parent / "stacks-here-1-1.log"
+    stacks.write_text("the job hangs\n2 workers on 1 node: rank 1 is at a.py:3 in f\n\nmore\n")
+    hung = rdzv("--failed").splitlines()
+    assert hung[1:] == [f"the job hangs: {stacks}", "  | 2 workers on 1 node: rank 1 is at a.py:3 in f"]
     (cluster.directory / "over").touch()
 
 

@@ -31,7 +31,7 @@ def launch(cluster: Cluster, line: str, rank: int) -> Agent:
     shell = ENVIRONMENT.format(address="127.0.0.1", port=cluster.port)
     shell += re.sub(r"^torch_npu_run\b", "exec rdzv-run", line).format(rank=rank)
     path = f"{BIN}:{cluster.env['PATH']}"
-    return cluster.start(["/bin/bash", "-ec", shell], PATH=path, PYTHONPATH=str(TESTS))
+    return cluster.start(["/bin/bash", "-ec", shell], PATH=path, PYTHONPATH=str(TESTS), RDZV_DEBUG="1")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ def status(meeting: Meeting, port: int, conf: str = "", **env: str) -> Agent:
 @parallel_only
 def test_a_job_under_tls_with_a_token(meeting: Meeting, tmp_path: Path) -> None:
     ours, theirs, stop = Issued(tmp_path / "ours"), Issued(tmp_path / "theirs", by="theirs"), tmp_path / "stop"
-    job = Job(meeting, "2:3", script="report.py", args=("wait", stop), conf="last_call_timeout=0,linger=30")
+    job = Job(
+        meeting, "2:3", script="report.py", args=("wait", stop), conf="last_call_timeout=0,linger=30", flags=["-v"]
+    )
     first = job.node(conf=ours.conf, RDZV_TOKEN=TOKEN)
     meeting.wait_listening()
     nodes = [first, job.node(conf=ours.conf, RDZV_TOKEN=TOKEN)]

@@ -44,7 +44,14 @@ def environment(pid: int) -> bytes:
 def test_a_job_is_for_who_knows_its_token(meeting: Meeting, tmp_path: Path) -> None:
     etcd = meeting.backend == "etcd"  # which knows its users by other means
     file, stop = written(tmp_path / "token", f"{TOKEN}\n"), tmp_path / "stop"
-    job = Job(meeting, "2:3", script="holds_on.py", args=("wait", stop, 0), conf="last_call_timeout=0,linger=30,ttl=60")
+    job = Job(
+        meeting,
+        "2:3",
+        script="holds_on.py",
+        args=("wait", stop, 0),
+        conf="last_call_timeout=0,linger=30,ttl=60",
+        flags=["-v"],
+    )
     first = job.node(RDZV_TOKEN=TOKEN)
     if not etcd:
         meeting.wait_listening()

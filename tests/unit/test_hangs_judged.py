@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from rdzv_launcher.run.hangs import samples
 from rdzv_launcher.run.hangs.odd_one import find
-from rdzv_launcher.run.hangs.samples import Native, Sample, is_meeting
+from rdzv_launcher.run.hangs.samples import Native, Sample
 from rdzv_launcher.run.hangs.signs import Signs
 from rdzv_launcher.run.hangs.standstill import Kind, Standing, Standstill
 from rdzv_launcher.run.hangs.verdict import Judge, NodeStanding, standing_of
 from rdzv_launcher.run.stacks.frames import Frame, Thread
+from rdzv_launcher.run.stacks.grouping import is_meeting
 from rdzv_launcher.run.stacks.reports import ProcessReport, WorkerReport
 from rdzv_launcher.run.stacks.text import Silent
 from rdzv_plugins.errors import JobHung

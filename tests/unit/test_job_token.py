@@ -8,6 +8,7 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,16 @@ from kits.wire.tls_kit import Issued
 
 from rdzv_plugins import job_token
 from rdzv_plugins.assemble.create import prepare, with_options
+from rdzv_plugins.certificates import certificates_of
+from rdzv_plugins.elastic.keys import Assignment
+from rdzv_plugins.elastic.round_store import RoundStore
 from rdzv_plugins.elastic.settings import settings_of
-from rdzv_plugins.errors import SettingsDiffer, UsageError
+from rdzv_plugins.errors import AccessRefused, SettingsDiffer, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import accepted_tokens, token_of
-from rdzv_plugins.kvstore.coordination.service import open_service
 from rdzv_plugins.options import parse_conf
 from rdzv_plugins.rounds.settings_check import compare
-from rdzv_plugins.testing.harness import free_port
 
 ONE, TWO = "0123456789abcdef-one", "0123456789abcdef-two"
 REQUEST = Request(
@@ -209,35 +211,40 @@ def test_a_backend_without_tokens_is_refused_one(
     assert "knows no token" in caplog.text
 
 
-def test_that_a_job_is_open_is_said_once_and_only_where_others_can_reach_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_that_a_job_is_open_is_said_once_and_only_where_others_can_reach_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     run = uuid.uuid4().hex  # of this process, which says each but once
     for host in ("localhost", "127.0.0.1", "::1", "node0", "10.0.0.1", "node0"):
         job_token.say_open(run, host)
     job_token.say_open(f"{run}-other", "node0")
-    said = "whoever reaches a port of this job can read and change what is there"
-    assert [said in record.getMessage() for record in caplog.records] == [True, True]
+    monkeypatch.setenv("RDZV_ALLOW_OPEN", "1")
+    job_token.say_open(f"{run}-meant", "node0")
+    assert ["this job is open" in record.getMessage() for record in caplog.records] == [True, True]
 
 
 @pytest.mark.parametrize(
     ("conf", "nodes", "said"),
     [("", 2, 1), ("", 1, 0), ("token_file", 2, 0), ("tls", 2, 0), ("tls without cacert", 2, 1)],
 )
-def test_whoever_serves_the_endpoint_says_that_it_is_open(conf, nodes, said, tmp_path, caplog) -> None:
+def test_who_serves_the_workers_store_says_that_it_is_open(conf, nodes, said, tmp_path, caplog) -> None:
     issued = Issued(tmp_path)
     given = {"tls": issued.conf, "tls without cacert": f"cert={issued.cert},key={issued.key}"}.get(conf, "")
     if conf == "token_file":
         (tmp_path / "token").touch(0o600)
         (tmp_path / "token").write_text(ONE)
         given = f"token_file={tmp_path / 'token'}"
-    host = socket.gethostname()
     request = dataclasses.replace(
         REQUEST,
         run_id=uuid.uuid4().hex,
-        endpoint=f"{host}:{free_port()}",
         min_nodes=nodes,
         max_nodes=nodes,
-        conf=parse_conf(f"is_host=true,{given}"),
+        conf=parse_conf(f"store=tiered,{given}"),
     )
-    service = open_service(prepare(PluginHost.load().catalog.find("parallel"), request), "parallel")
-    service.close()
-    assert sum("whoever reaches a port of this job" in record.getMessage() for record in caplog.records) == said
+    request = prepare(PluginHost.load().catalog.find("parallel"), request)
+    token, tls = token_of(request), certificates_of(request)
+    store = RoundStore(request.options, lambda *_: None, token=token, run_id=request.run_id, several=nodes > 1, tls=tls)
+    with suppress(AccessRefused):  # without cacert, the store's own authority is not known on this machine
+        store.serve(Assignment(1, 0, nodes), socket.gethostname())
+    store.close(1)
+    assert sum("this job is open" in record.getMessage() for record in caplog.records) == said

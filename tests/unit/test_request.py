@@ -5,13 +5,14 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from rdzv_launcher.run.cli import main
 from rdzv_launcher.run.command_line.parsing import parse_arguments
 from rdzv_launcher.run.command_line.variables import blaming_variables
-from rdzv_launcher.run.request import build_request, check_meeting_point
+from rdzv_launcher.run.request import build_request, check_meeting_point, flags_behind_script
 from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.elastic.domain import domain_of
 from rdzv_plugins.endpoints import ALONE, Endpoint
@@ -379,6 +380,31 @@ def test_command_ends_with_one_message_and_exit_code_2(argv, variables, message,
     assert said.startswith(message)
     assert len(said.splitlines()) <= 2
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        ((), "rdzv-run --help"),
+        (("--preflight", "all", "s.py"), "--preflight=all"),
+        (("--no-python", "s.py"), "--no-python python s.py"),
+        (("-m", "s.py"), "-m out"),
+    ],
+)
+def test_a_likely_mistake_gets_a_hint(argv, hint, monkeypatch, tmp_path, capfd):
+    monkeypatch.chdir(tmp_path)
+    Path("s.py").touch()
+    try:
+        code = main(argv)
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert hint in capfd.readouterr().err
+
+
+def test_flags_that_the_script_gets_by_mistake(checked):
+    args = parse_arguments(["--nnodes=1", "s.py", "--nproc-per-node=2", "--nnodes=2", "--lr=1", "--rdzv_id", "7"])
+    assert flags_behind_script(args) == ["--nproc-per-node=2", "--rdzv_id"]
 
 
 def test_process_of_the_command_ends_so():

@@ -87,6 +87,12 @@ def test_what_stands_still_comes_before_what_waits() -> None:
     ]
 
 
+def test_of_two_places_the_one_that_waits_for_nobody_comes_first() -> None:
+    workers = job(answer(0, (0, REDUCE, {}), (1, LOAD, {})))
+    assert [each.ranks for each in grouped(workers)] == [[1], [0]]
+    assert report_text(workers).startswith("2 workers on 1 node: rank 1 (")
+
+
 def test_a_worker_that_runs_changes_its_line_but_not_its_place() -> None:
     loop = [[["loop", "/home/me/train.py", line], ["main", "/home/me/train.py", 90]] for line in (3, 4, 5)]
     running = answer(0, *((rank, stack, active(rank)) for rank, stack in enumerate(loop)))

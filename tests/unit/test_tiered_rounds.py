@@ -130,7 +130,7 @@ def test_fanout_is_a_setting_that_all_nodes_share(proxies: Proxies) -> None:
 
 
 def test_each_round_has_proxies_of_its_own(proxies: Proxies, caplog: pytest.LogCaptureFixture) -> None:
-    with Job("2", store="tiered") as job, caplog.at_level(logging.INFO):
+    with Job("2", store="tiered") as job, caplog.at_level(logging.DEBUG):
         nodes = start(job, 2)
         old = list(proxies.made)
         joined(nodes)

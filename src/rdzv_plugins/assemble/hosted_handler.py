@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rdzv_plugins.assemble.local_endpoint import warn_of_small_round
 from rdzv_plugins.assemble.node_preflight import NodePreflight
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.host.manager import PluginHost
 from rdzv_plugins.interfaces import (
     EnvironmentAware,
@@ -53,7 +54,7 @@ class HostedHandler:
         self._host = host
         self._request = request
         self._local = local
-        self._left = False
+        self._left = self._joined = False
 
     def get_backend(self) -> str:
         """The requested name: torch rejects a handler that calls itself something else."""
@@ -66,9 +67,16 @@ class HostedHandler:
     def next_rendezvous(self) -> RendezvousInfo:
         request = self._request
         level = logging.INFO if request.max_nodes > 1 else logging.DEBUG
+        first, self._joined = not self._joined, True
         self._host.before_join(request)
         self._preflight.before(self._inner)
-        logger.log(level, "run %s: joining%s by %s", request.run_id, request.at_endpoint, request.backend)
+        logger.log(
+            level if first else logging.DEBUG,
+            "run %s: joining%s by %s",
+            request.run_id,
+            request.at_endpoint,
+            request.backend,
+        )
         info = _in_contract(self._inner.next_rendezvous())
         self._host.after_join(request, info)
         where = info.bootstrap_store_info
@@ -78,7 +86,7 @@ class HostedHandler:
             request.run_id,
             info.rank,
             info.world_size,
-            f"; the workers' store is at {where.master_addr} port {where.master_port}" if where else "",
+            f"; its workers use the store at {Endpoint(where.master_addr, where.master_port)}" if where else "",
         )
         if self._local:
             self._local = info.world_size < request.max_nodes  # otherwise all are on this machine

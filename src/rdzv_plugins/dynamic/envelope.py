@@ -18,7 +18,6 @@ from rdzv_plugins.dynamic.options import DynamicSettings
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import EndpointLost, EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.interfaces import RendezvousBackend, Request, Token
-from rdzv_plugins.job_token import say_open
 from rdzv_plugins.kvstore.sockets.reach import default_address, wait_reachable
 from rdzv_plugins.kvstore.tcpstore.torch_store import connect, serve
 from rdzv_plugins.options import PortRange
@@ -96,8 +95,6 @@ def _become_host(
     written = inner.set_state(_wrap(mine, b""), token)
     where = _unwrap(written[0])[0] if written else mine
     if where == mine:
-        if request.max_nodes > 1:
-            say_open(request.run_id, address)
         logger.debug("serving the control store of run %s at %s", request.run_id, mine)
         return EnvelopeBackend(inner, mine), store, True, address
     return _join(inner, where, settings)  # another node was first: drop ours

@@ -325,7 +325,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler):  # type: ignore[misc]
                     f"run {run!r}: rank 0 published no worker store within {self._options.read_timeout:g} s "
                     f"({_first_line(error)}); {facts}",
                     remedy="If rank 0 is a plain torchrun node: it publishes only once, so a mixed job cannot be "
-                    "restarted. Start every node with rdzv-run, or see docs/how-to/coming-from-torchrun.md.",
+                    "restarted. Start every node with rdzv-run.",
                 )
             )
         return error

@@ -112,7 +112,7 @@ class NodeProxy:
             raise
         with self._lock:
             self._proxy, self._place = proxy, place
-        logger.info("this node's proxy is at %s; it has its connection to the store at %s", near, above)
+        logger.debug("this node's proxy is at %s; it has its connection to the store at %s", near, above)
         return near
 
     def is_cut_off(self) -> bool:
@@ -128,7 +128,7 @@ class NodeProxy:
             return
         saved = _summary(proxy)
         proxy.close()
-        logger.info("round %d: %s", self._place.round, saved)
+        logger.debug("round %d: %s", self._place.round, saved)
 
     def _has_children(self, place: Assignment) -> bool:
         return place.rank < self._options.fanout and place.rank + self._options.fanout < place.world

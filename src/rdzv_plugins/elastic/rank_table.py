@@ -1,4 +1,4 @@
-"""The table of a round, logged once by rank 0: which node has which rank."""
+"""Which node has which rank in a round, logged once by rank 0: a line, and with -v a table."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.elastic.keys import Assignment, readable
 from rdzv_plugins.elastic.leading.choosing import in_words
 from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.plain_text import some
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +35,16 @@ def log_rank_table(session: Session, place: Assignment) -> None:
         logger.info("round %d, %d nodes (who they are cannot be asked now: %s)", place.round, place.world, error)
         return
     shown = (kv for kv in held if (found := _RANK.search(kv.value)) and int(found[1]) < _ROWS)  # there may be thousands
-    nodes = [each for each in readable(Assignment, shown) if each.round == place.round and each.is_place]
+    every = [each for each in readable(Assignment, shown) if each.round == place.round and each.is_place]
+    nodes = sorted(every, key=lambda each: each.rank)
     several = len({each.domain for each in nodes}) > 1
     rows = [
         f"  {each.rank:>4}  {each.host} (pid {each.pid})  {each.address}"
         + (f"  {each.nproc} worker(s)" if each.nproc else "")
         + (f"  {in_words(each.domain)}" if several else "")
-        for each in sorted(nodes, key=lambda each: each.rank)
+        for each in nodes
     ]
     more = [f"  ... and {place.world - _ROWS} more"] if place.world > _ROWS else []
-    logger.info("round %d, %d nodes:\n%s", place.round, place.world, "\n".join([*rows, *more]))
+    hosts = some((f"{each.rank} {each.host}" for each in nodes), of=place.world)
+    logger.info("round %d, %d nodes: %s", place.round, place.world, hosts)
+    logger.debug("round %d:\n%s", place.round, "\n".join([*rows, *more]))

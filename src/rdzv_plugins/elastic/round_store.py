@@ -90,7 +90,7 @@ class RoundStore:
         Raises ``AddressInUse``.
         """
         with self._lock:
-            store = self._stores.open(address, f"the workers' store of round {place.round}")
+            store = self._stores.open(address, f"the workers' store of round {place.round}", first=place.round == 1)
             self._served = place.round
             if hasattr(store, "pause_after"):  # only the native one has it
                 store.pause_after(self._options.ttl * _STILL, functools.partial(self._on_pause, store))

@@ -26,7 +26,6 @@ class WorkerStores:
         *,
         timeout: float,
         ports: PortTurns | None = None,
-        alone: bool = False,
         shared_by: str = "",
         tokens: Sequence[AcceptedToken] = (),
         admit: Literal["anyone", "user"] = "anyone",
@@ -34,11 +33,10 @@ class WorkerStores:
     ) -> None:
         """``timeout`` (seconds) applies to the object that ``store=torch`` needs for its server.
 
-        ``ports`` are those of ``options`` if others take turns at them, too. ``alone``: there is one node, and where
-        its store is concerns nobody. ``shared_by``: the run whose nodes these are, if there are several; it is then
-        reported if anybody can take part. The native store lets in whoever proves one of the ``tokens``; without them,
-        ``admit`` says who may connect: anyone, or only processes of this user on this machine. With ``tls`` it speaks
-        nothing else.
+        ``ports`` are those of ``options`` if others take turns at them, too. ``shared_by``: the run whose nodes these
+        are, if there are several; it is then reported if anybody can take part. The native store lets in whoever proves
+        one of the ``tokens``; without them, ``admit`` says who may connect: anyone, or only processes of this user on
+        this machine. With ``tls`` it speaks nothing else.
         """
         self._tokens, self._admit, self._tls = tokens, admit, tls
         closed = bool(tokens) or (admit == "user" and tls is None) or (tls is not None and tls.asks_clients)
@@ -46,21 +44,21 @@ class WorkerStores:
         self._options = options
         self._ports = ports or PortTurns(options.worker_ports)
         self._timeout = timeout
-        self._level = logging.DEBUG if alone else logging.INFO
         self._server: Any = None
         self._current: Any = None
         self._served = 0
 
-    def open(self, host: str, what: str) -> Any:
+    def open(self, host: str, what: str, *, first: bool = True) -> Any:
         """Serve a new, empty store until ``close()``; returns an object whose ``.port`` is its port.
 
         It is listening when this returns, so its address can be published. ``host`` is the address that the workers
         will dial: a loopback address is served on loopback only, any other on all interfaces. Raises ``AddressInUse``,
-        or ``MissingDependency`` when the native store is not installed.
+        or ``MissingDependency`` when the native store is not installed. ``first``: the job has had none before, so that
+        nobody has said yet whether it is open.
         """
         self.close()
         self._served += 1
-        if self._open_run:
+        if self._open_run and first:
             say_open(self._open_run, host)
         self._current = self._native(host, what) if self._options.is_native else self._torch(host, what)
         return self._current
@@ -107,5 +105,5 @@ class WorkerStores:
             keyspace = self._server.open_keyspace(name, listen_fd=listener.detach())
         where = Endpoint(host, keyspace.port)
         who_waits = "the workers' store is at %s (who waits for what: rdzv status --rdzv-endpoint=%s)"
-        logger.log(self._level, who_waits, where, where)
+        logger.debug(who_waits, where, where)
         return keyspace

@@ -100,12 +100,13 @@ class Job:
         run_id: str = "",
         code: int = 0,
         args: Sequence[object] = (),
+        flags: Sequence[str] = (),
         **options: Any,
     ) -> None:
         self.meeting, self.nnodes, self.script, self.options = meeting, nnodes, script, options
         self.conf = merged(meeting.conf, conf)
         self.run_id = run_id or meeting.run_id
-        self._flags = [f"--rdzv-id={self.run_id}"]
+        self._flags = [f"--rdzv-id={self.run_id}", *flags]
         self._stop = meeting.directory / f"stop-{quote(self.run_id, safe='')}"
         self._args = tuple(args) or ((self._stop,) if script in ("trains.py", "meets.py") else (self._stop, code))
 

@@ -22,7 +22,8 @@ class TieredMeeting(Meeting):
 def tiered(meeting: Meeting, nnodes: object, *, conf: str = "", **options: Any) -> Job:
     """A job of the backend; ``store=tiered`` is said where it is not the default."""
     store = [] if isinstance(meeting, TieredMeeting) else ["store=tiered"]
-    return Job(meeting, nnodes, conf=",".join([*store, *filter(None, [conf])]), **options)
+    # -v: each node says where its proxy and the store are
+    return Job(meeting, nnodes, conf=",".join([*store, *filter(None, [conf])]), flags=["-v"], **options)
 
 
 def root_of(agents: Sequence[Agent]) -> Endpoint:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import logging
 import os
 from collections.abc import Callable
 
@@ -17,12 +18,14 @@ from rdzv_launcher.run.directories import require_log_dir, require_temporary
 from rdzv_launcher.run.limits import require_files, require_processes
 from rdzv_launcher.run.notice.settings import NoticeSettings, read_notice, warn_of_longer_grace
 from rdzv_launcher.run.own_options import OwnOptions, preflight_of, read_logs, read_own
-from rdzv_launcher.run.request import build_request, check_meeting_point, check_script
+from rdzv_launcher.run.request import build_request, check_meeting_point, check_script, flags_behind_script
 from rdzv_launcher.run.workers.spec import WorkersSpec, read_spec
 from rdzv_plugins.assemble.create import prepare
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.interfaces import Request
+
+logger = logging.getLogger(__name__)
 
 
 class Preparation:
@@ -86,6 +89,8 @@ class Preparation:
     def check_script(self) -> str:
         """Check the script that the workers run."""
         check_script(self.args)
+        for word in flags_behind_script(self.args):
+            logger.warning("%s comes after the script: %s gets it, rdzv-run does not", word, self.args.training_script)
         return str(self.args.training_script)
 
     def check_signals(self) -> str:

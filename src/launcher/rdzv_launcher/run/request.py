@@ -41,6 +41,8 @@ _GIVEN = {
     "max_restarts": ("max_restarts",),
 }
 """For each argument, the ``Request`` fields that it decides."""
+_OURS_ALONE = ("nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "max_restarts")
+"""Flags that hardly any script has, too."""
 
 
 def build_request(
@@ -115,6 +117,8 @@ def check_script(args: argparse.Namespace) -> None:
             f"the workers' Python, PYTHON_EXEC={python}, is not there, or may not be run",
             remedy="Name another one, or unset the variable: it is then that of rdzv-run.",
         )
+    if args.module and script.endswith(".py") and os.path.isfile(script):
+        raise UsageError(f"-m {script}: that is a file, not the name of a module", remedy="Leave -m out.")
     if args.module or script == "-":
         return  # only the workers' Python knows where it looks for modules
     if args.no_python:
@@ -126,10 +130,23 @@ def check_script(args: argparse.Namespace) -> None:
     else:
         why = "it may not be read" if os.path.exists(script) else "there is no such file"
     if why:
-        raise UsageError(
-            f"the script {script} cannot be run: {why}",
-            remedy=f"Its path is looked up from {os.getcwd()}, on every node." if not os.path.isabs(script) else "",
-        )
+        raise UsageError(f"the script {script} cannot be run: {why}", remedy=_instead_of(script, args))
+
+
+def _instead_of(script: str, args: argparse.Namespace) -> str:
+    """What to do about a script that cannot be run."""
+    if args.no_python and script.endswith(".py") and os.path.isfile(script):
+        return f"Leave --no-python out, or name the interpreter: --no-python python {script}"
+    if "preflight" in args.given and args.training_script_args and os.path.isfile(args.training_script_args[0]):
+        return f"If {script} is the value of --preflight, write --preflight={script}."
+    return "" if os.path.isabs(script) else f"Its path is looked up from {os.getcwd()}, on every node."
+
+
+def flags_behind_script(args: argparse.Namespace) -> list[str]:
+    """Arguments of the script that look as if they were meant for the launcher, which has not got them itself."""
+    names = {word.partition("=")[0]: word for word in args.training_script_args if word.startswith("--")}
+    dests = {name[2:].replace("-", "_"): word for name, word in names.items()}
+    return [word for dest, word in dests.items() if dest in _OURS_ALONE and dest not in args.given]
 
 
 def _check_run_id(run_id: str) -> None:

@@ -9,7 +9,7 @@ from rdzv_plugins.interfaces import Failure
 
 _HINTS = {
     signal.SIGKILL: "Often the kernel's out-of-memory killer: see dmesg, or the memory limit of the job.",
-    signal.SIGSEGV: "A crash in native code: run that rank with python -X faulthandler.",
+    signal.SIGSEGV: "A crash in native code: PYTHONFAULTHANDLER=1 shows the line of Python that led to it.",
     signal.SIGBUS: "Often a full /dev/shm: give the container more shared memory.",
 }
 

@@ -20,6 +20,7 @@ from rdzv_launcher.tools.timeline import command as timeline
 from rdzv_launcher.tools.top import command as top
 from rdzv_launcher.version import ShowVersion
 from rdzv_plugins.errors import debug_wanted
+from rdzv_plugins.options import did_you_mean
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     status.configure(commands)
     timeline.configure(commands)
     top.configure(commands)
-    args = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if not words:
+        parser.print_help(sys.stderr)
+        return 2
+    if not words[0].startswith("-") and words[0] not in _COMMANDS:
+        parser.error(f"there is no command {words[0]!r}{did_you_mean(words[0], _COMMANDS)}")
+    args = parser.parse_args(words)
     with contextlib.nullcontext() if argv is None else logging_given_back():
         setup_logging("rdzv", verbose=debug_wanted())
         if argv is None:

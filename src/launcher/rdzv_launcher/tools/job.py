@@ -14,7 +14,7 @@ from rdzv_plugins.errors import EndpointUnreachable, UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import DEFAULT_RUN_ID, Request
 from rdzv_plugins.job_token import token_of
-from rdzv_plugins.options import parse_conf
+from rdzv_plugins.options import did_you_mean, parse_conf
 from rdzv_plugins.plain_text import some
 
 
@@ -70,7 +70,8 @@ def run_of(request: Request, where: object, runs: Sequence[str]) -> str:
     if request.is_named:
         if request.run_id in runs:
             return request.run_id
-        raise EndpointUnreachable(f"run {request.run_id!r} is not at {where}", remedy=f"The runs there: {names}.")
+        near = did_you_mean(request.run_id, runs)
+        raise EndpointUnreachable(f"run {request.run_id!r} is not at {where}{near}", remedy=f"The runs there: {names}.")
     if len(runs) == 1:
         return runs[0]
     if runs:

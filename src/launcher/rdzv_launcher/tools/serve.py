@@ -15,7 +15,7 @@ from rdzv_launcher.tools.serve_tokens import Accepted
 from rdzv_plugins.certificates import OPTIONS, NodeCertificates
 from rdzv_plugins.endpoints import Endpoint, check_port, parse_endpoint
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.job_token import OPEN, OPTION
+from rdzv_plugins.job_token import OPEN, OPTION, is_meant_to_be_open
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.sockets.listening import bind_exactly
 from rdzv_plugins.options import PortRange, parse_conf, parse_options
@@ -106,8 +106,8 @@ def run(args: argparse.Namespace) -> int:
             note += f", for who knows one of {len(accepted.tokens)} token(s)"
         elif certificates is not None and certificates.asks_clients:
             pass
-        elif not endpoint.is_loopback:
-            logger.warning("%s: whoever reaches it can read and change what is there (%s)", shown, OPEN)
+        elif not endpoint.is_loopback and not is_meant_to_be_open():
+            logger.warning("the store at %s is open: %s", shown, OPEN)
         try:
             print(f"serving a store at {shown}{note}: pid {os.getpid()}, {server.threads} thread(s)", flush=True)
         except OSError as error:  # the reader is gone, but not the clients

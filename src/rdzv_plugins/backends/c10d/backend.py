@@ -22,7 +22,6 @@ from rdzv_plugins.backends.c10d.keys import NAME, state_key
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.job_token import say_open
 from rdzv_plugins.kvstore.sockets.listening import bind_if_here
 from rdzv_plugins.kvstore.sockets.reach import default_address, look, resolve
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
@@ -121,8 +120,6 @@ def _open_tcp(request: Request, endpoint: Endpoint) -> C10dBackend:
         address = _dialable(endpoint)
         store = serve_at(listener, timeout=options.read_timeout)
         store.set(hello_key(NAME), hello_of(request, wanted(request.min_nodes, request.max_nodes)).text)
-        if request.max_nodes > 1:
-            say_open(request.run_id, endpoint.host)
         logger.debug("serving the rendezvous at %s", Endpoint(endpoint.host, store.port))
         return C10dBackend(store, request.run_id, hosts_store=True, local_addr=address)
     store, local = connect(

@@ -60,7 +60,6 @@ class StaticHandler:
         self._workers = WorkerStores(
             request.options,
             timeout=request.options.read_timeout,
-            alone=request.max_nodes == 1 and not request.options.store,
             shared_by=request.run_id if request.max_nodes > 1 else "",
         )
         self._rounds: Rounds | None = None

@@ -9,7 +9,7 @@ import socket
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.job_token import say_open, token_of
+from rdzv_plugins.job_token import token_of
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.native.server import StoreServer
@@ -50,8 +50,6 @@ def serve_if_here(request: Request, endpoint: Endpoint) -> StoreServer | None:
         tls=tls,
         limits=StoreLimits.among(request.options),
     )
-    if request.max_nodes > 1 and token is None and not (tls is not None and tls.asks_clients):
-        say_open(request.run_id, endpoint.host)
     logger.debug("serving the rendezvous of run %s at %s", request.run_id, Endpoint(endpoint.host, server.port))
     return server
 

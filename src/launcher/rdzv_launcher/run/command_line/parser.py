@@ -30,6 +30,14 @@ def build_parser() -> Parser:
     return parser
 
 
+_ALONE = """\
+usage: rdzv-run [flag ...] script [argument ...]
+  rdzv-run --nproc-per-node=4 train.py
+  rdzv-run --nnodes=2 --nproc-per-node=4 --rdzv-backend=parallel --rdzv-endpoint=HOST:29500 train.py    (on both nodes)
+All flags: rdzv-run --help; backends: rdzv backends
+"""
+
+
 class Parser(argparse.ArgumentParser):
     """Finds the unknown flag when the arguments cannot be parsed, as argparse may complain about something else."""
 
@@ -38,6 +46,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with 2, as argparse does. Raises ``UsageError`` for a flag that the installed torchrun has."""
+        if not self.arguments:
+            self.exit(2, _ALONE)
         # only needed here, like difflib below: both cost more than the parser does
         from rdzv_launcher.run.command_line.installed_torch import knows
 

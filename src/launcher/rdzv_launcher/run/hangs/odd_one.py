@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rdzv_launcher.run.hangs.samples import is_meeting
 from rdzv_launcher.run.hangs.standstill import Standing
 from rdzv_launcher.run.stacks.grouping import Group, grouped
 from rdzv_launcher.run.stacks.reports import WorkerReport
@@ -70,6 +69,4 @@ def _oddness(group: Group, standings: Mapping[int, Standing]) -> tuple[int, int,
     loops = any(standings.get(rank, Standing("waits")).kind == "loops" for rank in group.ranks)
     kind = "running" if loops else group.kind
     first = _FIRST.index(kind) if kind in _FIRST and (loops or kind != "running") else len(_FIRST)
-    frames = group.shown.process.frames
-    meets = bool(frames) and is_meeting(frames[0].file, frames[0].function)
-    return first, len(group.workers), meets, group.ranks[0]
+    return first, len(group.workers), group.meets, group.ranks[0]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rdzv_launcher.run.stacks import processes, reading
+from rdzv_launcher.run.stacks.grouping import is_meeting
 
 Native = Literal["loop", "waits", "computes"]
 """What the main thread does below its innermost line of Python: just run it, wait for others, or anything else."""
@@ -15,16 +16,6 @@ Native = Literal["loop", "waits", "computes"]
 _WAITS = re.compile(r"(?i)nccl|hccl|rccl|gloo::|c10d|(?:cu|cuda|hip|acl|npu)\w*(?:synchronize|query|memcpy)")
 _LOOKS = 2
 """How many looks must find no native code: a stack may be one that cannot be read."""
-_MEETINGS = (
-    ("distributed/distributed_c10d.py", ""),
-    ("distributed/c10d_logger.py", ""),
-    ("distributed/_functional_collectives.py", ""),
-    ("distributed/rendezvous.py", ""),
-    ("cuda/__init__.py", "synchronize"),
-    ("cuda/streams.py", "synchronize"),
-    ("npu/utils.py", "synchronize"),
-)
-"""Files, and functions in them, in which a worker waits for others or for its device."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +57,6 @@ def _native_names(process: processes.Process, timeout: float) -> list[str]:
             break
         names.append(str(frame["name"]))
     return names
-
-
-def is_meeting(file: str, function: str) -> bool:
-    """Whether a call of this function waits for other workers, or for the device."""
-    return any(
-        f"/torch/{name}" in file or f"/torch_npu/{name}" in file for name, only in _MEETINGS if only in ("", function)
-    )
 
 
 def _values(frame: dict[str, Any]) -> Sequence[object]:

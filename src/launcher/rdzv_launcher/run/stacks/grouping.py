@@ -18,6 +18,16 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
 _AROUND = ("wrapper", "wrapped", "inner", "decorate_context", "_fn", "<lambda>")
 """Functions that wrap the one that was called, and say nothing about it."""
 _STILL = {"T": "stopped", "t": "stopped", "D": "stuck", "Z": "ended", "X": "ended", "ended": "ended"}
+_MEETINGS = (
+    ("distributed/distributed_c10d.py", ""),
+    ("distributed/c10d_logger.py", ""),
+    ("distributed/_functional_collectives.py", ""),
+    ("distributed/rendezvous.py", ""),
+    ("cuda/__init__.py", "synchronize"),
+    ("cuda/streams.py", "synchronize"),
+    ("npu/utils.py", "synchronize"),
+)
+"""Files, and functions in them, in which a worker waits for others or for its device."""
 _KINDS = ("stopped", "stuck", "ended", "unknown", "waiting", "running")
 
 
@@ -43,16 +53,31 @@ class Group:
         """The place in a few words; empty if it is not known."""
         return where(self.shown.process.frames)
 
+    @property
+    def meets(self) -> bool:
+        """Whether they wait for other workers, or for the device."""
+        frames = self.shown.process.frames
+        return bool(frames) and is_meeting(frames[0].file, frames[0].function)
+
 
 def grouped(workers: Iterable[WorkerReport]) -> list[Group]:
-    """The groups, the odd ones first: what stands still, then the smaller ones, then by rank."""
+    """The groups, the odd ones first: what stands still, the smaller ones, those that wait for nobody, then by rank."""
     every = sorted(workers, key=lambda each: (each.rank, each.process.pid))
     waiting = {each.process.frames for each in every if _kind(each) == "waiting"}
     found: dict[object, list[WorkerReport]] = {}
     for worker in every:
         found.setdefault(_place(worker, waiting), []).append(worker)
     groups = [Group(min(map(_kind, each), key=_KINDS.index), tuple(each)) for each in found.values()]
-    return sorted(groups, key=lambda each: (each.kind not in _STILL.values(), len(each.workers), each.ranks))
+    return sorted(
+        groups, key=lambda each: (each.kind not in _STILL.values(), len(each.workers), each.meets, each.ranks)
+    )
+
+
+def is_meeting(file: str, function: str) -> bool:
+    """Whether a call of this function waits for other workers, or for the device."""
+    return any(
+        f"/torch/{name}" in file or f"/torch_npu/{name}" in file for name, only in _MEETINGS if only in ("", function)
+    )
 
 
 def where(frames: Sequence[Frame]) -> str:

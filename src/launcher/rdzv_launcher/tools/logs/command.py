@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from rdzv_launcher.run.rank_names import compressed
 from rdzv_launcher.tools.logs.indexes import Entry, find_nodes, newest_job
 from rdzv_launcher.tools.logs.reading import copy_all, size_of
-from rdzv_launcher.tools.logs.text import headline, last_words, listing, shown
+from rdzv_launcher.tools.logs.text import headline, last_words, listing, shown, stored_stacks
 from rdzv_plugins.errors import UsageError
 
 _STREAMS = ("stdout", "stderr")
@@ -28,7 +28,11 @@ def configure(commands: Any) -> None:
         "directory", metavar="DIR", help="the --log-dir of a job, or a directory that contains those of its nodes"
     )
     parser.add_argument("--rank", type=int, metavar="N", help="print what this global rank has written, byte for byte")
-    parser.add_argument("--failed", action="store_true", help="the last round in which a worker failed, and which one")
+    parser.add_argument(
+        "--failed",
+        action="store_true",
+        help="the last round in which a worker failed, and which one; and the stacks of a job that hung",
+    )
     parser.add_argument("--round", type=int, metavar="N", help="this round (default: the last)")
     parser.add_argument("--tail", type=int, metavar="N", help="the last N lines of each worker")
     parser.add_argument("--stream", choices=_STREAMS, help="only this one (default: both)")
@@ -36,7 +40,7 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print; returns the exit code, which is 1 if --failed finds that nobody has failed. Raises ``UsageError``."""
+    """Print; returns the exit code: 1 if --failed finds neither a failure nor a hang. Raises ``UsageError``."""
     if args.tail is not None and args.tail < 1:
         raise UsageError(f"--tail={args.tail} is no number of lines", remedy="1 or more.")
     if args.failed and args.round is not None:
@@ -54,9 +58,12 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     chosen = _round(args, entries)
+    hangs = list(stored_stacks({node.directory for node in job})) if args.failed and not args.json else []
     if not chosen:
-        print("no worker has failed", flush=True)
-        return 1
+        print(
+            *(["no worker has failed by itself", *hangs] if hangs else ["no worker has failed"]), sep="\n", flush=True
+        )
+        return 0 if hangs else 1
     if args.rank is not None:
         chosen = _rank(args.rank, chosen)
     if args.json:
@@ -71,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             (args.stream,) if args.stream else _STREAMS,
             args.tail or _LINES,
         )
-        print(headline(chosen[0].worker.round, chosen), *lines, sep="\n", flush=True)
+        print(headline(chosen[0].worker.round, chosen), *lines, *hangs, sep="\n", flush=True)
     else:
         print(*listing(chosen), sep="\n", flush=True)
     return 0

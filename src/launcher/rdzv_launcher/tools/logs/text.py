@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rdzv_launcher.run.rank_names import named
 from rdzv_launcher.run.summary import describe_exit
@@ -62,6 +64,17 @@ def last_words(entries: Sequence[Entry], streams: Sequence[str], count: int) -> 
                 continue
             yield f"  {shown(path)}{'' if lines else ' is empty or gone'}"
             yield from (f"  | {printable(line.expandtabs(4), _LONGEST)}" for line in lines)
+
+
+def stored_stacks(directories: Iterable[str]) -> Iterator[str]:
+    """What agents have stored when a job hung, or its workers would not end: why, and the sentence that sums it up."""
+    for directory in sorted(directories):
+        for path in sorted(glob.glob(os.path.join(glob.escape(directory), "**", "stacks-*.log"), recursive=True)):
+            if os.path.isfile(path):
+                with open(path, errors="replace") as file:
+                    why, summary = (printable(file.readline(_LONGEST).rstrip()) for _ in range(2))
+                yield f"{why}: {shown(path)}"
+                yield f"  | {summary}"
 
 
 def shown(path: str) -> str:
