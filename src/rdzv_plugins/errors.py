@@ -322,6 +322,11 @@ class SettingsDiffer(RendezvousFailed):
     exit_code = 78  # EX_CONFIG
     scheduler: ClassVar[Advice] = "do not requeue"
 
+    def __init__(self, message: str, *, remedy: str = "", for_others: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.for_others = for_others or message
+        """The message as the other nodes show it, where ``this node`` is another."""
+
 
 class PreflightFailed(RendezvousFailed):
     """``--preflight`` found that a node, or the path between two, is broken, and the job cannot do without it.

@@ -58,7 +58,7 @@ def test_another_number_of_nodes_is_refused_by_name_and_those_who_wait_are_told(
         by = f"{HOST} (pid {first.pid}), the first node of the job at {cluster.endpoint}"
         assert f"this node was started with other settings than {by}: --nnodes: here {theirs}, there {mine}" in message
         told = first.wait_for(rf"{HOST} \(pid {other.pid}\) has come and was refused: .*").group()
-        assert f"--nnodes: here {theirs}, there {mine}" in told
+        assert f"--nnodes: there {theirs}, here {mine}" in told
 
 
 def test_the_others_go_on_without_the_refused_node(cluster: Cluster) -> None:

@@ -202,8 +202,9 @@ def test_mistakes_that_the_launch_finds_name_the_fields() -> None:
     """One process finds the first of them."""
     with pytest.raises(UsageError, match=r"^nproc_per_node=-1: at least one worker"):
         elastic_launch(alone(-1), called.says)()
-    with pytest.raises(RdzvError, match=r"no-such-backend"):
+    with pytest.raises(RdzvError, match=r"no-such-backend") as caught:
         elastic_launch(alone(1, rdzv_backend="no-such-backend", rdzv_endpoint="127.0.0.1:1"), called.says)()
+    assert not hasattr(caught.value, "add_note") or caught.value.__notes__ == [caught.value.remedy]
     with pytest.raises(UsageError, match=r"^rdzv_configs: .*has no option 'speed'"):
         elastic_launch(alone(1, rdzv_configs={"speed": 1}), called.says)()
 

@@ -261,9 +261,12 @@ def test_those_who_wait_hear_of_a_node_that_was_refused(caplog: pytest.LogCaptur
         first = job.node()
         first.join()
         eventually(first.has_joined, "the first has joined")
-        with pytest.raises(errors.SettingsDiffer):
+        with pytest.raises(errors.SettingsDiffer, match=r"this node .* --nnodes: here 2:3, there 2"):
             job.node(max_nodes=3).handler.next_rendezvous()
-        eventually(lambda: "has come and was refused: " in caplog.text, "the first says so")
+        told = "has come and was refused: "
+        eventually(lambda: told in caplog.text, "the first says so")
+        assert "--nnodes: there 2:3, here 2" in caplog.text
+        assert caplog.text.count(told) == 1, "the refused node has its error"
         first.handler.set_closed()  # else the end would wait for its time-out
 
 

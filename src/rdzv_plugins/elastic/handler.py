@@ -259,7 +259,8 @@ class ElasticHandler:
             self._say_over()
             if not self._working:  # agents may be waiting in the store for a lost one: do not let them wait in vain
                 self._in_background(lambda: self._store.close(over))
-        if view.notice.text != self._said_notice:
+        # a node that is refused has no session yet: it ends with an error of its own
+        if view.notice.text != self._said_notice and self._link.session is not None:
             self._said_notice = view.notice.text
             logger.warning("%s", view.notice.text)
         place = view.assignment

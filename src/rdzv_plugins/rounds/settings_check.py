@@ -85,17 +85,22 @@ def compare(mine: dict[str, Any], text: bytes, endpoint: str) -> None:
         if mine["settings"].get(name) != settings.get(name) and name not in left_out
     ]
     if names:
-        shown = [
-            _commands(mine, theirs)
-            if name == COMMAND
-            else f"{_FLAGS.get(name, name)}: here {mine['settings'].get(name, 'not set')}, "
-            f"there {settings.get(name, 'not set')}"
-            for name in names
-        ]
+
+        def said(node: str, here: str, there: str) -> str:
+            shown = [
+                _commands(mine, theirs, here, there)
+                if name == COMMAND
+                else f"{_FLAGS.get(name, name)}: {here} {mine['settings'].get(name, 'not set')}, "
+                f"{there} {settings.get(name, 'not set')}"
+                for name in names
+            ]
+            job = f"{by}, the first node of the job at {endpoint}"
+            return f"{node} was started with other settings than {job}: {'; '.join(shown)}"
+
         raise SettingsDiffer(
-            f"this node was started with other settings than {by}, the first node of the job at {endpoint}: "
-            f"{'; '.join(shown)}",
+            said("this node", "here", "there"),
             remedy=_REMEDY + (_OF_COMMANDS if COMMAND in names else ""),
+            for_others=said("it", "there", "here"),
         )
     warn_of_other_torch(theirs.get("torch"), by)
 
@@ -110,14 +115,14 @@ def warn_of_other_torch(theirs: object, by: str) -> None:
 
 def refusal(mine: dict[str, Any], error: SettingsDiffer) -> str:
     """The sentence about a refused node, for those that wait for it."""
-    return f"{mine['by']} has come and was refused: {error}"
+    return f"{mine['by']} has come and was refused: {error.for_others}"
 
 
-def _commands(mine: dict[str, Any], theirs: dict[str, Any]) -> str:
-    here, there = str(mine.get(COMMAND)), str(theirs.get(COMMAND) or "not set")[: _LONGEST_COMMAND + 3]
-    if here == there:
-        return f"the command: {here}, here and there, with other values"
-    return f"the command: here {here}, there {there}"
+def _commands(mine: dict[str, Any], theirs: dict[str, Any], here: str, there: str) -> str:
+    ours, others = str(mine.get(COMMAND)), str(theirs.get(COMMAND) or "not set")[: _LONGEST_COMMAND + 3]
+    if ours == others:
+        return f"the command: {ours}, here and there, with other values"
+    return f"the command: {here} {ours}, {there} {others}"
 
 
 _REMEDY = "Start all nodes with the same ones. The other nodes go on without this one."

@@ -77,6 +77,8 @@ class elastic_launch:  # torch's name
             raise
         except RdzvError as error:
             blaming_fields(error)
+            if error.remedy and sys.version_info >= (3, 11):
+                error.add_note(error.remedy)  # what a traceback ends with
             raise
         finally:
             if directory is not None:
