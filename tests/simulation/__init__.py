@@ -1,0 +1,1 @@
+"""Whole jobs in one process, in simulated time, from a seed."""

@@ -1,0 +1,261 @@
+"""Processes and their threads in simulated time: one thread runs at a time, and a seed decides which.
+
+A thread is a greenlet. It runs until it waits for something, or until a point where the system could have put another
+in its place. Time stands still meanwhile, and moves on to the next event only when no thread can run. So a run with the
+same seed is the same run, and an hour in which a job waits costs nothing.
+
+After FoundationDB's simulator and Rust's madsim: everything that the program does not determine comes from the seed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import greenlet
+
+_PAUSES = 0.2
+"""How often a thread is put aside where that is possible."""
+_UNENDING = 10_000
+"""How often a killed thread may try to go on before that is taken for a fault of the program."""
+
+
+class Killed(BaseException):
+    """Ends the threads of a killed process, whatever they wait for. What they still do has no effect on others."""
+
+
+class Stuck(Exception):
+    """Nothing is left to happen, or not in time."""
+
+
+class Process:
+    """What is killed and stands still as a whole. Made by ``Scheduler.process``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.killed = self.frozen = False
+        self.threads: list[Thread] = []
+        self.held: list[Thread] = []
+        """The threads that could run if it were not frozen."""
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Thread:
+    """One thread of a process. Made by ``Scheduler.spawn``."""
+
+    def __init__(self, process: Process, name: str, ident: int) -> None:
+        self.process, self.name, self.ident = process, name, ident
+        self.done = False
+        self.joining: list[Thread] = []
+        self.waits_in: list[Thread] | None = None
+        """The list of waiters that it is in."""
+        self.wait_number = 0
+        """Counts its waits: the end of an earlier one's time means nothing."""
+        self.woken = False
+        self.refused = 0
+        self.greenlet: Any = None
+
+    def __repr__(self) -> str:
+        return f"{self.process}/{self.name}"
+
+
+class Scheduler:
+    """The clock, the processes, and what happens next. Used by the greenlet that has made it, and by its threads.
+
+    ``now`` is in seconds. It does not start at 0: only durations count.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 1000.0
+        self.current: Thread | None = None
+        """The thread that runs; None while something happens by itself."""
+        self.processes: list[Process] = []
+        self.failed: list[tuple[Thread, BaseException]] = []
+        """Threads that an exception has ended."""
+        self._hub = greenlet.getcurrent()
+        self._ready: list[Thread] = []
+        self._dying: list[Thread] = []
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = itertools.count(1)
+
+    # What threads do
+
+    def spawn(self, process: Process, name: str, run: Callable[[], object]) -> Thread:
+        """Start a thread."""
+        self.check()
+        thread = Thread(process, name, next(self._numbers))
+        thread.greenlet = greenlet.greenlet(lambda: self._run_thread(thread, run), parent=self._hub)
+        process.threads.append(thread)
+        self._ready.append(thread)
+        return thread
+
+    def check(self) -> None:
+        """Raise ``Killed`` in a thread of a killed process. Whatever has an effect on others calls this first."""
+        thread = self.current
+        if thread is not None and thread.process.killed:
+            thread.refused += 1
+            if thread.refused > _UNENDING:
+                raise RuntimeError(f"{thread} has been killed, and does not end")
+            raise Killed
+
+    def wait(self, waiters: list[Thread], timeout: float | None = None) -> bool:
+        """Wait for ``wake`` or ``wake_all`` of ``waiters``; False if ``timeout`` seconds have passed before."""
+        self.check()
+        thread = self.running
+        waiters.append(thread)
+        thread.waits_in, thread.woken = waiters, False
+        if timeout is not None:
+            number = thread.wait_number
+            self.at(
+                self.now + max(0.0, timeout),
+                lambda: thread.wait_number == number and self._wake(thread, woken=False),
+            )
+        self._hub.switch()
+        return thread.woken
+
+    def pause(self) -> None:
+        """A point where another thread may go first."""
+        self.check()
+        if self._ready and self.random.random() < _PAUSES:
+            self._ready.append(self.running)
+            self._hub.switch()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for nothing but time."""
+        self.wait([], seconds)
+
+    def wake(self, waiters: list[Thread]) -> None:
+        """Wake one of them, whichever."""
+        if waiters:
+            self._wake(waiters[self.random.randrange(len(waiters))], woken=True)
+
+    def wake_all(self, waiters: list[Thread]) -> None:
+        """Wake all of them."""
+        for thread in list(waiters):
+            self._wake(thread, woken=True)
+
+    @property
+    def running(self) -> Thread:
+        """The thread that runs. Raises ``RuntimeError`` outside of threads, where nothing may wait."""
+        if self.current is None:
+            raise RuntimeError("only threads can wait: this is called by what happens by itself")
+        return self.current
+
+    # What happens to them
+
+    def process(self, name: str) -> Process:
+        """A new process, without threads yet."""
+        self.processes.append(process := Process(name))
+        return process
+
+    def at(self, when: float, happens: Callable[[], object]) -> None:
+        """Have something happen by itself at a moment. It may wake threads, and waits for nothing."""
+        heapq.heappush(self._due, (when, next(self._numbers), happens))
+
+    def freeze(self, process: Process) -> None:
+        """Like SIGSTOP. A thread that runs goes on until it waits or pauses."""
+        process.frozen = True
+
+    def thaw(self, process: Process) -> None:
+        """Like SIGCONT: time has passed for it meanwhile."""
+        process.frozen = False
+        self._ready += process.held
+        process.held = []
+
+    def kill(self, process: Process) -> None:
+        """Like SIGKILL. A thread that kills its own process ends here."""
+        if not process.killed:
+            process.killed = True
+            self._dying += process.threads
+        self.check()
+
+    def run(self, until: Callable[[], bool], limit: float) -> None:
+        """Let things happen until that is so. Raises ``Stuck`` if it never will be, or not within ``limit`` seconds."""
+        began = self.now
+        while not until():
+            if not self._step(began + limit):
+                waiting = [each for process in self.processes for each in process.threads if not each.done]
+                raise Stuck(f"after {self.now - began:.1f} s these still wait: {waiting}")
+
+    def close(self) -> None:
+        """End all processes."""
+        self.current = None
+        for process in self.processes:
+            self.kill(process)
+        self._bury()
+
+    # How
+
+    def _step(self, end: float) -> bool:
+        """Run one thread, or let one thing happen; False if there is nothing more until ``end``."""
+        if self._bury():
+            return True
+        if thread := self._next():
+            self._switch(thread, thread.greenlet.switch)
+            return True
+        if not self._due or self._due[0][0] > end:
+            return False
+        when, _, happens = heapq.heappop(self._due)
+        self.now = max(self.now, when)
+        happens()
+        return True
+
+    def _next(self) -> Thread | None:
+        ready = self._ready
+        while ready:
+            place = self.random.randrange(len(ready)) if len(ready) > 1 else 0
+            ready[place], ready[-1] = ready[-1], ready[place]
+            thread = ready.pop()
+            if not thread.process.frozen:
+                return thread
+            thread.process.held.append(thread)
+        return None
+
+    def _wake(self, thread: Thread, *, woken: bool) -> None:
+        if thread.waits_in is not None:
+            thread.waits_in.remove(thread)
+            thread.waits_in, thread.woken = None, woken
+            thread.wait_number += 1
+            self._ready.append(thread)
+
+    def _bury(self) -> bool:
+        """End the threads of killed processes: they unwind, and every attempt to wait meanwhile raises ``Killed``."""
+        if not self._dying:
+            return False
+        while self._dying:
+            thread = self._dying.pop(0)
+            if thread.done:
+                continue
+            if thread.waits_in is not None:
+                thread.waits_in.remove(thread)
+                thread.waits_in = None
+            for held in (self._ready, thread.process.held):
+                if thread in held:
+                    held.remove(thread)
+            if thread.greenlet:  # it has begun
+                self._switch(thread, lambda thread=thread: thread.greenlet.throw(Killed))
+            thread.done = True
+        return True
+
+    def _switch(self, thread: Thread, switch: Callable[[], object]) -> None:
+        self.current = thread
+        try:
+            switch()
+        finally:
+            self.current = None
+
+    def _run_thread(self, thread: Thread, run: Callable[[], object]) -> None:
+        try:
+            run()
+        except Killed:
+            pass
+        except BaseException as error:
+            self.failed.append((thread, error))
+        thread.done = True
+        self.wake_all(thread.joining)
