@@ -34,12 +34,14 @@ class Stuck(Exception):
 class Process:
     """What is killed and stands still as a whole. Made by ``Scheduler.process``."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, host: str) -> None:
+        self.name, self.host = name, host
         self.killed = self.frozen = False
         self.threads: list[Thread] = []
         self.held: list[Thread] = []
         """The threads that could run if it were not frozen."""
+        self.on_thaw: list[Callable[[], None]] = []
+        """What has come to it by itself while it was frozen."""
 
     def __repr__(self) -> str:
         return self.name
@@ -149,9 +151,9 @@ class Scheduler:
 
     # What happens to them
 
-    def process(self, name: str) -> Process:
-        """A new process, without threads yet."""
-        self.processes.append(process := Process(name))
+    def process(self, name: str, host: str = "") -> Process:
+        """A new process, without threads yet. ``host``: the machine; one of its own if not given."""
+        self.processes.append(process := Process(name, host or name))
         return process
 
     def at(self, when: float, happens: Callable[[], object]) -> None:
@@ -167,6 +169,9 @@ class Scheduler:
         process.frozen = False
         self._ready += process.held
         process.held = []
+        arrived, process.on_thaw = process.on_thaw, []
+        for happens in arrived:
+            happens()
 
     def kill(self, process: Process) -> None:
         """Like SIGKILL. A thread that kills its own process ends here."""

@@ -1,0 +1,201 @@
+"""Hosts, and connections between their processes: ordered, sometimes slow, and broken in the ways that TCP breaks.
+
+A kernel goes on while a process of its stands still: it takes connections and data for it. When a process ends, its
+kernel says so: in an orderly way, or by a reset if the process had left something unread. A host that is gone, or cut
+off, says nothing; what was sent to it arrives once it can be reached again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+from simulation.scheduler import Process, Scheduler, Thread
+
+How = Literal["closed", "reset"]
+"""How the other side of a connection has ended."""
+
+_MEAN_S = 0.002
+_SLOW_S = 0.3
+_SLOW = 0.02
+"""How often something takes up to ``_SLOW_S``."""
+
+
+class End:
+    """One side of a connection, of one process.
+
+    ``on_message`` and ``on_end`` are called when something has come: by no thread, so they may wake some and wait for
+    nothing. Neither is called while the process stands still, or after ``close``.
+    """
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self._network, self.process = network, process
+        self.peer: End = self  # until it is connected
+        self.on_message: Callable[[object], None] = _ignore
+        self.on_end: Callable[[How], None] = _ignore
+        self.ended = False
+        """Nothing more comes, and nothing more can be sent."""
+        self.unread: deque[Callable[[], None]] = deque()
+        self._under_way: deque[Callable[[], None]] = deque()
+        self._last = 0.0
+
+    def send(self, message: object) -> None:
+        """Raises ``ConnectionError`` after the end."""
+        self._network.scheduler.check()
+        if self.ended:
+            raise ConnectionResetError("the connection has ended")
+        peer = self.peer
+        self._send(lambda: peer.on_message(message))
+
+    def close(self) -> None:
+        """End it: the other side is told. May be repeated."""
+        self._network.scheduler.check()
+        self.end("closed")
+
+    def end(self, how: How) -> None:
+        """End this side, as its kernel does when the process is gone."""
+        if not self.ended:
+            self.ended = True
+            self._network.ends.remove(self)
+            self._send(lambda: self.peer.hear_of_the_end(how))
+
+    def hear_of_the_end(self, how: How) -> None:
+        if not self.ended:
+            self.ended = True
+            self._network.ends.remove(self)
+            self.on_end(how)
+
+    def _send(self, arrives: Callable[[], None]) -> None:
+        network = self._network
+        self._under_way.append(arrives)
+        self._last = max(self._last, network.scheduler.now + network.latency())
+        network.scheduler.at(self._last, self._arrive)
+
+    def _arrive(self) -> None:
+        """The next message comes to the other host, if that can be reached."""
+        peer = self.peer
+        if self._network.is_cut(self.process.host, peer.process.host):
+            self._network.when_healed.append(self._arrive)
+            return
+        arrives = self._under_way.popleft()
+        if peer.ended or peer.process.killed:
+            return
+        if peer.process.frozen:
+            peer.unread.append(arrives)
+            peer.process.on_thaw.append(peer.read)
+        else:
+            arrives()
+
+    def read(self) -> None:
+        """The process has been continued: it takes what its kernel has held for it."""
+        while self.unread and not self.process.killed:
+            if self.process.frozen:
+                self.process.on_thaw.append(self.read)
+                return
+            self.unread.popleft()()
+
+
+class Network:
+    """All hosts. ``latency`` and every choice come from the scheduler's seed."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.ends: list[End] = []
+        """The sides of all connections that have not ended."""
+        self.when_healed: list[Callable[[], None]] = []
+        self._listening: dict[tuple[str, int], tuple[Process, Callable[[End], None]]] = {}
+        self._cut: set[tuple[str, str]] = set()
+        self._gone: set[str] = set()
+
+    def latency(self) -> float:
+        """How long something takes from one host to another, in seconds."""
+        random = self.scheduler.random
+        if random.random() < _SLOW:
+            return random.random() * _SLOW_S
+        return random.expovariate(1 / _MEAN_S)
+
+    def listen(self, process: Process, port: int, accept: Callable[[End], None]) -> None:
+        """Take connections at a port of the process's host. Raises ``OSError`` if another living process has it."""
+        self.scheduler.check()
+        held = self._listening.get((process.host, port))
+        if held is not None and not held[0].killed:
+            raise OSError(f"port {port} of {process.host} is in use")
+        self._listening[process.host, port] = process, accept
+
+    def stop_listening(self, process: Process, port: int) -> None:
+        self.scheduler.check()
+        if self._listening.get((process.host, port), (None,))[0] is process:
+            del self._listening[process.host, port]
+
+    def connect(self, host: str, port: int, timeout: float) -> End:
+        """A connection of the running thread's process.
+
+        Raises ``ConnectionRefusedError`` if nobody listens there, ``TimeoutError`` if nothing is heard.
+        """
+        scheduler = self.scheduler
+        mine = End(self, scheduler.running.process)
+        waiting, refused = list[Thread](), list[bool]()
+
+        def arrives() -> None:
+            if self.is_cut(mine.process.host, host):
+                return
+            process, accept = self._listening.get((host, port), (None, _ignore))
+            if process is None or process.killed:
+                refused.append(True)
+                scheduler.at(scheduler.now + self.latency(), lambda: answers(None))
+                return
+            theirs = End(self, process)
+            mine.peer, theirs.peer = theirs, mine
+            self.ends += [mine, theirs]
+            if process.frozen:  # its kernel takes it all the same
+                process.on_thaw.append(lambda: None if theirs.ended else accept(theirs))
+            else:
+                accept(theirs)
+            scheduler.at(scheduler.now + self.latency(), lambda: answers(theirs))
+
+        def answers(theirs: End | None) -> None:
+            if not self.is_cut(host, mine.process.host):
+                scheduler.wake_all(waiting)
+
+        scheduler.at(scheduler.now + self.latency(), arrives)
+        if not scheduler.wait(waiting, timeout):
+            mine.end("reset") if mine in self.ends else None
+            raise TimeoutError("no answer")
+        if refused:
+            raise ConnectionRefusedError("connection refused")
+        return mine
+
+    # What goes wrong
+
+    def is_cut(self, source: str, target: str) -> bool:
+        """Whether nothing gets from one host to another now."""
+        return source != target and ((source, target) in self._cut or source in self._gone or target in self._gone)
+
+    def cut(self, source: str, target: str) -> None:
+        """From now on nothing gets from one host to the other: in this direction."""
+        self._cut.add((source, target))
+
+    def heal(self, source: str, target: str) -> None:
+        """Undo ``cut``: what was sent meanwhile arrives."""
+        self._cut.discard((source, target))
+        waiting, self.when_healed = self.when_healed, []
+        for arrives in waiting:
+            self.scheduler.at(self.scheduler.now + self.latency(), arrives)
+
+    def kill(self, process: Process) -> None:
+        """The process ends, and its kernel tells the other sides of its connections."""
+        for end in [each for each in self.ends if each.process is process]:
+            end.end("reset" if end.unread else "closed")
+        self.scheduler.kill(process)
+
+    def crash(self, host: str) -> None:
+        """The host is gone with all its processes, and says nothing."""
+        self._gone.add(host)
+        for process in self.scheduler.processes:
+            if process.host == host:
+                self.scheduler.kill(process)
+
+
+def _ignore(_: object) -> None:
+    """Nobody waits for it."""
