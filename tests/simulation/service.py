@@ -1,0 +1,484 @@
+"""A coordination service of the simulated world, and the sessions of its clients: the contract of ``coordination``.
+
+Like the native server it may tell sessions by their connections (``by_connection``): one whose connection breaks ends
+at once. Otherwise, like etcd, it knows them by leases, and a client that has lost its connection makes another. It
+counts a session's time to live from what it has heard last, by its own clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from rdzv_plugins.coordination import Event, KeyValue, OnEvents
+from rdzv_plugins.errors import Compacted, ConnectionLost, EndpointUnreachable
+from simulation.network import End, Network
+from simulation.scheduler import Process
+from simulation.threads import Threads
+
+T = TypeVar("T")
+
+_PORT = 2379
+_DIAL_S = 1.0
+_RETRY_S = 0.2
+_BEATS = 3
+"""How many keep-alives are sent in a time to live."""
+
+Message = tuple[Any, ...]
+
+
+class Store:
+    """The keys of one run, with revisions and leases. No network, no time but ``now``."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.compacted = 0
+        """Changes up to this revision are no longer known."""
+        self.keys: dict[str, tuple[KeyValue, int]] = {}
+        """With the session that an ephemeral key belongs to, or 0."""
+        self.leases: dict[int, tuple[float, float]] = {}
+        """Of each session the time to live, and when it ends."""
+        self.history: list[Event] = []
+        self._ids = itertools.count(1)
+
+    def open(self, ttl: float, now: float) -> int:
+        """A new session."""
+        session = next(self._ids)
+        self.leases[session] = ttl, now + ttl
+        return session
+
+    def beat(self, session: int, now: float) -> bool:
+        """It was heard of; False if it has ended."""
+        lease = self.leases.get(session)
+        if lease is None:
+            return False
+        self.leases[session] = lease[0], now + lease[0]
+        return True
+
+    def end(self, session: int) -> bool:
+        """End it, with its keys."""
+        if self.leases.pop(session, None) is None:
+            return False
+        for key in [key for key, (_, owner) in self.keys.items() if owner == session]:
+            self._write(key, None, 0)
+        return True
+
+    def compact(self) -> None:
+        """Forget what has happened so far."""
+        self.compacted, self.history = self.revision, []
+
+    def create(self, session: int, key: str, value: bytes, ephemeral: bool) -> tuple[bool, KeyValue]:
+        absent = key not in self.keys
+        if absent:
+            self._write(key, value, session if ephemeral else 0)
+        return absent, self.keys[key][0]
+
+    def put(self, session: int, items: Mapping[str, bytes], ephemeral: bool, guard: KeyValue | None) -> int | None:
+        if not self._unchanged(guard):
+            return None
+        for key, value in items.items():
+            self._write(key, value, session if ephemeral else 0)
+        return self.revision
+
+    def delete(self, _: int, keys: Sequence[str], guard: KeyValue | None) -> bool:
+        if not self._unchanged(guard):
+            return False
+        for key in keys:
+            if key in self.keys:
+                self._write(key, None, 0)
+        return True
+
+    def list(self, _: int, prefix: str) -> tuple[Sequence[KeyValue], int]:
+        held = (kv for kv, _ in self.keys.values() if kv.key.startswith(prefix))
+        return sorted(held, key=lambda kv: kv.revision), self.revision
+
+    def end_session(self, session: int, key: str) -> bool:
+        owner = self.keys[key][1] if key in self.keys else 0
+        return owner not in (0, session) and self.end(owner)
+
+    def changes(self, prefix: str, after: int) -> Sequence[Event] | None:
+        """What has happened since; None if that is no longer known."""
+        if after == 0:
+            held = sorted((kv for kv, _ in self.keys.values()), key=lambda kv: kv.revision)
+            return [Event(kv.key, kv.value, kv.revision) for kv in held if kv.key.startswith(prefix)]
+        if after < self.compacted:
+            return None
+        return [each for each in self.history if each.revision > after and each.key.startswith(prefix)]
+
+    def _unchanged(self, guard: KeyValue | None) -> bool:
+        return guard is None or (guard.key in self.keys and self.keys[guard.key][0].revision == guard.revision)
+
+    def _write(self, key: str, value: bytes | None, owner: int) -> None:
+        self.revision += 1
+        if value is None:
+            del self.keys[key]
+        else:
+            self.keys[key] = KeyValue(key, value, self.revision), owner
+        self.history.append(Event(key, value, self.revision))
+
+
+class Service:
+    """The server: a process that answers, and pushes what happens to keys."""
+
+    def __init__(self, network: Network, host: str = "service", *, by_connection: bool = True) -> None:
+        self.network, self.host, self.by_connection = network, host, by_connection
+        self.store = Store()
+        self.asked: Counter[str] = Counter()
+        """How often each process has asked for something; keep-alives do not count."""
+        self._clients: dict[End, _Client] = {}
+        self.process: Process = self.start()
+
+    def start(self, *, memory: bool = True) -> Process:
+        """Start it, again if it has been killed; with what it has known, or without."""
+        if not memory:
+            self.store = Store()
+        self._clients = {}
+        self.process = process = self.network.scheduler.process("service", self.host)
+        for session, (ttl, _) in self.store.leases.items():
+            self.store.beat(session, self.now)  # it cannot know when each was heard of
+            self._expire_later(session, ttl)
+        self.network.listen(process, _PORT, self._accept)
+        return process
+
+    @property
+    def now(self) -> float:
+        return self.network.scheduler.now
+
+    def _accept(self, end: End) -> None:
+        client = self._clients[end] = _Client(self, end)
+        end.on_message, end.on_end = client.hear, client.ended
+
+    def _expire_later(self, session: int, seconds: float) -> None:
+        process = self.process
+        self.network.scheduler.at(self.now + seconds, lambda: self._expire(session, process))
+
+    def _expire(self, session: int, process: Process) -> None:
+        lease = self.store.leases.get(session)
+        if lease is None or process.killed or process is not self.process:
+            return
+        if process.frozen:  # time passes for it, too, but it hears first what has come meanwhile
+            process.on_thaw.append(lambda: self._expire_later(session, 0.0))
+        elif lease[1] <= self.now:
+            self.end(session)
+        else:
+            self._expire_later(session, lease[1] - self.now)
+
+    def end(self, session: int) -> None:
+        """End a session, and tell everybody."""
+        if self.store.end(session):
+            self.tell()
+            for client in list(self._clients.values()):
+                if client.session == session:
+                    client.say("over")
+
+    def tell(self) -> None:
+        """Push what has happened."""
+        for client in list(self._clients.values()):
+            client.tell()
+
+    def forget(self, end: End) -> None:
+        self._clients.pop(end, None)
+
+
+class _Client:
+    """A connection, as the server sees it."""
+
+    def __init__(self, service: Service, end: End) -> None:
+        self._service, self._end = service, end
+        self.session = 0
+        self._watches: dict[int, tuple[str, int]] = {}
+
+    def hear(self, message: Any) -> None:
+        number, name, *arguments = message
+        service, store = self._service, self._service.store
+        if name == "open":
+            self.session = store.open(arguments[0], service.now)
+            service._expire_later(self.session, arguments[0])
+            self.say(number, True, self.session)
+            return
+        self.session = arguments.pop(0)
+        alive = store.beat(self.session, service.now)
+        if name != "beat":
+            service.asked[self._end.peer.process.name] += 1
+        if not alive:
+            self.say(number, False, None)
+        elif name == "beat":
+            self.say(number, True, None)
+        elif name == "watch":
+            self._watch(number, *arguments)
+        elif name == "cancel":
+            self._watches.pop(arguments[0], None)
+            self.say(number, True, None)
+        elif name == "close":
+            store.end(self.session)
+            self.say(number, True, None)
+            service.tell()
+        else:
+            before = set(store.leases)
+            answer = getattr(store, name)(self.session, *arguments)
+            self.say(number, True, answer)
+            service.tell()
+            for ended in sorted(before - set(store.leases)):
+                for client in list(service._clients.values()):
+                    if client.session == ended:
+                        client.say("over")
+
+    def ended(self, _: object) -> None:
+        self._service.forget(self._end)
+        if self._service.by_connection and self.session:
+            self._service.end(self.session)
+
+    def say(self, *message: Any) -> None:
+        if not self._end.ended:
+            self._end.send(message)
+
+    def tell(self) -> None:
+        store = self._service.store
+        for number, (prefix, after) in self._watches.items():
+            if after < store.revision:
+                self._watches[number] = prefix, store.revision
+                if events := store.changes(prefix, after):
+                    self.say("events", number, events)
+
+    def _watch(self, number: int, watch: int, prefix: str, after: int) -> None:
+        events = self._service.store.changes(prefix, after)
+        self.say(number, True, events is not None)
+        if events is not None:
+            self._watches[watch] = prefix, self._service.store.revision
+            if events:
+                self.say("events", watch, events)
+
+
+class _Pending:
+    """A question under way."""
+
+    def __init__(self, threads: Threads) -> None:
+        self.answered = threads.Event()
+        self.answer: tuple[bool, Any] | None = None
+
+
+class Watch:
+    """A watch of a session."""
+
+    def __init__(self, session: Session, number: int, prefix: str, on_events: OnEvents) -> None:
+        self._session, self.number, self.prefix, self.on_events = session, number, prefix, on_events
+        self.seen = 0
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        with self._session.calling:  # reentrant: it may be called from within a call
+            self.cancelled = True
+        self._session.drop(self)
+
+
+class Session:
+    """The client's side of a session."""
+
+    def __init__(
+        self, backend: Coordination, end: End, number: int, ttl: float, on_lost: Callable[[ConnectionLost], None]
+    ) -> None:
+        threads = backend.threads
+        self._backend, self._threads, self._end, self._number = backend, threads, end, number
+        self.ttl = ttl
+        self.known_until = threads.monotonic() + ttl
+        self.local_addr, self.remote_addr = end.process.host, backend.service.host
+        self.calling = threads.RLock()
+        self._on_lost = on_lost
+        self._over: ConnectionLost | None = None
+        self._closed = False
+        self._changed = threads.Condition()
+        self._pending: dict[int, _Pending] = {}
+        self._numbers = itertools.count(1)
+        self._watches: dict[int, Watch] = {}
+        self._calls = threads.SimpleQueue()
+        self._attach(end)
+        for name, run in (("watches", self._call), ("keep-alive", self._keep_alive)):
+            threads.Thread(target=run, name=name, daemon=True).start()
+
+    # The contract
+
+    def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:
+        found: tuple[bool, KeyValue] = self._ask(timeout, "create", key, value, ephemeral)
+        return found
+
+    def put(
+        self, items: Mapping[str, bytes], *, ephemeral: bool = False, guard: KeyValue | None = None, timeout: float
+    ) -> int | None:
+        found: int | None = self._ask(timeout, "put", dict(items), ephemeral, guard)
+        return found
+
+    def delete(self, keys: Iterable[str], *, guard: KeyValue | None = None, timeout: float) -> bool:
+        return bool(self._ask(timeout, "delete", list(keys), guard))
+
+    def list(self, prefix: str, *, timeout: float) -> tuple[Sequence[KeyValue], int]:
+        found: tuple[Sequence[KeyValue], int] = self._ask(timeout, "list", prefix)
+        return found
+
+    def end_session(self, key: str, *, timeout: float) -> bool:
+        return bool(self._ask(timeout, "end_session", key))
+
+    def watch(self, prefix: str, on_events: OnEvents, *, after: int = 0, timeout: float) -> Watch:
+        watch = Watch(self, next(self._numbers), prefix, on_events)
+        watch.seen = after
+        self._watches[watch.number] = watch
+        if not self._ask(timeout, "watch", watch.number, prefix, after):
+            del self._watches[watch.number]
+            raise Compacted(f"changes of {prefix} since revision {after} are no longer known")
+        return watch
+
+    def close(self) -> None:
+        if self._over is None and not self._closed:
+            try:
+                self._ask(self.ttl, "close")
+            except (ConnectionLost, TimeoutError):
+                pass
+            self._closed = True
+            self._lose("it is closed")
+
+    # How
+
+    def drop(self, watch: Watch) -> None:
+        if self._watches.pop(watch.number, None) is not None and self._over is None:
+            self._send(0, "cancel", self._number, watch.number)
+
+    def _ask(self, timeout: float, name: str, *arguments: Any) -> Any:
+        """Ask; again over another connection if the first breaks. Requests are done twice then, as with any service."""
+        if self._over is not None:
+            raise ConnectionLost(str(self._over))
+        number, pending = next(self._numbers), _Pending(self._threads)
+        self._pending[number] = pending
+        sent_at = self._threads.monotonic()
+        try:
+            self._send(number, name, self._number, *arguments)
+            pending.answered.wait(timeout)
+        finally:
+            self._pending.pop(number, None)
+        if pending.answer is None:
+            if self._over is not None:
+                raise ConnectionLost(str(self._over))
+            raise TimeoutError(f"no answer to {name} within {timeout:g} s")
+        alive, answer = pending.answer
+        if not alive:
+            self._lose("the service has ended it")
+            raise ConnectionLost(str(self._over))
+        self.known_until = max(self.known_until, sent_at + self.ttl)
+        return answer
+
+    def _send(self, *message: Any) -> None:
+        if not self._end.ended:
+            self._end.send(message)
+
+    def _attach(self, end: End) -> None:
+        self._end = end
+        end.on_message, end.on_end = self._hear, lambda how: self._broken(end, how)
+
+    def _hear(self, message: Any) -> None:
+        first, *rest = message
+        if first == "events":
+            self._calls.put(tuple(rest))
+        elif first == "over":
+            self._calls.put(("over", "the service has ended it"))
+        elif first in self._pending:
+            self._pending[first].answer = rest[0], rest[1]
+            self._pending[first].answered.set()
+
+    def _broken(self, end: End, how: str) -> None:
+        if self._backend.service.by_connection and end is self._end:
+            self._calls.put(("over", f"the connection was {how} by the other side"))
+
+    def _call(self) -> None:
+        """A thread: calls the watches, and says that the session is over."""
+        while True:
+            first, rest = self._calls.get()
+            if first == "over":
+                self._lose(rest)
+                return
+            watch = self._watches.get(first)
+            if watch is None:
+                continue
+            with self.calling:
+                events = [each for each in rest if each.revision > watch.seen]
+                if events and not watch.cancelled:
+                    watch.seen = events[-1].revision
+                    watch.on_events(events)
+
+    def _keep_alive(self) -> None:
+        """A thread: as long as the session lives."""
+        while self._over is None:
+            self._threads.sleep(self.ttl / _BEATS)
+            if self._over is not None:
+                return
+            if self._threads.monotonic() >= self.known_until:
+                self._calls.put(("over", f"the service has not answered for {self.ttl:g} s"))
+                return
+            if self._end.ended and not self._connect_again():
+                continue
+            try:
+                self._ask(self.ttl / _BEATS, "beat")
+            except (TimeoutError, ConnectionLost):
+                pass
+
+    def _connect_again(self) -> bool:
+        try:
+            end = self._backend.dial(_DIAL_S)
+        except (OSError, TimeoutError):
+            return False
+        self._attach(end)
+        for watch in list(self._watches.values()):
+            self._send(0, "watch", self._number, watch.number, watch.prefix, watch.seen)
+        return True
+
+    def _lose(self, reason: str) -> None:
+        if self._over is not None:
+            return
+        self._over = ConnectionLost(reason)
+        self._end.close()
+        for pending in list(self._pending.values()):
+            pending.answered.set()
+        self._calls.put(("over", reason))
+        if not self._closed:
+            self._on_lost(self._over)
+
+
+class Coordination:
+    """One node's way to the service: a ``CoordinationBackend``."""
+
+    name = "simulated"
+
+    def __init__(self, service: Service, threads: Threads, *, hosts_service: bool = False) -> None:
+        self.service, self.threads, self.hosts_service = service, threads, hosts_service
+        self._sessions: list[Session] = []
+
+    def dial(self, timeout: float) -> End:
+        return self.service.network.connect(self.service.host, _PORT, timeout)
+
+    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Session:
+        until, reason = self.threads.monotonic() + timeout, "nobody was asked"
+        while (left := until - self.threads.monotonic()) > 0:
+            try:
+                end = self.dial(min(_DIAL_S, left))
+            except (OSError, TimeoutError) as error:
+                reason = str(error)
+                self.threads.sleep(_RETRY_S)
+                continue
+            answered, found = self.threads.Event(), list[int]()
+
+            def hear(message: Any, answered: Any = answered, found: list[int] = found) -> None:
+                found.append(message[2])
+                answered.set()
+
+            end.on_message = hear
+            end.send((0, "open", ttl))
+            if answered.wait(min(ttl, left)):
+                session = Session(self, end, found[0], ttl, on_lost)
+                self._sessions.append(session)
+                return session
+            end.close()
+            reason = "no answer"
+        raise EndpointUnreachable(f"the service at {self.service.host}: {reason} for {timeout:g} s")
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()

@@ -1,0 +1,200 @@
+"""The simulated coordination service keeps the contract, in good and in bad times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rdzv_plugins.coordination import Event
+from rdzv_plugins.errors import Compacted, ConnectionLost, EndpointUnreachable
+from simulation.network import Network
+from simulation.scheduler import Process, Scheduler
+from simulation.service import Coordination, Service, Session
+from simulation.threads import Threads
+
+TTL = 10.0
+
+
+class World:
+    """A service, and processes that use it."""
+
+    def __init__(self, seed: int = 1, *, by_connection: bool = True) -> None:
+        self.scheduler = Scheduler(seed)
+        self.network, self.threads = Network(self.scheduler), Threads(self.scheduler)
+        self.service = Service(self.network, by_connection=by_connection)
+        self.lost: list[str] = []
+
+    def process(self, name: str) -> Process:
+        return self.scheduler.process(name)
+
+    def open(self, ttl: float = TTL) -> Session:
+        backend = Coordination(self.service, self.threads)
+        return backend.open_session(ttl, on_lost=lambda error: self.lost.append(str(error)), timeout=30.0)
+
+    def run(self, does: Callable[[], object], process: Process | None = None) -> None:
+        """Until a thread of that process has done it."""
+        thread = self.scheduler.spawn(process or self.process("client"), "main", does)
+        self.scheduler.run(lambda: thread.done or bool(self.scheduler.failed), 3600.0)
+        for _, error in self.scheduler.failed:
+            raise error
+
+
+@pytest.fixture(params=[True, False], ids=["connections", "leases"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    world = World(by_connection=request.param)
+    yield world
+    world.scheduler.close()
+
+
+def test_keys_have_revisions_and_guards(world: World) -> None:
+    def does() -> None:
+        session = world.open()
+        done, first = session.create("a", b"1", timeout=5)
+        assert (done, first.value) == (True, b"1")
+        assert session.create("a", b"2", timeout=5) == (False, first)
+        revision = session.put({"a": b"3", "b": b"4"}, guard=first, timeout=5)
+        assert revision == first.revision + 2
+        assert session.put({"a": b"5"}, guard=first, timeout=5) is None
+        assert not session.delete(["a"], guard=first, timeout=5)
+        held, now = session.list("", timeout=5)
+        assert ([kv.value for kv in held], now) == ([b"3", b"4"], revision)
+        assert session.delete(["a", "never"], timeout=5)
+
+    world.run(does)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_watch_tells_everything_once_and_in_order(seed: int) -> None:
+    world, told = World(seed), list[Event]()
+
+    def does() -> None:
+        session = world.open()
+        session.put({"x/0": b"", "y/0": b""}, timeout=5)
+        watch = session.watch("x/", told.extend, timeout=5)
+        for number in range(1, 20):
+            session.put({f"x/{number}": b"", f"y/{number}": b""}, timeout=5)
+        session.delete(["x/3"], timeout=5)
+        world.threads.sleep(5)
+        watch.cancel()
+        session.put({"x/late": b""}, timeout=5)
+        world.threads.sleep(5)
+
+    world.run(does)
+    assert [each.key for each in told] == [f"x/{number}" for number in range(20)] + ["x/3"]
+    assert told[-1].value is None
+    revisions = [each.revision for each in told]
+    assert revisions == sorted(set(revisions))
+
+
+def test_what_is_compacted_is_said(world: World) -> None:
+    def does() -> None:
+        session = world.open()
+        first = session.put({"a": b""}, timeout=5)
+        session.put({"a": b""}, timeout=5)
+        world.service.store.compact()
+        with pytest.raises(Compacted):
+            session.watch("a", lambda _: None, after=first, timeout=5)
+        assert session.watch("a", lambda _: None, after=0, timeout=5)
+
+    world.run(does)
+
+
+@pytest.mark.parametrize("fault", ["killed", "crashed", "frozen", "closed"])
+def test_ephemeral_keys_go_with_their_session(world: World, fault: str) -> None:
+    mine = world.process("mine")
+    session = list[Session]()
+    world.run(lambda: session.append(world.open()), mine)
+    world.run(lambda: session[0].put({"here": b""}, ephemeral=True, timeout=5), mine)
+    told, other = world.threads.Event(), world.process("other")
+    world.run(
+        lambda: world.open().watch("here", lambda events: events[-1].value is None and told.set(), timeout=5), other
+    )
+    began = world.scheduler.now
+    if fault == "killed":
+        world.network.kill(mine)
+    elif fault == "crashed":
+        world.network.crash(mine.host)
+    elif fault == "frozen":
+        world.scheduler.freeze(mine)
+    else:
+        world.run(session[0].close, mine)
+    world.run(lambda: told.wait(10 * TTL), other)
+    assert told.is_set()
+    took = world.scheduler.now - began
+    at_once = fault == "closed" or (fault == "killed" and world.service.by_connection)
+    assert took < 1.0 if at_once else 0.5 * TTL < took < 1.4 * TTL
+
+
+def test_a_frozen_client_learns_that_its_session_has_ended(world: World) -> None:
+    mine, session = world.process("mine"), list[Session]()
+    world.run(lambda: session.append(world.open()), mine)
+    world.scheduler.freeze(mine)
+    world.run(lambda: world.threads.sleep(2 * TTL))
+    world.scheduler.thaw(mine)
+    world.run(lambda: world.threads.sleep(1.0), mine)
+    assert len(world.lost) == 1
+
+    def asks() -> None:
+        with pytest.raises(ConnectionLost):
+            session[0].put({"a": b""}, timeout=5)
+
+    world.run(asks, mine)
+
+
+def test_a_session_lives_through_a_short_outage(world: World) -> None:
+    def does() -> None:
+        session = world.open()
+        session.put({"a": b""}, ephemeral=True, timeout=5)
+        world.network.cut("client", "service")
+        with pytest.raises(TimeoutError):
+            session.put({"a": b"2"}, timeout=1)
+        world.threads.sleep(0.5 * TTL)
+        world.network.heal("client", "service")
+        world.threads.sleep(1.0)
+        held, _ = session.list("", timeout=5)
+        assert [kv.value for kv in held] == [b"2"]  # what timed out was done later
+
+    world.run(does)
+    assert world.lost == []
+
+
+def test_a_service_that_is_gone_cannot_be_reached(world: World) -> None:
+    world.network.kill(world.service.process)
+
+    def does() -> None:
+        with pytest.raises(EndpointUnreachable, match="refused"):
+            Coordination(world.service, world.threads).open_session(TTL, on_lost=lambda _: None, timeout=5.0)
+
+    world.run(does)
+
+
+def test_leases_outlive_a_restart_with_memory() -> None:
+    world = World(by_connection=False)
+
+    def does() -> None:
+        session = world.open()
+        session.put({"a": b""}, ephemeral=True, timeout=5)
+        world.network.kill(world.service.process)
+        world.threads.sleep(1.0)
+        world.service.start()
+        world.threads.sleep(TTL)
+        held, _ = session.list("", timeout=5)
+        assert len(held) == 1
+
+    world.run(does)
+    assert world.lost == []
+
+
+def test_one_session_can_end_another_whose_process_is_gone(world: World) -> None:
+    mine = world.process("mine")
+    world.run(lambda: world.open().put({"here": b""}, ephemeral=True, timeout=5), mine)
+    world.network.crash(mine.host)
+
+    def does() -> None:
+        session = world.open()
+        assert session.end_session("here", timeout=5)
+        assert not session.end_session("here", timeout=5)
+        assert session.list("", timeout=5)[0] == []
+
+    world.run(does)
