@@ -7,6 +7,7 @@ off, says nothing; what was sent to it arrives once it can be reached again.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import Literal
@@ -26,17 +27,20 @@ class End:
     """One side of a connection, of one process.
 
     ``on_message`` and ``on_end`` are called when something has come: by no thread, so they may wake some and wait for
-    nothing. Neither is called while the process stands still, or after ``close``.
+    nothing. Neither is called after ``close``, or while the process stands still, unless they stand for what its kernel
+    does (``in_kernel``).
     """
 
-    def __init__(self, network: Network, process: Process) -> None:
-        self._network, self.process = network, process
+    def __init__(self, network: Network, process: Process, port: int = 0, *, in_kernel: bool = False) -> None:
+        self._network, self.process, self.port, self._in_kernel = network, process, port, in_kernel
         self.peer: End = self  # until it is connected
         self.on_message: Callable[[object], None] = _ignore
         self.on_end: Callable[[How], None] = _ignore
         self.ended = False
         """Nothing more comes, and nothing more can be sent."""
         self.unread: deque[Callable[[], None]] = deque()
+        self.has_unread: Callable[[], bool] = lambda: bool(self.unread)
+        """Whether its process has left something unread."""
         self._under_way: deque[Callable[[], None]] = deque()
         self._last = 0.0
 
@@ -81,7 +85,7 @@ class End:
         arrives = self._under_way.popleft()
         if peer.ended or peer.process.killed:
             return
-        if peer.process.frozen:
+        if peer.process.frozen and not peer._in_kernel:
             peer.unread.append(arrives)
             peer.process.on_thaw.append(peer.read)
         else:
@@ -104,7 +108,8 @@ class Network:
         self.ends: list[End] = []
         """The sides of all connections that have not ended."""
         self.when_healed: list[Callable[[], None]] = []
-        self._listening: dict[tuple[str, int], tuple[Process, Callable[[End], None]]] = {}
+        self._listening: dict[tuple[str, int], tuple[Process, Callable[[End], None], bool]] = {}
+        self._ports = itertools.count(40_000)
         self._cut: set[tuple[str, str]] = set()
         self._gone: set[str] = set()
 
@@ -115,13 +120,17 @@ class Network:
             return random.random() * _SLOW_S
         return random.expovariate(1 / _MEAN_S)
 
-    def listen(self, process: Process, port: int, accept: Callable[[End], None]) -> None:
+    def free_port(self) -> int:
+        """A port that nobody has had yet."""
+        return next(self._ports)
+
+    def listen(self, process: Process, port: int, accept: Callable[[End], None], *, in_kernel: bool = False) -> None:
         """Take connections at a port of the process's host. Raises ``OSError`` if another living process has it."""
         self.scheduler.check()
         held = self._listening.get((process.host, port))
         if held is not None and not held[0].killed:
             raise OSError(f"port {port} of {process.host} is in use")
-        self._listening[process.host, port] = process, accept
+        self._listening[process.host, port] = process, accept, in_kernel
 
     def stop_listening(self, process: Process, port: int) -> None:
         self.scheduler.check()
@@ -133,38 +142,48 @@ class Network:
 
         Raises ``ConnectionRefusedError`` if nobody listens there, ``TimeoutError`` if nothing is heard.
         """
-        scheduler = self.scheduler
-        mine = End(self, scheduler.running.process)
-        waiting, refused = list[Thread](), list[bool]()
+        waiting, answers = list[Thread](), list[bool]()
 
-        def arrives() -> None:
-            if self.is_cut(mine.process.host, host):
-                return
-            process, accept = self._listening.get((host, port), (None, _ignore))
-            if process is None or process.killed:
-                refused.append(True)
-                scheduler.at(scheduler.now + self.latency(), lambda: answers(None))
-                return
-            theirs = End(self, process)
-            mine.peer, theirs.peer = theirs, mine
-            self.ends += [mine, theirs]
-            if process.frozen:  # its kernel takes it all the same
-                process.on_thaw.append(lambda: None if theirs.ended else accept(theirs))
-            else:
-                accept(theirs)
-            scheduler.at(scheduler.now + self.latency(), lambda: answers(theirs))
+        def answered(is_open: bool) -> None:
+            answers.append(is_open)
+            self.scheduler.wake_all(waiting)
 
-        def answers(theirs: End | None) -> None:
-            if not self.is_cut(host, mine.process.host):
-                scheduler.wake_all(waiting)
-
-        scheduler.at(scheduler.now + self.latency(), arrives)
-        if not scheduler.wait(waiting, timeout):
-            mine.end("reset") if mine in self.ends else None
+        mine = End(self, self.scheduler.running.process, self.free_port())
+        self.dial(mine, host, port, answered)
+        self.scheduler.wait(waiting, timeout)
+        if not answers:
+            self.give_up(mine)
             raise TimeoutError("no answer")
-        if refused:
+        if not answers[0]:
             raise ConnectionRefusedError("connection refused")
         return mine
+
+    def dial(self, mine: End, host: str, port: int, answered: Callable[[bool], None]) -> None:
+        """Try to connect ``mine``. ``answered`` is called with whether that worked; not at all if nothing is heard."""
+        scheduler, here = self.scheduler, mine.process.host
+
+        def arrives() -> None:
+            if self.is_cut(here, host):
+                return
+            process, accept, in_kernel = self._listening.get((host, port), (None, _ignore, False))
+            is_open = process is not None and not process.killed
+            if process is not None and is_open:
+                theirs = End(self, process, port, in_kernel=in_kernel)
+                mine.peer, theirs.peer = theirs, mine
+                self.ends += [mine, theirs]
+                if process.frozen and not in_kernel:  # its kernel takes it all the same
+                    process.on_thaw.append(lambda: None if theirs.ended else accept(theirs))
+                else:
+                    accept(theirs)
+            scheduler.at(scheduler.now + self.latency(), lambda: self.is_cut(host, here) or answered(is_open))
+
+        scheduler.at(scheduler.now + self.latency(), arrives)
+
+    def give_up(self, mine: End) -> None:
+        """Stop trying to connect."""
+        if mine in self.ends:
+            mine.end("reset")
+        mine.ended = True
 
     # What goes wrong
 
@@ -186,7 +205,7 @@ class Network:
     def kill(self, process: Process) -> None:
         """The process ends, and its kernel tells the other sides of its connections."""
         for end in [each for each in self.ends if each.process is process]:
-            end.end("reset" if end.unread else "closed")
+            end.end("reset" if end.has_unread() else "closed")
         self.scheduler.kill(process)
 
     def crash(self, host: str) -> None:

@@ -1,0 +1,349 @@
+"""What a kernel offers to the processes of the simulated world: sockets, event descriptors, epoll.
+
+The names and errors are those of ``socket``, ``select`` and ``os``, as far as our own code uses them. A kernel takes
+connections and bytes for a process that stands still; only the process itself learns of them later.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import select
+import socket as real
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from simulation.network import End, Network
+from simulation.scheduler import Process, Thread
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_ROOM = 256 << 10
+"""Bytes that a socket takes for a reader that does not read."""
+
+
+class Descriptor:
+    """Something that epoll can wait for."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._number = next(kernel.numbers)
+        self.pollers: list[Epoll] = []
+        self._waiting: list[Thread] = []
+        kernel.open[self._number] = self
+
+    def fileno(self) -> int:
+        return self._number
+
+    def events(self) -> int:
+        """What epoll would say of it."""
+        raise NotImplementedError
+
+    def changed(self) -> None:
+        """Wake whoever waits for it."""
+        self._kernel.network.scheduler.wake_all(self._waiting)
+        for poller in self.pollers:
+            poller.wake()
+
+    def release(self) -> None:
+        if self._number >= 0:
+            del self._kernel.open[self._number]
+            for poller in list(self.pollers):
+                poller.unregister(self._number, self)
+            self._number = -1
+
+    def wait(self, ready: Callable[[], Any], timeout: float | None) -> None:
+        """Wait until that is so. Raises ``TimeoutError``; with a timeout of 0, ``BlockingIOError``."""
+        scheduler = self._kernel.network.scheduler
+        until = None if timeout is None else scheduler.now + timeout
+        scheduler.pause()
+        while not ready():
+            if timeout == 0:
+                raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+            left = None if until is None else until - scheduler.now
+            if left is not None and left <= 0:
+                raise TimeoutError("timed out")
+            scheduler.wait(self._waiting, left)
+
+
+class EventFd(Descriptor):
+    """``os.eventfd``."""
+
+    value = 0
+
+    def events(self) -> int:
+        return select.EPOLLIN if self.value else 0
+
+
+class Socket(Descriptor):
+    """``socket.socket``: a stream of bytes over TCP."""
+
+    def __init__(self, kernel: Kernel, process: Process) -> None:
+        super().__init__(kernel)
+        self._process = process
+        self._timeout: float | None = None
+        self._end: End | None = None
+        self._local: tuple[str, int] = ("0.0.0.0", 0)
+        self._remote: tuple[str, int] | None = None
+        self._error = 0
+        self._connecting = False
+        self._arrived: deque[Socket] | None = None  # a listening one's connections
+        self._bytes = bytearray()
+        self._finished = self._reset = self._shut = False
+
+    def __enter__(self) -> Socket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def setblocking(self, flag: bool) -> None:
+        self._timeout = None if flag else 0
+
+    def settimeout(self, timeout: float | None) -> None:
+        self._timeout = timeout
+
+    def setsockopt(self, *_: object) -> None:
+        """Nothing depends on it."""
+
+    def getsockopt(self, level: int, option: int) -> int:
+        """SO_ERROR alone."""
+        error, self._error = self._error, 0
+        return error
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._local
+
+    def getpeername(self) -> tuple[str, int]:
+        if self._remote is None or self._end is None:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        return self._remote
+
+    # Connections
+
+    def bind(self, address: tuple[str, int]) -> None:
+        """Raises ``OSError`` if the port is taken; the address may be any of the host."""
+        network = self._kernel.network
+        port = address[1] or network.free_port()
+        network.listen(self._process, port, self._accepted, in_kernel=True)
+        self._local = (address[0] or "0.0.0.0", port)
+
+    def listen(self, backlog: int = 0) -> None:
+        self._arrived = deque()
+
+    def accept(self) -> tuple[Socket, tuple[str, int]]:
+        arrived = self._arrived
+        if arrived is None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        self.wait(lambda: arrived, self._timeout)
+        connection = arrived.popleft()
+        assert connection._remote is not None
+        return connection, connection._remote
+
+    def connect(self, address: tuple[str, int]) -> None:
+        timeout, self._timeout = self._timeout, 0
+        try:
+            self.connect_ex(address)
+        finally:
+            self._timeout = timeout
+        self.wait(lambda: not self._connecting, timeout)
+        if self._error:
+            raise OSError(self.getsockopt(0, 0), "connection failed")
+
+    def connect_ex(self, address: tuple[str, int]) -> int:
+        host = self._process.host if address[0] in LOOPBACK else address[0]
+        network = self._kernel.network
+        self._end = End(network, self._process, network.free_port(), in_kernel=True)
+        self._local = (address[0] if address[0] in LOOPBACK else self._process.host, self._end.port)
+        self._remote = (address[0], address[1])
+        self._connecting = True
+        self._use(self._end)
+        network.dial(self._end, host, address[1], self._answered)
+        return errno.EINPROGRESS
+
+    def _answered(self, is_open: bool) -> None:
+        self._connecting = False
+        self._error = 0 if is_open else errno.ECONNREFUSED
+        self.changed()
+
+    def _accepted(self, end: End) -> None:
+        """Its kernel has a connection for whoever listens here."""
+        if self._arrived is None:
+            end.end("reset")
+            return
+        connection = Socket(self._kernel, self._process)
+        connection._end = end
+        here = self._local[0] if self._local[0] != "0.0.0.0" else self._process.host
+        connection._local, connection._remote = (here, self._local[1]), (end.peer.process.host, end.peer.port)
+        connection._use(end)
+        self._arrived.append(connection)
+        self.changed()
+
+    def _use(self, end: End) -> None:
+        end.on_message, end.on_end = self._came, self._ended
+        end.has_unread = lambda: bool(self._bytes)
+
+    # Bytes
+
+    def recv(self, most: int) -> bytes:
+        self._connected()
+        self.wait(lambda: self._bytes or self._finished or self._reset, self._timeout)
+        if self._reset:
+            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+        data = bytes(self._bytes[:most])
+        del self._bytes[:most]
+        return data
+
+    def send(self, data: bytes, flags: int = 0) -> int:
+        end = self._connected()
+        if self._shut or end.ended:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        end.send(bytes(data))
+        return len(data)
+
+    def sendall(self, data: bytes, flags: int = 0) -> None:
+        self.send(data)
+
+    def shutdown(self, how: int) -> None:
+        self._connected()
+        self._shut = self._finished = True
+        self.changed()
+
+    def close(self) -> None:
+        if self._number < 0:
+            return
+        network = self._kernel.network
+        network.scheduler.check()
+        if self._arrived is not None:
+            network.stop_listening(self._process, self._local[1])
+            for connection in self._arrived:
+                connection.close()
+        if self._end is not None and not self._end.ended:
+            if self._connecting:
+                network.give_up(self._end)
+            else:
+                self._end.end("reset" if self._bytes else "closed")
+        self.release()
+
+    def events(self) -> int:
+        events = 0
+        if self._arrived or self._bytes or self._finished or self._reset:
+            events |= select.EPOLLIN
+        if self._end is not None and not self._connecting:
+            events |= select.EPOLLOUT
+        if self._error or self._reset:
+            events |= select.EPOLLERR | select.EPOLLIN
+        return events
+
+    def _came(self, data: Any) -> None:
+        self._bytes += data
+        self.changed()
+
+    def _ended(self, how: str) -> None:
+        self._reset = how == "reset"
+        self._finished = True
+        self.changed()
+
+    def _connected(self) -> End:
+        if self._end is None or self._connecting:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        return self._end
+
+
+class Epoll(Descriptor):
+    """``select.epoll``."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self._watched: dict[int, tuple[Descriptor, int]] = {}
+        self._polling: list[Thread] = []
+
+    def register(self, fd: int, mask: int) -> None:
+        watched = self._kernel.open[fd]
+        self._watched[fd] = watched, mask
+        watched.pollers.append(self)
+        self.wake()
+
+    def modify(self, fd: int, mask: int) -> None:
+        self._watched[fd] = self._watched[fd][0], mask
+        self.wake()
+
+    def unregister(self, fd: int, watched: Descriptor | None = None) -> None:
+        if watched is None:
+            watched = self._kernel.open[fd]
+        del self._watched[fd]
+        watched.pollers.remove(self)
+
+    def poll(self, timeout: float | None = None, most: int = -1) -> Sequence[tuple[int, int]]:
+        scheduler = self._kernel.network.scheduler
+        until = None if timeout is None else scheduler.now + timeout
+        scheduler.pause()
+        while not (ready := self._ready()):
+            left = None if until is None else until - scheduler.now
+            if left is not None and left <= 0:
+                break
+            scheduler.wait(self._polling, left)
+        return ready if most < 0 else ready[:most]
+
+    def close(self) -> None:
+        self.release()
+
+    def events(self) -> int:
+        return select.EPOLLIN if self._ready() else 0
+
+    def wake(self) -> None:
+        self._kernel.network.scheduler.wake_all(self._polling)
+
+    def _ready(self) -> list[tuple[int, int]]:
+        always = select.EPOLLERR | select.EPOLLHUP
+        found = ((fd, each.events() & (mask | always)) for fd, (each, mask) in self._watched.items())
+        return [(fd, events) for fd, events in found if events]
+
+
+class Kernel:
+    """The descriptors of all processes: each number is given out once, so that a mistaken use is seen."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.numbers = itertools.count(1000)
+        self.open: dict[int, Descriptor] = {}
+
+    @property
+    def process(self) -> Process:
+        """That of the running thread."""
+        return self.network.scheduler.running.process
+
+    def socket(self, family: int = real.AF_INET, kind: int = real.SOCK_STREAM, protocol: int = 0) -> Socket:
+        made = Socket(self, self.process)
+        made.setblocking(not kind & real.SOCK_NONBLOCK)
+        return made
+
+    def getaddrinfo(self, host: str | bytes, port: int, *_: object, **__: object) -> Sequence[Any]:
+        """Every name is an address: hosts are called by it."""
+        name = host.decode() if isinstance(host, bytes) else host
+        return [(real.AF_INET, real.SOCK_STREAM, 0, "", (name, port))]
+
+    def epoll(self) -> Epoll:
+        return Epoll(self)
+
+    def eventfd(self, value: int, flags: int = 0) -> int:
+        made = EventFd(self)
+        made.value = value
+        return made.fileno()
+
+    def eventfd_write(self, fd: int, value: int) -> None:
+        found = self.open[fd]
+        assert isinstance(found, EventFd)
+        found.value += value
+        found.changed()
+
+    def eventfd_read(self, fd: int) -> int:
+        found = self.open[fd]
+        assert isinstance(found, EventFd)
+        if not found.value:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        value, found.value = found.value, 0
+        return value
+
+    def close(self, fd: int) -> None:
+        self.open[fd].release()
