@@ -285,8 +285,6 @@ class ConnectionLost(EndpointLost):
     """
 
     silent = False
-    closed = False
-    """True if the other side closed the connection in an orderly way, as the kernel does for an ended process."""
 
 
 class Compacted(RendezvousFailed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -9,6 +10,8 @@ import logging
 import queue
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +50,8 @@ from rdzv_plugins.interfaces import Request
 from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.sockets import reach
+from rdzv_plugins.testing.contract.parts import stop
 from rdzv_plugins.testing.harness import free_port
 
 TTL_S = 60.0
@@ -175,10 +180,146 @@ def test_another_place_serves_when_one_has_ended(servers: list[StoreServer]):
             assert each.at == 1
             assert each.left_gone, "its host refuses connections"
             session.put({f"members/{id(each)}": b"{}"}, timeout=20)
-        assert all(error.closed and not error.silent for error in errors)
+        assert not any(error.silent for error in errors)
     finally:
         one.close()
         other.close()
+
+
+SERVES = """
+import sys
+from rdzv_plugins.kvstore.native.server import StoreServer
+server = StoreServer(host="127.0.0.1", port=0, run="r")
+print(server.port, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("unread", [("session",), ("session", "outlook"), ("session", "outlook", "witness")])
+def test_process_that_is_killed_with_unread_bytes_is_known_to_be_gone(
+    servers: list[StoreServer], unread: tuple[str, ...]
+):
+    """Its kernel resets those connections. What proves its end is the one on which nothing was sent."""
+    with ExitStack() as stack:
+        child = stack.enter_context(
+            subprocess.Popen([sys.executable, "-c", SERVES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+        stack.callback(child.kill)
+        assert child.stdout is not None
+        one = places_of([SimpleNamespace(port=int(child.stdout.readline())), *servers[1:]])  # type: ignore[list-item]
+        stack.callback(one.close)
+        one.knows = lambda: True
+        lost = threading.Event()
+        session = one.open_session(TTL_S, on_lost=lambda _: lost.set(), timeout=60)
+        looking = one._outlooks[0]
+        stop(child.pid)
+        said = {"session": session, "outlook": looking._session}
+        for name in unread:
+            if name == "witness":
+                assert looking._witness is not None
+                looking._witness.send(b"more")
+            else:
+                with contextlib.suppress(TimeoutError):
+                    said[name].list("members/", timeout=0.05)  # type: ignore[union-attr]
+        child.kill()
+        assert lost.wait(60)
+        if "witness" in unread:  # all that is left is a reset, which may be sent by anything on the way
+            until(lambda: looking.sight.refused)
+            assert not one._may_leave()
+            return
+        one.open_session(TTL_S, on_lost=lambda _: None, timeout=60)
+        assert (one.at, one.left_gone) == (1, True)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+class Host:
+    """The service of a place of which the test says what its host answers."""
+
+    def __init__(self, closing: ExitStack) -> None:
+        self._closing = closing
+        self._listener = closing.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.endpoint = Endpoint("127.0.0.1", self._listener.getsockname()[1])
+        self.answers: queue.SimpleQueue[Callable[[], tuple[socket.socket | None, str]]] = queue.SimpleQueue()
+        self.held: list[socket.socket] = []
+
+    def accepts(self) -> tuple[socket.socket, str]:
+        connection = socket.create_connection((self.endpoint.host, self.endpoint.port))
+        self.held.append(self._closing.enter_context(self._listener.accept()[0]))
+        return connection, ""
+
+    def refuses(self) -> tuple[None, str]:
+        return None, reach.REFUSED
+
+    def is_silent(self) -> tuple[None, str]:
+        return None, "no answer"
+
+    def closes_then_refuses(self) -> tuple[None, str]:
+        self.held[0].close()
+        return None, reach.REFUSED
+
+    def look(self, timeout: float) -> tuple[socket.socket | None, str]:
+        return self.answers.get(timeout=60)()
+
+    def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
+        self.lose = on_lost
+        return SimpleNamespace(list=lambda *_, **__: ([], 0), watch=lambda *_, **__: None, close=lambda: None)
+
+    def reset(self) -> None:
+        self.held[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.held[0].close()
+
+
+@pytest.mark.parametrize(
+    ("ends", "answers", "gone"),
+    [
+        ("in order", ["refuses"], True),
+        ("in order", ["is_silent"], False),  # cut off
+        ("in order", ["is_silent", "refuses"], True),
+        ("in order", ["accepts"], False),  # it was begun again
+        ("by a reset", ["refuses", "refuses"], False),  # a firewall that resets everything; the process lives
+        ("not at all", ["refuses", "refuses"], False),  # one that refuses what is new
+        ("not at all", ["closes_then_refuses"], False),  # the process may have closed it, and a firewall refuses
+        ("not at all", ["closes_then_refuses", "refuses"], True),
+        ("not at all", ["accepts", "refuses"], False),  # the newest one counts
+    ],
+)
+def test_what_proves_that_the_process_that_serves_a_place_has_ended(ends: str, answers: list[str], gone: bool):
+    with ExitStack() as closing:
+        host = Host(closing)
+        host.answers.put(host.accepts)
+        looked: queue.SimpleQueue[Sight] = queue.SimpleQueue()
+        looking = Outlook(
+            host.endpoint,
+            host,  # type: ignore[arg-type]
+            TTL_S,
+            lambda: looking.sight.tried and looked.put(looking.sight),
+            [str(host.endpoint)],
+        )
+        closing.callback(host.answers.put, host.refuses)
+        closing.callback(looking.close)
+        until(lambda: looking.sight.answers)
+        assert looking.is_witnessed()
+        if ends == "in order":
+            host.held[0].close()
+        elif ends == "by a reset":
+            host.reset()
+        until(lambda: looking.is_witnessed() == (ends == "not at all"))
+        for each in answers:
+            if looking.sight.answers:
+                looking.doubt()
+            host.answers.put(getattr(host, each))
+            if each == "accepts":
+                until(lambda: looking.sight.answers)
+            else:
+                sight = looked.get(timeout=60)
+                assert not sight.answers
+        assert looking.sight.gone is gone
 
 
 def test_newcomer_does_not_stay_where_a_round_is_over_and_newer_ones_are_elsewhere(

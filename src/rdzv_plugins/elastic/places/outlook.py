@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +18,7 @@ from rdzv_plugins.elastic.keys import BEGUN, BORN, Round, decode
 from rdzv_plugins.elastic.places.sight import Sight
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable, RdzvError
+from rdzv_plugins.kvstore.coordination.reactor import close_in_children
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion
 from rdzv_plugins.kvstore.sockets.reach import REFUSED
@@ -30,6 +33,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _LASTS_S = 1.0
 """A session that has lasted this long did not end through a fault of the place."""
 _LONGEST_LIST = 512
+_BEATS = 60
+"""Seconds between two packets of TCP's own on an idle connection, which carry nothing, and how many may be lost."""
 _PATIENCE_S = 15.0
 """Seconds after which it is reported, once, that a place cannot be reached."""
 
@@ -57,8 +62,10 @@ class Outlook:
         self._lock = threading.Lock()
         self._session: NativeSession | None = None
         self._doubted: NativeSession | None = None
-        self.closed = False
-        """Whether the newest session there was closed by the server, in order."""
+        self._witness: socket.socket | None = None
+        """A connection that was answered there, and on which nothing was sent since. Changed by the thread alone."""
+        self._ended = False
+        """Whether the process that answered on it has closed it, in order."""
         self._again = threading.Event()  # the session has ended, or is in doubt
         self._hurry = threading.Event()  # it is in doubt, or no longer watched: no pause
         self._closed = False
@@ -94,6 +101,11 @@ class Outlook:
         self._take(session, [Event(key, kept.value, kept.revision)])
         return kept.value.decode(errors="replace")
 
+    def is_witnessed(self) -> bool:
+        """Whether the process that answers now is the one of which ``Sight.gone`` will tell."""
+        with self._lock:
+            return self._witness is not None and not _events(self._witness)
+
     def close(self) -> None:
         """Stop watching. May be repeated."""
         self._closed = True
@@ -111,6 +123,7 @@ class Outlook:
             self._hurry.clear()
             self._again.clear()
             if self._closed:
+                self._keep(None)
                 return
             try:
                 self._open()
@@ -136,15 +149,17 @@ class Outlook:
 
     def _open(self) -> None:
         foreign = False
+        self._ended = self._witness is not None and closed_in_order(self._witness)  # before its host is asked
         try:
             connection, reason = self._service.look(_DIAL_S)
         except (NotNative, OtherVersion):
             foreign = True
+            self._keep(None)
         else:
             self._drop_doubted()
             if connection is None:
                 raise _Refused(reason) if reason == REFUSED else EndpointUnreachable(reason)
-            connection.close()
+            self._keep(connection)
         try:
             session = self._service.open_session(self._ttl, on_lost=self._lost, timeout=_OPEN_S)
         except EndpointUnreachable as error:  # the session's own greeting says what it is
@@ -157,7 +172,6 @@ class Outlook:
             with self._lock:
                 if self._closed:
                     raise ConnectionLost("it is looked at no longer")
-                self.closed = False
                 self._session, self.sight = session, Sight(True, False, True)
             self._take(session, events)
             for prefix in (keys.ROUND, _PLACE):
@@ -168,6 +182,18 @@ class Outlook:
                 self._session, self.sight = None, Sight()
             raise
 
+    def _keep(self, connection: socket.socket | None) -> None:
+        """Hold this connection, and send nothing on it: what lies unread makes a kernel reset what it would close."""
+        if connection is not None:
+            close_in_children(connection)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # nothing on the way is to forget it
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT):
+                connection.setsockopt(socket.IPPROTO_TCP, option, _BEATS)
+        with self._lock:
+            before, self._witness = self._witness, connection
+        if before is not None:
+            before.close()
+
     def _drop_doubted(self) -> None:
         with self._lock:
             session, self._doubted = self._doubted, None
@@ -176,14 +202,13 @@ class Outlook:
 
     def _lost(self, error: ConnectionLost | None) -> None:
         with self._lock:
-            self.closed = error is not None and error.closed
             self._session, self.sight = None, Sight()
         self._again.set()
         self._on_change()
 
     def _missed(self, *, refused: bool, reason: str) -> None:
         with self._lock:
-            self.sight = Sight(False, refused, True)
+            self.sight = Sight(False, refused, True, gone=refused and self._ended)
         if reason != self._reason:
             self._reason = reason
             logger.debug("%s: %s", self.endpoint, reason)
@@ -221,6 +246,18 @@ class Outlook:
             before, self.sight = self.sight, replace(self.sight, **seen)  # type: ignore[arg-type]
         if self.sight != before:
             self._on_change()
+
+
+def closed_in_order(connection: socket.socket) -> bool:
+    """Whether the other side has closed it, and has not reset it. Reads nothing."""
+    events = _events(connection)
+    return bool(events & select.POLLRDHUP) and not events & (select.POLLERR | select.POLLHUP)
+
+
+def _events(connection: socket.socket) -> int:
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return sum(events for _, events in poll.poll(0))
 
 
 def say_born(place: int, places: Sequence[str]) -> str:

@@ -55,8 +55,7 @@ class Places:
         self._on_lost: Callable[[ConnectionLost], None] = lambda _: None
         self._free_at = -math.inf
         """When the place that was left has ended this node's session there, unless it stood still; by ``clock.now``."""
-        self._in_order = False  # it has closed the connection while the session was alive
-        self._in_time = False  # the connection has ended while the session was alive, and nothing is in between
+        self._in_time = False  # the session has ended while it was alive, and nothing was in between
         self._closed = False
         self.knows: Callable[[], bool] = lambda: False
         """Whether this node was in a round; set by whatever carries that along."""
@@ -137,8 +136,7 @@ class Places:
         """Whether this node no longer counts at the place of the last session."""
         assert self.at is not None
         sight = self._outlooks[self.at].sight
-        closed = self._in_order or self._outlooks[self.at].closed  # a reset alone proves nothing
-        self.left_gone = self._in_time and closed and sight.refused
+        self.left_gone = self._in_time and sight.gone
         newer = any(other.works and other.round > sight.round for other in (each.sight for each in self._outlooks))
         return self.left_gone or now() >= self._free_at or (sight.answers and newer)
 
@@ -160,13 +158,14 @@ class Places:
 
     def _join(self, place: int, ttl: float, on_lost: Callable[[ConnectionLost], None]) -> NativeSession | None:
         held: list[NativeSession] = []
+        witnessed = False
 
         def lost(error: ConnectionLost) -> None:
             session = held[0] if held else None
             if session is not None:
                 self._free_at = _free_at(session)
-                self._in_time = session.local_addr == session.seen_as and now() < session.known_until
-                self._in_order = error.closed
+                direct = session.local_addr == session.seen_as
+                self._in_time = witnessed and direct and now() < session.known_until
             self._session = None
             threading.Thread(target=self._outlooks[place].doubt, name="rdzv-doubt", daemon=True).start()
             on_lost(error)
@@ -178,6 +177,7 @@ class Places:
             self._outlooks[place].doubt()
             return None
         held.append(session)
+        witnessed = self._outlooks[place].is_witnessed()  # else another process has just taken its port
         before, self.at = self.at, place
         if before is None or before == place:
             self.left_gone = False

@@ -32,6 +32,8 @@ class Sight:
     """A list of places that differs from this node's, remembered here by a node that was given it."""
     begun: bool = False
     """Whether it is remembered here that there was a round."""
+    gone: bool = False
+    """Whether the process that served here is proved gone: see docs/decisions/0048."""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,6 @@ class FramedConnection:
         self._served_at = -math.inf  # when the newest answered request was sent
         self._why: str | None = None  # it has ended, or is about to
         self._silent = False  # it has ended because nothing was heard
-        self._closed = False  # it has ended because the other side has closed it
         self._told_silent = False  # since it was heard last
         self._over = False  # the socket is closed
         self.forked = False
@@ -121,7 +120,7 @@ class FramedConnection:
     def lost(self) -> ConnectionLost:
         """Why the connection has ended, as a fresh error: each thread raises its own."""
         error = ConnectionLost(self._why or "the connection has not ended", remedy=_REMEDY)
-        error.silent, error.closed = self._silent, self._closed
+        error.silent = self._silent
         return error
 
     @property
@@ -151,7 +150,6 @@ class FramedConnection:
             self._end(self._broken(error))
             return
         if not data:
-            self._closed = self._why is None
             self._end(f"the connection to {self._peer} was closed by the other side")
             return
         self._heard_at = time.monotonic()
