@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 
 import pytest
+from kits.unit.elastic_nodes import Job, in_round
+from kits.unit.memory_coordination import MemoryBackend, MemoryService, MemorySession
 from msgspec.structs import replace
 
 from rdzv_plugins.coordination import KeyValue
+from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.asking import ask
+from rdzv_plugins.elastic.farewell import Others
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Probe, Round, decode, encode, readable
+from rdzv_plugins.elastic.observing import Observer
+from rdzv_plugins.errors import Compacted
 
 MEMBER = Member("id", "host-a", "boot host-a", 7, "10.0.0.1", "10.0.0.1", 2, node_rank=0, store=(3, "::1", 9))
 
@@ -118,3 +126,62 @@ def test_readable_leaves_out_what_is_not(caplog):
     held = [KeyValue("members/b", b"what?\x1b", 1), KeyValue("members/id", encode(MEMBER), 2)]
     assert list(readable(Member, held)) == [MEMBER]
     assert "cannot read key 'members/b' of the rendezvous: not a Member" in caplog.text
+
+
+def who_leave(backend: MemoryBackend) -> Iterable[str]:
+    with Others(backend.open_session(60, on_lost=lambda _: None, timeout=60), "me", lambda _: True) as others:
+        return others.names
+
+
+def who_are_asked(backend: MemoryBackend) -> Iterable[str]:
+    found = ask(backend.open_session(60, on_lost=lambda _: None, timeout=60), "kind", {}, 0.01)
+    return [replace(MEMBER, host=each.host).name for each in found]
+
+
+def who_are_seen(backend: MemoryBackend) -> Iterable[str]:
+    observer = Observer(backend, lambda *_: None, lambda _: None, 60)  # type: ignore[arg-type]
+    return [member.name for member in readable(Member, observer.held(keys.MEMBERS))]
+
+
+@pytest.mark.parametrize("who", [who_leave, who_are_asked, who_are_seen])
+def test_list_of_which_the_sequel_is_forgotten_is_made_again(who: Callable[[MemoryBackend], Iterable[str]]):
+    service = MemoryService()
+    backend = MemoryBackend(service)
+    first = backend.open_session(60, on_lost=lambda _: None, timeout=60)
+    goes, comes = replace(MEMBER, node_id="goes", host="goes"), replace(MEMBER, node_id="comes", host="comes")
+    first.put({keys.MEMBERS + goes.node_id: encode(goes)}, timeout=60)
+
+    def compact(session: MemorySession) -> None:
+        first.delete([keys.MEMBERS + goes.node_id], timeout=60)
+        first.put({keys.MEMBERS + comes.node_id: encode(comes)}, timeout=60)
+        raise Compacted("it is forgotten")
+
+    service.on("watch", keys.MEMBERS, "before", compact)
+    assert list(who(backend)) == [comes.name]
+
+
+def test_leader_goes_on_after_a_list_of_which_the_sequel_is_forgotten():
+    def compact(session: MemorySession) -> None:
+        raise Compacted("it is forgotten")
+
+    with Job("2:2") as job:
+        for _ in range(3):
+            job.service.on("watch", keys.MEMBERS, "before", compact)
+        nodes = job.start(2)
+        in_round(nodes)
+        assert job.round.state == "complete"
+
+
+def test_service_that_always_forgets_is_not_asked_for_ever():
+    asked: list[str] = []
+
+    def compact(session: MemorySession) -> None:
+        asked.append("watch")
+        raise Compacted("it is forgotten")
+
+    service = MemoryService()
+    for _ in range(100):
+        service.on("watch", "", "before", compact)
+    with pytest.raises(Compacted):
+        who_leave(MemoryBackend(service))
+    assert len(asked) < 100

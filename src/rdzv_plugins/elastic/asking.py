@@ -54,50 +54,63 @@ def ask_from_outside(
 
 def ask(session: Session, kind: str, arguments: Mapping[str, Any], timeout: float) -> list[NodeAnswer]:
     """Do what ``Questions.ask`` does, in this session."""
-    start = time.monotonic()
-    members, revision = session.list(keys.MEMBERS, timeout=patience(session))
-    told, _ = session.list(keys.NODES, timeout=patience(session))
-    nodes, of = _nodes(members, told), arguments.get("of")
-    if of is not None:
-        nodes = {node_id: node for node_id, node in nodes.items() if [node.host, node.pid] == of}
-    answers = _Answers(nodes)
-    if any(not node.gone for node in nodes.values()):
-        _exchange(session, answers, kind, arguments, revision, start + timeout)
-    found = [_answer(node, timeout) for node in nodes.values()]
+    start, seconds, of = time.monotonic(), patience(session), arguments.get("of")
+    answers = _Answers()
+
+    def begin(members: Sequence[KeyValue]) -> None:
+        told, _ = session.list(keys.NODES, timeout=seconds)
+        nodes = _nodes(members, told)
+        if of is not None:
+            nodes = {node_id: node for node_id, node in nodes.items() if [node.host, node.pid] == of}
+        answers.begin(nodes)
+
+    watch = keys.list_and_watch(session, keys.MEMBERS, begin, answers.hear_of_members, lambda request: request(seconds))
+    try:
+        if answers.is_awaited:
+            _exchange(session, answers, kind, arguments, start + timeout)
+    finally:
+        watch.cancel()
+    found = [_answer(node, timeout) for node in answers.nodes.values()]
     return sorted(found, key=lambda each: (each.node_rank is None, each.node_rank or 0, each.host, each.pid))
 
 
-def _exchange(
-    session: Session, answers: _Answers, kind: str, arguments: Mapping[str, Any], revision: int, deadline: float
-) -> None:
+def _exchange(session: Session, answers: _Answers, kind: str, arguments: Mapping[str, Any], deadline: float) -> None:
     id_ = uuid.uuid4().hex
     question = {keys.ASKED + id_: pack_question(kind, arguments)}
-    prefix = f"{keys.ANSWERS}{id_}/"
     seconds = patience(session)
-    with contextlib.ExitStack() as watches:
-        for each, hear, after in ((prefix, answers.hear, 0), (keys.MEMBERS, answers.hear_of_members, revision)):
-            watches.callback(session.watch(each, hear, after=after, timeout=seconds).cancel)
-        try:
-            session.put(question, ephemeral=True, timeout=seconds)
-            answers.wait(deadline)
-        finally:
-            # the nodes delete their answers once the question has gone; this one need not wait for that
-            with contextlib.suppress(ConnectionLost, TimeoutError):
-                session.delete(question, timeout=seconds)
+    watch = session.watch(f"{keys.ANSWERS}{id_}/", answers.hear, timeout=seconds)
+    try:
+        session.put(question, ephemeral=True, timeout=seconds)
+        answers.wait(deadline)
+    finally:
+        # the nodes delete their answers once the question has gone; this one need not wait for that
+        with contextlib.suppress(ConnectionLost, TimeoutError):
+            session.delete(question, timeout=seconds)
+        watch.cancel()
 
 
 class _Answers:
     """Collects the answers as they come in. Thread-safe."""
 
-    def __init__(self, nodes: Mapping[str, _Node]) -> None:
-        self._nodes = nodes
+    def __init__(self) -> None:
+        self.nodes: Mapping[str, _Node] = {}
         self._changed = threading.Condition()
+
+    def begin(self, nodes: Mapping[str, _Node]) -> None:
+        """These are asked."""
+        with self._changed:
+            self.nodes = nodes
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether one of the nodes may still answer."""
+        return not all(node.is_through for node in self.nodes.values())
 
     def hear(self, events: Sequence[Event]) -> None:
         with self._changed:
             for event in events:
                 node_id, _, name = event.key.partition("/")[2].partition("/")[2].partition("/")
-                node = self._nodes.get(node_id)
+                node = self.nodes.get(node_id)
                 if node is None or event.value is None or node.is_through or not is_part(name, event.value):
                     continue
                 if len(node.parts) < MOST_PARTS:
@@ -107,7 +120,7 @@ class _Answers:
     def hear_of_members(self, events: Sequence[Event]) -> None:
         with self._changed:
             for event in events:
-                node = self._nodes.get(event.key.removeprefix(keys.MEMBERS))
+                node = self.nodes.get(event.key.removeprefix(keys.MEMBERS))
                 if node is not None and event.value is None:
                     node.gone = True
             self._changed.notify_all()
@@ -115,9 +128,7 @@ class _Answers:
     def wait(self, deadline: float) -> None:
         """Wait until all nodes are done, or until ``deadline`` (monotonic)."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: all(node.is_through for node in self._nodes.values()), max(0.0, deadline - time.monotonic())
-            )
+            self._changed.wait_for(lambda: not self.is_awaited, max(0.0, deadline - time.monotonic()))
 
 
 def _nodes(members: Sequence[KeyValue], told: Sequence[KeyValue]) -> dict[str, _Node]:

@@ -35,9 +35,9 @@ class Others:
 
     def __enter__(self) -> Others:
         timeout = patience(self._session)
-        held, revision = self._session.list(keys.MEMBERS, timeout=timeout)
-        self._seen([Event(kv.key, kv.value, kv.revision) for kv in held])
-        self._watch = self._session.watch(keys.MEMBERS, self._seen, after=revision, timeout=timeout)
+        self._watch = keys.list_and_watch(
+            self._session, keys.MEMBERS, self._begin, self._seen, lambda request: request(timeout)
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -51,6 +51,10 @@ class Others:
     def wait_gone(self, timeout: float) -> bool:
         """Wait until there are none left, at most ``timeout`` seconds; True if so."""
         return self._none.wait(timeout)
+
+    def _begin(self, held: Sequence[KeyValue]) -> None:
+        self._held.clear()
+        self._seen([Event(kv.key, kv.value, kv.revision) for kv in held])
 
     def _seen(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -30,15 +30,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from rdzv_plugins.coordination import KeyValue
+from rdzv_plugins.coordination import KeyValue, OnEvents, Session, Watch
 from rdzv_plugins.elastic.record import LONGEST, Count, Name, Number, Port, Rank, Record, Sentence, Workers
 from rdzv_plugins.elastic.trial_keys import Checked, Tried
+from rdzv_plugins.errors import Compacted
 from rdzv_plugins.plain_text import printable
 
 JOB = "job"
@@ -70,6 +71,8 @@ MOST_SEATS = 16
 
 _SHOWN = 80
 """The most characters of a name that an error quotes."""
+_MOST_LISTS = 20
+"""A service that has always forgotten what came after the list that it has just given does not work."""
 
 logger = logging.getLogger(__name__)
 
@@ -384,3 +387,33 @@ def _whose(text: bytes) -> str:
         printable(f"{name} {data[name]}", _SHOWN) for name in ("host", "pid") if isinstance(data, dict) and name in data
     ]
     return f" ({', '.join(known)})" if known else ""
+
+
+def list_and_watch(
+    session: Session,
+    prefix: str,
+    begin: Callable[[Sequence[KeyValue]], object],
+    on_events: OnEvents,
+    ask: Callable[[Callable[[float], Any]], Any],
+    *,
+    watched: str = "",
+) -> Watch:
+    """Tell ``begin`` which keys there are, and then ``on_events`` all that happens to them; returns the watch.
+
+    ``ask`` makes a request, which it gives its time-out. ``watched`` is a longer prefix, if not all of it is watched.
+    The service may have forgotten already what came after the list: then it is made again, and ``begin`` is told anew.
+    """
+    for left in reversed(range(_MOST_LISTS)):
+        held, revision = ask(lambda timeout: session.list(prefix, timeout=timeout))
+        begin(held)
+        try:
+            watch: Watch = ask(
+                lambda timeout, after=revision: session.watch(  # type: ignore[misc]
+                    watched or prefix, on_events, after=after, timeout=timeout
+                )
+            )
+            return watch
+        except Compacted:
+            if not left:  # it always says so
+                raise
+    raise AssertionError

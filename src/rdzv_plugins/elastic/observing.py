@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -61,10 +62,13 @@ class Observer:
             undo.callback(service.close)
             self.session = service.open_session(_TTL_S, on_lost=on_lost, timeout=timeout)
             for prefix in _WATCHED:
-                found, revision = self.session.list(prefix, timeout=timeout)
-                self._held[prefix] = {kv.key: kv for kv in found}
-                self.session.watch(prefix, self._hear, after=revision, timeout=timeout)
+                begin = functools.partial(self._begin, prefix)
+                keys.list_and_watch(self.session, prefix, begin, self._hear, lambda request: request(timeout))
             undo.pop_all()
+
+    def _begin(self, prefix: str, held: Sequence[KeyValue]) -> None:
+        with self._lock:
+            self._held[prefix] = {kv.key: kv for kv in held}
 
     def _hear(self, events: Sequence[Event]) -> None:
         for event in events:

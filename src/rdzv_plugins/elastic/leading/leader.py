@@ -6,7 +6,6 @@ nothing. Its successor starts from the keys alone.
 
 from __future__ import annotations
 
-import functools
 import logging
 import queue
 import threading
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rdzv_plugins.coordination import Event, KeyValue, Session, Watch
+from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.insisting import insist, patience
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, NodeNotice, Probe, Round, encode, readable
@@ -25,7 +24,7 @@ from rdzv_plugins.elastic.leading.neighbours import Neighbours
 from rdzv_plugins.elastic.leading.probing import Probing
 from rdzv_plugins.elastic.leading.ranks import Order
 from rdzv_plugins.elastic.leading.watchdog import LeaderWatchdog
-from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
+from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.rounds.ends import to_json
 
@@ -151,14 +150,19 @@ class Leader:
             logger.debug("could not tell the other nodes: %s", error)
 
     def _lead(self) -> None:
-        session, timeout = self._session, patience(self._session)
-        while True:
-            held, revision = insist(lambda: session.list("", timeout=timeout))
-            try:
-                watch = insist(functools.partial(self._watch_members, revision))
-                break
-            except Compacted:  # what has happened since the list was made has already been forgotten
-                continue
+        session, timeout, held = self._session, patience(self._session), list[KeyValue]()
+
+        def begin(found: Sequence[KeyValue]) -> None:
+            held[:] = found
+
+        watch = keys.list_and_watch(
+            session,
+            "",
+            begin,
+            self._inbox.put,
+            lambda request: insist(lambda: request(timeout)),
+            watched=keys.MEMBERS,
+        )
         try:
             with self._watchdog.turn():
                 membership, probing = self._take_over(held)
@@ -178,9 +182,6 @@ class Leader:
                     self._feed(membership, probing, events)
         finally:
             watch.cancel()
-
-    def _watch_members(self, after: int) -> Watch:
-        return self._session.watch(keys.MEMBERS, self._inbox.put, after=after, timeout=patience(self._session))
 
     def _take_over(self, held: Sequence[KeyValue]) -> tuple[Membership, Probing]:
         declared = next(readable(Round, (kv for kv in held if kv.key == keys.ROUND)), None)
