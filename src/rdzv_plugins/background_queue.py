@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from rdzv_plugins.threads import OwnThread
+
 T = TypeVar("T")
 
 _MOMENT_S, _BEGIN_S = 0.0005, 1.0
@@ -93,7 +95,7 @@ class BackgroundQueue(Generic[T]):
     def _start(self) -> None:
         if self._thread is None:
             begun = threading.Event()
-            self._thread = threading.Thread(target=self._run, args=(begun,), name=self._name, daemon=True)
+            self._thread = OwnThread(target=self._run, args=(begun,), name=self._name)
             try:
                 self._thread.start()
             except BaseException:  # raised by a signal handler, before it was started or after

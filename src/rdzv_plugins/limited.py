@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable
 from typing import TypeVar
+
+from rdzv_plugins.threads import OwnThread
 
 T = TypeVar("T")
 
@@ -23,7 +24,7 @@ def within(seconds: float, call: Callable[[], T], name: str) -> T:
         except Exception as error:
             answers.put((None, error))
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    OwnThread(target=run, name=name).start()
     try:
         answer, error = answers.get(timeout=seconds)
     except queue.Empty:

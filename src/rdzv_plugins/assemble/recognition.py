@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import queue
-import threading
 import time
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from rdzv_plugins.errors import is_signal
 from rdzv_plugins.host.catalog import Catalog, Entry
 from rdzv_plugins.interfaces import Backend, Request
 from rdzv_plugins.plain_text import printable
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def recognise(catalog: Catalog, request: Request, *, but: Backend | None = None)
     answers: queue.SimpleQueue[tuple[Entry, str]] = queue.SimpleQueue()
     entries = [entry for entry in catalog.entries() if entry.backend.recognise and entry.backend is not but]
     for entry in entries:
-        threading.Thread(target=_ask, args=(entry, request, answers), name="rdzv-whose", daemon=True).start()
+        OwnThread(target=_ask, args=(entry, request, answers), name="rdzv-whose").start()
     deadline = time.monotonic() + _ANSWER_S
     for _ in entries:
         try:

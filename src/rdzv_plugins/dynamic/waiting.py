@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from rdzv_plugins.reporting import Reporting
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class Waiting:
         self._facts = facts
         self.last = facts()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rdzv-waiting", daemon=True)
+        self._thread = OwnThread(target=self._run, name="rdzv-waiting")
 
     def __enter__(self) -> Waiting:
         self._thread.start()

@@ -20,6 +20,7 @@ from rdzv_plugins.elastic.question_wire import TooLarge, pack_answer, pack_probl
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.questions import Answer, Question, UnknownKind
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class Answering:
                 return
             self._threads += 1
             name = f"rdzv-answers-{self._threads}"
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        OwnThread(target=self._run, name=name).start()
 
     def _run(self) -> None:
         while True:

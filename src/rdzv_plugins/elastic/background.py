@@ -7,26 +7,46 @@ import threading
 from collections.abc import Callable
 
 from rdzv_plugins import errors
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
 
 class Background:
-    """Runs each task that it is called with on a thread of its own. Thread-safe.
+    """Runs tasks on threads of their own, those of one kind one after the other. Thread-safe.
 
-    An outage ends a task; errors are logged.
+    Of those that have to wait for one of their kind, only the newest is done: a service that is slow to answer is not
+    asked the more often the more there is to hear. An outage ends a task; errors are logged.
     """
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
+        self._lock = threading.Lock()
+        self._next: dict[str, Callable[[], object] | None] = {}
+        """For each kind of which a task runs: the one that follows."""
 
-    def __call__(self, task: Callable[[], object]) -> None:
-        threading.Thread(target=self._run, args=(task,), name="rdzv-elastic", daemon=True).start()
+    def __call__(self, kind: str, task: Callable[[], object]) -> None:
+        with self._lock:
+            runs = kind in self._next
+            self._next[kind] = task if runs else None
+        if not runs:
+            OwnThread(target=self._run, name="rdzv-elastic", args=(kind, task)).start()
 
-    def _run(self, task: Callable[[], object]) -> None:
+    def _run(self, kind: str, task: Callable[[], object]) -> None:
+        due: Callable[[], object] | None = task
+        while due is not None:
+            self._do(due)
+            with self._lock:
+                due = self._next.pop(kind)
+                if due is not None:
+                    self._next[kind] = None
+
+    def _do(self, task: Callable[[], object]) -> None:
         try:
             task()
         except (errors.ConnectionLost, TimeoutError) as error:
             logger.debug("in the background: %s", error)
         except errors.RdzvError as error:
             logger.warning("run %s: %s", self._run_id, error)
+        except Exception:  # what follows must still be done
+            logger.exception("run %s: a task in the background has failed; please report it", self._run_id)

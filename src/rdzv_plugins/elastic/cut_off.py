@@ -42,7 +42,7 @@ class CutOff:
         if not self._needs_store():
             logger.debug("this node, or another one, is done, and %s", reason)
         elif self._self.say_cut_off(round_, reason):
-            self._in_background(lambda: self._report(round_, why))
+            self._in_background("cut off", lambda: self._report(round_, why))
 
     def _needs_store(self) -> bool:
         """Whether its workers still need the store: no node of the round is done, and the job has not ended."""

@@ -258,7 +258,7 @@ class ElasticHandler:
         if over == self._joining.round > 0 and not self._joining.active:
             self._say_over()
             if not self._working:  # agents may be waiting in the store for a lost one: do not let them wait in vain
-                self._in_background(lambda: self._store.close(over))
+                self._in_background(f"close {over}", lambda: self._store.close(over))
         # a node that is refused has no session yet: it ends with an error of its own
         if view.notice.text != self._said_notice and self._link.session is not None:
             self._said_notice = view.notice.text
@@ -266,16 +266,16 @@ class ElasticHandler:
         place = view.assignment
         asked = view.probe.number > self._self.me.alive and not view.probe.answered
         if asked and place is not None and view.probe.round == place.round:
-            self._in_background(lambda: self._self.say(alive=view.probe.number))
+            self._in_background("alive", lambda: self._self.say(alive=view.probe.number))
         if not view.has_leader and not self._joining.active and self._joining.round:
-            self._in_background(self._link.campaign)
+            self._in_background("lead", self._link.campaign)
 
     def _watch_leader(self) -> None:
         """Have some nodes of the round watch the leader's process, and take the lead when it is gone. Any thread."""
         self._leader_watch.follow(self._watched_leader, self._self.me)
 
     def _leader_gone(self, held: KeyValue, gone: str, moves: int) -> None:
-        self._in_background(lambda: self._link.take_over(held, gone, moves))
+        self._in_background(f"take over {gone}", lambda: self._link.take_over(held, gone, moves))
 
     def _forget_leader(self) -> None:
         """Start again: this node goes to another place, where what it has seen of others proves nothing."""

@@ -25,6 +25,7 @@ from rdzv_plugins.elastic.view import View
 from rdzv_plugins.errors import ConnectionLost, EndpointLost, RdzvError, SettingsDiffer
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.rounds.settings_check import compare, refusal
+from rdzv_plugins.threads import OwnThread
 
 if TYPE_CHECKING:
     from rdzv_plugins.elastic.keeping import Keeping
@@ -264,7 +265,7 @@ class Link:
             if self.keeping is not None:
                 self.keeping.lost(session, self.opened)
             self.session = None
-        threading.Thread(target=self._recover, args=(error,), name="rdzv-reconnect", daemon=True).start()
+        OwnThread(target=self._recover, args=(error,), name="rdzv-reconnect").start()
         self._view.wake()
 
     def _recover(self, lost: ConnectionLost) -> None:

@@ -14,6 +14,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from rdzv_plugins.threads import OwnThread
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -53,7 +55,7 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
         except RuntimeError:  # the loop has ended
             pass
 
-    threading.Thread(target=work, name=f"{NAME}-call", daemon=True).start()
+    OwnThread(target=work, name=f"{NAME}-call").start()
     return await result
 
 
@@ -63,7 +65,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop = _Loop()
         self._running: set[concurrent.futures.Future[Any]] = set()
-        self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
+        self._thread = OwnThread(target=self._run, name=NAME)
         self.holders = 0
         self._thread.start()
 

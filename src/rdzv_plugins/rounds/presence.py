@@ -8,7 +8,6 @@ for.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterable
 
@@ -18,6 +17,7 @@ from rdzv_plugins.kvstore.sockets.reach import dial
 from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.plain_client import PlainClient
 from rdzv_plugins.store import Store
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Presence:
             raise
         self._client = PlainClient(self._connection, prefix=prefix, timeout=_WAIT_S, interruption=self._waits)
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="rdzv-presence", daemon=True)
+        self._thread = OwnThread(target=self._run, name="rdzv-presence")
         self._thread.start()
 
     def stop(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rdzv_launcher.run.stderr_pipes import StderrPipe, tail_of_file
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class WorkerMonitor:
         os.set_blocking(self._wake_r, False)
         self._selector.register(self._wake_r, selectors.EVENT_READ)
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="rdzv-worker-monitor", daemon=True)
+        self._thread = OwnThread(target=self._run, name="rdzv-worker-monitor")
         self._thread.start()
 
     def attach(self, stderrs: Mapping[int, str]) -> dict[int, str]:

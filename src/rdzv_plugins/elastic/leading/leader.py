@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from rdzv_plugins.elastic.leading.watchdog import LeaderWatchdog
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.rounds.ends import to_json
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Leader:
         self._on_free = on_free
         self._told = (keys.NODES,) if rules.trial is None else (keys.NODES, keys.TRIES)
         self._watchdog = LeaderWatchdog(session.ttl, self._step_down)
-        self._thread = threading.Thread(target=self._run, name="rdzv-leader", daemon=True)
+        self._thread = OwnThread(target=self._run, name="rdzv-leader")
         self._thread.start()
 
     def leads(self, session: Session, key: KeyValue) -> bool:
@@ -121,7 +121,7 @@ class Leader:
             self._watchdog.end()
             if self._watchdog.stuck:
                 # it lives for a moment more: the callee allows for that
-                threading.Thread(target=self._tell_free, name="rdzv-leader-free", daemon=True).start()
+                OwnThread(target=self._tell_free, name="rdzv-leader-free").start()
 
     def _tell_free(self) -> None:
         self._thread.join()

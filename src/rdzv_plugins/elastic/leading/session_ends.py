@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 
 from rdzv_plugins.coordination import EndsSessions, Session
 from rdzv_plugins.elastic.insisting import patience
 from rdzv_plugins.errors import ConnectionLost
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class SessionEnds:
         self._keys.put(key)
         if not self._started:
             self._started = True
-            threading.Thread(target=self._run, args=(self._session,), name="rdzv-session-ends", daemon=True).start()
+            OwnThread(target=self._run, args=(self._session,), name="rdzv-session-ends").start()
 
     def close(self) -> None:
         """End nothing beyond what has already been requested: that stays right, whoever leads."""

@@ -10,6 +10,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 
+from rdzv_plugins.threads import OwnThread
+
 logger = logging.getLogger(__name__)
 
 
@@ -28,7 +30,7 @@ class LeaderWatchdog:
         self._ended = False
         self.stuck = False
         """True once the leader was found stuck: it does not lead any more, whatever it does when it goes on."""
-        threading.Thread(target=self._run, name="rdzv-leader-watchdog", daemon=True).start()
+        OwnThread(target=self._run, name="rdzv-leader-watchdog").start()
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:

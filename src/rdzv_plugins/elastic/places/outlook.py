@@ -23,6 +23,7 @@ from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, Nativ
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion
 from rdzv_plugins.kvstore.sockets.reach import REFUSED
 from rdzv_plugins.plain_text import printable
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Outlook:
         self._closed = False
         self._since: float | None = time.monotonic()
         self._reason = ""
-        threading.Thread(target=self._run, name="rdzv-place", daemon=True).start()
+        OwnThread(target=self._run, name="rdzv-place").start()
 
     def doubt(self) -> None:
         """Look again from the start: nothing that was seen before counts."""
@@ -143,6 +144,10 @@ class Outlook:
             except RdzvError as error:  # it serves another run, or serves all of them and this one has no name
                 self.error = error
                 self._missed(refused=False, reason=str(error))
+            except Exception as error:  # the other places are no reason to stop looking at this one
+                if repr(error) != self._reason:
+                    logger.exception("looking at %s has failed", self.endpoint)
+                self._missed(refused=False, reason=repr(error))
             if self._hurry.wait(pause):
                 pause = _FIRST_PAUSE_S
             pause = min(2 * pause, _LONGEST_PAUSE_S)

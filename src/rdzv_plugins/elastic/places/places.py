@@ -20,6 +20,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, SettingsDiffer
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.reporting import Reporting
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Places:
                 Outlook(endpoint, service, self._ttl, self._wake, self._names)
                 for endpoint, service in zip(self._endpoints, self._services, strict=True)
             ]
-            threading.Thread(target=self._watch, name="rdzv-places", daemon=True).start()
+            OwnThread(target=self._watch, name="rdzv-places").start()
         reporting = Reporting()
         while True:
             seen = self._version
@@ -167,7 +168,7 @@ class Places:
                 direct = session.local_addr == session.seen_as
                 self._in_time = witnessed and direct and now() < session.known_until
             self._session = None
-            threading.Thread(target=self._outlooks[place].doubt, name="rdzv-doubt", daemon=True).start()
+            OwnThread(target=self._outlooks[place].doubt, name="rdzv-doubt").start()
             on_lost(error)
 
         try:
@@ -193,25 +194,34 @@ class Places:
         counted: tuple[NativeSession, float] | None = None  # where no round works, and when it is counted next
         while not self._closed:
             seen = self._version
-            session, at = self._session, self.at
-            if session is None or at is None:
-                counted = None
-            else:
-                self._remember_begun()
-                counts = counted is not None and counted[0] is session and time.monotonic() >= counted[1]
-                if counts:
-                    for outlook in self._outlooks:
-                        outlook.count()
-                sights = [outlook.sight for outlook in self._outlooks]
-                better = is_better(sights, at)
-                if better is not None and (counts or sights[better].works):
-                    self._leave(session, at, better)
-                if sights[at].works or not (self.knows() or sights[at].round):
-                    counted = None
-                elif counts or counted is None or counted[0] is not session:
-                    most = max(sight.members for sight in sights)
-                    counted = (session, time.monotonic() + max(_ALONE_S, most / _NODES_PER_S))
+            try:
+                counted = self._look_elsewhere(counted)
+            except Exception as error:  # the next look may do better
+                if repr(error) not in self._refusals:
+                    self._refusals.add(repr(error))
+                    logger.exception("looking at the other places has failed")
             self._wait(seen, _LOOK_S if counted is not None else 10 * _LOOK_S)
+
+    def _look_elsewhere(self, counted: tuple[NativeSession, float] | None) -> tuple[NativeSession, float] | None:
+        """Leave the place if another is better; ``counted`` and the result are as in ``_watch``."""
+        session, at = self._session, self.at
+        if session is None or at is None:
+            return None
+        self._remember_begun()
+        counts = counted is not None and counted[0] is session and time.monotonic() >= counted[1]
+        if counts:
+            for outlook in self._outlooks:
+                outlook.count()
+        sights = [outlook.sight for outlook in self._outlooks]
+        better = is_better(sights, at)
+        if better is not None and (counts or sights[better].works):
+            self._leave(session, at, better)
+        if sights[at].works or not (self.knows() or sights[at].round):
+            return None
+        if counts or counted is None or counted[0] is not session:
+            most = max(sight.members for sight in sights)
+            return session, time.monotonic() + max(_ALONE_S, most / _NODES_PER_S)
+        return counted
 
     def _leave(self, session: NativeSession, at: int, better: int) -> None:
         where, there = self._endpoints[at], self._endpoints[better]

@@ -11,10 +11,11 @@ import json
 import os
 import queue
 import sys
-import threading
 import time
 from datetime import timedelta
 from typing import Any
+
+from rdzv_plugins.threads import OwnThread
 
 _NUMBERS = 1 << 19
 _TIMES = 4
@@ -23,7 +24,7 @@ _TIMES = 4
 def main() -> None:
     """Run until the end of standard input."""
     asked: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(asked,), daemon=True).start()
+    OwnThread(target=_read, name="asked", args=(asked,), on_error=lambda _: os._exit(1)).start()
     try:
         import torch.distributed  # noqa: F401
     except Exception as error:

@@ -25,6 +25,7 @@ from rdzv_plugins.elastic.trial_keys import Partner, Task, Tried, Way
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.options import PortRange
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -80,9 +81,7 @@ class NodeTrials:
             self._listener, self._loop = listener, asyncio.new_event_loop()
             if self._with_gloo:
                 self._gloo = Gloo()
-            self._thread = threading.Thread(
-                target=self._run, args=(self._loop, listener), name="rdzv-preflight", daemon=True
-            )
+            self._thread = OwnThread(target=self._run, args=(self._loop, listener), name="rdzv-preflight")
             self._thread.start()
         return int(self._listener.getsockname()[1])
 
@@ -314,7 +313,7 @@ async def _in_thread(call: Callable[[], T]) -> T:
         with contextlib.suppress(RuntimeError):  # nobody is waiting any more
             loop.call_soon_threadsafe(tell, result, error)
 
-    threading.Thread(target=run, name="rdzv-preflight-call", daemon=True).start()
+    OwnThread(target=run, name="rdzv-preflight-call").start()
     return await answer
 
 

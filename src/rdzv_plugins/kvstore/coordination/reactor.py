@@ -23,6 +23,8 @@ import time
 import weakref
 from typing import Protocol
 
+from rdzv_plugins.threads import OwnThread
+
 logger = logging.getLogger(__name__)
 
 _EVENTS = 256  # per look at the descriptors: latecomers wait for this many at most
@@ -66,7 +68,7 @@ class Reactor:
         self._timers: list[tuple[float, int, Handler]] = []
         self._order = itertools.count()  # a tie-breaker: handlers cannot be compared
         self._wakes_at = math.inf
-        self._thread = threading.Thread(target=self._run, name="rdzv-sessions", daemon=True)
+        self._thread = OwnThread(target=self._run, name="rdzv-sessions", on_error=self._broken)
         self._thread.start()
 
     def is_current(self) -> bool:
@@ -123,6 +125,15 @@ class Reactor:
                 except Exception as error:
                     _fail(handler, error)
             self._tick()
+
+    def _broken(self, error: Exception) -> None:
+        """Nothing is served any more: every connection ends, and the next one begins with another thread."""
+        global _reactor
+        with _starting:
+            if _reactor is self:
+                _reactor = None
+        for handler in list(self._handlers.values()):
+            _fail(handler, error)
 
     def _pause(self) -> float | None:
         with self._lock:

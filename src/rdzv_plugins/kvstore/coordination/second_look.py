@@ -17,6 +17,7 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, RunIdMismatch
 from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
 from rdzv_plugins.kvstore.native.framing import NotNative, OtherVersion
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class SecondLook:
         self._endpoint, self._first, self._on_answer = endpoint, first, on_answer
         self._since = time.monotonic() - silent_for
         self._pause = threading.Event()  # never set: used for waiting
-        threading.Thread(target=self._run, name="rdzv-second-look", daemon=True).start()
+        OwnThread(target=self._run, name="rdzv-second-look").start()
 
     def _run(self) -> None:
         logger.warning("%s does not answer; nodes that are working go on", self._endpoint)

@@ -11,7 +11,6 @@ import functools
 import logging
 import os
 import socket
-import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +31,7 @@ from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.listening import Ports, bind_exactly
 from rdzv_plugins.kvstore.sockets.reach import reach
 from rdzv_plugins.options import PortRange
+from rdzv_plugins.threads import OwnThread
 
 __all__ = ["StoreProxy"]
 
@@ -109,7 +109,7 @@ class StoreProxy:
         self._stop = weakref.finalize(self, _close, self._native, self._paths, os.getpid(), renewing)
         # a thread of Python's own, so that the proxy's need not run Python; it ends when the proxy does
         told = weakref.WeakMethod(self._told)
-        threading.Thread(target=_log, args=(reading, told, on_lost), name="rdzv-proxy-log", daemon=True).start()
+        OwnThread(target=_log, args=(reading, told, on_lost), name="rdzv-proxy-log").start()
 
     @property
     def lost(self) -> str:

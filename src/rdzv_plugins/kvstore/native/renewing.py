@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from rdzv_plugins.certificates import CertificateTexts, NodeCertificates
 from rdzv_plugins.errors import UsageError
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class Renewing:
         self._seen = certificates.stamp()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        threading.Thread(target=self._run, name="rdzv-certificates", daemon=True).start()
+        OwnThread(target=self._run, name="rdzv-certificates").start()
 
     def look(self, *, anyway: bool = False) -> None:
         """Read the files now if they have changed, or regardless with ``anyway``.

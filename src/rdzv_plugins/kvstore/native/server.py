@@ -26,6 +26,7 @@ from rdzv_plugins.kvstore.native.renewing import Renewing
 from rdzv_plugins.kvstore.native.statistics import parse_statistics
 from rdzv_plugins.kvstore.sockets.listening import bind_exactly
 from rdzv_plugins.options import PortRange
+from rdzv_plugins.threads import OwnThread
 
 __all__ = ["Keyspace", "StoreLimits", "StoreServer", "native_part", "servers_here"]
 
@@ -81,9 +82,7 @@ class Keyspace:
             event = self._native.pause_after(self._id, int(seconds * 1000))
         except IndexError:
             raise ValueError(f"keyspace {self.name!r} is closed") from None
-        watching = threading.Thread(
-            target=_watch_pauses, args=(self, event, on_pause), name="rdzv-store-pause", daemon=True
-        )
+        watching = OwnThread(target=_watch_pauses, args=(self, event, on_pause), name="rdzv-store-pause")
         watching.start()
 
     def resume(self, pause: int) -> bool:
@@ -178,7 +177,7 @@ class StoreServer:
             listener.close()
             raise
         # a thread of Python's own, so that loop threads need not run Python; it ends when the server does
-        threading.Thread(target=_log, args=(reading,), name="rdzv-store-log", daemon=True).start()
+        OwnThread(target=_log, args=(reading,), name="rdzv-store-log").start()
         self._renewing = Renewing(tls, self._native.renew) if tls is not None else None
         self._stop = weakref.finalize(self, _stop, self._native, self._renewing)
         self._host = host

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from rdzv_plugins.kvstore.sockets.reach import dial
 from rdzv_plugins.kvstore.tcpstore import wire
 from rdzv_plugins.kvstore.tcpstore.keep_alive import keep_alive
+from rdzv_plugins.threads import OwnThread
 
 _CONNECT_S = 30.0
 
@@ -42,7 +43,7 @@ class KeyWatch:
             raise
         self._connection.settimeout(None)
         keep_alive(self._connection)
-        self._thread = threading.Thread(target=self._run, name=f"rdzv-watch-{key}", daemon=True)
+        self._thread = OwnThread(target=self._run, name=f"rdzv-watch-{key}")
         self._thread.start()
 
     def stop(self) -> None:
@@ -59,7 +60,7 @@ class KeyWatch:
         with self._connection:
             try:
                 value = wire.wait_and_get(self._connection, self._key)
-            except OSError as error:
+            except Exception as error:  # it has gone, or says what no store says
                 if not self._stopped.is_set():
                     self._on_lost(error)
                 return

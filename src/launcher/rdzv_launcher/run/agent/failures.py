@@ -15,6 +15,7 @@ from rdzv_launcher.run.summary import describe
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import NodeLost, is_signal
 from rdzv_plugins.interfaces import Failure
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class Failures:
             except Exception as error:  # the endpoint may be gone with the node that failed: then this is our own view
                 logger.debug("could not record the failure: %s", error)
 
-        self._report = threading.Thread(target=tell, name="rdzv-report-failure", daemon=True)
+        self._report = OwnThread(target=tell, name="rdzv-report-failure")
         self._report.start()
 
     def find_cause(self, local_rank: int, exit_code: int) -> CauseFound:

@@ -30,6 +30,7 @@ from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.starts import prepare_starts
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import KeeperLost
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,9 @@ class NodeWorkers:
         self._closed = False
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """Tells the thread to look at once; the thread closes it."""
-        self._thread = threading.Thread(target=self._listen, name="rdzv-workers", daemon=True)
+        self._thread = OwnThread(
+            target=self._listen, name="rdzv-workers", on_error=lambda error: inbox.put(events.Failed(error))
+        )
         self._thread.start()
 
     def start(self, group: WorkerGroup) -> Mapping[int, int]:

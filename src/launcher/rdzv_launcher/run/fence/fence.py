@@ -35,6 +35,7 @@ from rdzv_plugins.round_page import (
     UNTIL,
     RoundPage,
 )
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class Fence:
         """Begin to watch: workers are about to be started."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="rdzv-fence", daemon=True)
+                self._thread = OwnThread(target=self._run, name="rdzv-fence", on_error=self._unwatched)
                 self._thread.start()
             self._page[UNTIL] = 0
             self._page[START] += 1
@@ -183,6 +184,14 @@ class Fence:
                         self._look()
             except Exception:  # it goes on looking
                 logger.exception("the fence around the workers met an error")
+
+    def _unwatched(self, error: Exception) -> None:
+        """Nobody looks any more: no worker may act. The next start begins to look again."""
+        with self._lock:
+            self._thread = None
+            if self._page[STATE] in (RUNNING, PAUSED):
+                self._page[UNTIL], self._page[STATE] = 0, ENDED
+                self._kill()
 
     def _look(self) -> None:
         """Check once whether the agent stood still or the session has ended. The caller holds the lock."""

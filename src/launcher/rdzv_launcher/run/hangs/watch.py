@@ -28,6 +28,7 @@ from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, NodeAnswer, Question, Questions, UnknownKind
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class HangWatch:
         """The generation whose stacks were stored."""
         self._said: set[str] = set()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rdzv-hangs", daemon=True)
+        self._thread = OwnThread(target=self._run, name="rdzv-hangs")
 
     def start(self) -> None:
         """Begin to watch, on a separate thread."""

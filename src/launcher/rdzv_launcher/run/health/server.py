@@ -10,7 +10,6 @@ import contextlib
 import logging
 import selectors
 import socket
-import threading
 import time
 
 from rdzv_launcher.run.health.answers import Health, Pages
@@ -18,6 +17,7 @@ from rdzv_launcher.run.health.http import MOST_BYTES, read_request, response
 from rdzv_plugins.errors import AddressInUse
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.options import PortRange
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class HealthServer:
         for each in (self._wake_r, self._listener):
             self._selector.register(each, selectors.EVENT_READ)
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="rdzv-health", daemon=True)
+        self._thread = OwnThread(target=self._run, name="rdzv-health")
         self._thread.start()
 
     @staticmethod

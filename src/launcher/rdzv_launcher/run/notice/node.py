@@ -19,6 +19,7 @@ from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.clock import now
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.questions import NOTICE, Question, Questions
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class NodeNotices:
         if group is not None:
             self._leaving = True
             word = Word(self._board.round, group.group_rank, reason, seconds)
-            threading.Thread(target=self._give, args=(word, group), name="rdzv-notice", daemon=True).start()
+            OwnThread(target=self._give, args=(word, group), name="rdzv-notice").start()
 
     def answer(self, question: Question) -> Any:
         """Like ``questions.Answer``, for questions of the kind ``notice``. Raises ``ValueError``."""

@@ -17,6 +17,7 @@ from rdzv_launcher.run.stacks.workers import Node
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.questions import STACKS, Question, Questions, UnknownKind
 from rdzv_plugins.stacks_on_request import VARIABLE
+from rdzv_plugins.threads import OwnThread
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.stacks.reports import WorkerReport
@@ -94,9 +95,7 @@ class NodeStacks:
     def store_of_peers(self, questions: Questions | None, why: str) -> None:
         """Store the same for other nodes' workers, by asking the nodes, on a separate thread; returns at once."""
         if questions is not None:
-            threading.Thread(
-                target=self._ask_peers, args=(questions, why), name="rdzv-stacks-of-peers", daemon=True
-            ).start()
+            OwnThread(target=self._ask_peers, args=(questions, why), name="rdzv-stacks-of-peers").start()
 
     def _gather(self, within: float, *, children: bool = False, native: float | None = None) -> dict[str, Any]:
         from rdzv_launcher.run.stacks.gathering import NATIVE_S, gather

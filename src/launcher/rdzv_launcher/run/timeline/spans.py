@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from rdzv_launcher.run.timeline.record import Record
 from rdzv_launcher.run.timeline.span_export import make_provider
 from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Spans:
             self._end_phase(self._last)
             self._agent.end(self._last)
             self._agent = None
-            ending = threading.Thread(target=self._provider.shutdown, name="rdzv-spans", daemon=True)
+            ending = OwnThread(target=self._provider.shutdown, name="rdzv-spans")
             ending.start()
             ending.join(_LAST_S)
             if ending.is_alive():

@@ -14,6 +14,7 @@ from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.threads import OwnThread
 
 OTHERWISE = "`rdzv status` shows what is known of them from outside."
 _MOST_JOBS, _AT_ONCE = 64, 16
@@ -58,7 +59,7 @@ class EndpointWatch:
         for job in self._jobs.values():
             job.start()
         if self._store is not None:
-            self._thread = threading.Thread(target=self._run, name="rdzv-top-jobs", daemon=True)
+            self._thread = OwnThread(target=self._run, name="rdzv-top-jobs", on_error=self._failed)
             self._thread.start()
 
     def look_once(self) -> dict[str, Any]:
@@ -109,12 +110,15 @@ class EndpointWatch:
             try:
                 names = self._named(self._meeting.runs(self._store))
             except RdzvError as error:
-                with self._lock:
-                    self._problem = str(error)
+                self._failed(error)
                 continue
             gone = self._take(names)
             for job in gone:
                 job.close()
+
+    def _failed(self, error: Exception) -> None:
+        with self._lock:
+            self._problem = str(error)
 
     def _named(self, runs: list[str]) -> list[str]:
         return [run for run in runs if run == self._request.run_id] if self._request.is_named else sorted(runs)

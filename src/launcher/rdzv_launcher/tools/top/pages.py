@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -13,6 +12,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
+
+from rdzv_plugins.threads import OwnThread
 
 
 class Page(ModalScreen[None]):
@@ -60,12 +61,11 @@ class AskedPage(Page):
         self._asking = True
         number, ask, app = self._wanted, self._ask, self.app
 
-        def run() -> None:
-            text = ask()
+        def tell(text: str) -> None:
             with contextlib.suppress(RuntimeError):  # the screen has been left meanwhile
                 app.call_from_thread(self._told, number, text)
 
-        threading.Thread(target=run, name="rdzv-top-asks", daemon=True).start()
+        OwnThread(target=lambda: tell(ask()), name="rdzv-top-asks", on_error=lambda error: tell(str(error))).start()
 
     def _told(self, number: int, text: str) -> None:
         self._asking = False

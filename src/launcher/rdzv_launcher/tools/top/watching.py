@@ -25,6 +25,7 @@ from rdzv_plugins.elastic.observing import Observer
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.questions import VITALS, NodeAnswer
 from rdzv_plugins.run_status import RunStatus
+from rdzv_plugins.threads import OwnThread
 
 _LEAST_S, _PER_NODE_S = 2.0, 0.05
 """The time between two questions: at least this much, and this much for each node."""
@@ -68,7 +69,7 @@ class JobWatch:
         self._events_ever = 0
         self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
         self._over = ""
-        self._thread = threading.Thread(target=self._run, name="rdzv-top", daemon=True)
+        self._thread = OwnThread(target=self._run, name="rdzv-top", on_error=lambda error: self._lose(repr(error)))
 
     def start(self) -> None:
         """Watch from now on, whatever happens to the service."""

@@ -6,6 +6,8 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 
+from rdzv_plugins.threads import OwnThread
+
 _INTERVAL_S = 0.1
 
 
@@ -19,7 +21,7 @@ class FirstLines:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         if files:
-            threading.Thread(target=self._run, name="rdzv-first-line", daemon=True).start()
+            OwnThread(target=self._run, name="rdzv-first-line").start()
 
     def stop(self) -> None:
         """The round is over: ``tell`` is no longer called. Does not wait for any file."""

@@ -14,6 +14,7 @@ import time
 
 from rdzv_launcher.run.workers.output.rotated import rotate
 from rdzv_launcher.run.workers.output.stamps import stamp
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class LogCopy:
         """How many bytes have come out of the pipe, and are in the file or lost."""
         self._splices = not stamps and hasattr(os, "splice")
         self._busy = True
-        self._thread = threading.Thread(target=self._run, name="rdzv-log-copy", daemon=True)
+        self._thread = OwnThread(target=self._run, name="rdzv-log-copy")
         self._thread.start()
 
     def opened(self) -> None:

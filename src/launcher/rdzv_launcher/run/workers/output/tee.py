@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from rdzv_launcher.run.workers.output.filtered import FilteredFile
 from rdzv_launcher.run.workers.output.tail import Tail
 from rdzv_launcher.run.workers.output.view import View
+from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class Tee:
         self._woken = threading.Event()
         self._stopping = self._given_up = False
         self._shown = 0
-        self._thread = threading.Thread(target=self._run, name="rdzv-tee", daemon=True)
+        self._thread = OwnThread(target=self._run, name="rdzv-tee")
         if tails:
             self._thread.start()
         else:

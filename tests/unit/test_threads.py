@@ -1,0 +1,237 @@
+"""A thread of ours that dies of an error is never unseen, and work in the background does not pile up."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from kits.unit.elastic_nodes import PATIENCE_S, Job, eventually
+
+import rdzv_launcher
+import rdzv_plugins
+from rdzv_launcher.run.agent import events
+from rdzv_launcher.run.agent.node_workers import NodeWorkers
+from rdzv_launcher.run.fence import fence as fencing
+from rdzv_launcher.run.fence.fence import Fence
+from rdzv_plugins import errors
+from rdzv_plugins.elastic.background import Background
+from rdzv_plugins.elastic.keys import Probe
+from rdzv_plugins.elastic.places.outlook import Outlook
+from rdzv_plugins.elastic.places.places import Places
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kvstore.coordination.reactor import Reactor, reactor
+from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
+from rdzv_plugins.kvstore.native.server import StoreServer
+from rdzv_plugins.kvstore.tcpstore import wire
+from rdzv_plugins.kvstore.tcpstore.watch import AwaitedKey
+from rdzv_plugins.round_page import BEAT, ENDED, PAUSE_AT, RUNNING, START, STATE, STILL, UNTIL
+from rdzv_plugins.threads import OwnThread
+
+ROOMS = [Path(each.__file__ or "").parent for each in (rdzv_plugins, rdzv_launcher)]
+OTHERS = ("testing", "bench")
+"""Rooms whose threads no job has."""
+
+
+def fails(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("of ours")
+
+
+def test_error_that_ends_a_thread_is_logged_and_told(caplog: pytest.LogCaptureFixture):
+    told: queue.SimpleQueue[tuple[Exception, str]] = queue.SimpleQueue()
+    OwnThread(
+        target=fails, name="dies", on_error=lambda error: told.put((error, threading.current_thread().name))
+    ).start()
+    error, on = told.get(timeout=PATIENCE_S)
+    assert (type(error), on) == (ZeroDivisionError, "dies")
+    [record] = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert "dies" in record.getMessage()
+    assert record.exc_info is not None
+
+
+def test_every_thread_of_ours_is_begun_in_that_way():
+    own = []
+    for room in ROOMS:
+        for path in room.rglob("*.py"):
+            where = path.relative_to(room)
+            if where.parts[0] in OTHERS or where.name == "threads.py":
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                    "threading.Thread",
+                    "_thread.start_new_thread",
+                ):
+                    own.append(f"{where}:{node.lineno}")
+    assert own == []
+
+
+def test_sessions_end_when_the_thread_that_serves_them_does(monkeypatch: pytest.MonkeyPatch):
+    with StoreServer("127.0.0.1", 0, run="r") as server, ExitStack() as closing:
+        service = NativeCoordination(Endpoint("127.0.0.1", server.port), "r", name="parallel", who="it")
+        closing.callback(service.close)
+        lost: queue.SimpleQueue[errors.ConnectionLost] = queue.SimpleQueue()
+        service.open_session(60, on_lost=lost.put, timeout=PATIENCE_S)
+        before = reactor()
+        monkeypatch.setattr(Reactor, "_pause", lambda self: fails() if self is before else None)
+        before.remind(MagicMock(tick=lambda now: None), 0.0)
+        assert "ZeroDivisionError" in str(lost.get(timeout=PATIENCE_S))
+        monkeypatch.undo()
+        assert reactor() is not before
+        session = service.open_session(60, on_lost=lost.put, timeout=PATIENCE_S)
+        assert session.create("k", b"", timeout=PATIENCE_S)[0]
+
+
+def test_place_is_looked_at_again_after_an_error_of_ours(caplog: pytest.LogCaptureFixture):
+    with StoreServer("127.0.0.1", 0, run="r") as server, ExitStack() as closing:
+        endpoint = Endpoint("127.0.0.1", server.port)
+        service = NativeCoordination(endpoint, "r", name="parallel", who="it")
+        closing.callback(service.close)
+        look, left = service.look, [1, 2, 3]
+        service.look = lambda timeout: fails() if left and left.pop() else look(timeout)  # type: ignore[method-assign]
+        looking = Outlook(endpoint, service, 60.0, lambda: None, [str(endpoint)])
+        closing.callback(looking.close)
+        eventually(lambda: looking.sight.answers, "it is seen")
+    assert len([each for each in caplog.records if each.exc_info]) == 1, "once, however often"
+
+
+def test_other_places_are_looked_at_again_after_an_error_of_ours():
+    places = Places([], [], None, 0.1)
+    looks: list[object] = []
+
+    def look(counted: object) -> None:
+        looks.append(counted)
+        places._wake()
+        if len(looks) == 3:
+            places._closed = True
+        fails()
+
+    places._look_elsewhere = look  # type: ignore[method-assign]
+    places._watch()
+    assert len(looks) == 3
+
+
+def test_workers_that_nobody_watches_any_more_are_killed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fencing, "mark_children", lambda mark: None)
+    page: dict[int, int] = dict.fromkeys((BEAT, PAUSE_AT, START, STATE, STILL, UNTIL), 0)
+    breaks, signals = threading.Event(), queue.SimpleQueue[int]()
+
+    def wait_for_news(timeout: float) -> None:
+        breaks.wait(PATIENCE_S)
+        fails()
+
+    holding = MagicMock(ttl=60.0, wait_for_news=wait_for_news, until=lambda: float("inf"), ended=lambda: False)
+    fence = Fence(holding, page, "mark", signals.put, lambda: signals.put(0))  # type: ignore[arg-type]
+    fence.starting()
+    assert page[STATE] == RUNNING
+    breaks.set()
+    assert [signals.get(timeout=PATIENCE_S) for _ in range(2)] == [0, 9]
+    assert page[STATE] == ENDED
+    fence.starting()
+    assert [signals.get(timeout=PATIENCE_S) for _ in range(2)] == [0, 9], "the next start is watched, too"
+
+
+def test_agent_ends_when_it_hears_of_its_workers_no_more(monkeypatch: pytest.MonkeyPatch):
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    monkeypatch.setattr(NodeWorkers, "_idle_s", fails)
+    silent = os.eventfd(0)
+    try:
+        keeper = MagicMock(fileno=lambda: silent, events=list)
+        keeper.close.return_value = []
+        fence = MagicMock(close=list)
+        output, monitor, stacks, *rest = (MagicMock() for _ in range(5))
+        NodeWorkers(MagicMock(run_id="job"), keeper, MagicMock(), fence, monitor, output, stacks, inbox, *rest)
+        failed = inbox.get(timeout=PATIENCE_S)
+        assert isinstance(failed, events.Failed)
+        assert isinstance(failed.error, ZeroDivisionError)
+    finally:
+        os.close(silent)
+
+
+def test_who_waits_for_a_key_hears_of_an_answer_that_is_none(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(wire, "wait_and_get", fails)
+    with StoreServer("127.0.0.1", 0) as server:
+        awaited = AwaitedKey("127.0.0.1", server.port, "key")
+        with pytest.raises(ZeroDivisionError):
+            awaited.wait(PATIENCE_S)
+        awaited.stop()
+
+
+class Tasks:
+    """Tasks in the background, each of which waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.begun: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.may_end = threading.Event()
+
+    def task(self, name: str) -> Callable[[], None]:
+        def run() -> None:
+            self.begun.put(name)
+            assert self.may_end.wait(PATIENCE_S)
+            self.done.append(name)
+
+        return run
+
+
+def threads() -> int:
+    return sum(each.name == "rdzv-elastic" for each in threading.enumerate())
+
+
+def test_background_does_one_task_of_a_kind_at_a_time_and_then_the_newest():
+    in_background, tasks = Background("r"), Tasks()
+    for number in range(50):
+        in_background("say", tasks.task(f"say {number}"))
+    in_background("lead", tasks.task("lead"))
+    assert {tasks.begun.get(timeout=PATIENCE_S) for _ in range(2)} == {"say 0", "lead"}
+    assert threads() == 2
+    tasks.may_end.set()
+    eventually(lambda: threads() == 0, "all is done")
+    assert sorted(tasks.done) == ["lead", "say 0", "say 49"]
+    in_background("say", tasks.task("again"))
+    eventually(lambda: "again" in tasks.done, "the next is done")
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("of ours"), errors.ConnectionLost("over"), errors.RdzvError("full")]
+)
+def test_background_goes_on_after_an_error(error: Exception):
+    in_background, done, may_fail = Background("r"), threading.Event(), threading.Event()
+
+    def fail() -> None:
+        may_fail.wait(PATIENCE_S)
+        raise error
+
+    in_background("say", fail)
+    in_background("say", done.set)
+    may_fail.set()
+    assert done.wait(PATIENCE_S)
+
+
+def test_news_do_not_pile_up_threads_while_the_service_is_slow():
+    with Job("2") as job:
+        node = job.start(2)[1]
+        handler, view = node.handler, node.handler._view
+        eventually(lambda: view.assignment is not None, "it has its place")
+        goes_on = threading.Event()
+        say = handler._self.say
+
+        def slow(**changes: Any) -> None:
+            goes_on.wait(PATIENCE_S)
+            say(**changes)
+
+        handler._self.say = slow  # type: ignore[method-assign]
+        eventually(lambda: threads() == 0, "nothing else is under way")
+        view.probe = Probe(99, view.assignment.round)
+        for _ in range(30):
+            handler._told()
+        assert threads() == 1
+        goes_on.set()
+        eventually(lambda: handler._self.me.alive == 99, "it is said in the end")
