@@ -40,9 +40,11 @@ listener = Listener(sys.argv[1], "127.0.0.1")
 print(listener.port, flush=True)
 if sys.argv[2] == "fork":
     import os
+    sys.stdin.readline()
     if os.fork() == 0:
         sys.stdin.read()
         os._exit(0)
+    print("forked", flush=True)
 sys.stdin.readline()
 listener.close()
 sys.stdin.read()
@@ -69,9 +71,18 @@ class Process:
 
     def close(self) -> None:
         """It closes its port, and lives on."""
+        self._go_on()
+
+    def _go_on(self) -> None:
         assert self._child.stdin is not None
         self._child.stdin.write("\n")
         self._child.stdin.flush()
+
+    def fork(self) -> None:
+        """It forks a child, now that its connections are held: one that it was just accepting would be the child's, too."""
+        self._go_on()
+        assert self._child.stdout is not None
+        assert self._child.stdout.readline() == "forked\n"
 
     def end(self) -> None:
         self._child.kill()
@@ -178,6 +189,8 @@ def test_a_killed_process_is_known_to_be_gone(seen: Seen, start: Callable[..., P
     """Also if it leaves a child behind, which has inherited what it could."""
     process = start("a", how)
     seen.hold(process.peer)
+    if how:
+        process.fork()
     process.signal(signal.SIGKILL)
     assert seen.next() == "a"
 
