@@ -79,7 +79,7 @@ class Process:
         self._child.stdin.flush()
 
     def fork(self) -> None:
-        """It forks a child, now that its connections are held: one that it was just accepting would be the child's, too."""
+        """It forks, now that its connections are held: one that it was just accepting would be the child's, too."""
         self._go_on()
         assert self._child.stdout is not None
         assert self._child.stdout.readline() == "forked\n"
