@@ -22,9 +22,11 @@ from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.fence import fence as fencing
 from rdzv_launcher.run.fence.fence import Fence
+from rdzv_launcher.tools.top.watching import JobWatch
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.background import Background
 from rdzv_plugins.elastic.keys import Probe
+from rdzv_plugins.elastic.liveness.listener import Listener
 from rdzv_plugins.elastic.places.outlook import Outlook
 from rdzv_plugins.elastic.places.places import Places
 from rdzv_plugins.endpoints import Endpoint
@@ -79,10 +81,13 @@ def test_sessions_end_when_the_thread_that_serves_them_does(monkeypatch: pytest.
         closing.callback(service.close)
         lost: queue.SimpleQueue[errors.ConnectionLost] = queue.SimpleQueue()
         service.open_session(60, on_lost=lost.put, timeout=PATIENCE_S)
+        own_port = Listener("node", "127.0.0.1")
         before = reactor()
         monkeypatch.setattr(Reactor, "_pause", lambda self: fails() if self is before else None)
         before.remind(MagicMock(tick=lambda now: None), 0.0)
         assert "ZeroDivisionError" in str(lost.get(timeout=PATIENCE_S))
+        before._thread.join(PATIENCE_S)
+        assert (own_port.port, before._handlers) == (0, {})
         monkeypatch.undo()
         assert reactor() is not before
         session = service.open_session(60, on_lost=lost.put, timeout=PATIENCE_S)
@@ -162,6 +167,13 @@ def test_who_waits_for_a_key_hears_of_an_answer_that_is_none(monkeypatch: pytest
         with pytest.raises(ZeroDivisionError):
             awaited.wait(PATIENCE_S)
         awaited.stop()
+
+
+def test_rdzv_top_shows_that_it_watches_a_job_no_more():
+    watch = JobWatch("r", fails, lambda: True, PATIENCE_S)
+    watch.start()
+    eventually(lambda: "ZeroDivisionError" in watch.data()["problem"], "it is shown")
+    watch.close()
 
 
 class Tasks:

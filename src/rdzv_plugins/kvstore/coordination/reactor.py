@@ -129,11 +129,12 @@ class Reactor:
     def _broken(self, error: Exception) -> None:
         """Nothing is served any more: every connection ends, and the next one begins with another thread."""
         global _reactor
-        with _starting:
-            if _reactor is self:
-                _reactor = None
-        for handler in list(self._handlers.values()):
-            _fail(handler, error)
+        for _ in range(2):  # also for those that have come meanwhile
+            for handler in list(self._handlers.values()):
+                _fail(handler, error)
+            with _starting:
+                if _reactor is self:
+                    _reactor = None
 
     def _pause(self) -> float | None:
         with self._lock:
