@@ -288,6 +288,10 @@ def test_a_service_that_is_stopped_and_continued_keeps_its_tokens_fresh(file: Pa
             assert said("reads")
             file.write_text(f"{TWO}\n")
             assert said("accepts 1")
+            file.chmod(0o604)  # others can read it: the tokens stay as they were, until they cannot
+            time.sleep(0.2)
+            file.chmod(0o600)
+            assert said("accepts 1")
             serving.send_signal(signal.SIGTERM)
             assert said("SIGTERM")
             assert serving.wait(30) == 0

@@ -74,8 +74,9 @@ class Accepted:
             logger.warning("%s has changed: %d token(s) are accepted from now on", self._file, len(self.tokens))
 
     def _look(self) -> tuple[int, ...] | None:
+        # ctime: a file that others could read is right once its mode is
         try:
             found = os.stat(self._file) if self._file is not None else None
         except OSError:  # it is being replaced
             return None
-        return None if found is None else (found.st_ino, found.st_mtime_ns, found.st_size)
+        return None if found is None else (found.st_ino, found.st_ctime_ns, found.st_size)
