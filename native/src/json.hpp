@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "rdzv/utf8.hpp"
+
 namespace rdzv {
 
 class Json {
@@ -86,33 +88,6 @@ class Json {
       string.remove_prefix(size > 0 ? size : 1);
     }
     text_ += '"';
-  }
-
-  // Bytes of the character at the beginning; 0: that is not UTF-8. (RFC 3629)
-  static std::size_t utf8_size(std::string_view text) {
-    const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-    const auto follows = [&](std::size_t count) {
-      for (std::size_t i = 1; i <= count; ++i) {
-        if ((byte(i) & 0xC0u) != 0x80u) {
-          return false;
-        }
-      }
-      return true;
-    };
-    const unsigned first = byte(0), second = byte(1);
-    if (first < 0x80) {
-      return 1;
-    }
-    if (first >= 0xC2 && first <= 0xDF) {
-      return follows(1) ? 2 : 0;
-    }
-    if (first >= 0xE0 && first <= 0xEF) {  // neither overlong nor a surrogate
-      return follows(2) && !(first == 0xE0 && second < 0xA0) && !(first == 0xED && second > 0x9F) ? 3 : 0;
-    }
-    if (first >= 0xF0 && first <= 0xF4) {  // neither overlong nor beyond U+10FFFF
-      return follows(3) && !(first == 0xF0 && second < 0x90) && !(first == 0xF4 && second > 0x8F) ? 4 : 0;
-    }
-    return 0;
   }
 
   std::string text_;

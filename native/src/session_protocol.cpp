@@ -21,7 +21,7 @@ std::optional<RunSpace::Guard> guard(std::uint8_t flags, Payload& payload) {
   if ((flags & kGuarded) == 0) {
     return std::nullopt;
   }
-  const auto key = payload.key();
+  const auto key = payload.name();
   return RunSpace::Guard{key, payload.number<std::uint64_t>()};
 }
 
@@ -126,6 +126,11 @@ bool SessionProtocol::in_session(std::uint32_t id, const Payload& payload, Outpu
     answer(reply, id, FrameStatus::kError, "no session is open on this connection");
     return false;
   }
+  if (!payload.names_are_utf8()) {  // which no node could read, and each would have to leave out
+    pushed(reply);
+    answer(reply, id, FrameStatus::kError, "a name in it is not UTF-8");
+    return false;
+  }
   return true;
 }
 
@@ -189,13 +194,15 @@ void SessionProtocol::coordinate(Operation operation, std::uint32_t id, std::str
 
 void SessionProtocol::open_session(std::uint32_t id, Payload& payload, Output& reply) {
   const auto ttl_ms = payload.number<std::uint32_t>();
-  const auto run = payload.key();
+  const auto run = payload.name();
   payload.end();
   Spaces& spaces = client_.loop.server.spaces();
   if (!payload.ok()) {
     client_.refuse(payload.refusal());
   } else if (session_) {
     answer(reply, id, FrameStatus::kError, "a session is open already on this connection");
+  } else if (!payload.names_are_utf8()) {
+    answer(reply, id, FrameStatus::kError, "the name of the run is not UTF-8");
   } else if (ttl_ms < kMinTtlMs || ttl_ms > kMaxTtlMs) {
     answer(reply, id, FrameStatus::kError,
            "a time to live of " + std::to_string(ttl_ms) + " ms is not from " + std::to_string(kMinTtlMs) + " to " +
@@ -231,7 +238,7 @@ void SessionProtocol::put(std::uint32_t id, Payload& payload, std::size_t size, 
   const auto flags = payload.flags(kEphemeral | kGuarded);
   const auto only_if = guard(flags, payload);
   const auto pairs = items<RunSpace::Pair>(payload, [&] {
-    const auto key = payload.key();
+    const auto key = payload.name();
     return RunSpace::Pair{key, payload.value()};
   });
   if (!in_session(id, payload, reply)) {
@@ -254,7 +261,7 @@ void SessionProtocol::put(std::uint32_t id, Payload& payload, std::size_t size, 
 
 void SessionProtocol::remove(std::uint32_t id, Payload& payload, Output& reply) {
   const auto only_if = guard(payload.flags(kGuarded), payload);
-  const auto keys = items<std::string_view>(payload, [&] { return payload.key(); });
+  const auto keys = items<std::string_view>(payload, [&] { return payload.name(); });
   if (!in_session(id, payload, reply)) {
     return;
   }
@@ -267,7 +274,7 @@ void SessionProtocol::remove(std::uint32_t id, Payload& payload, Output& reply) 
 }
 
 void SessionProtocol::list(std::uint32_t id, Payload& payload, Output& reply) {
-  const auto prefix = payload.key();
+  const auto prefix = payload.name();
   payload.end();
   if (!in_session(id, payload, reply)) {
     return;
@@ -296,7 +303,7 @@ void SessionProtocol::list(std::uint32_t id, Payload& payload, Output& reply) {
 
 void SessionProtocol::watch(std::uint32_t id, Payload& payload, Output& reply) {
   const auto number = payload.number<std::uint32_t>();
-  const auto prefix = payload.key();
+  const auto prefix = payload.name();
   const auto after = payload.number<std::uint64_t>();
   payload.end();
   if (!in_session(id, payload, reply)) {

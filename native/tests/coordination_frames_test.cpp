@@ -202,6 +202,29 @@ TEST(payloads_beyond_the_limits_are_refused_by_name) {
   CHECK_EQUAL(refusal(wire::frame(1, wire::kPut, wire::raw(std::uint8_t{0}) + wire::u32(3))), Refusal::kBadFrame);
 }
 
+TEST(names_that_are_not_utf8_are_refused_and_the_session_goes_on) {
+  Room room;
+  Framed one(room), watcher(room);
+  watcher.ask(wire::watch(2, 1, ""));
+  for (const std::string& name : {"m/\x94", "\xc3", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc0\xaf"}) {
+    const std::string refused[] = {wire::put(1, {"a", "1", name, "2"}), wire::put_if(1, name, 0, {"a", "1"}),
+                                   wire::remove(1, {"a", name}),        wire::remove_if(1, name, 0, {"a"}),
+                                   wire::list(1, name),                 wire::watch(1, 7, name)};
+    for (const std::string& request : refused) {
+      const std::string reply = one.ask(request);
+      CHECK_EQUAL(wire::told(reply), "#1/1");
+      CHECK(text_of(reply).find("UTF-8") != std::string::npos);
+    }
+    Framed other(room, false);
+    CHECK_EQUAL(other.told(wire::open(1, 1000, name)), "#1/1");
+  }
+  CHECK_EQUAL(one.refusal(), Refusal::kNone);
+  CHECK_EQUAL(one.told(wire::put(3, {"\xe2\x82\xac/\xf0\x9f\x99\x82", std::string("\x94\0", 2)})), "#3/0");
+  room.deliver();
+  CHECK_EQUAL(watcher.told(),
+              std::string("[1: +\xe2\x82\xac/\xf0\x9f\x99\x82@1=\x94\0]", 22));
+}
+
 TEST(frames_of_coordination_may_be_cut_anywhere) {
   std::string said = wire::framed_greeting() + wire::open(1, 1000, "run");
   for (const std::string& request : one_of_each()) {

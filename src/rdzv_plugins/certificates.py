@@ -50,6 +50,16 @@ class CertificateTexts(NamedTuple):
     key: bytes
 
 
+class Fitting(NamedTuple):
+    """The contents of a node's files, all of one state of them, and the contexts made from these."""
+
+    stamp: tuple[object, ...]
+    texts: CertificateTexts
+    checking: ssl.SSLContext
+    """Checks that a server's certificate is for the host that was dialled."""
+    not_checking: ssl.SSLContext
+
+
 class NodeCertificates(Struct, frozen=True):
     """The files by which a node proves who it is and recognises the others."""
 
@@ -93,43 +103,33 @@ class NodeCertificates(Struct, frozen=True):
         """The current contents of the files. Raises ``UsageError``."""
         return CertificateTexts(*(b"" if path is None else read_file(path, name) for name, path in self._paths()))
 
-    def fitting_texts(self) -> CertificateTexts:
-        """The current contents, or while the files are being replaced, the last ones that fitted each other."""
-        self.context()
-        with _contexts_lock:
-            _, fitted = _contexts[self]
-            kept = _texts.get(self)
-        if kept is not None and self.stamp() != fitted:
-            return kept
-        fresh = self.texts()
-        if self.stamp() == fitted:
-            with _contexts_lock:
-                _texts[self] = fresh
-        return fresh
+    def fitting(self) -> Fitting:
+        """What the files hold, or while they are being replaced, what they held when they last fitted each other.
 
-    def context(self) -> ssl.SSLContext:
-        """A context for connections to others, from the current files.
-
-        While they are being replaced, it is made from their previous state. Raises ``UsageError`` if they were never
-        right.
+        Raises ``UsageError`` if they were never right in this process.
         """
-        import ssl
-
-        stamp = self.stamp()
-        with _contexts_lock:
-            kept, seen = _contexts.get(self, (None, ()))
-            if kept is not None and stamp == seen:
+        paths = self.cacert, self.cert, self.key
+        with _lock:
+            kept, stamp = _fitting.get(paths), self.stamp()
+            if kept is not None and kept.stamp == stamp:
                 return kept
             try:
-                fresh = load_context(self.cacert, self.cert, self.key)
+                # for both kinds at once: a server that is begun while files are replaced needs the other one, too
+                checking, not_checking = _context(*paths, checks_host=True), _context(*paths, checks_host=False)
+                fresh = Fitting(stamp, self.texts(), checking, not_checking)
             except UsageError:
                 if kept is None:
                     raise
                 return kept
-            fresh.minimum_version = ssl.TLSVersion.TLSv1_3
-            fresh.check_hostname = self.checks_host
-            _contexts[self] = fresh, stamp
+            if kept is not None and self.stamp() != stamp:  # they were replaced while they were read
+                return kept
+            _fitting[paths] = fresh
             return fresh
+
+    def context(self) -> ssl.SSLContext:
+        """A context for connections to others, from what ``fitting`` returns. Raises ``UsageError``."""
+        fitting = self.fitting()
+        return fitting.checking if self.checks_host else fitting.not_checking
 
     def stamp(self) -> tuple[object, ...]:
         """A value that differs when a file has changed."""
@@ -143,11 +143,18 @@ class NodeCertificates(Struct, frozen=True):
         return tuple((name, getattr(self, name)) for name in OPTIONS)
 
 
-_contexts: dict[NodeCertificates, tuple[ssl.SSLContext, tuple[object, ...]]] = {}
-"""The contexts made last, with the stamp of their files: making one takes longer than a connection."""
-_texts: dict[NodeCertificates, CertificateTexts] = {}
-"""The contents of files when they last fitted each other."""
-_contexts_lock = threading.Lock()
+_fitting: dict[tuple[str | None, ...], Fitting] = {}
+"""By their paths: making a context takes longer than a connection."""
+_lock = threading.Lock()
+
+
+def _context(cacert: str | None, cert: str | None, key: str | None, *, checks_host: bool) -> ssl.SSLContext:
+    import ssl
+
+    made = load_context(cacert, cert, key)
+    made.minimum_version = ssl.TLSVersion.TLSv1_3
+    made.check_hostname = checks_host
+    return made
 
 
 def certificates_of(request: Request) -> NodeCertificates | None:
@@ -208,4 +215,4 @@ def _stamp(path: str) -> tuple[int, ...] | None:
         found = os.stat(path)
     except OSError:  # it is being replaced
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return found.st_ino, found.st_ctime_ns, found.st_size  # ctime: it may become readable by its mode alone

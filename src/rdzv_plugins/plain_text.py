@@ -2,19 +2,26 @@
 
 Host names, reasons, keys, run ids and names of proxies come from whoever reaches a port. When such a text becomes part
 of a message it goes through ``printable``; everything that the commands print goes through ``printable_lines``.
-``some`` keeps a message with many names short.
+``some`` keeps a message with many names short. The name of a key is read by ``name_of``.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import re
 from collections.abc import Iterable
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LONGEST = 1000
 _LONGEST_LINE = 8000
 _NAMED = 8
+_LONGEST_NAME = 80
+_TOLD_ONCE = 64
+"""Keys that are remembered as told of: lists bring them again and again, and a stranger may write any number."""
 
 
 def printable(text: str, most: int = _LONGEST) -> str:
@@ -53,3 +60,25 @@ def some(names: Iterable[object], most: int = _NAMED, *, of: int | None = None) 
     listed = list(names)
     more = (len(listed) if of is None else of) - len(listed[:most])
     return ", ".join(map(str, listed[:most])) + (f" and {more} more" if more > 0 else "")
+
+
+def name_of(key: bytes) -> str | None:
+    """The name of a key that a service holds; None, after a warning, if it is not UTF-8: no node has written it.
+
+    For every reader of keys, so that what a stranger writes costs nobody the session.
+    """
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        _warn_not_text(key)
+        return None
+
+
+@functools.lru_cache(_TOLD_ONCE)
+def _warn_not_text(key: bytes) -> None:
+    cut = "" if len(key) <= _LONGEST_NAME else f" and {len(key) - _LONGEST_NAME} more bytes"
+    logger.warning(
+        "key %r%s of the rendezvous is left out: its name is not UTF-8, so no node has written it",
+        key[:_LONGEST_NAME],
+        cut,
+    )

@@ -18,6 +18,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--serving-node", action="store_true", help="the first node serves the endpoint, and not `rdzv serve` elsewhere"
     )
+    parser.add_argument(
+        "--places", type=int, default=0, help="the endpoint names so many of the first nodes: whichever lives serves it"
+    )
+    parser.add_argument("--token", action="store_true", help="nodes and service prove a token of the job")
+    parser.add_argument("--tls", action="store_true", help="nodes and service have certificates, and speak TLS")
     parser.add_argument("--seed", type=int, default=1, help="the same seed does the same faults (1)")
     parser.add_argument("--minutes", type=float, default=10, help="no burst of faults begins after that (10)")
     parser.add_argument("--bursts", type=int, default=0, help="at most so many bursts of faults; 0: any number")
@@ -49,6 +54,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.serving_node and arguments.backend == "etcd":
         parser.error("no node serves etcd")
+    if arguments.places and (arguments.serving_node or arguments.backend == "etcd"):
+        parser.error("--places goes neither with --serving-node nor with etcd")
+    if arguments.places == 1 or arguments.places > arguments.nodes:
+        parser.error("--places is from 2 to --nodes")
+    if arguments.backend == "etcd" and (arguments.token or arguments.tls):
+        parser.error("--token and --tls are for what a node or `rdzv serve` serves")
     if not 1 <= arguments.min_nodes <= arguments.nodes:
         parser.error("--min-nodes is from 1 to --nodes")
     arguments.kinds = _kinds(parser, arguments)
@@ -59,7 +70,7 @@ def _kinds(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> tu
     if arguments.backend == "etcd":
         possible = [*NODE_KINDS, *MEMBER_KINDS]
     else:
-        possible = [*NODE_KINDS, *(() if arguments.serving_node else SERVER_KINDS)]
+        possible = [*NODE_KINDS, *(() if arguments.serving_node or arguments.places else SERVER_KINDS)]
     only = [kind for kind in arguments.faults.split(",") if kind]
     without = [kind for kind in arguments.without.split(",") if kind]
     for kind in (*only, *without):

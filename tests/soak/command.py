@@ -35,7 +35,8 @@ def main(argv: Sequence[str]) -> int:
     members = _MEMBERS if args.backend == "etcd" else ()
     terms = Terms(
         nodes=nodes,
-        min_nodes=args.min_nodes,
+        # with several endpoints a round goes on with more than half of the last one's nodes
+        min_nodes=max(args.min_nodes, args.nodes // 2 + 1) if args.places else args.min_nodes,
         ttl=args.ttl,
         reach=args.reach_timeout,
         outage=args.outage,
@@ -70,7 +71,9 @@ def main(argv: Sequence[str]) -> int:
         lan.close()
     line = soak.tally.line(
         backend=args.backend,
-        served_by="the first node" if serving else "etcd" if members else "rdzv serve",
+        served_by=_served_by(args),
+        token=args.token,
+        tls=args.tls,
         seed=args.seed,
         minutes=round((time.monotonic() - began) / 60, 1),
         nnodes=f"{args.min_nodes}:{args.nodes}",
@@ -89,17 +92,28 @@ def main(argv: Sequence[str]) -> int:
     return 1 if found else 130 if soak.interrupted else 0
 
 
+def _served_by(args: argparse.Namespace) -> str:
+    if args.backend == "etcd":
+        return "etcd"
+    if args.places:
+        return f"one of {args.places} nodes"
+    return "the first node" if args.serving_node else "rdzv serve"
+
+
 def _soak(args: argparse.Namespace, directory: Path, lan: Lan, nodes: Sequence[str]) -> Soak:
     transcripts = Transcripts()
     hosts = lan.add(*nodes)
     job = Job(directory, [Node(host) for host in hosts], transcripts, torch=args.torch)
+    apart = lan.add("server") if args.backend != "etcd" and not (args.serving_node or args.places) else []
+    secrets = service.secrets([*hosts, *apart], directory, token=args.token, tls=args.tls)
     if args.backend == "etcd":
         where = service.cluster(lan, directory, _MEMBERS)
-    elif args.serving_node:
-        where = service.Service(f"{hosts[0].address}:{_PORT}")
+    elif apart:
+        where = service.Serve(apart[0], directory, transcripts, secrets)
     else:
-        where = service.serve(lan, directory, transcripts)
-    conf = [f"ttl={args.ttl:g}", f"reach_timeout={args.reach_timeout:g}", "last_call_timeout=5"]
+        places = hosts[: args.places or 1]
+        where = service.Service(",".join(f"{host.address}:{_PORT}" for host in places))
+    conf = [*secrets, f"ttl={args.ttl:g}", f"reach_timeout={args.reach_timeout:g}", "last_call_timeout=5"]
     # without a delay that grows with each fault: how soon a job is back is what is looked at
     conf += ["restart_delay=0", *args.conf.split(",")]
     job.command = [

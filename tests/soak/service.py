@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kits.etcd.etcd_processes import NEEDED_MIB, Member
 from kits.hosts.hosts import Host, Lan
+from kits.wire.tls_kit import Issued
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.testing.agents.processes import clean_environment, send
@@ -53,8 +54,9 @@ class Service:
 class Serve(Service):
     """One ``rdzv serve``."""
 
-    def __init__(self, host: Host, directory: Path, transcripts: Transcripts) -> None:
+    def __init__(self, host: Host, directory: Path, transcripts: Transcripts, conf: Sequence[str]) -> None:
         super().__init__(f"{host.address}:{PORT}")
+        self._conf = ",".join(conf)
         self._host, self._directory, self._transcripts = host, directory, transcripts
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = False
@@ -62,6 +64,7 @@ class Serve(Service):
 
     def start(self, target: str) -> None:
         command = [str(Path(sys.executable).parent / "rdzv"), "serve", f"--rdzv-endpoint={self.endpoint}"]
+        command.append(f"--rdzv-conf={self._conf}")
         self._process = self._transcripts.start(
             [*self._host.enter(self._directory), *command],
             self._directory / "server.log",
@@ -147,9 +150,18 @@ class Etcd(Service):
         shutil.rmtree(self._data, ignore_errors=True)
 
 
-def serve(lan: Lan, directory: Path, transcripts: Transcripts) -> Service:
-    """``rdzv serve`` on a host ``server``."""
-    return Serve(lan.add("server")[0], directory, transcripts)
+def secrets(hosts: Sequence[Host], directory: Path, *, token: bool, tls: bool) -> list[str]:
+    """The token and the certificates of all hosts, as ``--rdzv-conf`` of a node and of ``rdzv serve`` names them."""
+    conf = []
+    if token:
+        file = directory / "token"
+        file.touch(0o600)
+        file.write_text(f"{uuid.uuid4().hex}\n")
+        conf.append(f"token_file={file}")
+    if tls:
+        names = [name for host in hosts for name in (host.name, host.address)]
+        conf.append(Issued(directory / "tls", hosts=("127.0.0.1", "localhost", *names)).conf)
+    return conf
 
 
 def cluster(lan: Lan, directory: Path, members: Sequence[str]) -> Service:

@@ -12,9 +12,13 @@ from kits.wire.tls_kit import Issued
 
 from rdzv_plugins.assemble.create import with_options
 from rdzv_plugins.certificates import NodeCertificates, certificates_of
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.host import PluginHost
 from rdzv_plugins.interfaces import Request
+from rdzv_plugins.kvstore.native.framing import ask_statistics
+from rdzv_plugins.kvstore.native.renewing import Renewing
+from rdzv_plugins.kvstore.native.server import StoreServer
 
 
 @pytest.fixture(scope="module")
@@ -108,13 +112,52 @@ def test_the_context_is_that_of_the_files_now(ours: Issued, tmp_path: Path) -> N
     mine.issue()
     second = files.context()
     assert second is not first
-    fitted = files.fitting_texts()
+    fitted = files.fitting().texts
     assert fitted == files.texts()
     mine.cert.write_text("it is being written")
     assert files.context() is second
-    assert files.fitting_texts() == fitted != files.texts()
+    assert files.fitting().texts == fitted != files.texts()
     assert mine.files.context() is second  # one for the whole process
     never = Issued(tmp_path / "never")
     never.cert.write_text("nothing")
     with pytest.raises(UsageError):
         never.files.context()
+
+
+def half_replaced(mine: Issued) -> bytes:
+    """The new key is there; returns the new certificate, which is not."""
+    before = mine.cert.read_bytes()
+    mine.issue()
+    after = mine.cert.read_bytes()
+    mine.cert.write_bytes(before)
+    return after
+
+
+def test_what_begins_while_files_are_replaced_has_the_last_that_fitted(tmp_path: Path) -> None:
+    """A node that has served nothing yet, for one, which has dialled the service with them."""
+    mine = Issued(tmp_path / "mine")
+    first = mine.cert.read_bytes()
+    mine.files.check()
+    new = half_replaced(mine)
+    assert mine.files.fitting().texts.cert == first
+    assert not mine.files.within_one_process().context().check_hostname
+    renewed: list[bytes] = []
+    with StoreServer("127.0.0.1", tls=mine.files) as server:
+        assert ask_statistics(Endpoint("127.0.0.1", server.port), 60, tls=mine.files)["refused"] == {}
+        mine.cert.write_bytes(new)
+        assert mine.files.fitting().texts.cert == new
+        assert ask_statistics(Endpoint("127.0.0.1", server.port), 60, tls=mine.files)["refused"] == {}
+
+    begun_with = mine.files.fitting().stamp
+    mine.issue()  # while the server begins
+    renewing = Renewing(mine.files, begun_with, lambda texts: renewed.append(texts.cert))
+    renewing.look()
+    renewing.close()
+    assert renewed == [mine.cert.read_bytes()]
+
+
+def test_a_file_that_becomes_readable_by_its_mode_has_changed(tmp_path: Path) -> None:
+    mine = Issued(tmp_path / "mine")
+    before = mine.files.stamp()
+    mine.key.chmod(0o400)
+    assert mine.files.stamp() != before

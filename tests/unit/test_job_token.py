@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -248,3 +252,55 @@ def test_who_serves_the_workers_store_says_that_it_is_open(conf, nodes, said, tm
         store.serve(Assignment(1, 0, nodes), socket.gethostname())
     store.close(1)
     assert sum("this job is open" in record.getMessage() for record in caplog.records) == said
+
+
+SERVING = """
+import signal, sys
+from rdzv_launcher.tools import serve_tokens
+
+class Server:
+    def accept_tokens(self, tokens): print("accepts", len(tokens), flush=True)
+    def read_certificates(self): print("reads", flush=True)
+
+serve_tokens._LOOK_S = 0.02
+endings = {signal.SIGTERM, signal.SIGHUP}
+signal.pthread_sigmask(signal.SIG_BLOCK, endings)
+accepted = serve_tokens.Accepted(sys.argv[1])
+print("serves", flush=True)
+print(accepted.keep_fresh(Server(), endings, {signal.SIGHUP}).name, flush=True)
+"""
+
+
+def test_a_service_that_is_stopped_and_continued_keeps_its_tokens_fresh(file: Path) -> None:
+    """CPython's ``sigtimedwait`` returns rubbish if its time has passed when it is interrupted."""
+    command = [sys.executable, "-c", SERVING, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as serving:
+        assert serving.stdout is not None
+
+        def said(line: str) -> bool:
+            return serving.stdout is not None and serving.stdout.readline() == f"{line}\n"
+
+        try:
+            assert said("serves")
+            for _ in range(5):
+                serving.send_signal(signal.SIGSTOP)
+                os.waitid(os.P_PID, serving.pid, os.WSTOPPED)
+                time.sleep(0.05)  # the time of a look passes meanwhile
+                serving.send_signal(signal.SIGCONT)
+                os.waitid(os.P_PID, serving.pid, os.WCONTINUED)
+            file.write_text(f"{ONE}\n{TWO}\n")
+            assert said("accepts 2")
+            file.write_text("short\n")  # nobody's
+            serving.send_signal(signal.SIGHUP)
+            assert said("reads")
+            file.write_text(f"{TWO}\n")
+            assert said("accepts 1")
+            file.chmod(0o604)  # others can read it: the tokens stay as they were, until they cannot
+            time.sleep(0.2)
+            file.chmod(0o600)
+            assert said("accepts 1")
+            serving.send_signal(signal.SIGTERM)
+            assert said("SIGTERM")
+            assert serving.wait(30) == 0
+        finally:
+            serving.kill()

@@ -11,7 +11,7 @@ from rdzv_launcher import console
 from rdzv_launcher.run.summary import describe, failure_summary
 from rdzv_plugins.errors import PeerFailed, RendezvousFailed
 from rdzv_plugins.interfaces import Failure, Outcome
-from rdzv_plugins.plain_text import printable, printable_data, printable_lines, some
+from rdzv_plugins.plain_text import name_of, printable, printable_data, printable_lines, some
 from rdzv_plugins.rounds.ends import parse_failure, parse_outcome, to_json
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\u2028\x85\r\b\x7f\udcff"
@@ -134,3 +134,14 @@ def test_outcome_that_is_none(text):
 
 def test_failed_job_is_no_success_whatever_was_written():
     assert PeerFailed("", Failure(1, "h", 3, 0, 7, 0)).exit_code == 1
+
+
+def test_a_key_that_is_not_text_costs_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert [name_of(key) for key in (b"members/\xf0\x9f\x99\x82", b"", b"\0")] == ["members/🙂", "", "\0"]
+        assert caplog.records == []
+        for key in (b"members/\x94\x1b", b"members/\x94\x1b", b"\xed\xa0\x80", b"\xff" * 8192):
+            assert name_of(key) is None
+    assert len(caplog.records) == 3
+    assert r"members/\x94\x1b" in caplog.text
+    assert max(len(record.getMessage()) for record in caplog.records) < 500

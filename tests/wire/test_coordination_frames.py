@@ -396,6 +396,24 @@ def test_what_is_out_of_place_is_an_answer(server: StoreServer) -> None:
     assert server.stats()["refused"] == {}
 
 
+def test_names_that_are_not_text_are_refused_and_nobody_hears_of_them(server: StoreServer) -> None:
+    stranger, node = Peer(server.port), Peer(server.port)
+    node.watch(1)
+    one = bytes([0]) + struct.pack("<I", 1)
+    for operation, payload in (
+        (PUT, one + string(b"members/\x94") + string(b"")),
+        (PUT, bytes([2]) + string(b"\xff") + bytes(8) + struct.pack("<I", 0)),
+        (DELETE, one + string(b"\xc3")),
+        (LIST, string(b"\xed\xa0\x80")),
+        (WATCH, struct.pack("<I", 9) + string(b"\xff") + struct.pack("<Q", 0)),
+    ):
+        status, text = refused(stranger, operation, payload)
+        assert (status, "UTF-8" in text) == (REFUSED, True)
+    assert refused(Peer(server.port, 0), OPEN, struct.pack("<I", LONG_MS) + string(b"\xff"))[0] == REFUSED
+    stranger.put(("größe/🙂".encode(), b"\xff"))
+    assert node.event(1) == Change(False, 1, "größe/🙂".encode(), b"\xff")
+
+
 @pytest.mark.parametrize(
     ("operation", "payload", "reason"),
     [

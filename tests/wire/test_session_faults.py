@@ -73,6 +73,37 @@ def test_an_answer_that_is_none_ends_the_session() -> None:
         assert "gave an answer that is none" in str(losses.next())
 
 
+def test_keys_of_strangers_that_are_not_text_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """A server of an earlier version takes them."""
+
+    def string(data: bytes) -> bytes:
+        return struct.pack("<I", len(data)) + data
+
+    def pushed(*names: bytes) -> bytes:
+        events = b"".join(struct.pack("<BQ", 0, 5) + string(name) + string(b"v") for name in names)
+        return reply(2, struct.pack("<II", 1, len(names)) + events, number=0)
+
+    listed = struct.pack("<QI", 7, 2) + b"".join(
+        string(name) + struct.pack("<Q", 5) + string(b"v") for name in (b"members/\x94", b"members/b")
+    )
+
+    def script(connection: socket.socket) -> None:
+        says(HELLO + reply(0, OPENED))(connection)
+        says(reply(0, b"", number=2) + pushed(b"members/\x94") + pushed(b"\xff", b"members/a"))(connection)
+        says(reply(0, listed, number=3))(connection)
+        says(reply(0, struct.pack("<BQ", 1, 8), number=4))(connection)
+
+    recorder = Recorder()
+    with caplog.at_level(logging.WARNING), answering(script) as port:
+        session = session_at(port)
+        session.watch("", recorder, timeout=T)
+        assert recorder.take(1) == [("members/a", b"v")]
+        found, revision = session.list("members/", timeout=T)
+        assert ([each.key for each in found], revision) == (["members/b"], 7)
+        session.put({"k": b""}, timeout=T)  # it goes on
+    assert r"members/\x94" in caplog.text
+
+
 def test_frames_in_pieces_and_pushes_for_nobody() -> None:
     push = reply(2, struct.pack("<IIBQI", 1, 1, 0, 5, 1) + b"k" + struct.pack("<I", 1) + b"v", number=0)
     stray = reply(2, struct.pack("<IIB", 99, 1, 0), number=0)

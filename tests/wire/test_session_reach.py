@@ -92,7 +92,9 @@ def test_a_web_server_is_another_program() -> None:
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", r"is not a native store.*HTTP/1\.1"),
         (b"RDZV" + struct.pack("<I", 7), "speaks version 7 of the framing, this node version 1"),
         (HELLO + reply(1, b"operation 3 is unknown"), "opens no session: operation 3 is unknown"),
-        (HELLO + reply(0, b"short"), "is not a native store"),
+        (HELLO + reply(0, b"short"), "of another version of rdzv-plugins"),
+        (HELLO + reply(0, OPENED[:-1]) + reply(1, b"unknown operation 1"), "of another version of rdzv-plugins"),
+        (HELLO + reply(0, OPENED[:-1]) + reply(0, b'{"server": {"version": "0.0.1"}}'), r"0\.0\.1.*this node.*\d"),
     ],
 )
 def test_who_answers_wrongly_is_refused_at_once(data: bytes, text: str) -> None:

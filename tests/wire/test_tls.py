@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import logging
 import queue
+import select
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -28,7 +30,9 @@ from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination, NativeSession
 from rdzv_plugins.kvstore.native.framing import ask_statistics, frame
 from rdzv_plugins.kvstore.native.server import StoreLimits, StoreServer
+from rdzv_plugins.kvstore.sockets.interruption import Interruption
 from rdzv_plugins.kvstore.sockets.reach import try_connect
+from rdzv_plugins.kvstore.sockets.secured import secure
 
 LONG_S = 60.0
 SECRET = b"a word that is not to be heard on the way"
@@ -325,6 +329,24 @@ class ByteByByte:
 
     def close(self) -> None:
         self._socket.close()
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_connection_that_is_reset_at_once_is_one_that_hangs_up(ours: Issued, heard: bool) -> None:
+    """As the kernel of a server that dies does with the queue of its listener."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = socket.create_connection(listener.getsockname(), LONG_S)
+        other, _ = listener.accept()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        other.close()
+        reset = select.poll()
+        reset.register(connection, 0)
+        assert reset.poll(LONG_S * 1000)
+        if heard:
+            with pytest.raises(ConnectionResetError):
+                connection.recv(1)
+        with pytest.raises(ConnectionError, match="hangs up"):
+            secure(connection, ours.files, Endpoint("127.0.0.1", 1), Interruption())
 
 
 def test_a_handshake_byte_by_byte(server: StoreServer, ours: Issued) -> None:

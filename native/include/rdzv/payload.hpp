@@ -8,6 +8,7 @@
 
 #include "rdzv/limits.hpp"
 #include "rdzv/refusal.hpp"
+#include "rdzv/utf8.hpp"
 
 namespace rdzv {
 
@@ -28,6 +29,12 @@ class Payload {
     return value;
   }
   std::string_view key() { return text(limits_.key_bytes, Refusal::kKeyTooLong); }
+  // A key that people and other nodes read: that it is not UTF-8 is for whoever reads on to say.
+  std::string_view name() {
+    const std::string_view name = key();
+    names_are_utf8_ = names_are_utf8_ && is_utf8(name);
+    return name;
+  }
   std::string_view value() { return text(limits_.value_bytes, Refusal::kValueTooLong); }
   // Of items to come.
   std::uint32_t count() {
@@ -51,6 +58,7 @@ class Payload {
   }
   bool ok() const { return refusal_ == Refusal::kNone; }
   Refusal refusal() const { return refusal_; }
+  bool names_are_utf8() const { return names_are_utf8_; }
 
  private:
   std::string_view text(std::uint64_t most, Refusal too_long) {
@@ -77,6 +85,7 @@ class Payload {
   std::string_view left_;
   const Limits& limits_;
   Refusal refusal_ = Refusal::kNone;
+  bool names_are_utf8_ = true;
 };
 
 template <class Integer>

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rdzv_plugins.kit.tls_options import TlsOptions
     from rdzv_plugins.kvstore.coordination.stoppable import StoppableCall
     from rdzv_plugins.options import WorkerStoreOptions
+    from rdzv_plugins.plain_text import name_of
     from rdzv_plugins.secret_files import warn_if_others_can_read
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "WorkerStoreOptions",
     "coordination_backend",
     "in_thread",
+    "name_of",
     "network_reason",
     "validate_elastic",
     "warn_if_others_can_read",
@@ -70,6 +72,7 @@ _AT = {
     "kit.tls_options": ("TlsOptions",),
     "kvstore.coordination.stoppable": ("StoppableCall",),
     "options": ("WorkerStoreOptions",),
+    "plain_text": ("name_of",),
     "secret_files": ("warn_if_others_can_read",),
 }
 _OTHER_NAMES = {"validate_elastic": "validate"}

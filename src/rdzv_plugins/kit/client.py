@@ -88,7 +88,10 @@ class ServiceClient(ABC):
 
     @abstractmethod
     async def list(self, prefix: str) -> tuple[Sequence[KeyValue], int]:
-        """Return the keys that begin with ``prefix``, in order of their revisions, and the revision of this answer."""
+        """Return the keys that begin with ``prefix``, in order of their revisions, and the revision of this answer.
+
+        Keys whose names are not text, which only a stranger writes, are left out here and of ``changes``: ``name_of``.
+        """
 
     @abstractmethod
     async def changes(self, prefix: str, after: int, wait: float) -> tuple[Sequence[Event], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from base64 import b64decode, b64encode
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,7 @@ class Space:
 
     def _write(self, session: str, what: dict[str, Any]) -> Any:
         absent, guard = what.get("absent"), what.get("guard")
+        put = [(str(key), b64encode(b64decode(value)).decode()) for key, value in what.get("put", ())]  # or no answer
         if absent in self.keys:
             return {"done": False, "held": self.keys[absent][:2]}
         if guard and self.keys.get(guard[0], ("", 0))[1] != guard[1]:
@@ -72,7 +74,7 @@ class Space:
         for key in what.get("delete", ()):
             if key in self.keys:
                 self._change(key, None)
-        for key, value in what.get("put", ()):
+        for key, value in put:
             self._change(key, value, session if what.get("ephemeral") else "")
         return {"done": True, "revision": self.revision}
 

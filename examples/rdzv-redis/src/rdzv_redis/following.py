@@ -15,7 +15,7 @@ from typing import Any
 
 from rdzv_plugins import Event
 from rdzv_plugins.errors import ConnectionLost
-from rdzv_plugins.kit import StoppableCall
+from rdzv_plugins.kit import StoppableCall, name_of
 
 from rdzv_redis.server import TROUBLE, Server
 from rdzv_redis.space import entry
@@ -138,7 +138,8 @@ class Follower:
                 raise _AnotherHistory
             self._position, self._identity = revision, fields[b"i"]
             if b"k" in fields:
-                events.append(Event(fields[b"k"].decode(), fields.get(b"v"), revision))
+                if (name := name_of(fields[b"k"])) is not None:
+                    events.append(Event(name, fields.get(b"v"), revision))
             elif b"ttl" in fields:
                 self.on_ttl(int(fields[b"ttl"]) / 1000)
         self.on_change(self._position, self._identity)  # first: what is told may be used as a guard

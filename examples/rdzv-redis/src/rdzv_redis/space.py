@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from rdzv_plugins import Event, KeyValue
+from rdzv_plugins.kit import name_of
 
 NOBODY = b"-"
 """The owner of a key that belongs to no session."""
@@ -34,7 +35,8 @@ def held(key: str, packed: bytes) -> KeyValue:
 
 def listed(flat: Sequence[bytes]) -> list[KeyValue]:
     """The keys of a list, in the order of their revisions."""
-    found = [held(key.decode(), packed) for key, packed in zip(flat[::2], flat[1::2], strict=True)]
+    named = ((name_of(key), packed) for key, packed in zip(flat[::2], flat[1::2], strict=True))
+    found = [held(name, packed) for name, packed in named if name is not None]
     return sorted(found, key=lambda each: each.revision)
 
 
@@ -48,5 +50,5 @@ def events(raw: Sequence[Any]) -> Iterator[Event]:
     """The changes of keys among the entries of a stream."""
     for each in raw:
         revision, fields = entry(each)
-        if b"k" in fields:
-            yield Event(fields[b"k"].decode(), fields.get(b"v"), revision)
+        if b"k" in fields and (name := name_of(fields[b"k"])) is not None:
+            yield Event(name, fields.get(b"v"), revision)

@@ -14,6 +14,7 @@ from typing import Any
 
 from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.coordination import Event, KeyValue
+from rdzv_plugins.plain_text import name_of
 
 RUN_LEASE_S = 600
 """How many seconds the keys of a run outlive its last node if that could not clean up."""
@@ -42,23 +43,17 @@ class Space:
         return self._keys + key.encode()
 
     def events(self, answer: Any) -> Iterator[Event]:
-        """The events that a watch was told. Keys that are not text are not ours."""
+        """The events that a watch was told. Keys whose names are not text are left out."""
         for event in answer.events:
-            name = self._short(event.kv.key)
+            name = name_of(event.kv.key[len(self._keys) :])
             if name is not None:
                 gone = event.type == event.DELETE
                 yield Event(name, None if gone else event.kv.value, event.kv.mod_revision)
 
     def held(self, answer: Any) -> list[KeyValue]:
         """The keys in a range's answer."""
-        named = ((self._short(kv.key), kv) for kv in answer.kvs)
+        named = ((name_of(kv.key[len(self._keys) :]), kv) for kv in answer.kvs)
         return [KeyValue(name, kv.value, kv.mod_revision) for name, kv in named if name is not None]
-
-    def _short(self, key: bytes) -> str | None:
-        try:
-            return key[len(self._keys) :].decode()
-        except UnicodeDecodeError:
-            return None
 
     def all(self, prefix: str) -> Any:
         """The request for all keys that begin with ``prefix``, in the order of their last changes."""

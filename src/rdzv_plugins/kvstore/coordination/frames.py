@@ -1,6 +1,7 @@
 """Requests, replies and pushes of a coordination session, as bytes: operations 3 to 9 of native/PROTOCOL.md.
 
-Decoding raises ``ValueError`` for malformed bytes.
+Decoding raises ``ValueError`` for malformed bytes. Keys whose names are not text, which servers of an earlier version
+take, are left out.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue
+from rdzv_plugins.plain_text import name_of
 
 OPEN, PUT, LIST, WATCH, UNWATCH, DELETE, KEEP_ALIVE = range(3, 10)
 PUSH, OTHER_RUN, COMPACTED, FOREIGN_RUN = 2, 3, 4, 11
@@ -118,12 +120,14 @@ def listed(payload: bytes) -> tuple[list[KeyValue], int]:
     for _ in range(count):
         (size,) = _U32.unpack_from(payload, at)
         at += _U32.size
-        key = _cut(payload, at, size).decode()
+        key = name_of(_cut(payload, at, size))
         at += size
         changed_at, size = _ITEM.unpack_from(payload, at)
         at += _ITEM.size
-        found.append(KeyValue(key, _cut(payload, at, size), changed_at))
+        value = _cut(payload, at, size)
         at += size
+        if key is not None:
+            found.append(KeyValue(key, value, changed_at))
     return found, revision
 
 
@@ -141,13 +145,14 @@ def pushed(payload: bytes) -> list[Event]:
     for _ in range(count):
         kind, revision, size = _EVENT.unpack_from(payload, at)
         at += _EVENT.size
-        key = _cut(payload, at, size).decode()
+        key = name_of(_cut(payload, at, size))
         at += size
         (size,) = _U32.unpack_from(payload, at)
         at += _U32.size
         value = _cut(payload, at, size)
         at += size
-        events.append(Event(key, None if kind == _GONE else value, revision))
+        if key is not None:
+            events.append(Event(key, None if kind == _GONE else value, revision))
     return events
 
 

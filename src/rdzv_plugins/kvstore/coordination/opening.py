@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import functools
+import logging
 import socket
 
 from rdzv_plugins.clock import now
 from rdzv_plugins.endpoints import Endpoint, require_name
-from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RunIdMismatch
+from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RdzvError, RunIdMismatch
 from rdzv_plugins.job_token import JobToken
 from rdzv_plugins.kvstore.coordination import frames
 from rdzv_plugins.kvstore.coordination.reactor import close_in_children
-from rdzv_plugins.kvstore.native.framing import DONE, VERSION, NotNative, OtherVersion, frame, hello, receive_reply
+from rdzv_plugins.kvstore.native.framing import (
+    DONE,
+    VERSION,
+    NotNative,
+    OtherVersion,
+    frame,
+    hello,
+    receive_reply,
+    request_statistics,
+)
+from rdzv_plugins.kvstore.native.server import version
 from rdzv_plugins.kvstore.native.statistics import NO_RUN
 from rdzv_plugins.kvstore.tcpstore.whose import Stranger, is_torch_store, look_if_silent, unknown
+from rdzv_plugins.plain_text import printable
+
+logger = logging.getLogger(__name__)
 
 _LEAST_TTL, _MOST_TTL = 0.1, 3600.0
 _OUR_NUMBER = 1
 _TOO_MANY = "too many sessions"
 _FULL = "rdzv status shows whose they are; the limit is an option (--rdzv-conf) of who serves: rdzv serve, or a node."
-_SAME_VERSION = "Install the same version of rdzv-plugins on every node."
+_SAME_VERSION = "Install the same version of rdzv-plugins on every node, and where rdzv serve runs."
+_VERSION_S, _LONGEST_VERSION = 1.0, 40
 
 
 class Opening:
@@ -82,7 +97,7 @@ class Opening:
                 "something accepts connections there and hangs up: is it a native store of rdzv-plugins, or torch's "
                 "TCPStore or another program?"
             )
-        return self._read(status, payload)
+        return self._read(status, payload, connection)
 
     def _silent(self, connection: socket.socket) -> EndpointUnreachable | None:
         """The error that says who is silent there, if that is known before the whole time-out has passed."""
@@ -91,7 +106,7 @@ class Opening:
             return self._not_native("it answers as torch's TCPStore does")
         return known
 
-    def _read(self, status: int, payload: bytes) -> str:
+    def _read(self, status: int, payload: bytes, connection: socket.socket) -> str:
         if status == frames.OTHER_RUN:
             served = payload.decode(errors="backslashreplace")
             if served == NO_RUN:
@@ -114,8 +129,13 @@ class Opening:
             )
         try:
             self.opened = frames.decoded(frames.opened, payload)
-        except ValueError as error:
-            raise self._not_native(f"its answer is none: {error}") from None
+        except ValueError as error:  # it has greeted as a native store, so it is one
+            logger.debug("%s: %s", self._endpoint, error)
+            raise EndpointUnreachable(
+                f"the native store at {self._endpoint} is of {_version_at(connection)}, this node of rdzv-plugins "
+                f"{version()}: it opens sessions in another way",
+                remedy=_SAME_VERSION,
+            ) from None
         if self.opened.any_run:
             require_name(str(self._endpoint), named=self._named)
         return ""
@@ -127,6 +147,16 @@ class Opening:
             remedy="Do all nodes use the same --rdzv-backend? Else another program has that port: choose another one, "
             "the same on every node.",
         )
+
+
+def _version_at(connection: socket.socket) -> str:
+    """The version of the native store that has greeted, in words; it need not know what it is asked."""
+    connection.settimeout(_VERSION_S)
+    try:
+        found = request_statistics(connection)["server"]["version"]
+        return f"rdzv-plugins {printable(str(found), _LONGEST_VERSION)}"
+    except (OSError, RdzvError, ValueError, LookupError, TypeError):
+        return "another version of rdzv-plugins"
 
 
 def _without_mapping(address: str) -> str:

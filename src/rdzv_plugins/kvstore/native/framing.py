@@ -119,7 +119,7 @@ def ask_statistics(
                 token=token,
                 purpose=Purpose.STATUS,
             )
-            return _request(connection, _STATISTICS)
+            return request_statistics(connection)
         except ValueError as error:  # not JSON
             raise not_statistics(endpoint, str(error)) from None
         except OSError as error:
@@ -151,8 +151,9 @@ def not_statistics(endpoint: Endpoint, why: str) -> EndpointUnreachable:
     )
 
 
-def _request(connection: socket.socket, operation: int) -> dict[str, Any]:
-    connection.sendall(frame(1, operation))
+def request_statistics(connection: socket.socket) -> dict[str, Any]:
+    """Ask on a greeted connection. Raises ``OSError``, ``RdzvError`` if it is refused, or ``ValueError``."""
+    connection.sendall(frame(1, _STATISTICS))
     status, payload = receive_reply(connection)
     if status != DONE:
         raise RdzvError(f"the store refuses: {payload.decode(errors='backslashreplace')}")

@@ -75,7 +75,7 @@ class StoreProxy:
         tls: NodeCertificates | None = None,
     ) -> None:
         native = native_part(proves=token is not None, secures=tls is not None)
-        texts = tls.fitting_texts() if tls is not None else None
+        fitting = tls.fitting() if tls is not None else None
         # under TLS the native part also speaks first: what was begun in Python could not be handed over
         greet = functools.partial(_greet, token, run_id) if tls is None else None
         connection = reach(root, timeout, "the store's root", greet, interruption=interruption)
@@ -93,7 +93,7 @@ class StoreProxy:
                 tokens=token.accepted(run_id) if token is not None else (),
                 keys=token.keys if token is not None else (),
                 run=run_id,
-                tls=texts,
+                tls=fitting.texts if fitting is not None else None,
                 host=root.host,
             )
         except ValueError as error:
@@ -105,7 +105,9 @@ class StoreProxy:
         self._root = root
         self._lost = ""
         self._paths: list[str] = []
-        renewing = Renewing(tls, self._native.renew) if tls is not None else None
+        renewing = None
+        if tls is not None and fitting is not None:
+            renewing = Renewing(tls, fitting.stamp, self._native.renew)
         self._stop = weakref.finalize(self, _close, self._native, self._paths, os.getpid(), renewing)
         # a thread of Python's own, so that the proxy's need not run Python; it ends when the proxy does
         told = weakref.WeakMethod(self._told)

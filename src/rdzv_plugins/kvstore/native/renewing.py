@@ -22,13 +22,15 @@ _LOOK_S = 1.0
 class Renewing:
     """A thread, from construction until ``close``, that looks at the files. Thread-safe."""
 
-    def __init__(self, certificates: NodeCertificates, renew: Callable[[CertificateTexts], object]) -> None:
-        """``renew`` is called on that thread with the files' contents.
+    def __init__(
+        self, certificates: NodeCertificates, seen: object, renew: Callable[[CertificateTexts], object]
+    ) -> None:
+        """``renew`` is called on that thread with the files' contents. It raises ``ValueError`` for what does not fit.
 
-        It raises ``ValueError`` for what does not fit.
+        ``seen`` is the stamp of those that the server has begun with: they may have been replaced since.
         """
         self._certificates, self._renew = certificates, renew
-        self._seen = certificates.stamp()
+        self._seen = seen
         self._lock = threading.Lock()
         self._closed = threading.Event()
         OwnThread(target=self._run, name="rdzv-certificates").start()
@@ -58,4 +60,7 @@ class Renewing:
 
     def _run(self) -> None:
         while not self._closed.wait(_LOOK_S):
-            self.look()
+            try:
+                self.look()
+            except Exception:  # it looks again: a thread that has ended would leave the certificates to expire
+                logger.exception("%s could not be read again", self._certificates.cert)

@@ -155,7 +155,7 @@ class StoreServer:
         if not 0 <= threads <= MOST_THREADS:
             raise ValueError(f"StoreServer: threads={threads} is not from 0 to {MOST_THREADS}")
         native = native_part(proves=bool(tokens), secures=tls is not None)
-        texts = tls.fitting_texts() if tls is not None else None
+        fitting = tls.fitting() if tls is not None else None
         listener = _listen(host, port, listen_fd, name)
         reading, writing = os.pipe()
         try:
@@ -166,7 +166,7 @@ class StoreServer:
                 limits=limits or StoreLimits(),
                 run=run,
                 tokens=tokens,
-                tls=texts,
+                tls=fitting.texts if fitting is not None else None,
             )
         except ValueError as error:
             os.close(reading)
@@ -178,7 +178,9 @@ class StoreServer:
             raise
         # a thread of Python's own, so that loop threads need not run Python; it ends when the server does
         OwnThread(target=_log, args=(reading,), name="rdzv-store-log").start()
-        self._renewing = Renewing(tls, self._native.renew) if tls is not None else None
+        self._renewing = None
+        if tls is not None and fitting is not None:
+            self._renewing = Renewing(tls, fitting.stamp, self._native.renew)
         self._stop = weakref.finalize(self, _stop, self._native, self._renewing)
         self._host = host
         self._first = self._open(name, listener)

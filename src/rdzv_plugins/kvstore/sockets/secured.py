@@ -51,6 +51,8 @@ class SecuredSocket(ssl.SSLSocket):
     _turn: threading.RLock
 
     def recv(self, size: int = 1024, flags: int = 0) -> bytes:
+        if not self._where:  # wrap_socket asks, of a connection that has ended already: the handshake will say so
+            return b""
         if not self._ahead:
             data = self._read(size)
             if not flags & socket.MSG_PEEK:
@@ -136,6 +138,8 @@ def secure(
             raise _alert(error, str(endpoint)) or _no_tls(error, endpoint) from None
         except TimeoutError:
             raise ConnectionError("something accepts connections there, but does not go on with TLS") from None
+        except OSError as error:  # that it is not connected any more
+            raise ConnectionError(f"it accepts connections, and hangs up: {error.strerror or error}") from None
         unless_kept.pop_all()
         return secured
 

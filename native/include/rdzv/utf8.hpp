@@ -1,0 +1,47 @@
+// What is text: UTF-8 as RFC 3629 has it, and as Python decodes it.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace rdzv {
+
+// Bytes of the character at the beginning; 0: that is not UTF-8. (RFC 3629)
+inline std::size_t utf8_size(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const auto follows = [&](std::size_t count) {
+    for (std::size_t i = 1; i <= count; ++i) {
+      if ((byte(i) & 0xC0u) != 0x80u) {
+        return false;
+      }
+    }
+    return true;
+  };
+  const unsigned first = byte(0), second = byte(1);
+  if (first < 0x80) {
+    return 1;
+  }
+  if (first >= 0xC2 && first <= 0xDF) {
+    return follows(1) ? 2 : 0;
+  }
+  if (first >= 0xE0 && first <= 0xEF) {  // neither overlong nor a surrogate
+    return follows(2) && !(first == 0xE0 && second < 0xA0) && !(first == 0xED && second > 0x9F) ? 3 : 0;
+  }
+  if (first >= 0xF0 && first <= 0xF4) {  // neither overlong nor beyond U+10FFFF
+    return follows(3) && !(first == 0xF0 && second < 0x90) && !(first == 0xF4 && second > 0x8F) ? 4 : 0;
+  }
+  return 0;
+}
+
+inline bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t size = utf8_size(text);
+    if (size == 0) {
+      return false;
+    }
+    text.remove_prefix(size);
+  }
+  return true;
+}
+
+}  // namespace rdzv
