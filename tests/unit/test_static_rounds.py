@@ -14,7 +14,7 @@ import pytest
 from rdzv_plugins import Outcome, errors
 from rdzv_plugins.assemble.create import create_handler, prepare
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
-from rdzv_plugins.backends.static.arrivals import Arrival, Go, Over, parse_over, this_agent
+from rdzv_plugins.backends.static.arrivals import Arrival, Go, Missing, Over, parse_over, this_agent
 from rdzv_plugins.backends.static.peers import Peers
 from rdzv_plugins.backends.static.rounds import Rounds
 from rdzv_plugins.endpoints import Endpoint
@@ -155,9 +155,9 @@ def test_a_node_that_was_done_takes_nobody_with_it(two: Job) -> None:
 def test_a_node_that_leaves_before_the_round_is_complete_is_missing_again(three: Job) -> None:
     joining = three.start(0, 1)
     rounds = three.rounds()
-    wait_until(lambda: rounds.published_missing(1) == [2], PATIENCE_S, lambda: "node rank 0 says nothing")
+    wait_until(lambda: rounds.published_missing(1) == Missing((2,)), PATIENCE_S, lambda: "node rank 0 says nothing")
     three.handlers[1].leave(Outcome("lost", "it got SIGTERM"))
-    wait_until(lambda: rounds.published_missing(1) == [1, 2], PATIENCE_S, lambda: "its arrival stays")
+    wait_until(lambda: rounds.published_missing(1) == Missing((2,), left=(1,)), PATIENCE_S, lambda: "its arrival stays")
     joining = [joining[0], *three.start(1, 2)]
     assert [each.result(PATIENCE_S).rank for each in joining] == [0, 1, 2]
     assert rounds.over(1) is None
@@ -166,7 +166,7 @@ def test_a_node_that_leaves_before_the_round_is_complete_is_missing_again(three:
 def test_the_second_of_one_rank_is_refused_and_the_first_stays(three: Job) -> None:
     joining = three.start(0, 1)
     rounds = three.rounds()
-    wait_until(lambda: rounds.published_missing(1) == [2], PATIENCE_S, lambda: "node rank 0 says nothing")
+    wait_until(lambda: rounds.published_missing(1) == Missing((2,)), PATIENCE_S, lambda: "node rank 0 says nothing")
     second = three.node(1)
     with pytest.raises(errors.SettingsDiffer, match=f"node rank 1 is .*pid {os.getpid()}"):
         second.next_rendezvous()
@@ -198,7 +198,7 @@ def test_the_second_node_rank_0_is_told_by_the_first(two: Job) -> None:
 def test_one_that_is_gone_is_replaced(three: Job, how: str) -> None:
     joining = three.start(0)
     rounds = three.rounds()
-    wait_until(lambda: rounds.published_missing(1) == [1, 2], PATIENCE_S, lambda: "node rank 0 says nothing")
+    wait_until(lambda: rounds.published_missing(1) == Missing((1, 2)), PATIENCE_S, lambda: "node rank 0 says nothing")
     holder = Arrival("x", "another", 7)
     if how == "its process has ended":
         child = os.fork()
@@ -231,13 +231,13 @@ def test_who_leaves_just_when_a_round_is_complete_ends_it() -> None:
         rounds.settle(1, Go(("zero", me.incarnation)))
         rounds.withdraw(1, 1, lost)
         assert rounds.over(1) == lost
-        assert rounds.missing(1, 2) == [1]
+        assert rounds.missing(1, 2) == Missing((), left=(1,))
         rounds.arrive(2, 1, me)
         rounds.withdraw(2, 1, lost)
         assert rounds.over(2) is None
         assert rounds.arrive(2, 1, Arrival("new", "h", 2)) is None, "its place is free"
         rounds.withdraw(2, 1, lost)
-        assert rounds.missing(2, 2) == [0], "another one's arrival stays"
+        assert rounds.missing(2, 2) == Missing((0,)), "another one's arrival stays"
 
 
 @pytest.mark.parametrize("text", [b"node rank 1 (h (pid 7))", b"\xff{", b"[]", b'{"by": "x"}'])
@@ -271,7 +271,7 @@ def test_asking_who_is_missing_costs_the_same_however_many_there_are() -> None:
     def report(leads: PlainClient, asks: Counted, nodes: int) -> None:
         of_rank_0 = Rounds(leads)
         of_rank_0.publish_missing(1, of_rank_0.missing(1, nodes))
-        assert Rounds(asks).published_missing(1) == list(range(nodes))  # type: ignore[arg-type]
+        assert Rounds(asks).published_missing(1) == Missing(tuple(range(nodes)))  # type: ignore[arg-type]
 
     assert [costs(report, nodes) for nodes in NODES] == [2, 2]
 

@@ -15,8 +15,11 @@ from msgspec import Struct, to_builtins
 
 from rdzv_plugins.interfaces import Outcome
 from rdzv_plugins.linux.process_stat import read_stat
-from rdzv_plugins.plain_text import printable
+from rdzv_plugins.plain_text import printable, some
 from rdzv_plugins.rounds.ends import parse_outcome
+
+_NAMED = 16
+"""The most ranks to name."""
 
 
 class Arrival(Struct, frozen=True):
@@ -58,6 +61,26 @@ def _machine() -> str:
             return f"{file.read().strip()} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return ""
+
+
+class Missing(Struct, frozen=True):
+    """The ranks that are not in a round."""
+
+    never: tuple[int, ...]
+    """They have not arrived."""
+    left: tuple[int, ...] = ()
+    """They have arrived, and left again."""
+
+    def __contains__(self, rank: int) -> bool:
+        return rank in self.never or rank in self.left
+
+    def __len__(self) -> int:
+        return len(self.never) + len(self.left)
+
+    def __str__(self) -> str:
+        never = f"missing: node rank {some(self.never, _NAMED)}" if self.never else ""
+        left = f"node rank {some(self.left, _NAMED)} came, and has left again" if self.left else ""
+        return "; ".join(filter(None, (never, left)))
 
 
 class Over(Struct, frozen=True):

@@ -25,7 +25,6 @@ from rdzv_plugins.kvstore.tcpstore.hello import StoreReader, hello_key, hello_of
 from rdzv_plugins.kvstore.tcpstore.watch import AwaitedKey, KeyWatch
 from rdzv_plugins.kvstore.tcpstore.whose import refuse_others, stranger_at, telling_whose
 from rdzv_plugins.options import PortRange
-from rdzv_plugins.plain_text import some
 from rdzv_plugins.reporting import Reporting
 from rdzv_plugins.round_info import RoundInfo, StoreInfo
 from rdzv_plugins.rounds.ends import ended_error, parse_outcome
@@ -41,7 +40,6 @@ _HOST_SLICE_S = 1.0
 _PREFLIGHT_S = 5.0
 _PROBE_S = 2.0
 _BEGINS_S, _LOOK_AGAIN_S = 0.3, 0.02
-_NAMED = 16
 _WHO = "node rank 0"
 _TWO_WITH_ONE_RANK = "Give every node a --node-rank of its own."
 
@@ -292,7 +290,7 @@ class StaticHandler:
         self._tell(RoundEvent("served", round_, self._rank, self._nodes))
         members = tuple(arrival.incarnation for arrival in arrivals)
         go = rounds.settle(round_, Go(members, address, store.port))
-        for rank in rounds.missing(round_, self._nodes) if go.ended is None else ():  # it has just left
+        for rank in rounds.missing(round_, self._nodes).left if go.ended is None else ():  # just now
             who = f"node rank {rank} on {arrivals[rank]}"
             rounds.end(round_, Over(who, "it left before the round was complete", members[rank]))
         return go
@@ -335,7 +333,7 @@ class StaticHandler:
         if missing is None:
             facts = f"node rank 0, which knows who is missing, has not said so yet {where}"
         else:
-            who = f"missing: node rank {some(missing, _NAMED)}" if missing else "node rank 0 has not started it"
+            who = str(missing) or "node rank 0 has not started it"
             facts = f"{self._nodes - len(missing)} of {self._nodes} nodes are {where}; {who}"
         return "; ".join(each for each in (facts, self._rounds_().refused(round_), self._lost_one) if each)
 

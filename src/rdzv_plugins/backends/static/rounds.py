@@ -25,9 +25,9 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 
-from msgspec import to_builtins
+from msgspec import convert, to_builtins
 
-from rdzv_plugins.backends.static.arrivals import Arrival, Go, Over, parse_go, parse_over
+from rdzv_plugins.backends.static.arrivals import Arrival, Go, Missing, Over, parse_go, parse_over
 from rdzv_plugins.errors import StoreTimeout
 from rdzv_plugins.plain_text import printable
 from rdzv_plugins.rounds.looking import absent
@@ -108,14 +108,14 @@ class Rounds:
         """A number that grows whenever there is something new to say about who is missing."""
         return self.store.add(f"changes/{round_}", 0)
 
-    def publish_missing(self, round_: int, ranks: list[int]) -> None:
-        """For node rank 0: tell the others who has not arrived."""
-        self.store.set(f"missing/{round_}", json.dumps(ranks))
+    def publish_missing(self, round_: int, missing: Missing) -> None:
+        """For node rank 0: tell the others who is not there."""
+        self.store.set(f"missing/{round_}", json.dumps(to_builtins(missing)))
 
-    def published_missing(self, round_: int) -> list[int] | None:
-        """Who has not arrived, as node rank 0 sees it; None while it has said nothing."""
+    def published_missing(self, round_: int) -> Missing | None:
+        """Who is not there, as node rank 0 sees it; None while it has said nothing."""
         text = self._held(f"missing/{round_}")
-        return None if text is None else [int(rank) for rank in json.loads(text)]
+        return None if text is None else convert(json.loads(text), Missing)
 
     def wait_arrivals(self, round_: int, nodes: int, timeout: float) -> list[Arrival] | None:
         """All arrivals in order of rank; None if some are missing after ``timeout`` seconds, and never earlier."""
@@ -131,11 +131,12 @@ class Rounds:
         time.sleep(max(0.0, deadline - time.monotonic()))  # somebody has withdrawn
         return None
 
-    def missing(self, round_: int, nodes: int) -> list[int]:
-        """Ranks that have not arrived, or have withdrawn. Makes requests for each: for node rank 0, for all."""
-        gone = set(absent(self.store, [f"node/{round_}/{rank}" for rank in range(nodes)]))
-        there = self.arrived(round_, [rank for rank in range(nodes) if rank not in gone])
-        return [rank for rank in range(nodes) if rank not in there]
+    def missing(self, round_: int, nodes: int) -> Missing:
+        """Who is not there. Makes requests for each of them: for node rank 0, for all."""
+        never = absent(self.store, [f"node/{round_}/{rank}" for rank in range(nodes)])
+        came = [rank for rank in range(nodes) if rank not in set(never)]
+        there = self.arrived(round_, came)
+        return Missing(tuple(never), tuple(rank for rank in came if rank not in there))
 
     def arrived(self, round_: int, ranks: Iterable[int]) -> dict[int, Arrival]:
         """Who these ranks are, all of which have arrived, but for those that have withdrawn since."""
