@@ -12,15 +12,15 @@ BARRIER = "--exit-barrier-timeout=1"
 
 
 def start(
-    cluster: Cluster, script: str, *args: object, backend: str, ranks: tuple[int, ...] = (0, 1), linger: float = 30
+    cluster: Cluster, script: str, *args: object, backend: str, linger: float = 30, conf: str = ""
 ) -> list[Agent]:
     """A job of two nodes; node 0 serves the endpoint, and waits for ``linger`` seconds for one that was killed."""
     agents = []
-    for rank in ranks:
+    for rank in (0, 1):
         given = None if backend == "c10d" else rank
-        conf = f"{'last_call_timeout=60,' if backend != 'static' else ''}linger={linger:g}"
+        given_conf = f"{'last_call_timeout=60,' if backend != 'static' else ''}linger={linger:g}{conf}"
         agents.append(
-            cluster.run(script, *args, backend=backend, nnodes=2, rank=given, conf=conf, options=[BARRIER, "-v"])
+            cluster.run(script, *args, backend=backend, nnodes=2, rank=given, conf=given_conf, options=[BARRIER, "-v"])
         )
         cluster.wait_listening()
     return agents
@@ -66,13 +66,25 @@ def test_a_lost_node_is_the_first_failure_not_who_fails_with_it(cluster: Cluster
     assert f"node rank 1 on {os.uname().nodename} (pid {agents[1].pid}) was lost" in message
 
 
-def test_a_node_that_was_stopped_is_the_first_failure(cluster: Cluster) -> None:
-    agents = start(cluster, "reduces.py", backend="static")
+@pytest.mark.parametrize("script", ["reduces.py", "waits.py"], ids=["fails with it", "works on"])
+def test_a_node_that_was_stopped_is_waited_for_by_name(cluster: Cluster, script: str) -> None:
+    """Whether the workers of the other node fail with it or not: they are stopped, and that is no failure."""
+    agents = start(
+        cluster,
+        script,
+        *([cluster.directory / "stop", -1] * (script == "waits.py")),
+        backend="static",
+        conf=",timeout=20",
+    )
     for agent in agents:
-        agent.wait_for("reduced")
+        agent.wait_for("reduced" if script == "reduces.py" else "begins")
     os.kill(agents[1].pid, signal.SIGTERM)
     assert agents[1].wait() == 143
-    assert "was stopped: it got SIGTERM" in lost(agents[0])
+    assert agents[0].wait(120) == 75, agents[0].text
+    assert "first failure" not in agents[0].text
+    message = agents[0].text.partition("rdzv-run: error: ")[2]
+    assert "missing: node rank 1" in message
+    assert f"(pid {agents[1].pid}) was lost: it got SIGTERM" in message
 
 
 def test_node_rank_0_is_named_when_it_is_lost(cluster: Cluster) -> None:

@@ -202,10 +202,16 @@ def test_what_is_no_error_kills_the_workers_and_is_told(inbox: Inbox, signals: S
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    rendezvous = Alone("num_nodes_waiting", interrupted)
+    class Told(Alone):
+        def note_leaving(self, reason: str) -> None:
+            assert "KeyboardInterrupt" in reason
+            assert not self.outcomes, "the workers of others fail before that"
+            self.left += 1
+
+    rendezvous = Told("num_nodes_waiting", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(inbox, signals, rendezvous, None)
-    assert [outcome.end for outcome in rendezvous.outcomes] == ["lost"]
+    assert ([outcome.end for outcome in rendezvous.outcomes], rendezvous.left) == (["lost"], 1)
 
 
 def test_what_was_ignored_stays_ignored(inbox: Inbox) -> None:

@@ -32,7 +32,6 @@ KNOWN = {
     "kvstore/sockets/reach.py: try_connect",  # look: before a start, by rdzv-run --check
     "kvstore/sockets/reach.py: reach",  # wait_reachable: first contact with a meeting point, before there is a round
     "elastic/joining.py: reach",  # RoundStore's
-    "rounds/presence.py: dial",  # when the agent starts, in the control store
     "kvstore/tcpstore/whose.py: dial",  # two seconds at most, at an endpoint that is silent: before there is a round
     "kvstore/tcpstore/hello.py: dial",  # from outside, or on threads of their own, for which nobody waits
     "elastic/trial/node.py: dial",  # coroutines with a limit each, on the thread of a trial: before there is a round
@@ -74,6 +73,7 @@ def test_every_wait_is_interrupted_or_known() -> None:
         "elastic/round_store.py: PlainClient",
         "elastic/node_proxy.py: StoreProxy",
         "rounds/presence.py: PlainClient",
+        "rounds/presence.py: try_connect",
         "kvstore/native/proxy.py: reach",
         "kvstore/sockets/reach.py: try_connect",
     } == under

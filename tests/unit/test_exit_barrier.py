@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.rounds import exit_barrier as keys
+from rdzv_plugins.torch_types.stores import OfTorch
 
 FAILURE = Failure(node_rank=1, host="other", global_rank=3, local_rank=0, pid=7, exit_code=-9)
 
@@ -59,8 +61,13 @@ def server() -> Iterator[StoreServer]:
         yield server
 
 
-def store(server: StoreServer) -> dist.Store:
+def torch_store(server: StoreServer) -> dist.Store:
     return dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=120))
+
+
+def store(server: StoreServer) -> OfTorch:
+    """As an agent has it."""
+    return OfTorch(torch_store(server))
 
 
 def barrier(server: StoreServer, rank: int, others: Others | None = None, timeout: float = 120) -> ExitBarrier:
@@ -83,7 +90,7 @@ def test_nodes_of_torchrun_wait_there_too(server: StoreServer) -> None:
         ours = [threads.submit(barrier(server, rank).wait) for rank in (0, 1)]
         torchs = threads.submit(
             store_util.barrier,
-            store=store(server),
+            store=torch_store(server),
             world_size=3,
             key_prefix=_TERMINAL_STATE_SYNC_ID,
             barrier_timeout=120,
@@ -113,6 +120,42 @@ def test_who_is_known_to_live_is_waited_for_longer(server: StoreServer, caplog: 
             assert barrier(server, rank, timeout=0.0).wait() == BarrierOver()
         assert waiting.result(60) == BarrierOver()
     assert "this node is done; waiting for node rank 1, 2 (" in caplog.text
+
+
+class Counted:
+    """A store of an agent that counts its requests."""
+
+    def __init__(self, inner: OfTorch) -> None:
+        self.inner, self.requests = inner, 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.requests += 1
+        return getattr(self.inner, name)
+
+
+@pytest.mark.parametrize("nodes", [4, 300])
+def test_of_all_who_want_to_know_who_is_missing_one_looks(server: StoreServer, nodes: int) -> None:
+    there = [0, 1, nodes - 2]
+    for rank in there:
+        store(server).set(keys.node_key(rank), "")
+        store(server).add(keys.ARRIVALS, 1)
+    looks = [Counted(store(server)) for _ in there]
+    expected = [rank for rank in range(nodes) if rank not in there]
+    assert [keys.missing(each, nodes) for each in looks] == [expected] * 3
+    assert [each.requests for each in looks[1:]] == [4, 4], "however many nodes there are"
+    store(server).set(keys.node_key(nodes - 1), "")
+    store(server).add(keys.ARRIVALS, 1)
+    assert keys.missing(looks[1], nodes) == expected[:-1], "it is looked again when one more has arrived"
+
+
+def test_a_store_that_fails_ends_it_at_once(server: StoreServer) -> None:
+    class Fails(OfTorch):
+        def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+            raise RuntimeError("the server objects")
+
+    failing = ExitBarrier(Fails(torch_store(server)), Others(), rank=0, nodes=3, timeout=0.0)
+    with pytest.raises(RuntimeError, match="the server objects"):
+        failing.wait()
 
 
 def test_another_node_that_restarts_makes_this_one_run_again(server: StoreServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import api
 
-from rdzv_launcher.run.agent.round_store import is_graceful_exit, is_lost, is_timeout
+from rdzv_launcher.run.agent.round_store import appear, is_graceful_exit, is_lost, is_timeout
 from rdzv_plugins import errors
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.torch_types.errors import as_torch
@@ -33,7 +34,8 @@ def test_what_has_not_come_is_a_time_out(kind: str, tmp_path: Path) -> None:
             "HashStore": dist.HashStore,
         }[kind]()
         error = raised(lambda: store.wait(["never"], timedelta(milliseconds=20)))
-        assert is_timeout(error)
+        assert is_timeout(error, over=True)
+        assert is_timeout(error) == (kind != "FileStore"), "its error says nothing: the time has to"
         assert not is_lost(error)
 
 
@@ -50,6 +52,36 @@ def test_a_server_that_goes_is_a_loss() -> None:
 def test_other_losses(error: Exception) -> None:
     assert is_lost(error)
     assert not is_timeout(error)
+
+
+@pytest.mark.parametrize("error", [NotImplementedError("no"), RecursionError("deep"), ValueError("bad"), OSError("no")])
+def test_what_says_that_something_else_is_wrong_is_no_time_out_however_long_it_took(error: Exception) -> None:
+    assert not is_timeout(error, over=True)
+
+
+class Failing:
+    """A store whose waits fail at once."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error, self.waits = error, 0
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        self.waits += 1
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the server objects"), NotImplementedError("no")])
+def test_an_error_before_the_time_is_over_is_raised(error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        appear(Failing(error), ["never"], 60.0)  # type: ignore[arg-type]
+
+
+def test_a_wait_that_ends_early_takes_its_time_nevertheless() -> None:
+    store = Failing(errors.StoreTimeout("it is over"))
+    begun = time.monotonic()
+    assert not appear(store, ["never"], 0.3)  # type: ignore[arg-type]
+    assert time.monotonic() - begun >= 0.3, "a loop over it would spin"
+    assert store.waits == 1
 
 
 def test_a_graceful_exit_is_known_by_its_name() -> None:

@@ -52,6 +52,17 @@ def test_store_of_torch_has_all_that_the_contract_asks_and_our_errors(torchs: St
     assert store.timeout == timedelta(seconds=30)
 
 
+def test_error_of_a_wait_that_comes_at_once_is_no_time_out() -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("the server objects")
+
+    inner = SimpleNamespace(wait=fails, get=fails, multi_get=fails, timeout=timedelta(seconds=60))
+    store = OfTorch(inner)
+    for call in (lambda: store.wait(["a"]), lambda: store.get("a"), lambda: store.multi_get(["a"])):
+        with pytest.raises(RuntimeError, match="the server objects"):
+            call()
+
+
 def test_several_keys_of_torchs_store() -> None:
     store = OfTorch(serve("127.0.0.1", PortRange(), timeout=60, what="a test"))
     store.multi_set(["x", "y"], ["1", b"2"])

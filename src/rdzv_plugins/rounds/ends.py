@@ -73,6 +73,8 @@ def ended_error(outcome: Outcome, request: Request) -> errors.RendezvousFailed:
         )
     if outcome.exit_code == errors.Preempted.exit_code:
         return errors.Preempted(f"run {request.run_id!r} was preempted: {outcome.reason or outcome.end}")
+    if outcome.exit_code == errors.RendezvousTimeout.exit_code:
+        return errors.RendezvousTimeout(f"run {request.run_id!r}{request.at_endpoint} has ended: {outcome.reason}")
     return errors.RendezvousClosed(
         f"run {request.run_id!r}{request.at_endpoint} has ended: {outcome.reason or outcome.end}",
         remedy="" if outcome.end == "lost" else "To start it again, use another --rdzv-id.",

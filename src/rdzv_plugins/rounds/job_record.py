@@ -1,9 +1,8 @@
 """What the nodes of a job tell each other through their control store: failures, ends, who has left.
 
 Keys, all under the prefix of the run: ``failure/<round>`` the first failure of a round (JSON), ``restarts`` the rounds
-that failed and whose workers were to be restarted (JSON), ``end`` how the job ended (JSON), ``going/<agent>`` why an
-agent stops its workers, ``left/<agent>`` an agent that has left. Values are JSON, never pickle: whoever can write to a
-store must not be able to run code on its readers.
+that failed and whose workers were to be restarted (JSON), ``end`` how the job ended (JSON), ``left/<agent>`` an agent
+that has left. Values are JSON, never pickle: whoever can write to a store must not be able to run code on its readers.
 """
 
 from __future__ import annotations
@@ -56,15 +55,6 @@ class JobRecord:
         """How the job ended; None while it has not."""
         text = self._read("end")
         return parse_outcome(text) if text else None
-
-    def note_going(self, who: str, why: str) -> None:
-        """Note that this agent process is about to stop its workers, so those of its peers will fail, too."""
-        self._store.set(f"going/{who}", why)
-
-    def going(self, who: str) -> str | None:
-        """Why that agent has stopped its workers; None if it has not."""
-        key = f"going/{who}"
-        return self._store.get(key).decode(errors="replace") if self._store.check([key]) else None
 
     def has_left(self, *agents: str) -> bool:
         """True once all of these have said that they no longer need the store. Makes one request."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 
 from torch.distributed import DistError, DistNetworkError, DistStoreError
 from torch.distributed.elastic.rendezvous import api
@@ -37,12 +39,17 @@ def _combined(ours: type[errors.RendezvousFailed]) -> type[errors.RendezvousFail
 
 
 @contextlib.contextmanager
-def store_errors_of_ours(*, waits: bool = False) -> Iterator[None]:
+def store_errors_of_ours(limit: timedelta | None = None) -> Iterator[None]:
     """Surround a call of one of torch's stores: raises ``StoreLost``, ``StoreTimeout`` or ``StoreError`` for torch's.
 
-    ``waits``: the call waits, and an error that says nothing else means that the time is over; TCPStore reports that by
-    ``DistStoreError``, FileStore by its base class.
+    A call with a ``limit`` waits. TCPStore reports that it has passed by ``DistStoreError``, FileStore by an error that
+    may mean anything: that is a time-out only if the limit has passed.
     """
+    begun = time.monotonic()
+
+    def is_over() -> bool:
+        return limit is not None and time.monotonic() - begun >= 0.9 * limit.total_seconds()
+
     try:
         yield
     except DistNetworkError as error:
@@ -50,9 +57,9 @@ def store_errors_of_ours(*, waits: bool = False) -> Iterator[None]:
     except DistStoreError as error:
         raise errors.StoreTimeout(_text(error)) from error
     except DistError as error:
-        raise (errors.StoreTimeout if waits else errors.StoreError)(_text(error)) from error
+        raise (errors.StoreTimeout if is_over() else errors.StoreError)(_text(error)) from error
     except RuntimeError as error:
-        if not waits or isinstance(error, NotImplementedError):
+        if type(error) is not RuntimeError or not is_over():
             raise
         raise errors.StoreTimeout(_text(error)) from error
 

@@ -33,7 +33,7 @@ class OfTorch:
             self.inner.set(key, value)
 
     def get(self, key: str) -> bytes:
-        with store_errors_of_ours(waits=True):
+        with store_errors_of_ours(self.inner.timeout):
             return bytes(self.inner.get(key))
 
     def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
@@ -61,11 +61,11 @@ class OfTorch:
             self.inner.multi_set(list(keys), list(values))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        with store_errors_of_ours(waits=True):
+        with store_errors_of_ours(self.inner.timeout):
             return [bytes(value) for value in self.inner.multi_get(list(keys))]
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        with store_errors_of_ours(waits=True):
+        with store_errors_of_ours(self.inner.timeout if timeout is None else timeout):
             if timeout is None:
                 self.inner.wait(list(keys))
             else:

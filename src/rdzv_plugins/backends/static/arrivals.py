@@ -1,14 +1,25 @@
-"""What static nodes write into a round: who has arrived, and that all have. Needs no torch, as others read it, too."""
+"""What static nodes write into a round: who has arrived, that all have, why it is over.
+
+Needs no torch, as others read it, too.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import socket
+import uuid
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from rdzv_plugins.interfaces import Outcome
+from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.plain_text import printable, some
 from rdzv_plugins.rounds.ends import parse_outcome
+
+_NAMED = 16
+"""The most ranks to name."""
 
 
 class Arrival(Struct, frozen=True):
@@ -18,9 +29,86 @@ class Arrival(Struct, frozen=True):
     """Unique to one agent process."""
     host: str
     pid: int
+    machine: str = ""
+    """Shared by all processes that see each other's pids, and by no others; empty if unknown."""
 
     def __str__(self) -> str:
         return f"{self.host} (pid {self.pid})"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this machine knows that the process has ended. False if it is not one of this machine's."""
+        if not self.machine or self.machine != _machine():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:  # somebody else's
+            return False
+        stat = read_stat(self.pid)
+        return stat is not None and not stat.lives
+
+
+def this_agent() -> Arrival:
+    """This process."""
+    return Arrival(uuid.uuid4().hex, socket.gethostname(), os.getpid(), _machine())
+
+
+def _machine() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return ""
+
+
+class Missing(Struct, frozen=True):
+    """The ranks that are not in a round."""
+
+    never: tuple[int, ...]
+    """They have not arrived."""
+    left: tuple[int, ...] = ()
+    """They have arrived, and left again."""
+
+    def __contains__(self, rank: int) -> bool:
+        return rank in self.never or rank in self.left
+
+    def __len__(self) -> int:
+        return len(self.never) + len(self.left)
+
+    def __str__(self) -> str:
+        never = f"missing: node rank {some(self.never, _NAMED)}" if self.never else ""
+        left = f"node rank {some(self.left, _NAMED)} came, and has left again" if self.left else ""
+        return "; ".join(filter(None, (never, left)))
+
+
+class Over(Struct, frozen=True):
+    """Why a round is over: a node has asked for the next one, or was lost."""
+
+    by: str
+    """The node, in words."""
+    lost: str = ""
+    """Why the node was lost; empty if it has asked for the next round."""
+    incarnation: str = ""
+    """The agent that was lost."""
+
+    def __str__(self) -> str:
+        return f"{self.by} was lost: {self.lost}" if self.lost else f"{self.by} has asked for a new round"
+
+    @property
+    def text(self) -> str:
+        """As the value of its key."""
+        return json.dumps(to_builtins(self))
+
+
+def parse_over(text: bytes) -> Over:
+    """An ``Over`` from the value of its key. What is none of ours counts as a question for a new round."""
+    try:
+        over = json.loads(text)
+        return Over(*(printable(str(over[name])) for name in ("by", "lost", "incarnation")))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return Over(printable(text.decode(errors="backslashreplace")))
 
 
 class Go(Struct, frozen=True):

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import socket
 import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rdzv_plugins import errors
 from rdzv_plugins.backends.static import control
-from rdzv_plugins.backends.static.arrivals import Arrival, Go, parse_go
+from rdzv_plugins.backends.static.arrivals import Arrival, Go, Over, parse_go, parse_over, this_agent
 from rdzv_plugins.backends.static.control import ControlStore
 from rdzv_plugins.backends.static.keys import NAME, run_prefix
 from rdzv_plugins.backends.static.peers import Peers
@@ -23,7 +21,7 @@ from rdzv_plugins.interfaces import Failure, Outcome, Request, RoundEvent, TellE
 from rdzv_plugins.kvstore.sockets.listening import bind
 from rdzv_plugins.kvstore.sockets.reach import is_own_address, look
 from rdzv_plugins.kvstore.tcpstore.greeting import greet_store
-from rdzv_plugins.kvstore.tcpstore.hello import hello_key, hello_of, parse_hello
+from rdzv_plugins.kvstore.tcpstore.hello import StoreReader, hello_key, hello_of, parse_hello
 from rdzv_plugins.kvstore.tcpstore.watch import AwaitedKey, KeyWatch
 from rdzv_plugins.kvstore.tcpstore.whose import refuse_others, stranger_at, telling_whose
 from rdzv_plugins.options import PortRange
@@ -40,7 +38,10 @@ logger = logging.getLogger(__name__)
 
 _HOST_SLICE_S = 1.0
 _PREFLIGHT_S = 5.0
+_PROBE_S = 2.0
+_BEGINS_S, _LOOK_AGAIN_S = 0.3, 0.02
 _WHO = "node rank 0"
+_TWO_WITH_ONE_RANK = "Give every node a --node-rank of its own."
 
 
 class StaticHandler:
@@ -52,8 +53,8 @@ class StaticHandler:
         self._endpoint: Endpoint = request.target
         self._rank = rank
         self._nodes = request.max_nodes
-        self._me = Arrival(uuid.uuid4().hex, socket.gethostname(), os.getpid())
-        self._round = 0
+        self._me = this_agent()
+        self._round = self._entered = 0
         self._members: tuple[str, ...] = ()
         self._prefix = run_prefix(request.run_id)
         self._control: ControlStore | None = None
@@ -67,7 +68,9 @@ class StaticHandler:
         self._peers: Peers | None = None
         self._watch: KeyWatch | None = None
         self._end_watch: KeyWatch | None = None
-        self._restart = False
+        self._restart = self._done = False
+        self._lost_one = ""
+        """The node whose loss has ended this node's round, and why; empty if none was lost."""
         self._waits_for = ""
         self._problem: Exception | None = None
         self._tell: TellEvent = lambda _: None
@@ -117,21 +120,31 @@ class StaticHandler:
         self._tell = tell
 
     def note_done(self) -> None:
-        """Does nothing: the exit barrier tells the others."""
+        self._done = True  # the exit barrier tells the others
 
     def note_leaving(self, reason: str) -> None:
-        if self._record is not None:
-            self._record.note_going(self._me.incarnation, reason)
+        """Tell the others at once: they stop their workers, instead of seeing them fail with those of this node."""
+        if self._rounds is not None and self._round and not self._done:
+            self._rounds.end(self._round, self._lost_as(reason))
 
     def peer_lost(self) -> bool:
-        return False  # it changes no membership: the others wait for an agent in its place, or fail
+        """Whether a node has said that it leaves. One that is silent is asked for when no restart is left."""
+        if self._lost_one or self._rounds is None or self._nodes == 1:
+            return bool(self._lost_one)
+        try:
+            over = self._rounds.over(self._round)
+        except errors.StoreError:  # node rank 0 is the lost one, which is told otherwise
+            return False
+        return over is not None and over.lost != "" and over.incarnation != self._me.incarnation
 
     def working_peers(self) -> Sequence[str]:
-        return self._peers.working(self._agents_(), self._others()) if self._peers is not None else ()
+        if self._peers is None:
+            return ()
+        return self._peers.working(self._agents_(), self._round, len(self._members), self._arrived)
 
     def lost_peers(self) -> Sequence[str]:
         try:
-            return self._peers.lost(self._others()) if self._peers is not None else ()
+            return self._peers.lost(self._round, len(self._members), self._arrived) if self._peers is not None else ()
         except (errors.StoreError, OSError) as error:  # node rank 0 is the lost one
             raise self._problem or self._lost(error) from error
 
@@ -141,7 +154,7 @@ class StaticHandler:
             return
         record = self._record
         try:
-            others = [who.incarnation for who in self._others().values()]
+            others = [each for rank, each in enumerate(self._members) if rank != self._rank]
             stay_while(lambda: self._is_needed() and not record.has_left(*others), self.working_peers)
         except errors.StoreError as error:
             logger.debug("could not wait for the other nodes: %s", error)
@@ -179,11 +192,24 @@ class StaticHandler:
                 self._record.end(outcome)
                 # nodes that wait in a round are told through the key they wait for
                 self._rounds_().settle(self._rounds_().latest(), Go(ended=outcome))
+            elif outcome.end == "lost" and self._problem is None:
+                self._say_lost(outcome.reason)
             self._record.mark_left(self._me.incarnation)
             if serves:
                 self._record.wait_left(self._present(), self._options.linger)
         except errors.StoreError as error:
             logger.debug("could not tell the other nodes how this one ended: %s", error)
+
+    def _say_lost(self, reason: str) -> None:
+        """Tell the nodes of this node's round that they wait for another agent in its place."""
+        lost = self._lost_as(reason)
+        if self._entered > self._round:
+            self._rounds_().withdraw(self._entered, self._rank, lost)
+        elif self._round and not self._done:
+            self._rounds_().end(self._round, lost)
+
+    def _lost_as(self, reason: str) -> Over:
+        return Over(f"node rank {self._rank} on {self._me}", reason or "it does not say why", self._me.incarnation)
 
     def _present(self) -> list[str]:
         """The other agents that use this node's store: of the last complete round, or newer ones in their place."""
@@ -199,10 +225,15 @@ class StaticHandler:
         newest = rounds.latest()
         if newest >= round_:  # others are ahead: they asked for a restart, or this agent replaces one
             round_ = newest + 1 if rounds.is_settled(newest) else newest
+            if round_ > newest:  # whoever has this rank there may be at work
+                self._refuse_second(newest, rounds.holder(newest, self._rank))
         round_ = max(round_, rounds.open(round_, f"node rank {self._rank} ({self._me})"))
         replaced = rounds.arrive(round_, self._rank, self._me)
         if replaced is not None:
+            self._refuse_second(round_, replaced)
             logger.warning("node rank %d of round %d was %s, now it is %s", self._rank, round_, replaced, self._me)
+            rounds.replace(round_, self._rank, self._me)
+        self._entered = round_
         # after arriving: a node that fails now either sees this round or has already left its record
         ended = self._record.ended() if self._record is not None else None
         if ended is not None:
@@ -216,28 +247,52 @@ class StaticHandler:
                 return self._join(deadline)
             raise errors.SettingsDiffer(
                 f"node rank {self._rank} of run {self._request.run_id!r} was taken by another agent in round {round_}",
-                remedy=f"Two agents were started with --node-rank={self._rank}: give each node its own.",
+                remedy=_TWO_WITH_ONE_RANK,
             )
         self._round, self._members = round_, go.members
-        self._restart = False
+        self._restart = self._done = False
+        self._lost_one = ""
         self._tell(RoundEvent("complete", round_, self._rank, self._nodes))
         if self._nodes > 1:
             self._watch = self._watch_key(f"over/{round_}", self._on_over)
             self._end_watch = self._end_watch or self._watch_key("end", self._on_end)
         return go
 
+    def _refuse_second(self, round_: int, holder: Arrival | None) -> None:
+        """Raise ``SettingsDiffer`` if the agent that has this node's rank in the round lives. Waits for its answer."""
+        if holder is None or holder.incarnation == self._me.incarnation or holder.has_ended:
+            return
+        over, peers = self._rounds_().over(round_), self._peers
+        if peers is None or (over is not None and over.incarnation == holder.incarnation):  # it is leaving
+            return
+        logger.info("node rank %d is %s: asking whether that agent lives", self._rank, holder)
+        if not peers.lives(holder):
+            return
+        taken = f"node rank {self._rank} is {holder}, whose agent lives"
+        self._rounds_().refuse(round_, f"{self._me} has come and was refused: {taken}")
+        raise errors.SettingsDiffer(
+            f"this node cannot take part in run {self._request.run_id!r}: {taken}", remedy=_TWO_WITH_ONE_RANK
+        )
+
     def _lead(self, round_: int, deadline: float) -> Go:
         """As node rank 0, wait for all, serve the round's worker store, then publish it."""
-        rounds, reporting = self._rounds_(), Reporting()
+        rounds, reporting, seen = self._rounds_(), Reporting(), -1
         while (arrivals := rounds.wait_arrivals(round_, self._nodes, _HOST_SLICE_S)) is None:
             if rounds.is_settled(round_):  # a failing node has ended the job
                 return rounds.settle(round_, Go())
+            if (changes := rounds.changes(round_)) != seen:
+                rounds.publish_missing(round_, rounds.missing(round_, self._nodes))
+                seen = changes
             self._report(round_, deadline, reporting)
         address = self._master_address()
         store = self._workers.open(address, "the workers' store")
         self._tell(RoundEvent("served", round_, self._rank, self._nodes))
         members = tuple(arrival.incarnation for arrival in arrivals)
-        return rounds.settle(round_, Go(members, address, store.port))
+        go = rounds.settle(round_, Go(members, address, store.port))
+        for rank in rounds.missing(round_, self._nodes).left if go.ended is None else ():  # just now
+            who = f"node rank {rank} on {arrivals[rank]}"
+            rounds.end(round_, Over(who, "it left before the round was complete", members[rank]))
+        return go
 
     def _follow(self, round_: int, deadline: float) -> Go:
         reporting = Reporting()
@@ -257,17 +312,29 @@ class StaticHandler:
         due = reporting.is_due()
         if not due and self._waits_for and now < deadline:
             return
-        missing = self._rounds_().missing(round_, self._nodes)
-        who = f"missing: node rank {', '.join(map(str, missing))}" if missing else "node rank 0 has not started it"
-        facts = f"{self._nodes - len(missing)} of {self._nodes} nodes are in round {round_} at {self._endpoint}; {who}"
-        self._waits_for = facts
+        facts = self._waits_for = self._facts(round_)
         if now >= deadline:
+            text = f"run {self._request.run_id!r}: {facts}, after {self._options.timeout:g} s"
+            if self._rank == 0 and self._record is not None:  # the others wait no longer either
+                gave_up = Outcome("lost", text, exit_code=errors.RendezvousTimeout.exit_code)
+                self._record.end(gave_up)
+                self._rounds_().settle(round_, Go(ended=gave_up))
             raise errors.RendezvousTimeout(
-                f"run {self._request.run_id!r}: {facts}, after {self._options.timeout:g} s",
-                remedy="Look at the output of those nodes. --rdzv-conf timeout=SECONDS waits longer.",
+                text, remedy="Look at the output of those nodes. --rdzv-conf timeout=SECONDS waits longer."
             )
         if due:
             logger.info("waiting: %s (%.0f s left)", facts, deadline - now)
+
+    def _facts(self, round_: int) -> str:
+        """Who is there and who is missing, as node rank 0 has published it."""
+        missing = self._rounds_().published_missing(round_)
+        where = f"in round {round_} at {self._endpoint}"
+        if missing is None:
+            facts = f"node rank 0, which knows who is missing, has not said so yet {where}"
+        else:
+            who = str(missing) or "node rank 0 has not started it"
+            facts = f"{self._nodes - len(missing)} of {self._nodes} nodes are {where}; {who}"
+        return "; ".join(each for each in (facts, self._rounds_().refused(round_), self._lost_one) if each)
 
     def _open_control_store(self) -> None:
         """Serve it on node rank 0, reach it from the others, and make sure that it belongs to this job."""
@@ -294,7 +361,7 @@ class StaticHandler:
         self._record = JobRecord(prefixed)
         self._rounds = Rounds(prefixed)
         if self._nodes > 1:
-            self._peers = Peers(store, self._prefix, self._record, self._me.incarnation)
+            self._peers = Peers(store, self._prefix, self._record, self._me.incarnation, self._rank, self._on_lost)
 
     def preflight(self, held: contextlib.ExitStack) -> str:
         """See ``Backend.preflight``."""
@@ -310,12 +377,35 @@ class StaticHandler:
 
     def _listen(self) -> socket.socket:
         if not is_own_address(self._endpoint.host):
+            self._refuse_second_server()
             logger.warning(
                 "this is node rank 0, but %s is not an address of this machine (%s)", self._endpoint, self._me.host
             )
         port = self._endpoint.port
         with telling_whose(self._request, self._endpoint):
-            return bind(self._endpoint.host, PortRange(port, port), f"{_WHO} of run {self._request.run_id!r}")
+            try:
+                return bind(self._endpoint.host, PortRange(port, port), f"{_WHO} of run {self._request.run_id!r}")
+            except errors.AddressInUse:
+                self._refuse_second_server()
+                raise
+
+    def _refuse_second_server(self) -> None:
+        """Raise ``SettingsDiffer`` if another agent serves this run at the endpoint, and the run has not ended."""
+        if self._nodes == 1:  # then it is another job
+            return
+        run, deadline = self._request.run_id, time.monotonic() + _BEGINS_S
+        try:
+            with StoreReader(self._endpoint, _PROBE_S) as reader:
+                while (hello := reader.hello(NAME)) is None and time.monotonic() < deadline:
+                    time.sleep(_LOOK_AGAIN_S)  # it may have begun to serve just now
+                if hello is None or hello.run_id != run or reader.held(f"{self._prefix}/end") is not None:
+                    return
+        except (OSError, ValueError):  # what listens there is something else, or nobody does
+            return
+        raise errors.SettingsDiffer(
+            f"this node cannot take part in run {run!r}: node rank 0 is {hello}, which serves {self._endpoint}",
+            remedy=f"{_TWO_WITH_ONE_RANK} For another job choose another port.",
+        )
 
     def _compare(self, store: Store) -> None:
         try:
@@ -370,19 +460,26 @@ class StaticHandler:
         """The agents' store of the round."""
         return Prefixed(f"agents/{self._round}", self._rounds_().store)
 
-    def _others(self) -> dict[int, Arrival]:
-        """The other nodes of the last complete round, by rank."""
-        ranks = [rank for rank in range(len(self._members)) if rank != self._rank]
+    def _arrived(self, ranks: Iterable[int]) -> Mapping[int, Arrival]:
+        """Who these ranks of the last complete round are."""
         return self._rounds_().arrived(self._round, ranks)
 
     def _watch_key(self, key: str, on_value: Callable[[bytes], None]) -> KeyWatch:
         store = self._control_()
         return KeyWatch(store.host, store.port, f"{self._prefix}/{key}", on_value, self._on_lost)
 
-    def _on_over(self, by: bytes) -> None:
-        reason = f"{by.decode()} has asked for a new round"
-        logger.info("%s: this node's workers restart too", reason)
-        self._tell(RoundEvent("over", self._round, reason=reason, cause="asked"))
+    def _on_over(self, value: bytes) -> None:
+        over = parse_over(value)
+        if over.lost and over.incarnation == self._me.incarnation:
+            return
+        self._lost_one = str(over) if over.lost else ""
+        follows = (
+            "this node's workers stop, and wait for another agent there"
+            if over.lost
+            else "this node's workers restart too"
+        )
+        logger.info("%s: %s", over, follows)
+        self._tell(RoundEvent("over", self._round, reason=str(over), cause="lost" if over.lost else "asked"))
         self._restart = True
 
     def _on_end(self, value: bytes) -> None:

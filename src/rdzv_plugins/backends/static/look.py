@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from rdzv_plugins.backends.static.arrivals import Arrival, Go, parse_go
+from rdzv_plugins.backends.static.arrivals import Arrival, Go, parse_go, parse_over
 from rdzv_plugins.backends.static.keys import NAME, run_prefix
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import EndpointUnreachable
@@ -41,7 +41,7 @@ def _read(reader: StoreReader, hello: Hello) -> RunStatus:
     arrived = {
         rank: Arrival(**json.loads(text))
         for rank in range(min(wanted, _MOST_NODES))
-        if (text := reader.held(f"{prefix}/node/{number}/{rank}")) is not None
+        if (text := reader.held(f"{prefix}/node/{number}/{rank}"))
     }
     go = _go(reader.held(f"{prefix}/go/{number}"))
     ended = reader.held(f"{prefix}/end")
@@ -61,8 +61,7 @@ def _read(reader: StoreReader, hello: Hello) -> RunStatus:
         return RunStatus(number, "waiting" if number else "none", "", progress, members=len(arrived), nodes=nodes)
     over = reader.held(f"{prefix}/over/{number}")
     if over is not None:
-        why = f"{over.decode(errors='backslashreplace')} has asked for a new round"
-        return RunStatus(number, "over", why, members=len(arrived), nodes=nodes)
+        return RunStatus(number, "over", str(parse_over(over)), members=len(arrived), nodes=nodes)
     store = str(Endpoint(go.master_addr, go.master_port))
     return RunStatus(number, "complete", members=len(arrived), nodes=nodes, store=store, store_is_here=reader.is_here)
 

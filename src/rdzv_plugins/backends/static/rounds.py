@@ -4,26 +4,33 @@ torch's static agents agree on nothing: each restarts by itself, into a store th
 round's keys. Here a round is a number that all nodes count up together::
 
     round              the newest round that any node has asked for
-    over/<r>           round r is over: who was first to ask for r+1
+    over/<r>           round r is over: who was first to ask for r+1, or which of its nodes was lost (JSON)
     node/<r>/<rank>    node <rank> has arrived in round r: who it is (JSON)
+    changes/<r>        counts the arrivals in round r, and what else is worth another look at it
+    missing/<r>        written by node rank 0 while it waits: the ranks that have not arrived (JSON)
+    refused/<r>        the last node that was refused, in a sentence
     go/<r>             written by node rank 0 when all have arrived: the members and the workers'
                        store of round r; or by a failing node, instead: how the job ended
 
-Every node writes its own arrival and waits for ``go``; node rank 0 waits for the arrivals. So a round
-costs each node a constant number of requests, and nobody polls: waits are answered by the server.
+Every node writes its own arrival and waits for ``go``; node rank 0 waits for the arrivals, and tells
+the others who is missing. So a round costs each node a constant number of requests, and nobody polls:
+waits are answered by the server.
 A write carries its round in its key, so a late one changes nothing.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from datetime import timedelta
 
-from msgspec import to_builtins
+from msgspec import convert, to_builtins
 
-from rdzv_plugins.backends.static.arrivals import Arrival, Go, parse_go
+from rdzv_plugins.backends.static.arrivals import Arrival, Go, Missing, Over, parse_go, parse_over
 from rdzv_plugins.errors import StoreTimeout
+from rdzv_plugins.plain_text import printable
+from rdzv_plugins.rounds.looking import absent
 from rdzv_plugins.store import Store
 
 
@@ -44,42 +51,109 @@ class Rounds:
     def open(self, round_: int, by: str) -> int:
         """Ask for ``round_``, tell those still in the previous one ``by`` whom, and return the newest round."""
         newest = int(self.store.compare_set("round", str(round_ - 1), str(round_)))
-        self.store.compare_set(f"over/{round_ - 1}", "", by)
+        self.end(round_ - 1, Over(by))
         return newest
 
+    def end(self, round_: int, over: Over) -> None:
+        """Tell the nodes of ``round_`` why it is over. The first statement counts."""
+        self.store.compare_set(f"over/{round_}", "", over.text)
+
+    def over(self, round_: int) -> Over | None:
+        """Why ``round_`` is over; None while it is not."""
+        text = self._held(f"over/{round_}")
+        return parse_over(text) if text is not None else None
+
+    def holder(self, round_: int, rank: int) -> Arrival | None:
+        """Who has arrived as ``rank``, and has not withdrawn."""
+        text = self._held(f"node/{round_}/{rank}")
+        return Arrival(**json.loads(text)) if text else None
+
     def arrive(self, round_: int, rank: int, arrival: Arrival) -> Arrival | None:
-        """Enter the round; returns an earlier entry of the same rank by another process, which is replaced."""
-        key, text = f"node/{round_}/{rank}", json.dumps(to_builtins(arrival))
-        held = json.loads(self.store.compare_set(key, "", text))
-        if held["incarnation"] == arrival.incarnation:
-            return None
-        self.store.set(key, text)
-        return Arrival(**held)
+        """Enter the round; returns who has entered it with the same rank before, in which case nothing is written."""
+        text = self.store.compare_set(f"node/{round_}/{rank}", "", json.dumps(to_builtins(arrival)))
+        held = Arrival(**json.loads(text))
+        if held.incarnation != arrival.incarnation:
+            return held
+        self.store.add(f"changes/{round_}", 1)
+        return None
+
+    def replace(self, round_: int, rank: int, arrival: Arrival) -> None:
+        """Enter the round in the place of one that is gone."""
+        self.store.set(f"node/{round_}/{rank}", json.dumps(to_builtins(arrival)))
+        self.store.add(f"changes/{round_}", 1)
+
+    def withdraw(self, round_: int, rank: int, over: Over) -> None:
+        """Leave a round that was not known to be complete; if it is, its nodes are told why it is ``over``.
+
+        Node rank 0 may see the arrival just before it goes: then it looks again after it has written ``go``.
+        """
+        held = self.holder(round_, rank)
+        if held is None or held.incarnation != over.incarnation:
+            return
+        self.store.set(f"node/{round_}/{rank}", "")  # not deleted: no read of it may ever have to wait
+        self.store.add(f"changes/{round_}", 1)
+        if self.is_settled(round_):
+            self.end(round_, over)
+
+    def refuse(self, round_: int, sentence: str) -> None:
+        """Tell those who wait in the round that somebody has come and was refused."""
+        self.store.set(f"refused/{round_}", sentence)
+        self.store.add(f"changes/{round_}", 1)
+
+    def refused(self, round_: int) -> str:
+        """Who was refused last, and why; empty if nobody was."""
+        return printable((self._held(f"refused/{round_}") or b"").decode(errors="backslashreplace"))
+
+    def changes(self, round_: int) -> int:
+        """A number that grows whenever there is something new to say about who is missing."""
+        return self.store.add(f"changes/{round_}", 0)
+
+    def publish_missing(self, round_: int, missing: Missing) -> None:
+        """For node rank 0: tell the others who is not there."""
+        self.store.set(f"missing/{round_}", json.dumps(to_builtins(missing)))
+
+    def published_missing(self, round_: int) -> Missing | None:
+        """Who is not there, as node rank 0 sees it; None while it has said nothing."""
+        text = self._held(f"missing/{round_}")
+        return None if text is None else convert(json.loads(text), Missing)
 
     def wait_arrivals(self, round_: int, nodes: int, timeout: float) -> list[Arrival] | None:
-        """All arrivals in order of rank; None if some are missing after ``timeout`` seconds."""
+        """All arrivals in order of rank; None if some are missing after ``timeout`` seconds, and never earlier."""
+        deadline = time.monotonic() + timeout
         keys = [f"node/{round_}/{rank}" for rank in range(nodes)]
         try:
             self.store.wait(keys, timedelta(seconds=timeout))
         except StoreTimeout:
             return None
-        return [Arrival(**json.loads(text)) for text in self.store.multi_get(keys)]
+        arrived = self.arrived(round_, range(nodes))
+        if len(arrived) == nodes:
+            return list(arrived.values())
+        time.sleep(max(0.0, deadline - time.monotonic()))  # somebody has withdrawn
+        return None
 
-    def missing(self, round_: int, nodes: int) -> list[int]:
-        """Ranks that have not arrived. One request per node: for use in messages and at the end only."""
-        return [rank for rank in range(nodes) if not self.store.check([f"node/{round_}/{rank}"])]
+    def missing(self, round_: int, nodes: int) -> Missing:
+        """Who is not there. Makes requests for each of them: for node rank 0, for all."""
+        never = absent(self.store, [f"node/{round_}/{rank}" for rank in range(nodes)])
+        came = [rank for rank in range(nodes) if rank not in set(never)]
+        there = self.arrived(round_, came)
+        return Missing(tuple(never), tuple(rank for rank in came if rank not in there))
 
     def arrived(self, round_: int, ranks: Iterable[int]) -> dict[int, Arrival]:
-        """Who these ranks of a complete round are. For use in messages and at the end only."""
+        """Who these ranks are, all of which have arrived, but for those that have withdrawn since."""
         each = list(ranks)
         texts = self.store.multi_get([f"node/{round_}/{rank}" for rank in each]) if each else []
-        return {rank: Arrival(**json.loads(text)) for rank, text in zip(each, texts, strict=True)}
+        return {rank: Arrival(**json.loads(text)) for rank, text in zip(each, texts, strict=True) if text}
 
     def present(self, round_: int, nodes: int) -> dict[int, str]:
         """Incarnations of the ranks that have arrived. Makes requests for every node: for use at the end only."""
-        there = set(range(nodes)) - set(self.missing(round_, nodes))
-        return {rank: who.incarnation for rank, who in self.arrived(round_, sorted(there)).items()}
+        gone = self.missing(round_, nodes)
+        there = [rank for rank in range(nodes) if rank not in gone]
+        return {rank: who.incarnation for rank, who in self.arrived(round_, there).items()}
 
     def settle(self, round_: int, go: Go) -> Go:
         """Write ``go`` unless there is one; returns the one that holds."""
         return parse_go(self.store.compare_set(f"go/{round_}", "", json.dumps(to_builtins(go))))
+
+    def _held(self, key: str) -> bytes | None:
+        # check first: get() of a missing key would block
+        return self.store.get(key) if self.store.check([key]) else None

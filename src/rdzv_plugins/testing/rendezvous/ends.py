@@ -79,7 +79,7 @@ class NodeEnds(NodeTheme):
             (stays,) = self.others_than(leaves, nodes)
             leaves.note_leaving("it was preempted")
             leaves.leave("lost", "it was preempted")
-            if harness.kind == "coordination":
+            if "MembershipAware" in stays.aware():
                 assert stays.await_change(), f"{stays} is not told that {leaves} has left"
                 self.says(stays, "was lost: it was preempted")
             else:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Protocol
 
 from rdzv_launcher.run.agent.events import BarrierOver, MustRunAgain
-from rdzv_launcher.run.agent.round_store import RoundStore, is_lost, is_timeout
+from rdzv_launcher.run.agent.round_store import RoundStore, appear, is_lost
+from rdzv_plugins.plain_text import some
 from rdzv_plugins.reporting import EVERY_S, Reporting
 from rdzv_plugins.rounds import exit_barrier as keys
 from rdzv_plugins.rounds.joining_again import must_join_again
@@ -22,6 +22,7 @@ from rdzv_plugins.rounds.joining_again import must_join_again
 logger = logging.getLogger(__name__)
 
 _SLICE_S = 1.0
+_NAMED = 16
 
 
 class KnowsOthers(Protocol):
@@ -105,16 +106,11 @@ class ExitBarrier:
         return BarrierOver()
 
     def _missing(self) -> str:
-        missing = [rank for rank in range(self._nodes) if not self._store.check([keys.node_key(rank)])]
-        return ", ".join(map(str, missing)) or "unknown (plain torchrun nodes do not say)"
+        return some(keys.missing(self._store, self._nodes), _NAMED) or "unknown (plain torchrun nodes do not say)"
 
     def _all_done(self) -> bool:
         """True once the last node has arrived; waits up to a second for it. Raises what ended the job elsewhere."""
-        try:
-            self._store.wait([keys.LAST], timedelta(seconds=_SLICE_S))
+        if appear(self._store, [keys.LAST], _SLICE_S):
             return True
-        except Exception as error:
-            if not is_timeout(error):
-                raise
-            self._handler.raise_if_ended()
-            return False
+        self._handler.raise_if_ended()
+        return False

@@ -136,7 +136,9 @@ class AgentLoop:
                 todo = self._tell(event if event is not None else self._next())
         except BaseException as error:
             self._workers.kill_all()
-            self._leave(Outcome("lost", f"the agent on {self._host} (pid {os.getpid()}) ended: {error!r}"))
+            reason = f"the agent on {self._host} (pid {os.getpid()}) ended: {error!r}"
+            self._note_leaving(reason)  # before the others can take the failures of their workers for their own
+            self._leave(Outcome("lost", reason))
             raise
 
     def _tell(self, event: Event) -> tuple[Step, ...]:

@@ -11,12 +11,11 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from rdzv_launcher.run.agent.round_store import RoundStore, is_timeout
+from rdzv_launcher.run.agent.round_store import RoundStore, appear
 from rdzv_launcher.run.workers.worker_group import Worker
 from rdzv_plugins.errors import RendezvousFailed
 from rdzv_plugins.plain_text import printable, some
@@ -101,22 +100,18 @@ def _wait(store: RoundStore, keys: list[str], what: str, teller: int | None = No
     deadline = time.monotonic() + limit
     while True:
         left = deadline - time.monotonic()
-        try:
-            store.wait(keys, timedelta(seconds=min(_SLICE_S, max(left, 0.001))))
+        if appear(store, keys, min(_SLICE_S, max(left, 0.001))):
             return
-        except Exception as error:
-            if not is_timeout(error):
-                raise
-            if left > _SLICE_S:
-                continue
-            ranks = [teller] if teller is not None else [r for r, key in enumerate(keys) if not store.check([key])]
-            who, whose = f"node rank {ranks[0]} of the round has not started its workers", "that node: it"
-            if len(ranks) > 1:
-                who, whose = f"node ranks {some(ranks, _NAMED)} have not started their workers", "those nodes: they"
-            raise RendezvousFailed(
-                f"{who}: {limit:g} s were not enough for {what}",
-                remedy=f"Look at the output of {whose} may hang in a plug-in's hook or a file system.",
-            ) from error
+        if left > _SLICE_S:
+            continue
+        ranks = [teller] if teller is not None else [r for r, key in enumerate(keys) if not store.check([key])]
+        who, whose = f"node rank {ranks[0]} of the round has not started its workers", "that node: it"
+        if len(ranks) > 1:
+            who, whose = f"node ranks {some(ranks, _NAMED)} have not started their workers", "those nodes: they"
+        raise RendezvousFailed(
+            f"{who}: {limit:g} s were not enough for {what}",
+            remedy=f"Look at the output of {whose} may hang in a plug-in's hook or a file system.",
+        )
 
 
 def _role_info(value: bytes, rank: int) -> RoleInfo:

@@ -5,6 +5,7 @@ torch's errors are recognised by their class names, because importing them would
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
@@ -48,9 +49,32 @@ def is_lost(error: Exception) -> bool:
     return isinstance(error, (ConnectionError, EndpointLost, StoreLost)) or _is_a(error, "DistNetworkError")
 
 
-def is_timeout(error: Exception) -> bool:
-    """Whether a wait timed out: TCPStore says so by a ``DistStoreError``, FileStore by ``RuntimeError``."""
-    return isinstance(error, (StoreTimeout, RuntimeError, TimeoutError)) and not is_lost(error)
+def is_timeout(error: Exception, *, over: bool = False) -> bool:
+    """Whether a wait timed out: the error's class says so, as TCPStore's ``DistStoreError`` does.
+
+    FileStore raises a mere ``RuntimeError``, as a server that objects may: that is one if the wait's limit is ``over``.
+    """
+    if is_lost(error):
+        return False
+    said = isinstance(error, (StoreTimeout, TimeoutError)) or _is_a(error, "DistStoreError")
+    return said or (over and type(error) is RuntimeError)
+
+
+def appear(store: RoundStore, keys: list[str], seconds: float) -> bool:
+    """Wait for all of the keys; False if they are not there after ``seconds``, and never earlier: no loop can spin.
+
+    Raises every error that is not a time-out.
+    """
+    deadline = time.monotonic() + seconds
+    try:
+        store.wait(keys, timedelta(seconds=seconds))
+        return True
+    except Exception as error:
+        left = deadline - time.monotonic()
+        if not is_timeout(error, over=left <= seconds / 10):
+            raise
+    time.sleep(max(0.0, left))
+    return False
 
 
 def is_graceful_exit(error: Exception) -> bool:
