@@ -68,6 +68,8 @@ class NodeWorkers:
         self._spec, self._keeper, self._fence = spec, keeper, fence
         self._another_keeper = another_keeper
         self._keeper_lives = True
+        self._loss = ""
+        """Why the workers of the newest generation were ended with their keeper; empty: they were not."""
         self._monitor, self._output, self._inbox = monitor, output, inbox
         self._stacks = stacks
         self._storing: threading.Timer | None = None
@@ -108,9 +110,14 @@ class NodeWorkers:
                 lambda own: variables | {**self._extra(own)},
             )
             self._generation, self._running = group.generation, {each.local_rank for each in starts}
-            self._lives, self._asked = True, False
+            self._lives, self._asked, self._loss = True, False, ""
             try:
                 pids = self._keeper.start(starts)
+            except KeeperLost as error:  # as at any other moment: its workers were ended with it
+                self._take()
+                self._lose(str(error))
+                self._soon()
+                return {}
             except BaseException:
                 self._lives, self._running = False, set()
                 raise
@@ -130,7 +137,7 @@ class NodeWorkers:
         """Signal live workers, and what is left in their sessions; ``kill_all`` may follow after ``seconds``."""
         if not self._fence.stopping():  # they may not act any more, not even to end: they were killed
             number = Signals.SIGKILL
-        with self._lock, contextlib.suppress(KeeperLost):  # the agent learns that from the ends of the workers
+        with self._lock:
             if number != Signals.SIGKILL and self._lives:
                 self._store_later(number, seconds)
             if self._running:
@@ -173,6 +180,7 @@ class NodeWorkers:
             self._soon()
             self._keeper.kill_all()
             self._take()
+            self._look()  # so that the agent hears of the end before its own limit is over, however long this took
 
     def tail(self, local_rank: int) -> tuple[str, ...]:
         """The last lines that a worker of the newest group wrote to stderr. Any thread."""
@@ -180,7 +188,7 @@ class NodeWorkers:
 
     def cause(self, local_rank: int, exit_code: int) -> str:
         """What else is known about a worker's end; see ``Workers``."""
-        return cause_of(exit_code, self.tail(local_rank), self._kills)
+        return self._loss or cause_of(exit_code, self.tail(local_rank), self._kills)
 
     def error_file(self, local_rank: int) -> str:
         """The file where a worker of the newest group records its exception; empty if there is none."""
@@ -266,9 +274,14 @@ class NodeWorkers:
                     logger.debug("preloaded %s in %.1f s (%d KiB)", ", ".join(modules), seconds, memory)
                 case Lost(reason):
                     logger.error("%s", reason)
-                    for local_rank in sorted(self._running):
-                        self._ended(local_rank, _KILLED)
-                    self._keeper_lives = False
+                    self._lose(reason)
+
+    def _lose(self, reason: str) -> None:
+        """The keeper is of no use any more, and its workers are ended. The caller holds the lock."""
+        if self._keeper_lives:
+            self._keeper_lives, self._loss = False, f"{reason[0].upper()}{reason[1:]}."
+        for local_rank in sorted(self._running):
+            self._ended(local_rank, _KILLED)
 
     def _ended(self, local_rank: int, exit_code: int) -> None:
         if local_rank in self._running:
@@ -281,11 +294,7 @@ class NodeWorkers:
         """Tell the agent once nothing is left of the newest generation. The caller holds the lock."""
         if not self._waits() or time.monotonic() < self._look_at:
             return
-        try:
-            left = self._keeper.leftovers()
-        except KeeperLost:
-            left = []
-        if left:
+        if self._keeper.leftovers():
             self._look_at = time.monotonic() + self._pause
             self._pause = _LOOK_S if self._asked else min(2 * self._pause, _LONGEST_LOOK_S)
             return

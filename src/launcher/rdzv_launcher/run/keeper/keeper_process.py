@@ -94,6 +94,7 @@ class KeeperProcess:
         for number in DEAF_TO:
             signal.signal(number, signal.SIG_IGN)
         prctl.adopt_orphans()
+        prctl.die_with_parent(signal.SIGCONT)  # if it is stopped when the agent ends, there is nobody else to go on
         prctl.set_name(NAME)
         self._loop.watch_children(self._reap)
         self._loop.watch(self._channel.fileno(), self._hear)
@@ -151,6 +152,9 @@ class KeeperProcess:
     def _on_close(self) -> None:
         self._running, self._dismissed = False, True
 
+    def _on_beat(self) -> None:
+        self.tell("beat")
+
     def _on_preload(
         self, modules: tuple[str, ...], command: tuple[str, ...], env: dict[str, str], limit: float
     ) -> None:
@@ -162,6 +166,7 @@ class KeeperProcess:
             asked = Asked(number, *each)
             if number not in self._failed and not self._template.take(asked):
                 self.start_fresh(asked)
+                self.tell("beat")  # a fork of a large process takes its time
 
     def _on_signal(self, number: int, local_ranks: list[int] | None) -> None:
         for worker in self._workers.values():
