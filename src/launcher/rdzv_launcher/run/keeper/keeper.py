@@ -23,6 +23,7 @@ from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
 from rdzv_launcher.run.keeper.heartbeat import BEAT_S, SILENT_S, STOPPED_S, Heartbeat, RunningTime
 from rdzv_launcher.run.keeper.keeper_process import BOOT, become_keeper
 from rdzv_launcher.run.keeper.messages import (
+    NAME,
     Belongings,
     Ended,
     Event,
@@ -419,7 +420,16 @@ def _make(ours: Channel, theirs: Channel, ignored: list[int], inherited: Inherit
     kept, own = inherited.descriptors, belongings
     told = [str(fd), str(agent), ",".join(map(str, kept)), str(own.page), own.mark, own.directory, *map(str, ignored)]
     open_there = [fd, *kept, *([own.page] if own.page >= 0 else [])]
-    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", BOOT, ROOTS, *told], pass_fds=open_there)
+    # this very program, by another name: a debugger that follows children, or a wrapper called python, would bring its
+    # threads and connections into the keeper; and no PYTHON* variable but that of where the interpreter is
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment["PYTHONHOME"] = f"{sys.base_prefix}{os.pathsep}{sys.base_exec_prefix}"
+    process = subprocess.Popen(
+        [NAME, "-s", "-S", "-c", BOOT, ROOTS, *told],
+        executable="/proc/self/exe",
+        env=environment,
+        pass_fds=open_there,
+    )
     process.returncode = 0  # it is waited for here, and not by subprocess
     return process.pid
 

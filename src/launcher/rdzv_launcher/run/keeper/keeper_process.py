@@ -29,7 +29,7 @@ from rdzv_launcher.run.keeper.worker_process import RESTORED, outcome, redirect,
 from rdzv_plugins.linux import prctl
 
 BOOT = (
-    "import os, sys; sys.path += sys.argv[1].split(os.pathsep); "
+    "import sys; sys.path[:] = filter(None, sys.path); import os; sys.path += sys.argv[1].split(os.pathsep); "
     "from rdzv_launcher.run.keeper.keeper_process import main; main()"
 )
 """The program of a keeper that cannot be forked. Its arguments: ``ROOTS``, the descriptor of the channel, the agent's
