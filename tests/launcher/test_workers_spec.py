@@ -239,6 +239,20 @@ assert not loaded, loaded
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["setsid", "./prog", "-c", "${local_rank}"], ("./prog", "-c", "3")),
+        (["/usr/bin/setsid", "./prog"], ("./prog",)),
+        (["setsid", "--wait", "./prog"], ("setsid", "--wait", "./prog")),
+        (["setsid"], ("setsid",)),
+    ],
+)
+def test_program_that_wants_a_session_has_one_and_is_waited_for(given: list[str], expected: tuple[str, ...]) -> None:
+    """In a leader of a process group, setsid forks and ends at once."""
+    assert spec_of(["--no-python", *given]).program.command(3) == expected
+
+
 @pytest.mark.parametrize("follows", [True, False])
 def test_worker_of_an_agent_in_a_debugger_is_followed_if_children_are(
     monkeypatch: pytest.MonkeyPatch, follows: bool

@@ -109,7 +109,16 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         parts[2].tail.return_value = ()
         fence = MagicMock(close=list)
         workers = NodeWorkers(
-            MagicMock(run_id="job"), first, lambda: second, fence, parts[0], parts[1], parts[3], inbox, dict, bool
+            MagicMock(run_id="job", leave_background=False),
+            first,
+            lambda: second,
+            fence,
+            parts[0],
+            parts[1],
+            parts[3],
+            inbox,
+            dict,
+            bool,
         )
         steps.callback(workers.close)
         yield Node(workers, inbox, first, second)
@@ -139,7 +148,7 @@ def test_the_end_of_killed_workers_is_heard_before_the_limit_for_it(node: Node) 
     """However long it took: the agent would take them for stuck in the kernel otherwise."""
     node.keeper.start.return_value = {0: 10, 1: 11}
     node.start(1)
-    node.keeper.kill_all.side_effect = lambda: node.keeper.told.append(Lost("the keeper stood still"))
+    node.keeper.kill_all.side_effect = lambda daemons: node.keeper.told.append(Lost("the keeper stood still"))
     node.workers.kill_all()
     assert [type(node.inbox.get_nowait()) for _ in range(3)] == [
         events.WorkerEnded,
@@ -153,7 +162,7 @@ def test_what_a_lost_keeper_has_left_holds_up_the_next_round(node: Node) -> None
     node.keeper.start.return_value = {0: 10, 1: 11}
     node.start(1)
     node.keeper.leftovers.return_value = [10]
-    node.keeper.kill_all.side_effect = lambda: node.keeper.told.append(Lost("the keeper stood still"))
+    node.keeper.kill_all.side_effect = lambda daemons: node.keeper.told.append(Lost("the keeper stood still"))
     node.workers.kill_all()
     assert [type(each) for each in node.heard(2)] == [events.WorkerEnded, events.WorkerEnded]
     assert node.inbox.empty()

@@ -24,6 +24,8 @@ class Limits(Struct, frozen=True):
     """How long killed workers may take to end, longer than it takes to end a keeper that stands still, too. After that
     they are stuck in the kernel.
     """
+    leave_background: bool = False
+    """What workers have started in sessions of its own is left to itself when this node ends."""
     preempt_grace: float = 0.0
     """How long this node has left from a notice on; 0: there are no notices."""
     notice_signals: frozenset[signal.Signals] = frozenset()

@@ -197,32 +197,37 @@ class Keeper:
         except KeeperLost:
             return self._adopted.signal(number)
         if left is None:  # it stands still, or the machine is slow: doing the same ourselves does no harm
-            sessions = {*self._started.values()}
-            below = [each for each in descendants.descendants([self.pid]) if daemons or each.session in sessions]
-            left = [each.pid for each in below if number == 0 or descendants.send(each, number)]
+            left = self._signal_below(number, daemons)
         return left
+
+    def _signal_below(self, number: int, daemons: bool) -> list[int]:
+        """What the keeper does to what is below it, done by this process."""
+        sessions = {*self._started.values()}
+        below = [each for each in descendants.descendants([self.pid]) if daemons or each.session in sessions]
+        return [each.pid for each in below if number == 0 or descendants.send(each, number)]
 
     def leftovers(self, *, daemons: bool = False, timeout: float = _SEND_S) -> list[int]:
         """The pids that ``signal_left`` would reach: workers, and whatever they have started."""
         return self.signal_left(0, daemons=daemons, timeout=timeout)
 
-    def kill_all(self, timeout: float = _KILL_S) -> list[int]:
+    def kill_all(self, timeout: float = _KILL_S, *, daemons: bool = True) -> list[int]:
         """End everything that was ever started, at once; returns the pids of what has not ended. Raises nothing.
 
+        Without ``daemons``, what has left the sessions of this round's workers goes on, if the keeper lives.
         A keeper that does not do it is ended, too: then the next event is ``Lost``.
         """
         deadline = self._clock() + timeout + _SEND_S  # later than that of the keeper
         try:
-            left = self._ask("kill", timeout, timeout=min(_HELP_S, timeout))
+            left = self._ask("kill", timeout, daemons, timeout=min(_HELP_S, timeout))
             if left is not None:
                 return left
             # the keeper stands still, or the machine is slow: doing the same ourselves does no harm
             quiet = 0
             while quiet < 2 and self._clock() < deadline:
                 time.sleep(_AGAIN_S)
-                quiet = 0 if descendants.kill([self.pid]) else quiet + 1
+                quiet = 0 if self._signal_below(signal.SIGKILL, daemons) else quiet + 1
             limit = max(_AGAIN_S, deadline - _SEND_S - self._clock())
-            left = self._ask("kill", limit, timeout=deadline - self._clock())
+            left = self._ask("kill", limit, daemons, timeout=deadline - self._clock())
             if left is not None:
                 return left
             self._lose(f"did not end them within {timeout:g} s, and was ended")
@@ -230,15 +235,18 @@ class Keeper:
         except KeeperLost:
             return self._adopted.kill(time.monotonic() + _SEND_S)
 
-    def close(self, timeout: float = 5.0) -> list[int]:
-        """End everything that was started, and the keeper; returns the pids of what has not ended. Raises nothing."""
+    def close(self, timeout: float = _KILL_S, *, leave: bool = False) -> list[int]:
+        """End everything that was started, and the keeper; returns the pids of what has not ended. Raises nothing.
+
+        ``leave``: what has left the sessions of this round's workers goes on.
+        """
         if self._closed:
             return []
-        left = self.kill_all(timeout)
+        left = self.kill_all(timeout, daemons=not leave)
         self._closed = True
         if not self._lost:
             try:
-                self._channel.send(("close",))
+                self._channel.send(("close", leave))
             except (Gone, OSError):
                 pass
             if not left and not wait_for(self.pid, time.monotonic() + timeout):
