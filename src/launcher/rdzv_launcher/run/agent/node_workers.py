@@ -84,6 +84,8 @@ class NodeWorkers:
         """Protects the keeper, which is for one thread, and the attributes that follow."""
         self._generation = 0
         self._running: set[int] = set()
+        self._sessions = set[int]()
+        """The sessions of the newest generation: each worker leads one."""
         self._lives = False
         """The end of the newest generation, with what is in its sessions, has not been reported yet."""
         self._asked = False
@@ -126,6 +128,7 @@ class NodeWorkers:
             except BaseException:
                 self._lives, self._running = False, set()
                 raise
+            self._sessions = {*pids.values()}
             self._fence.started(pids.values())
             self._monitor.opened()
             self._output.started(pids)
@@ -158,8 +161,11 @@ class NodeWorkers:
 
     def _name_background(self, number: Signals, seconds: float) -> None:
         """Say what is about to be ended that no worker waits for. The caller holds the lock."""
-        within = {*self._keeper.leftovers()}
-        others = [pid for pid in self._keeper.leftovers(daemons=True) if pid not in within]
+        others = [
+            pid
+            for pid in self._keeper.leftovers(daemons=True)
+            if (stat := read_stat(pid)) is not None and stat.session not in self._sessions
+        ]
         if others and not self._background:
             logger.warning(
                 "the workers of this node have left running in the background: %s; told to end (%s), and killed after "

@@ -192,6 +192,8 @@ class Keeper:
         ``daemons``: to everything that workers of any round have started. If the keeper has ended, that is what it has
         left behind.
         """
+        if self._heartbeat.unanswered > BEAT_S:
+            timeout = 0.0
         try:
             left = self._ask("signal_left", int(number), daemons, timeout=timeout)
         except KeeperLost:
