@@ -133,6 +133,8 @@ except RdzvError as error:
 
 def test_agent_and_workers_do_not_wait_for_a_keeper_that_stands_still(agents: Agents) -> None:
     source = """
+from rdzv_launcher.run.keeper import keeper as module
+module.STOPPED_S = 60.0  # nobody tells it to go on
 sys.stdin.readline()
 for _ in range(10000):
     try:
@@ -151,6 +153,94 @@ say(keeper.close())
     assert "takes no messages" in text
     assert agent.rest() == [[[]], ["Lost"], [[]]]
     agents.wait_gone([*pids, keeper])
+
+
+@pytest.mark.parametrize("busy", ["idle", "stops workers", "starts workers"])
+def test_a_keeper_that_stands_still_is_ended_whatever_it_is_asked(agents: Agents, busy: str) -> None:
+    """And another one takes its place."""
+    asked = {
+        "idle": "pass",
+        "stops workers": "keeper.signal_left(signal.SIGTERM)",
+        "starts workers": "keeper.start([Start(7, ('sleep', '1000'), env)])",
+    }
+    source = f"""
+from rdzv_launcher.run.keeper import keeper as module
+module.STOPPED_S, module.SILENT_S = 60.0, 2.0
+sys.stdin.readline()
+try:
+    {asked[busy]}
+except RdzvError as error:
+    say(type(error).__name__)
+lost = []
+while not lost:
+    lost = [event for event in keeper.events(60) if isinstance(event, Lost)]
+say([str(keeper.pid) in event.reason for event in lost])
+keeper.close()
+keeper = Keeper()
+keeper.start([Start(0, ("sh", "-c", "exit 7"), env)])
+hear(keeper, 1)
+keeper.close()
+"""
+    agent, keeper, pids = started(agents, source)
+    freeze(keeper)
+    agent.go_on()
+    *first, lost, ended = agent.rest()
+    assert first == ([["KeeperLost"]] if busy == "starts workers" else [])
+    assert lost == [[True]]
+    assert ended[1]["exit_code"] == 7
+    agents.wait_gone([*pids, keeper])
+
+
+def test_a_keeper_that_was_stopped_by_a_signal_is_told_to_go_on(agents: Agents) -> None:
+    """Nothing is lost by that: neither a worker nor its end."""
+    source = """
+from rdzv_launcher.run.keeper import keeper as module
+module.STOPPED_S = 1.0
+keeper = Keeper()
+pids = keeper.start([Start(0, ("sh", "-c", "read x < fifo; exit 7"), env)])
+say(keeper.pid)
+hear(keeper, 1)
+say(keeper.close())
+"""
+    os.mkfifo(agents.directory / "fifo")
+    agent = agents.start(source)
+    (keeper,) = agent.read()
+    freeze(keeper)
+    (agents.directory / "fifo").write_text("\n")
+    assert agent.rest() == [["Ended", {"local_rank": 0, "pid": ANY, "exit_code": 7}, ANY], [[]]]
+
+
+def test_a_stopped_keeper_goes_on_when_its_agent_is_killed(agents: Agents) -> None:
+    agent, keeper, pids = started(agents, "signal.pause()")
+    freeze(keeper)
+    os.kill(agent.pid, signal.SIGKILL)
+    agents.wait_gone([*pids, keeper])
+
+
+def test_an_agent_that_stood_still_itself_does_not_blame_its_keeper(agents: Agents) -> None:
+    """Both stand still for longer than a keeper may, and the agent is the first to go on."""
+    source = """
+from rdzv_launcher.run.keeper import keeper as module
+module.STOPPED_S, module.SILENT_S = 60.0, 3.0
+module.time.monotonic = lambda now=time.monotonic: now() + skipped
+skipped = 0.0
+keeper.events(2)
+say("ready")
+sys.stdin.readline()
+skipped = 1000.0
+say([type(event).__name__ for event in keeper.events()])
+sys.stdin.readline()
+say([type(event).__name__ for event in keeper.events()], keeper.close())
+"""
+    agent, keeper, pids = started(agents, source)
+    assert agent.read() == ["ready"]
+    freeze(keeper)
+    agent.go_on()
+    assert agent.read() == [[]]
+    os.kill(keeper, signal.SIGCONT)
+    agent.go_on()
+    assert agent.rest() == [[[], []]]
+    agents.wait_gone(pids)
 
 
 def test_a_keeper_goes_on_while_its_agent_stands_still(agents: Agents) -> None:

@@ -129,6 +129,66 @@ say(keeper.close())
     assert {said[1]["local_rank"]: said[1]["exit_code"] for said in ended} == {rank: rank + 13 for rank in range(64)}
 
 
+def test_nobody_is_in_a_keeper_that_follows_the_agents_children(agents: Agents) -> None:
+    """A debugger, as VS Code starts the agent with, or a wrapper: it rewrites the commands of Python children."""
+    (agents.directory / "os.py").write_text("raise SystemExit('the directory of the user')")
+    source = """
+import _posixsubprocess, subprocess, threading
+def rewriting(real):
+    def start(args, *rest):
+        python = b"python" in os.path.basename(os.fsencode(args[0]))
+        return real([args[0], "-c", "raise SystemExit(3)"] if python else args, *rest)
+    return start
+for module, name in ((_posixsubprocess, "fork_exec"), (subprocess, "_fork_exec")):
+    if hasattr(module, name):
+        setattr(module, name, rewriting(getattr(module, name)))
+threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+keeper = Keeper()
+keeper.start([Start(0, ("sh", "-c", "exit 7"), env)])
+say(len(os.listdir(f"/proc/{keeper.pid}/task")))
+hear(keeper, 1)
+say(keeper.close())
+"""
+    others = {"PYTHONWARNINGS": "error", "PYTHONINSPECT": "1", "PYTHONVERBOSE": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    threads, ended, left = agents.start(source, **others).rest()
+    assert (threads, ended[1]["exit_code"], left) == ([1], 7, [[]])
+
+
+def test_descriptors_of_a_thread_in_the_fork_are_not_closed_for_the_keepers(agents: Agents) -> None:
+    """A debugger that follows forks connects in each of them, and closes its connections when it wants to."""
+    source = """
+import select, socket, threading
+from rdzv_launcher.run.keeper.messages import Inherited
+agent = os.getpid()
+def follow():
+    if os.getppid() == agent:  # in the keeper
+        pairs = [socket.socketpair() for _ in range(20)]
+        def leave():
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+            for one, other in pairs:
+                for end in (one, other):
+                    try:
+                        end.close()
+                    except OSError:
+                        pass
+            os.close(os.open("gone", os.O_CREAT))
+        threading.Thread(target=leave, daemon=True).start()
+os.register_at_fork(after_in_child=follow)
+keeper = Keeper(inherited=Inherited(function=lambda rank: 7))
+keeper.start([Start(0, ("-",), env)])
+hear(keeper, 1)
+open("go", "w").close()
+while not os.path.exists("gone"):
+    time.sleep(0.01)
+keeper.start([Start(1, ("-",), env)])
+hear(keeper, 1)
+say(keeper.close())
+"""
+    first, second, left = agents.run(source)
+    assert [first[1]["exit_code"], second[1]["exit_code"], left] == [7, 7, [[]]]
+
+
 def test_an_interpreter_without_site_finds_the_keeper() -> None:
     """What is started where the agent has threads imports nothing but its own, and what the kernel says."""
     from rdzv_launcher.run.keeper.keeper_process import BOOT

@@ -228,3 +228,87 @@ def test_a_node_that_fails_as_a_consequence_names_the_cause(cluster: Cluster, ba
         assert "  | rank 2 says its last words" in last_lines(agent)
     consequence = next(agent for agent in agents if "after it, on this node (0)" in agent.text)
     assert "rank 0: exit code 5" in last_lines(consequence)
+
+
+BACKGROUND = """#!/bin/sh
+trap ': > told; sleep 1; : > saved; exit 0' TERM
+echo $$ > pid
+mv pid started
+while :; do sleep 0.05; done
+"""
+
+
+def leaving(cluster: Cluster, how: str) -> list[object]:
+    """A command that leaves a process in the background, started by ``how``, and ends with the code $CODE."""
+    for name, text in (
+        ("background", BACKGROUND),
+        (
+            "worker",
+            f"#!/bin/sh\n{how} < /dev/null > /dev/null 2>&1 &\n"
+            "while [ ! -e started ]; do sleep 0.02; done\n[ $CODE = wait ] && exec sleep 600\nexit $CODE\n",
+        ),
+    ):
+        (cluster.directory / name).write_text(text)
+        (cluster.directory / name).chmod(0o755)
+    return ["--no-python", cluster.directory / "worker"]
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("setsid ./background", 0),
+        ("setsid ./background", 3),
+        ("sh -c 'setsid ./background &'", 0),
+        ("env -i PATH=$PATH setsid ./background", 0),
+    ],
+)
+def test_what_is_left_in_the_background_is_told_to_end_and_named(cluster: Cluster, how: str, code: int) -> None:
+    agent = cluster.start(["rdzv-run", *leaving(cluster, how)], CODE=str(code))
+    assert agent.wait() == code, agent.text
+    pid = (cluster.directory / "started").read_text().strip()
+    (line,) = [line for line in agent.text.splitlines() if f"background (pid {pid})" in line]
+    assert "--leave-background" in line
+    assert (cluster.directory / "told").exists()
+    assert (cluster.directory / "saved").exists() or code, "the agent stays as long as that takes"
+    cluster.check_gone()
+
+
+def test_what_is_in_the_background_hears_of_a_signal_with_the_workers(cluster: Cluster) -> None:
+    agent = cluster.start(["rdzv-run", *leaving(cluster, "setsid ./background")], CODE="wait")
+    wait_until((cluster.directory / "started").exists, 60, lambda: agent.text)
+    os.kill(agent.pid, signal.SIGTERM)
+    assert agent.wait() == 143, agent.text
+    assert (cluster.directory / "saved").exists()
+    cluster.check_gone()
+
+
+@pytest.mark.parametrize("by", ["--leave-background", "PET_LEAVE_BACKGROUND", "leave_background"])
+def test_what_is_in_the_background_is_left_if_the_user_wants_that(cluster: Cluster, by: str) -> None:
+    """With what it starts later, which has the mark of the agent, too."""
+    flags = {"--leave-background": [by], "leave_background": ["--rdzv-conf=leave_background=true"]}.get(by, [])
+    variables = {by: "1"} if by.startswith("PET_") else {}
+    agent = cluster.start(["rdzv-run", *flags, *leaving(cluster, "setsid ./background")], CODE="0", **variables)
+    assert agent.wait() == 0, agent.text
+    pid = int((cluster.directory / "started").read_text())
+    try:
+        assert pid in cluster.processes()
+        assert not (cluster.directory / "told").exists()
+        assert "background" not in agent.text
+    finally:
+        cluster.kill(pid)
+    cluster.wait_gone()
+
+
+def test_what_is_to_be_left_is_killed_with_an_agent_that_is_killed(cluster: Cluster) -> None:
+    command = ["rdzv-run", "--leave-background", *leaving(cluster, "setsid ./background")]
+    agent = cluster.start(command, CODE="wait")
+    wait_until((cluster.directory / "started").exists, 60, lambda: agent.text)
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.wait()
+    cluster.wait_gone()
+    assert not (cluster.directory / "told").exists()
+
+
+def test_program_that_setsid_starts_is_the_worker(cluster: Cluster) -> None:
+    agent = cluster.start(["rdzv-run", "--no-python", "setsid", "sh", "-c", "sleep 1; exit 7"])
+    assert agent.wait() == 7, agent.text

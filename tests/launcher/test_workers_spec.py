@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, to_
 from torch.distributed.elastic.utils import macros
 from torch.distributed.run import config_from_args, get_args_parser
 
+from rdzv_launcher.run.workers import starts
 from rdzv_launcher.run.workers.environment import worker_variables
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.program import RUNNER
@@ -235,6 +237,33 @@ loaded = sorted(name for name in sys.modules if name.partition(".")[0] in ("torc
 assert not loaded, loaded
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["setsid", "./prog", "-c", "${local_rank}"], ("./prog", "-c", "3")),
+        (["/usr/bin/setsid", "./prog"], ("./prog",)),
+        (["setsid", "--wait", "./prog"], ("setsid", "--wait", "./prog")),
+        (["setsid"], ("setsid",)),
+    ],
+)
+def test_program_that_wants_a_session_has_one_and_is_waited_for(given: list[str], expected: tuple[str, ...]) -> None:
+    """In a leader of a process group, setsid forks and ends at once."""
+    assert spec_of(["--no-python", *given]).program.command(3) == expected
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_worker_of_an_agent_in_a_debugger_is_followed_if_children_are(
+    monkeypatch: pytest.MonkeyPatch, follows: bool
+) -> None:
+    """The keeper starts it, in which no debugger is."""
+    pydevd = SimpleNamespace(patch_args=lambda command: [command[0], "pydevd.py", "--file", *command[1:]])
+    monkeypatch.setitem(sys.modules, "_pydev_bundle.pydev_monkey", pydevd)  # type: ignore[arg-type]
+    if follows:
+        monkeypatch.setattr(os, "original_execve", os.execve, raising=False)
+    expected = ("python", "pydevd.py", "--file", "s.py") if follows else ("python", "s.py")
+    assert starts.followed(("python", "s.py")) == expected
 
 
 def test_namespace_of_the_parser_is_plain() -> None:

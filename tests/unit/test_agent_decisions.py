@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from unittest.mock import ANY
 
 import pytest
 
@@ -20,16 +21,25 @@ NODE = "the agent on here (pid 1, node 0)"
 class Story:
     """Tells an agent one event after the other; all steps so far are in ``done``."""
 
-    def __init__(self, workers: int = 1, restarts: int = 0, grace: float = 0.0) -> None:
+    def __init__(self, workers: int = 1, restarts: int = 0, grace: float = 0.0, leave_background: bool = False) -> None:
         notices = frozenset({TERM} if grace else ())
-        limits = Limits(workers, restarts, 30.0, kill_timeout=5.0, preempt_grace=grace, notice_signals=notices)
+        limits = Limits(workers, restarts, 30.0, 5.0, leave_background, preempt_grace=grace, notice_signals=notices)
         self.machine = Decisions(limits, host="here", pid=1)
         self.now = 100.0
+        self.group = False
+        """Something of the newest generation lives, unless it is in the background, where nothing is."""
         self.done: list[steps.Step] = list(self.machine.begin())
 
     def tell(self, *told: events.Event) -> list[steps.Step]:
         """What comes of these, which happen at the same time."""
-        new = [step for event in told for step in self.machine.handle(event, self.now)]
+        new: list[steps.Step] = []
+        for event in told:
+            self.group &= not isinstance(event, events.GroupEnded | events.StartFailed)
+            new += self.machine.handle(event, self.now)
+            self.group |= any(isinstance(step, steps.Start) for step in new)
+            if new and new[-1] == steps.Stop(TERM, ANY, True) and not self.group:
+                del new[-1]
+                new += self.machine.handle(events.GroupEnded(self.machine.generation, True), self.now)
         self.done += new
         return new
 
@@ -47,7 +57,7 @@ class Story:
         """The workers end, in the order of their ranks."""
         generation = self.machine.generation
         told: list[events.Event] = [events.WorkerEnded(generation, rank, code) for rank, code in enumerate(codes)]
-        return self.tell(*told, *([events.GroupEnded(generation)] if group else []))
+        return self.tell(*told, *([events.GroupEnded(generation, self.machine._background)] if group else []))
 
 
 def end_of(done: list[steps.Step]) -> tuple[int, Outcome]:
@@ -96,9 +106,32 @@ def test_who_is_done_waits_at_the_barrier_only_when_all_of_its_workers_are() -> 
 def test_what_workers_leave_behind_is_stopped_before_this_node_stays() -> None:
     story = Story().working()
     story.ends(0, group=False)
-    assert story.tell(events.BarrierOver()) == [steps.Stop(TERM, 30.0)]
+    assert story.tell(events.BarrierOver()) == [steps.Stop(TERM, 30.0, background=True)]
     assert story.wait() == [steps.Kill()]
-    assert story.tell(events.GroupEnded(1)) == [steps.Stay()]
+    assert story.tell(events.GroupEnded(1)) == [], "of the sessions of the workers alone, and told before"
+    assert story.tell(events.GroupEnded(1, background=True)) == [steps.Stay()]
+    assert end_of(story.tell(events.Stayed())) == (0, Outcome("done")), "it is told once"
+
+
+def test_what_is_in_the_background_goes_on_through_a_restart_and_has_little_time_when_the_job_fails() -> None:
+    """The others wait to be told."""
+    story = Story(restarts=1).working()
+    assert story.ends(5)[0:2] == [steps.Report(0, 5), steps.Stop(TERM, 30.0, background=False)]
+    story.tell(events.PeersAnswered(lost=False), events.RestartAllowed(), events.Joined(0))
+    story.ends(5)
+    story.tell(events.PeersAnswered(lost=False))
+    story.group = True  # here something is
+    assert story.tell(events.CauseFound(ELSEWHERE, "how")) == [steps.Stop(TERM, 2.0, background=True)]
+    assert story.wait() == [steps.Kill()]
+    assert end_of(story.tell(events.GroupEnded(2, background=True))) == (9, Outcome("failed", "how", ELSEWHERE))
+
+
+def test_what_is_in_the_background_is_left_if_the_user_wants_that() -> None:
+    story = Story(leave_background=True).working()
+    story.group = True
+    story.ends(0)
+    assert story.tell(events.BarrierOver()) == [steps.Stay()]
+    assert end_of(story.tell(events.Stayed())) == (0, Outcome("done"))
 
 
 @pytest.mark.parametrize(("code", "expected"), [(3, 3), (-9, 137), (-11, 139)])
@@ -195,7 +228,7 @@ def test_a_lost_node_is_the_cause_not_who_fails_with_it() -> None:
 def test_a_failed_node_ends_the_job_on_nodes_whose_workers_never_notice() -> None:
     story = Story().working()
     error = PeerFailed("it failed on node 1", ELSEWHERE)
-    assert story.tell(events.Failed(error)) == [steps.Stop(TERM, 30.0)]
+    assert story.tell(events.Failed(error)) == [steps.Stop(TERM, 30.0, background=True)]
     assert end_of(story.ends(-15)) == (9, Outcome("lost", "it failed on node 1"))
 
 
@@ -233,7 +266,7 @@ def test_a_spare_ends_with_the_job() -> None:
 def test_a_signal_reaches_the_workers_and_the_others_hear_of_it_first(number: signal.Signals) -> None:
     story = Story(restarts=1).working()
     told = story.tell(events.SignalArrived(number))
-    assert told == [steps.NoteLeaving(f"it got {number.name}"), steps.Stop(number, 30.0)]
+    assert told == [steps.NoteLeaving(f"it got {number.name}"), steps.Stop(number, 30.0, background=True)]
     assert end_of(story.ends(-number)) == (128 + number, Outcome("lost", f"{NODE} got {number.name}"))
 
 
@@ -259,7 +292,7 @@ def test_who_is_preempted_says_of_the_others_what_is_known(go_on: bool | None, s
     story.tell(events.SignalArrived(TERM))
     if go_on is not None:
         story.tell(events.NoticeAnswered(go_on, saved=False))
-    assert story.tell(events.GraceOver())[-1] == steps.Stop(TERM, 18.0), (
+    assert story.tell(events.GraceOver())[-1] == steps.Stop(TERM, 18.0, background=True), (
         "not the 30 of workers that are stopped otherwise"
     )
     (said,) = story.wait()
@@ -296,11 +329,14 @@ def test_a_signal_while_workers_are_stopped_gives_them_no_more_time() -> None:
     story = Story(restarts=1).working()
     story.ends(3, group=False)
     story.now += 20
-    assert story.tell(events.SignalArrived(INT)) == [steps.NoteLeaving("it got SIGINT"), steps.Stop(INT, 10.0)]
+    assert story.tell(events.SignalArrived(INT)) == [
+        steps.NoteLeaving("it got SIGINT"),
+        steps.Stop(INT, 10.0, background=True),
+    ]
     story.wait()
     assert story.wait() == [steps.Kill()]
     assert story.now == 130.0
-    assert end_of(story.tell(events.GroupEnded(1)))[0] == 130
+    assert end_of(story.tell(events.GroupEnded(1, background=True)))[0] == 130
 
 
 def test_workers_that_the_fence_kills_have_not_failed() -> None:
@@ -313,7 +349,7 @@ def test_workers_that_the_fence_kills_have_not_failed() -> None:
 def test_a_worker_in_uninterruptible_sleep_ends_this_node_whatever_restarts_there_are() -> None:
     story = Story(restarts=3).working()
     reason = "worker 0 (pid 7) has been in uninterruptible sleep for 60 s"
-    assert story.tell(events.Stuck(0, 7, 60.0)) == [steps.NoteLeaving(reason), steps.Stop(TERM, 30.0)]
+    assert story.tell(events.Stuck(0, 7, 60.0)) == [steps.NoteLeaving(reason), steps.Stop(TERM, 30.0, background=True)]
     assert story.wait() == [steps.Kill()]
     code, outcome = end_of(story.wait())
     assert (code, outcome.end) == (71, "lost")

@@ -93,6 +93,9 @@ class World:
         self.running: frozenset[int] = frozenset()
         self.group = False
         """Something of the newest generation lives."""
+        self.background = False
+        """What is left in sessions of its own is being stopped, too."""
+        self.killed = False
         self.awaited: type[steps.Step] | None = None
         self.counted = 0
         """Failures that were this node's own, and followed by a restart."""
@@ -142,9 +145,9 @@ class World:
             for code in (0, 3) if machine.stage == "working" else (-15,):
                 yield events.WorkerEnded(machine.generation, rank, code), machine.stage == "working"
         if self.group and not self.running:
-            yield events.GroupEnded(machine.generation), False
+            yield events.GroupEnded(machine.generation, self.background), False
         if self.running and untold < self.case.untold:
-            yield events.GroupEnded(machine.generation), False
+            yield events.GroupEnded(machine.generation, self.background), False
         if machine.stage == "working":
             yield events.NodesWait(), False
             yield events.Failed(LOST), False
@@ -212,7 +215,8 @@ class World:
                 self.errors += (error,)
                 self.running, self.group = frozenset(), False
             case events.Failed(error):
-                self.errors += (error,)
+                if stage != "stopping" or self.machine._next != "leave":  # then the end is known
+                    self.errors += (error,)
             case events.DoneWithout():
                 self.own_failure = False  # others did without this node
             case events.TimePassed():
@@ -254,7 +258,13 @@ class World:
                     assert generation == self.machine.generation
                     assert restarts_used == self.counted <= self.case.restarts
                     self.running, self.group = frozenset(range(self.case.workers)), True
-                    self.own_failure = False
+                    self.own_failure = self.background = self.killed = False
+                case steps.Kill() if self.machine.stage == "stopping":
+                    self.killed = True
+                case steps.Stop(_, _, background):
+                    assert background >= self.background
+                    if background and not self.background:
+                        self.group = self.background = True
                 case steps.GiveNotice(_, seconds):
                     assert self.told is None, "once"
                     assert 0 < seconds < self.case.grace
@@ -268,6 +278,8 @@ class World:
                     assert not self.own_failure
                 case steps.Leave():
                     assert self.left is None
+                    told = self.machine.generation == 0 or self.background
+                    assert told or self.killed or self.machine._kill_by is not None, "what is in the background as well"
                     self.left = step
                 case steps.End():
                     self.end = step
@@ -376,6 +388,7 @@ class Explorer:
         late: list[events.Event] = [
             events.WorkerEnded(world.machine.generation - 1, 0, 3),
             events.GroupEnded(world.machine.generation - 1),
+            *([events.GroupEnded(world.machine.generation)] if world.background else []),
             events.Hung(world.machine.generation - 1, HUNG),
         ]
         late += [] if world.awaited is steps.AskPeers else [events.PeersAnswered(lost=True)]

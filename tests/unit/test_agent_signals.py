@@ -114,16 +114,19 @@ class Given:
     def __init__(self, inbox: Inbox, code: int | None, on_start: Callable[[], None]) -> None:
         self._inbox, self._code, self._on_start = inbox, code, on_start
         self._group: WorkerGroup | None = None
+        self._generation = 0
 
     def start(self, group: WorkerGroup) -> Mapping[int, int]:
-        self._group = group
+        self._group, self._generation = group, group.generation
         self._on_start()
         if self._code is not None:
             self._end(self._code)
         return {0: 7}
 
-    def stop(self, number: signal.Signals, seconds: float) -> None:
+    def stop(self, number: signal.Signals, seconds: float, background: bool = False) -> None:
         self._end(-number)
+        if background:
+            self._inbox.put(GroupEnded(self._generation, True))
 
     def kill_all(self) -> None:
         self._end(-signal.SIGKILL)

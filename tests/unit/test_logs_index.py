@@ -54,11 +54,12 @@ def test_a_worker_is_there_from_its_start_and_its_end_is_known_later(tmp_path: P
 def test_who_was_killed_for_others_has_not_failed(how: str) -> None:
     told, ended = list[Ended](), dict[int, bool]()
 
-    def kill_all() -> None:
+    def kill_all(daemons: bool = True) -> list[int]:
         told.append(Ended(1, 101, -9))
+        return []
 
     keeper = MagicMock(fileno=lambda: silent, events=lambda: [told.pop(0) for _ in told[:]], kill_all=kill_all)
-    keeper.close.return_value = []
+    keeper.close.return_value = keeper.leftovers.return_value = []
     output = MagicMock(ended=lambda local_rank, _, *, stopped: ended.setdefault(local_rank, stopped))
     fence = MagicMock(close=list)
     with ExitStack() as steps:

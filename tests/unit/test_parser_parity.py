@@ -215,6 +215,8 @@ def test_our_own_options_take_no_spelling_of_torchs_and_there_is_no_other():
     torchs = {spelling for spelling, _ in SPELLINGS}
     ours = set(itertools.chain(*(action.option_strings for action in optional(build_parser())))) - torchs
     assert ours == {
+        "--leave-background",
+        "--leave_background",
         "--log-prefix",
         "--log_prefix",
         "--log-rotate",

@@ -208,6 +208,7 @@ class Launch:
                 spec.nproc,
                 spec.max_restarts,
                 float(spec.shutdown_timeout_s),
+                leave_background=spec.leave_background,
                 preempt_grace=notice.grace,
                 notice_signals=frozenset(notice.signals),
             ),

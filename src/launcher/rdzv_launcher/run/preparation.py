@@ -118,7 +118,13 @@ class Preparation:
         """Read what the flags say about the workers and their logs."""
         with blaming_variables(self.args):
             logs = read_logs(self.own)
-            self.spec = read_spec(self.args, self.request, job_restarts=self.own.job_restarts, logs=logs)
+            self.spec = read_spec(
+                self.args,
+                self.request,
+                job_restarts=self.own.job_restarts,
+                leave_background=self.own.leave_background,
+                logs=logs,
+            )
         return "those about workers and logs can be read"
 
 

@@ -55,8 +55,12 @@ class Workers(Protocol):
         """
         ...
 
-    def stop(self, number: signal.Signals, seconds: float) -> None:
-        """Signal live workers, and what is left in their sessions; ``kill_all`` may follow after ``seconds``."""
+    def stop(self, number: signal.Signals, seconds: float, background: bool = False) -> None:
+        """Signal live workers, and what is left in their sessions; ``kill_all`` may follow after ``seconds``.
+
+        ``background``: also what they have started in sessions of its own. ``GroupEnded`` follows, even if there is
+        nothing.
+        """
         ...
 
     def kill_all(self) -> None:

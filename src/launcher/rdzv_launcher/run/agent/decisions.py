@@ -25,6 +25,7 @@ begins no further round.
 
 from __future__ import annotations
 
+import math
 import signal
 from typing import Literal
 
@@ -46,6 +47,8 @@ _Group = Literal["gone", "lives", "stuck"]
 
 _HINT_S = 2.0
 """Most workers that end when told to have done so by then."""
+_FAILED_S = 2.0
+"""How long a background process may take to end when the job has failed: the other nodes wait to be told."""
 
 
 class Decisions:
@@ -67,6 +70,8 @@ class Decisions:
         """The workers whose end has not been reported, by local rank."""
         self._group: _Group = "gone"
         """The newest generation, with everything in its sessions; "stuck": it was killed, and does not end."""
+        self._background = False
+        """What workers have started in sessions of its own is stopped, too, or has been."""
         self._failure: tuple[int, int] | None = None
         """The first failure of the newest generation on this node: (local rank, exit code)."""
         self._fenced = False
@@ -127,15 +132,16 @@ class Decisions:
                 return self._on_error(error, now)
             case events.StartFailed(error):
                 self._running, self._group = frozenset(), "gone"
-                return self._on_error(error, now) if self._stage == "working" else self._ended_group()
+                return self._on_error(error, now) if self._stage == "working" else self._ended_group(now)
             case events.WorkerEnded(generation, local_rank, exit_code):
                 return self._on_worker(local_rank, exit_code, now) if generation == self._generation else ()
             case events.Hung(generation, failure):
                 if self._stage != "working" or generation != self._generation:
                     return ()
                 return (steps.ReportHang(failure), *self._stop(signal.SIGTERM, "ask", now))
-            case events.GroupEnded(generation):
-                return self._on_group(now) if generation == self._generation else ()
+            case events.GroupEnded(generation, background):
+                awaited = generation == self._generation and background >= self._background
+                return self._on_group(now) if awaited else ()
             case events.TimePassed():
                 return self._on_time(now)
         return self._on_answer(event, now) + self._on_news(event, now)
@@ -158,13 +164,13 @@ class Decisions:
             case "counting", events.RestartRefused(failure, reason, why, exit_code):
                 outcome = Outcome("failed", reason, failure, why, exit_code)
                 self._end = steps.End(exit_code or failure.process_exit_code or 1, outcome)
-                return self._leave()
+                return self._stop(signal.SIGTERM, "leave", now)
             case "finding", events.CauseFound(failure, reason):
                 self._end = steps.End(failure.process_exit_code or 1, Outcome("failed", reason, failure))
-                return self._leave()
+                return self._stop(signal.SIGTERM, "leave", now)
             case "staying", events.Stayed():
                 self._end = steps.End(0, Outcome("done"))
-                return self._leave()
+                return self._stop(signal.SIGTERM, "leave", now)
         return ()
 
     def _on_news(self, event: Event, now: float) -> tuple[Step, ...]:
@@ -213,7 +219,7 @@ class Decisions:
             self._running = frozenset({untold})
             return self._on_worker(untold, -int(signal.SIGKILL), now)
         self._running = frozenset()
-        return self._ended_group() if self._stage == "stopping" else ()
+        return self._ended_group(now) if self._stage == "stopping" else ()
 
     def _on_signal(self, number: signal.Signals, now: float) -> tuple[Step, ...]:
         if number in self._limits.notice_signals:
@@ -293,7 +299,7 @@ class Decisions:
         if not self._killed:
             return said + self._kill(now)
         self._group = "stuck"
-        return (*said, steps.Say(LEFT, warning=True), *self._ended_group())
+        return (*said, steps.Say(LEFT, warning=True), *self._ended_group(now))
 
     def _after_failure(self, lost: bool) -> tuple[Step, ...]:
         if self._kill_by is not None:
@@ -319,26 +325,41 @@ class Decisions:
         return (said,)
 
     def _stop(self, number: signal.Signals, following: _Next, now: float) -> tuple[Step, ...]:
-        """Stop the workers that live; ``following`` comes next. It takes no longer than an earlier stop would have."""
-        self._next = following
+        """Stop the workers that live; ``following`` comes next. It takes no longer than an earlier stop would have.
+
+        If no worker is started here any more, this includes what they have left running in sessions of its own.
+        """
+        self._next, self._join_at = following, None
+        alone = self._group == "gone"
+        if self._owes_background(following):
+            self._background, self._group = True, "lives"
         if self._group != "lives":
-            return self._ended_group()
+            return self._ended_group(now)
         if number == signal.SIGKILL:
             self._stage = "stopping"
             return self._kill(now)
         if self._stage != "stopping":
-            self._stage, self._stop_by = "stopping", now + self._limits.shutdown_timeout
+            failed = alone and self._end is not None and self._end.outcome.end == "failed"
+            seconds = min(self._limits.shutdown_timeout, _FAILED_S if failed else math.inf)
+            self._stage, self._stop_by = "stopping", now + seconds
         if self._kill_by is not None and self._stop_by is not None and not self._killed:
             self._stop_by = min(self._stop_by, self._kill_by)
-        return (steps.Stop(number, max(0.0, (self._stop_by or now) - now)),)
+        return (steps.Stop(number, max(0.0, (self._stop_by or now) - now), self._background),)
+
+    def _owes_background(self, following: _Next) -> bool:
+        """Whether something may live in the background that has to be told to end before what follows."""
+        last = following in ("stay", "leave") and self._generation > 0 and not self._limits.leave_background
+        return last and not self._background and self._group != "stuck"
 
     def _kill(self, now: float) -> tuple[Step, ...]:
         self._killed, self._hint_at = True, None
         self._stop_by = now + self._limits.kill_timeout
         return (steps.Kill(),)
 
-    def _ended_group(self) -> tuple[Step, ...]:
+    def _ended_group(self, now: float) -> tuple[Step, ...]:
         """The workers have ended, or do not end: do what was to follow."""
+        if self._owes_background(self._next) and not self._killed:
+            return self._stop(signal.SIGTERM, self._next, now)
         self._killed, self._stop_by, self._hint_at = False, None, None
         match self._next:
             case "join":
@@ -366,7 +387,7 @@ class Decisions:
     def _start(self) -> tuple[Step, ...]:
         self._generation += 1
         self._running, self._group = frozenset(range(self._limits.workers)), "lives"
-        self._failure, self._fenced = None, False
+        self._failure, self._fenced, self._background = None, False, False
         self._stage = "working"
         return (steps.Start(self._generation, self._used),)
 

@@ -43,7 +43,8 @@ class AgentEnds:
         """The end because the kernel does not release something that a worker started."""
         error = WorkersStuck(
             f"{reason}: the workers are not restarted on this node",
-            remedy="The kernel holds it, often for a device, a network card or a file system: look at dmesg. The "
-            "machine may have to be restarted.",
+            remedy="Look at its state (ps). In state D the kernel holds it, often for a device, a network card or a "
+            "file system: look at dmesg, the machine may have to be restarted. A process of another user has to be "
+            "ended by that user.",
         )
         return self.by_error(error, node_rank)

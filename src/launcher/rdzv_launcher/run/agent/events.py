@@ -44,6 +44,8 @@ class GroupEnded(Struct, frozen=True):
     """All workers of a generation have ended, and so has everything that was left in their sessions."""
 
     generation: int
+    background: bool = False
+    """And what was left in sessions of its own, because ``Stop`` has asked for that, too."""
 
 
 class Fenced(Struct, frozen=True):

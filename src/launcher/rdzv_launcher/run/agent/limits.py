@@ -6,6 +6,8 @@ import signal
 
 from msgspec import Struct
 
+from rdzv_launcher.run.keeper.keeper import LONGEST_KILL_S
+
 _STOP_S, _LEAVE_S = 10.0, 2.0
 """The most time of a grace that is kept for ending the workers, and for telling the others."""
 
@@ -18,8 +20,12 @@ class Limits(Struct, frozen=True):
     max_restarts: int = 0
     shutdown_timeout: float = 30.0
     """How long workers may take to end when told to; after that they are killed."""
-    kill_timeout: float = 5.0
-    """How long killed workers may take to end, longer than the kernel needs. After that they are stuck in it."""
+    kill_timeout: float = LONGEST_KILL_S + 5.0
+    """How long killed workers may take to end, longer than it takes to end a keeper that stands still, too. After that
+    they are stuck in the kernel.
+    """
+    leave_background: bool = False
+    """What workers have started in sessions of its own is left to itself when this node ends."""
     preempt_grace: float = 0.0
     """How long this node has left from a notice on; 0: there are no notices."""
     notice_signals: frozenset[signal.Signals] = frozenset()

@@ -213,9 +213,9 @@ class AgentLoop:
                 self._failures.tell(local_rank, exit_code)
             case steps.ReportHang(failure):
                 self._failures.tell_hang(failure)
-            case steps.Stop(number, seconds):
+            case steps.Stop(number, seconds, background):
                 self._note_simultaneous()
-                self._workers.stop(number, seconds)
+                self._workers.stop(number, seconds, background)
             case steps.Kill():
                 self._workers.kill_all()
             case steps.AskPeers():

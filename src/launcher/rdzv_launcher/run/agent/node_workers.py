@@ -30,6 +30,8 @@ from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.starts import prepare_starts
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import KeeperLost
+from rdzv_plugins.linux.process_stat import read_stat
+from rdzv_plugins.plain_text import printable, some
 from rdzv_plugins.threads import OwnThread
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ _LONGEST_LOOK_S = 1.0
 _STACKS_S = 10.0
 """How long before workers that do not end are killed their stacks are stored."""
 _KILLED = -int(Signals.SIGKILL)
+_LONGEST_COMMAND = 100
 
 
 class NodeWorkers:
@@ -69,6 +72,8 @@ class NodeWorkers:
         self._spec, self._keeper, self._fence = spec, keeper, fence
         self._another_keeper = another_keeper
         self._keeper_lives = True
+        self._loss = ""
+        """Why the workers of the newest generation were ended with their keeper; empty: they were not."""
         self._monitor, self._output, self._inbox = monitor, output, inbox
         self._stacks = stacks
         self._storing: threading.Timer | None = None
@@ -80,10 +85,14 @@ class NodeWorkers:
         """Protects the keeper, which is for one thread, and the attributes that follow."""
         self._generation = 0
         self._running: set[int] = set()
+        self._sessions = set[int]()
+        """The sessions of the newest generation: each worker leads one."""
         self._lives = False
         """The end of the newest generation, with what is in its sessions, has not been reported yet."""
         self._asked = False
         """Somebody waits for the end of the group."""
+        self._background = False
+        """What workers have started in sessions of its own is being ended, too."""
         self._fenced = False
         """The fence is killing the newest generation. Set by the fence's thread, without the lock."""
         self._look_at, self._pause = 0.0, _LOOK_S
@@ -111,12 +120,18 @@ class NodeWorkers:
                 lambda own: variables | {**self._extra(own)},
             )
             self._generation, self._running = group.generation, {each.local_rank for each in starts}
-            self._lives, self._asked = True, False
+            self._lives, self._asked, self._background, self._loss = True, False, False, ""
             try:
                 pids = self._keeper.start(starts)
+            except KeeperLost as error:  # as at any other moment: its workers were ended with it
+                self._take()
+                self._lose(str(error))
+                self._soon()
+                return {}
             except BaseException:
                 self._lives, self._running = False, set()
                 raise
+            self._sessions = {*pids.values()}
             self._fence.started(pids.values())
             self._monitor.opened()
             self._output.started(pids)
@@ -129,17 +144,39 @@ class NodeWorkers:
             self._keeper.close()
             self._keeper, self._keeper_lives = self._another_keeper(), True
 
-    def stop(self, number: Signals, seconds: float) -> None:
-        """Signal live workers, and what is left in their sessions; ``kill_all`` may follow after ``seconds``."""
+    def stop(self, number: Signals, seconds: float, background: bool = False) -> None:
+        """Signal live workers, and what is left in their sessions; ``kill_all`` may follow after ``seconds``.
+
+        ``background``: also what they have started in sessions of its own.
+        """
         if not self._fence.stopping():  # they may not act any more, not even to end: they were killed
             number = Signals.SIGKILL
-        with self._lock, contextlib.suppress(KeeperLost):  # the agent learns that from the ends of the workers
+        with self._lock:
             if number != Signals.SIGKILL and self._lives:
                 self._store_later(number, seconds)
             if self._running:
                 logger.info("telling the workers of this node to end: %s", number.name)
-            self._keeper.signal_left(number)
+            if background:
+                self._name_background(number, seconds)
+                self._background = self._lives = True
+            self._keeper.signal_left(number, daemons=background)
             self._soon()
+
+    def _name_background(self, number: Signals, seconds: float) -> None:
+        """Say what is about to be ended that no worker waits for. The caller holds the lock."""
+        others = [
+            pid
+            for pid in self._keeper.leftovers(daemons=True)
+            if (stat := read_stat(pid)) is not None and stat.session not in self._sessions
+        ]
+        if others and not self._background:
+            logger.warning(
+                "the workers of this node have left running in the background: %s; told to end (%s), and killed after "
+                "%.0f s (--leave-background leaves it)",
+                some(map(_named, others)),
+                number.name,
+                seconds,
+            )
 
     def notify(self, number: Signals) -> None:
         """Send the signal to live workers, which go on running. Any thread."""
@@ -174,8 +211,11 @@ class NodeWorkers:
         with self._lock:
             self._take()  # those that ended by themselves
             self._soon()
-            self._keeper.kill_all()
+            leave = self._spec.leave_background and not self._fenced
+            if left := self._keeper.kill_all(daemons=not leave):
+                logger.warning("processes of the workers of this node do not end: %s", some(map(_named, left)))
             self._take()
+            self._look()  # so that the agent hears of the end before its own limit is over, however long this took
 
     def tail(self, local_rank: int) -> tuple[str, ...]:
         """The last lines that a worker of the newest group wrote to stderr. Any thread."""
@@ -183,7 +223,7 @@ class NodeWorkers:
 
     def cause(self, local_rank: int, exit_code: int) -> str:
         """What else is known about a worker's end; see ``Workers``."""
-        return cause_of(exit_code, self.tail(local_rank), self._kills)
+        return self._loss or cause_of(exit_code, self.tail(local_rank), self._kills)
 
     def error_file(self, local_rank: int) -> str:
         """The file where a worker of the newest group records its exception; empty if there is none."""
@@ -204,13 +244,15 @@ class NodeWorkers:
             self._wake()
             self._closed = True
             self._store_no_more()
-            left = self._keeper.close()
+            leave = self._spec.leave_background and not self._fenced
+            spared = self._keeper.leftovers(daemons=True) if leave else []
+            left = self._keeper.close(leave=leave)
         self._thread.join()
         with contextlib.ExitStack() as steps:  # in reverse order, each one even if another fails
             steps.callback(self._monitor.close)
             steps.callback(self._output.end)
             steps.callback(self._timer.stop)
-            return [*{*left, *self._fence.close()}]
+            return [*{*left, *self._fence.close(spared)}]
 
     def _soon(self) -> None:
         """Note that the end of the group is waited for. The caller holds the lock."""
@@ -269,9 +311,14 @@ class NodeWorkers:
                     logger.debug("preloaded %s in %.1f s (%d KiB)", ", ".join(modules), seconds, memory)
                 case Lost(reason):
                     logger.error("%s", reason)
-                    for local_rank in sorted(self._running):
-                        self._ended(local_rank, _KILLED)
-                    self._keeper_lives = False
+                    self._lose(reason)
+
+    def _lose(self, reason: str) -> None:
+        """The keeper is of no use any more, and its workers are ended. The caller holds the lock."""
+        if self._keeper_lives:
+            self._keeper_lives, self._loss = False, f"{reason[0].upper()}{reason[1:]}."
+        for local_rank in sorted(self._running):
+            self._ended(local_rank, _KILLED)
 
     def _ended(self, local_rank: int, exit_code: int) -> None:
         if local_rank in self._running:
@@ -284,11 +331,7 @@ class NodeWorkers:
         """Tell the agent once nothing is left of the newest generation. The caller holds the lock."""
         if not self._waits() or time.monotonic() < self._look_at:
             return
-        try:
-            left = self._keeper.leftovers()
-        except KeeperLost:
-            left = []
-        if left:
+        if self._keeper.leftovers(daemons=self._background):
             self._look_at = time.monotonic() + self._pause
             self._pause = _LOOK_S if self._asked else min(2 * self._pause, _LONGEST_LOOK_S)
             return
@@ -296,4 +339,16 @@ class NodeWorkers:
         self._store_no_more()
         self._fence.stopped()
         self._output.end()
-        self._inbox.put(events.GroupEnded(self._generation))
+        self._inbox.put(events.GroupEnded(self._generation, self._background))
+
+
+def _named(pid: int) -> str:
+    """A process, for people: its command and its pid, and its state if the kernel holds it."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        command = ""
+    stat = read_stat(pid)
+    held = ", state D" if stat is not None and stat.state == "D" else ""
+    return f"{printable(command, _LONGEST_COMMAND) or 'a process'} (pid {pid}{held})"

@@ -43,11 +43,13 @@ class ReportHang(Struct, frozen=True):
 
 
 class Stop(Struct, frozen=True):
-    """Send a signal to the workers, and to what is left in their sessions."""
+    """Send a signal to the workers, and to what is left in their sessions. ``GroupEnded`` reports their end."""
 
     number: signal.Signals
     seconds: float
     """Workers that have not ended after this time are killed."""
+    background: bool = False
+    """Also to what they have started in sessions of its own: nothing is started here any more."""
 
 
 class Kill(Struct, frozen=True):

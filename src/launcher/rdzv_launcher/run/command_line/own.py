@@ -96,6 +96,14 @@ def add_our_own(parser: argparse.ArgumentParser) -> None:
         help="send workers this signal when there is a notice; none by default (also RDZV_WORKER_NOTICE_SIGNAL, or "
         "--rdzv-conf worker_notice_signal=SIGNAL)",
     )
+    ours.add_argument(
+        "--leave-background",
+        "--leave_background",
+        action=Switch,
+        help="leave alone what workers have started in sessions of its own (setsid, daemons) when this node ends; "
+        "otherwise it is told to end by SIGTERM, has --shutdown-timeout for that, and is named (also "
+        "RDZV_LEAVE_BACKGROUND, or --rdzv-conf leave_background=true)",
+    )
     _output(ours)
     ours.add_argument(
         "--timeline",

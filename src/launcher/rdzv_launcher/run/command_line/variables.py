@@ -14,6 +14,7 @@ _ALSO = {
     "exit_barrier_timeout": "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
     "hang_timeout": "RDZV_HANG_TIMEOUT",
     "health_port": "TORCHELASTIC_HEALTH_CHECK_PORT",
+    "leave_background": "RDZV_LEAVE_BACKGROUND",
     "notice_signals": "RDZV_NOTICE_SIGNALS",
     "preempt_grace": "RDZV_PREEMPT_GRACE",
     "preflight": "RDZV_PREFLIGHT",

@@ -130,10 +130,10 @@ class Fence:
             self._page[STATE] = IDLE
             self._workers = {}
 
-    def close(self) -> list[int]:
+    def close(self, spared: Iterable[int] = ()) -> list[int]:
         """The keeper has ended: end whatever else this process has started. May be called again.
 
-        Returns the pids of processes that do not end.
+        The sessions of the processes ``spared`` are left alone. Returns the pids of processes that do not end.
         """
         with self._lock:
             if self._closing.is_set():
@@ -145,6 +145,7 @@ class Fence:
         # multiprocessing's own helper ignores SIGTERM, and ends when this process does
         tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
         self._marked.spare(getattr(tracker, "_pid", None) or 0)
+        self._marked.spare_sessions(found.session for pid in spared if (found := look(pid)) is not None)
         left: list[int] = []
         if self._marked.signal(signal.SIGTERM):
             self._marked.signal(signal.SIGCONT)

@@ -36,21 +36,28 @@ class Adopted:
         agent's own children in sessions of their own, unless they were started since the last ``look``: those are ended
         with the rest.
         """
-        me, session = os.getpid(), os.getsid(0)
         quiet = 0
         while True:
-            adopted = [
-                each
-                for each in descendants.children(me)
-                if each.session != session and (each.pid, each.started) not in self._own
-            ]
-            left = [each.pid for each in adopted if descendants.send(each, signal.SIGKILL)]
-            left += descendants.kill([each.pid for each in adopted])
+            left, adopted = self.signal(signal.SIGKILL), self._adopted()
             for each in adopted:
                 wait_for(each.pid, time.monotonic() + _AGAIN_S)
             quiet = 0 if left or adopted else quiet + 1
             if quiet > 1 or time.monotonic() > deadline:
                 return left
+
+    def signal(self, number: int) -> list[int]:
+        """Send a signal to what a keeper left behind when it ended, and return the pids of what lives; 0 only asks."""
+        adopted = self._adopted()
+        found = [each for each in adopted if each.lives] + descendants.descendants([each.pid for each in adopted])
+        return [each.pid for each in found if number == 0 or descendants.send(each, number)]
+
+    def _adopted(self) -> list[descendants.Process]:
+        session = os.getsid(0)
+        return [
+            each
+            for each in descendants.children(os.getpid())
+            if each.session != session and (each.pid, each.started) not in self._own
+        ]
 
 
 def wait_for(pid: int, deadline: float) -> tuple[int] | None:

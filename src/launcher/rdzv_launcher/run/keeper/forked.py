@@ -16,10 +16,15 @@ def let_go_of_handlers() -> None:
 
 
 def close_all_but(kept: Collection[int]) -> None:
-    """Close all descriptors except the standard ones and those in ``kept``."""
+    """Close all descriptors except the standard ones and those in ``kept``.
+
+    If somebody has started a thread in this fork, as a debugger does, the descriptors stay in use, for nothing: their
+    owner may close them later, and would close what has their numbers by then.
+    """
+    null = os.open(os.devnull, os.O_RDWR) if len(os.listdir("/proc/self/task")) > 1 else -1
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and fd not in kept:
             try:
-                os.close(fd)
+                os.close(fd) if null < 0 else os.dup2(null, fd, inheritable=False)
             except OSError:  # the descriptor of the list itself
                 pass

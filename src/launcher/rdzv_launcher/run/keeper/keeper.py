@@ -1,7 +1,8 @@
 """The keeper as its agent sees it: the agent starts workers, signals them and hears about them through it.
 
-The agent never waits for it without a limit. Whatever happens to the keeper, workers do not stay behind: the kernel
-ends them with it, and what they have started is left to the agent, which is a subreaper, too.
+The agent never waits for it without a limit, and asks it about once a second whether it still lives: one that stands
+still is ended. Whatever happens to the keeper, workers do not stay behind: the kernel ends them with it, and what they
+have started is left to the agent, which is a subreaper, too.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from collections.abc import Iterable, Sequence
 from rdzv_launcher.run.keeper import descendants
 from rdzv_launcher.run.keeper.adopted import Adopted, wait_for
 from rdzv_launcher.run.keeper.channel import Channel, Gone, Message
+from rdzv_launcher.run.keeper.heartbeat import BEAT_S, SILENT_S, STOPPED_S, Heartbeat, RunningTime
 from rdzv_launcher.run.keeper.keeper_process import BOOT, become_keeper
 from rdzv_launcher.run.keeper.messages import (
+    NAME,
     Belongings,
     Ended,
     Event,
@@ -34,8 +37,9 @@ from rdzv_launcher.run.keeper.messages import (
 from rdzv_launcher.run.keeper.not_started import not_started
 from rdzv_launcher.run.keeper.worker_process import RESTORED
 from rdzv_launcher.run.roots import ROOTS
-from rdzv_plugins.errors import KeeperLost, LimitTooLow
+from rdzv_plugins.errors import KeeperLost, LimitTooLow, WorkerNotStarted
 from rdzv_plugins.linux import prctl
+from rdzv_plugins.linux.process_stat import read_stat
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +48,9 @@ _ANSWER_S = 60.0
 _SEND_S = 2.0
 _HELP_S = 1.0
 """After this time the agent kills processes itself, alongside a keeper that does not."""
+_KILL_S = 5.0
+LONGEST_KILL_S = _KILL_S + 5 * _SEND_S
+"""The longest that ``kill_all`` takes, if the keeper stands still and has to be ended, too."""
 _AGAIN_S = 0.01
 
 
@@ -79,6 +86,8 @@ class Keeper:
         self._number = 0
         self._lost = self._closed = False
         self._import_s = 0.0 if preload is None else preload.limit
+        self._clock = RunningTime()
+        self._heartbeat = Heartbeat(self._clock)
         prctl.adopt_orphans()
         self._channel, theirs = Channel.pair()
         ours = {n for n in signal.valid_signals() - RESTORED if signal.getsignal(n) is signal.SIG_IGN}
@@ -116,9 +125,9 @@ class Keeper:
     def start(self, workers: Sequence[Start], timeout: float = _ANSWER_S) -> dict[int, int]:
         """Start a round's workers; returns their pids by local rank. All of them are started, or none.
 
-        Raises ``WorkerNotStarted`` for the first that cannot be started, and ``KeeperLost`` when the keeper has ended,
-        or has not started them after ``timeout`` seconds; modules that are still being imported have their own limit.
-        Workers that end meanwhile appear in ``events``.
+        Raises ``WorkerNotStarted`` for the first that cannot be started, or has not been after ``timeout`` seconds;
+        modules that are still being imported have their own limit. Raises ``KeeperLost`` when the keeper has ended, or
+        had to be ended: then ``events`` say so, too. Workers that end meanwhile appear in ``events``.
         """
         self._adopted.look()
         self._number += 1
@@ -137,9 +146,10 @@ class Keeper:
         done = False
         try:
             self._send("start", self._number, plain)
-            deadline = time.monotonic() + self._import_s + timeout
+            deadline = self._clock() + self._import_s + timeout
             while not self._all_started():
-                self._wait(deadline, "start workers")
+                if not self._wait(deadline):
+                    raise self._late(timeout)
             done = True
         finally:
             if not done:
@@ -152,6 +162,14 @@ class Keeper:
             local_rank, what, number = self._failure
             raise not_started(self._starting[local_rank], what, number)
         return len(self._started) == len(self._starting)
+
+    def _late(self, seconds: float) -> WorkerNotStarted:
+        worker = next(each for rank, each in self._starting.items() if rank not in self._started)
+        return WorkerNotStarted(
+            f"the worker with local rank {worker.local_rank} could not be started: {worker.command[0]} did not run "
+            f"after {seconds:g} s",
+            remedy="Look at the file system that it is on, and at that of --log-dir: one of them may hang.",
+        )
 
     def signal(self, number: int, local_ranks: Sequence[int] | None = None) -> None:
         """Send a signal to the process groups of live workers: the given ones, or all. Raises ``KeeperLost``."""
@@ -171,52 +189,66 @@ class Keeper:
     def signal_left(self, number: int, *, daemons: bool = False, timeout: float = _SEND_S) -> list[int]:
         """Send a signal to everything in the sessions of this round's workers, and return the pids; 0 only asks.
 
-        ``daemons``: to everything that workers of any round have started. Raises ``KeeperLost``.
+        ``daemons``: to everything that workers of any round have started. If the keeper has ended, that is what it has
+        left behind.
         """
-        left = self._ask("signal_left", int(number), daemons, timeout=timeout)
-        if left is None:
-            raise KeeperLost(f"the process that keeps this node's workers (pid {self.pid}) does not answer")
+        if self._heartbeat.unanswered > BEAT_S:
+            timeout = 0.0
+        try:
+            left = self._ask("signal_left", int(number), daemons, timeout=timeout)
+        except KeeperLost:
+            return self._adopted.signal(number)
+        if left is None:  # it stands still, or the machine is slow: doing the same ourselves does no harm
+            left = self._signal_below(number, daemons)
         return left
 
+    def _signal_below(self, number: int, daemons: bool) -> list[int]:
+        """What the keeper does to what is below it, done by this process."""
+        sessions = {*self._started.values()}
+        below = [each for each in descendants.descendants([self.pid]) if daemons or each.session in sessions]
+        return [each.pid for each in below if number == 0 or descendants.send(each, number)]
+
     def leftovers(self, *, daemons: bool = False, timeout: float = _SEND_S) -> list[int]:
-        """The pids that ``signal_left`` would reach: workers, and whatever they have started. Raises ``KeeperLost``."""
+        """The pids that ``signal_left`` would reach: workers, and whatever they have started."""
         return self.signal_left(0, daemons=daemons, timeout=timeout)
 
-    def kill_all(self, timeout: float = 5.0) -> list[int]:
+    def kill_all(self, timeout: float = _KILL_S, *, daemons: bool = True) -> list[int]:
         """End everything that was ever started, at once; returns the pids of what has not ended. Raises nothing.
 
+        Without ``daemons``, what has left the sessions of this round's workers goes on, if the keeper lives.
         A keeper that does not do it is ended, too: then the next event is ``Lost``.
         """
-        deadline = time.monotonic() + timeout
+        deadline = self._clock() + timeout + _SEND_S  # later than that of the keeper
         try:
-            left = self._ask("kill", timeout, timeout=min(_HELP_S, timeout))
+            left = self._ask("kill", timeout, daemons, timeout=min(_HELP_S, timeout))
+            if left is not None:
+                return left
+            # the keeper stands still, or the machine is slow: doing the same ourselves does no harm
+            quiet = 0
+            while quiet < 2 and self._clock() < deadline:
+                time.sleep(_AGAIN_S)
+                quiet = 0 if self._signal_below(signal.SIGKILL, daemons) else quiet + 1
+            limit = max(_AGAIN_S, deadline - _SEND_S - self._clock())
+            left = self._ask("kill", limit, daemons, timeout=deadline - self._clock())
+            if left is not None:
+                return left
+            self._lose(f"did not end them within {timeout:g} s, and was ended")
+            return self._adopted.kill(time.monotonic() + _SEND_S)
         except KeeperLost:
-            return self._adopted.kill(deadline)
-        if left is not None:
-            return left
-        # the keeper stands still, or the machine is slow: doing the same ourselves does no harm
-        below, quiet = descendants.kill([self.pid]), 0
-        while quiet < 2 and time.monotonic() < deadline:
-            time.sleep(_AGAIN_S)
-            below = descendants.kill([self.pid])
-            quiet = 0 if below else quiet + 1
-        try:
-            while self._number not in self._answers:
-                self._wait(deadline, "end workers")
-        except KeeperLost:
-            self._end_keeper()
-            self._take()
-        return below
+            return self._adopted.kill(time.monotonic() + _SEND_S)
 
-    def close(self, timeout: float = 5.0) -> list[int]:
-        """End everything that was started, and the keeper; returns the pids of what has not ended. Raises nothing."""
+    def close(self, timeout: float = _KILL_S, *, leave: bool = False) -> list[int]:
+        """End everything that was started, and the keeper; returns the pids of what has not ended. Raises nothing.
+
+        ``leave``: what has left the sessions of this round's workers goes on.
+        """
         if self._closed:
             return []
-        left = self.kill_all(timeout)
+        left = self.kill_all(timeout, daemons=not leave)
         self._closed = True
         if not self._lost:
             try:
-                self._channel.send(("close",))
+                self._channel.send(("close", leave))
             except (Gone, OSError):
                 pass
             if not left and not wait_for(self.pid, time.monotonic() + timeout):
@@ -238,12 +270,12 @@ class Keeper:
     # the channel
 
     def _send(self, *message: object) -> None:
-        deadline = time.monotonic() + _SEND_S
+        deadline = self._clock() + _SEND_S
         try:
             while not self._lost and not self._closed:
                 if self._channel.send(message):
                     return
-                if time.monotonic() > deadline:
+                if self._clock() > deadline:
                     raise KeeperLost(f"the process that keeps this node's workers (pid {self.pid}) takes no messages")
                 self._poll(_AGAIN_S, select.POLLOUT)
         except Gone:
@@ -254,33 +286,38 @@ class Keeper:
         """The answer; None if there is none in time. Raises ``KeeperLost`` if the keeper has ended."""
         self._number += 1
         request = self._number
-        deadline = time.monotonic() + timeout
+        deadline = self._clock() + timeout
         try:
             self._send(what, request, *rest)
-            while request not in self._answers:
-                self._wait(deadline, "answer")
         except KeeperLost:
             self._take()
             if self._lost:
                 raise
             return None
+        while request not in self._answers:
+            if not self._wait(deadline):
+                return None
         return list(self._answers.pop(request)[2])
 
-    def _wait(self, deadline: float, what: str) -> None:
-        """Take messages; wait for one if none has arrived yet. Raises ``KeeperLost``."""
+    def _wait(self, deadline: float) -> bool:
+        """Take messages; wait for one if none has arrived yet. False after the deadline, by the time that this runs.
+
+        Raises ``KeeperLost`` if the keeper has ended, or stands still and had to be ended.
+        """
         if not self._take() and not self._lost:
-            left = deadline - time.monotonic()
+            left = deadline - self._clock()
             if left <= 0:
-                raise KeeperLost(f"the process that keeps this node's workers (pid {self.pid}) does not {what}")
+                return False
             self._poll(left)
             self._take()
         if self._lost:
             raise KeeperLost("the process that keeps this node's workers has ended")
+        return True
 
     def _poll(self, timeout: float, events: int = select.POLLIN) -> None:
         poll = select.poll()
         poll.register(self._channel.fileno(), events)
-        poll.poll(math.ceil(timeout * 1000))
+        poll.poll(math.ceil(min(timeout, BEAT_S) * 1000))
 
     def _take(self) -> bool:
         """Take all messages that have arrived; True if there were any."""
@@ -288,10 +325,33 @@ class Keeper:
         try:
             while not self._lost and not self._closed and (message := self._channel.receive()) is not None:
                 taken = True
+                self._heartbeat.heard()
                 getattr(self, f"_on_{message[0]}")(message)
+            if not self._lost and not self._closed:
+                self._beat()
         except Gone:
             self._lose()
         return taken
+
+    def _beat(self) -> None:
+        """Ask the keeper for a sign of life when it is time for that, and end one that has not answered."""
+        heartbeat = self._heartbeat
+        if heartbeat.due:
+            try:
+                heartbeat.asked(self._channel.send(("beat",)))
+            except OSError:  # short of memory
+                heartbeat.asked(False)
+        if heartbeat.unanswered >= SILENT_S:
+            self._lose(f"stood still for {heartbeat.unanswered:.0f} s, and was ended")
+        elif heartbeat.unanswered >= STOPPED_S and (stat := read_stat(self.pid)) is not None and stat.state == "T":
+            logger.warning(
+                "the process that keeps this node's workers (pid %d) has been stopped by a signal: it is told to go on",
+                self.pid,
+            )
+            self._signal_keeper(signal.SIGCONT)
+
+    def _on_beat(self, message: Message) -> None:
+        """It lives."""
 
     def _on_started(self, message: Message) -> None:
         _, number, local_rank, pid = message
@@ -321,13 +381,17 @@ class Keeper:
 
     # the end of the keeper
 
-    def _lose(self) -> None:
-        """The keeper has ended. When this returns, so have its workers."""
+    def _lose(self, how: str = "") -> None:
+        """The keeper has ended, or is ended now because of ``how``. When this returns, so have its workers."""
+        if self._lost:
+            return
         self._lost = True
         code = self._end_keeper()
+        if code is None:  # it is stuck in the kernel, and its workers are still below it
+            descendants.kill([self.pid])
+            how = how or "does not end"
         left = self._adopted.kill(time.monotonic() + _SEND_S)
-        how = "could not be waited for"
-        if code is not None:
+        if code is not None and not how:
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         self._workers.clear()
         self._events.append(
@@ -341,12 +405,15 @@ class Keeper:
         """End the keeper; returns its exit code, or None if it does not end."""
         deadline = time.monotonic() + _SEND_S
         if (status := wait_for(self.pid, time.monotonic() + _AGAIN_S)) is None:
-            try:
-                os.kill(self.pid, signal.SIGKILL)
-            except OSError:
-                pass
+            self._signal_keeper(signal.SIGKILL)
             status = wait_for(self.pid, deadline)
         return None if status is None else os.waitstatus_to_exitcode(status[0])
+
+    def _signal_keeper(self, number: int) -> None:
+        try:
+            os.kill(self.pid, number)
+        except OSError:  # it has ended
+            pass
 
 
 def _make(ours: Channel, theirs: Channel, ignored: list[int], inherited: Inherited, belongings: Belongings) -> int:
@@ -363,7 +430,16 @@ def _make(ours: Channel, theirs: Channel, ignored: list[int], inherited: Inherit
     kept, own = inherited.descriptors, belongings
     told = [str(fd), str(agent), ",".join(map(str, kept)), str(own.page), own.mark, own.directory, *map(str, ignored)]
     open_there = [fd, *kept, *([own.page] if own.page >= 0 else [])]
-    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", BOOT, ROOTS, *told], pass_fds=open_there)
+    # this very program, by another name: a debugger that follows children, or a wrapper called python, would bring its
+    # threads and connections into the keeper; and no PYTHON* variable but that of where the interpreter is
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment["PYTHONHOME"] = f"{sys.base_prefix}{os.pathsep}{sys.base_exec_prefix}"
+    process = subprocess.Popen(
+        [NAME, "-s", "-S", "-c", BOOT, ROOTS, *told],
+        executable="/proc/self/exe",
+        env=environment,
+        pass_fds=open_there,
+    )
     process.returncode = 0  # it is waited for here, and not by subprocess
     return process.pid
 

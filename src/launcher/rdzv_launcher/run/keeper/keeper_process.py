@@ -29,7 +29,7 @@ from rdzv_launcher.run.keeper.worker_process import RESTORED, outcome, redirect,
 from rdzv_plugins.linux import prctl
 
 BOOT = (
-    "import os, sys; sys.path += sys.argv[1].split(os.pathsep); "
+    "import sys; sys.path[:] = filter(None, sys.path); import os; sys.path += sys.argv[1].split(os.pathsep); "
     "from rdzv_launcher.run.keeper.keeper_process import main; main()"
 )
 """The program of a keeper that cannot be forked. Its arguments: ``ROOTS``, the descriptor of the channel, the agent's
@@ -62,6 +62,8 @@ class Killing:
 
     request: int
     deadline: float
+    daemons: bool
+    """Also what has left the sessions of the workers."""
     quiet: int = 0
 
 
@@ -87,13 +89,14 @@ class KeeperProcess:
         self._killing: Killing | None = None
         self._template = TemplateProcess(self._loop, self, self._defaults)
         self._running = True
-        self._dismissed = False
+        self._dismissed = self._leaves = False
 
     def run(self) -> None:
         """Run until the agent has ended, or has said that it needs no keeper; then all below this process is ended."""
         for number in DEAF_TO:
             signal.signal(number, signal.SIG_IGN)
         prctl.adopt_orphans()
+        prctl.die_with_parent(signal.SIGCONT)  # if it is stopped when the agent ends, there is nobody else to go on
         prctl.set_name(NAME)
         self._loop.watch_children(self._reap)
         self._loop.watch(self._channel.fileno(), self._hear)
@@ -148,8 +151,11 @@ class KeeperProcess:
 
     # what the agent asks for; the methods are named after the messages
 
-    def _on_close(self) -> None:
-        self._running, self._dismissed = False, True
+    def _on_close(self, leave: bool) -> None:
+        self._running, self._dismissed, self._leaves = False, True, leave
+
+    def _on_beat(self) -> None:
+        self.tell("beat")
 
     def _on_preload(
         self, modules: tuple[str, ...], command: tuple[str, ...], env: dict[str, str], limit: float
@@ -162,6 +168,7 @@ class KeeperProcess:
             asked = Asked(number, *each)
             if number not in self._failed and not self._template.take(asked):
                 self.start_fresh(asked)
+                self.tell("beat")  # a fork of a large process takes its time
 
     def _on_signal(self, number: int, local_ranks: list[int] | None) -> None:
         for worker in self._workers.values():
@@ -180,19 +187,20 @@ class KeeperProcess:
         return [each for each in descendants([os.getpid()], self._template.pids) if send(each, number)]
 
     def _on_signal_left(self, request: int, number: int, daemons: bool) -> None:
-        sent = [
-            process.pid
-            for process in descendants([os.getpid()], self._template.pids)
-            if (daemons or process.session in self._sessions) and (number == 0 or send(process, number))
-        ]
+        sent = [process.pid for process in self._below(daemons) if number == 0 or send(process, number)]
         self.tell("left", request, sent)
 
-    def _on_kill(self, request: int, limit: float) -> None:
+    def _below(self, daemons: bool) -> list[Process]:
+        """What is left of this round's workers in their sessions; ``daemons``: all that any have started."""
+        found = descendants([os.getpid()], self._template.pids)
+        return [process for process in found if daemons or process.session in self._sessions]
+
+    def _on_kill(self, request: int, limit: float, daemons: bool) -> None:
         for worker in self._workers.values():
             self._failed.add(worker.number)
         self._on_signal(signal.SIGKILL, None)
         self._template.drop_asked()
-        self._killing = Killing(request, time.monotonic() + limit)
+        self._killing = Killing(request, time.monotonic() + limit, daemons)
 
     # workers
 
@@ -314,14 +322,18 @@ class KeeperProcess:
         if killing is None:
             return
         self._reap()
-        left = kill([os.getpid()], self._template.pids)
+        left = self._below(killing.daemons)
+        for process in left:
+            send(process, signal.SIGKILL)
         killing.quiet = 0 if left else killing.quiet + 1
         if killing.quiet > 1 or time.monotonic() > killing.deadline:
             self._killing = None
-            self.tell("left", killing.request, left)
+            self.tell("left", killing.request, [process.pid for process in left])
 
     def _end(self) -> None:
         self._on_signal(signal.SIGKILL, None)
+        if self._leaves:  # the kernel ends workers and template with this process, and nothing else
+            return
         pause, deadline = _AGAIN_S, time.monotonic() + _PATIENCE_S
         while self._reap() and time.monotonic() < deadline:
             kill([os.getpid()])

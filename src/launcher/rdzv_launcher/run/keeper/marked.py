@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 
 from rdzv_plugins.linux.children import all_pids
 from rdzv_plugins.linux.process_stat import read_stat
@@ -23,10 +24,15 @@ class Marked:
         assert mark, "else it would be found in every environment"
         self._mark = mark.encode()
         self._spared = {os.getpid()}
+        self._sessions = set[int]()
 
     def spare(self, pid: int) -> None:
         """Leave this process alone from now on."""
         self._spared.add(pid)
+
+    def spare_sessions(self, sessions: Iterable[int]) -> None:
+        """Leave these sessions alone from now on, and what will be started in them."""
+        self._sessions.update(sessions)
 
     def signal(self, number: int) -> list[int]:
         """Send a signal to every one of these processes that lives; returns the pids reached."""
@@ -54,7 +60,7 @@ class Marked:
         if self._mark not in _environment(pid):
             return False
         stat = read_stat(pid)
-        return stat is not None and stat.lives
+        return stat is not None and stat.lives and stat.session not in self._sessions
 
 
 def mark_children(mark: str) -> None:

@@ -46,6 +46,9 @@ class Program(Struct, frozen=True):
         rest = [self.name, *self.arguments]
         for_rank = [string.Template(part).safe_substitute(local_rank=local_rank) for part in rest]
         if self.kind is Kind.COMMAND:
+            # every worker leads a session already: there setsid forks, and its end would count as that of the program
+            if os.path.basename(self.name) == "setsid" and len(rest) > 1 and not rest[1].startswith("-"):
+                return tuple(for_rank[1:])
             return (self.name, *for_rank[1:])
         how = {Kind.SCRIPT: (), Kind.MODULE: ("-m",), Kind.PATH: (RUNNER,)}[self.kind]
         return (self.python, "-u", *how, *for_rank)

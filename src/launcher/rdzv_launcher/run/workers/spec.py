@@ -53,6 +53,8 @@ class WorkersSpec(Struct, frozen=True):
     """--signals-to-handle, except those that were ignored at the start (nohup)."""
     shutdown_timeout_s: int
     """How long workers may take to end when told to."""
+    leave_background: bool
+    """--leave-background: what workers have started in sessions of its own is left alone when this node ends."""
     stuck_timeout_s: float
     """How long a worker may be in uninterruptible sleep; 0: for ever."""
     prefix_template: str
@@ -76,6 +78,7 @@ def read_spec(
     environ: Mapping[str, str] | None = None,
     *,
     job_restarts: int | None = None,
+    leave_background: bool = False,
     logs: LogSettings | None = None,
 ) -> WorkersSpec:
     """The spec of a parsed command line. ``environ`` is used instead of this process's environment.
@@ -113,6 +116,7 @@ def read_spec(
         virtual_local_rank=bool(args.virtual_local_rank),
         signals=_signals(args.signals_to_handle),
         shutdown_timeout_s=_shutdown_timeout(args.shutdown_timeout, environ),
+        leave_background=leave_background,
         stuck_timeout_s=_stuck_timeout(environ),
         prefix_template=environ.get(_PREFIX, ""),
         monitor_interval_s=float(args.monitor_interval),

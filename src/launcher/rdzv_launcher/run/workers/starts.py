@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 
 from rdzv_launcher.run.keeper.messages import Preload, Start
@@ -21,6 +22,18 @@ def preload_of(spec: WorkersSpec, environ: Mapping[str, str]) -> Preload | None:
     return Preload(modules=spec.preload, command=spec.program.command(0), environment=common)
 
 
+def followed(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command with which a debugger that follows the children of this process follows the worker, too.
+
+    pydevd (debugpy, VS Code, PyCharm) rewrites what this process starts. Workers are started by the keeper, where no
+    debugger is.
+    """
+    pydevd = sys.modules.get("_pydev_bundle.pydev_monkey")
+    if pydevd is None or not hasattr(os, "original_execve"):  # it is not to follow children
+        return command
+    return tuple(pydevd.patch_args(list(command)))
+
+
 def prepare_starts(
     spec: WorkersSpec,
     group: WorkerGroup,
@@ -34,7 +47,9 @@ def prepare_starts(
     ``RdzvError`` if nothing can be started.
     """
     commands = {
-        worker.local_rank: bound(spec.program.command(worker.local_rank), worker.local_rank, spec.numa_binding)
+        worker.local_rank: bound(
+            followed(spec.program.command(worker.local_rank)), worker.local_rank, spec.numa_binding
+        )
         for worker in group.workers
     }
     variables = {
