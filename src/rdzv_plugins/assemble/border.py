@@ -16,14 +16,12 @@ from rdzv_plugins.errors import (
     BrokenPlugin,
     ConnectionLost,
     EndpointUnreachable,
-    MissingDependency,
     PluginError,
     RdzvError,
     is_signal,
 )
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.host.discovery import install_hint
-from rdzv_plugins.interfaces import Backend, Created, RendezvousBackend, RendezvousHandler, Token
+from rdzv_plugins.interfaces import Created, RendezvousBackend, RendezvousHandler, Token
 
 if TYPE_CHECKING:
     from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue, OnEvents, Session, Watch
@@ -50,10 +48,7 @@ def blaming(entry: Entry, when: str, *, but: Callable[[Exception], bool] = lambd
         missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
         if not missing or missing == entry.record.value.partition(".")[0]:
             raise _blame(entry, when, error) from error
-        raise MissingDependency(
-            f"backend {entry.backend.name!r} needs module {missing!r}, which is not installed",
-            remedy=_install(entry.backend, missing),
-        ) from error
+        raise entry.lacks(missing) from error
 
 
 def checked(created: Created, entry: Entry) -> Created:
@@ -290,10 +285,6 @@ def is_of_torch(error: Exception) -> bool:
 
 def _is_of_system(error: Exception) -> bool:
     return isinstance(error, OSError)
-
-
-def _install(backend: Backend, missing: str) -> str:
-    return f"Install it: {backend.install}" if backend.install else install_hint(missing, None)
 
 
 def _blame(entry: Entry, when: str, error: Exception) -> BrokenPlugin:

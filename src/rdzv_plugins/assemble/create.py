@@ -61,8 +61,7 @@ def prepare(entry: Entry, request: Request) -> Request:
     if meets_locally(request, entry.backend.meets_at):
         refuse_on_several_machines(request)
     with blaming(entry, "in its check"):
-        if entry.backend.check is not None:
-            entry.backend.check()
+        entry.check()
     _require_token_is_used(entry.backend, request)
     if isinstance(request.options, WorkerStoreOptions) and request.options.is_native:
         _require_native_store(secures=certificates_of(request) is not None)
