@@ -7,13 +7,13 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.conformance.toy_kit import CONFORMANCE, TIMEOUT_S, Checked, check, environment, install
+from kits.conformance.toy_kit import CONFORMANCE, NONE, TIMEOUT_S, Checked, check, environment, install
 
 QUICK = {"RDZV_CONFORMANCE_PATIENCE": "15"}
 coordination = partial(check, theme="backend", harness="CoordinationHarness", variables=QUICK)
@@ -133,6 +133,45 @@ def test_ctrl_c_ends_it_at_once_with_what_is_known(tmp_path: Path, toy: str) -> 
     assert outcomes_of(data["backends"][0]["themes"]["backend"])["passed"] == 1
 
 
+@pytest.mark.parametrize("how", ["SIGSEGV", "SIGKILL", "exit"])
+def test_backend_that_ends_the_process_of_the_tests(tmp_path: Path, how: str) -> None:
+    """There is a table, the server of the harness is gone, and the test that ran is named."""
+    arguments = "--theme=backend", "--json=report.json", "-k", "guard_that or keys_are_listed or created_once"
+    code, text, data = conformance(
+        tmp_path, "coordination_dies", *arguments, harness="ServedHarness", variables={"TOY_DIES": how}
+    )
+    assert code == 1, text
+    tests = data["backends"][0]["themes"]["backend"]
+    assert outcomes_of(tests) == {"passed": 1, "failed": 1}
+    dying = "test_keys_are_listed_by_prefix_in_the_order_of_their_last_changes"
+    assert (how if how != "exit" else "exit code 0") in tests[dying]["message"]
+    assert dying in data["ended"]
+    assert "  backend            1       1       0\n" in text, text
+    assert "1 test was not run" in text
+    assert wait_for_end(int((tmp_path / "server").read_text())), "the server outlives the tests"
+
+
+def test_sigterm_ends_all_of_it(tmp_path: Path) -> None:
+    process, output = started(tmp_path, "coordination_put_hangs", "--theme=backend", harness="ServedHarness")
+    with process:
+        try:
+            wait_for(process, output, "passed .* test_a_key_is_created_once|passed  ")
+            process.terminate()
+            code = process.wait(TIMEOUT_S)
+        finally:
+            process.kill()
+    assert code == 128 + signal.SIGTERM
+    assert "  verdict: not known: the run has ended early" in output.read_text()
+    assert wait_for_end(int((tmp_path / "server").read_text())), "the server outlives the tests"
+
+
+def wait_for_end(pid: int) -> bool:
+    deadline = time.monotonic() + TIMEOUT_S
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not Path(f"/proc/{pid}").exists()
+
+
 def test_ctrl_c_while_a_test_is_set_up(tmp_path: Path) -> None:
     """pytest's own tmp_path has an error at the end of a run then, which is none of the user's."""
     process, output = started(tmp_path, "state_right", "--theme=backend", "-k", "token", harness="HangingHarness")
@@ -183,24 +222,32 @@ def outcomes_of(tests: dict[str, Any]) -> dict[str, int]:
 
 
 def started(
-    directory: Path, toy: str, *arguments: str, harness: str = "CoordinationHarness"
+    directory: Path,
+    toy: str,
+    *arguments: str,
+    harness: str = "CoordinationHarness",
+    variables: Mapping[str, str] = NONE,
 ) -> tuple[subprocess.Popen[bytes], Path]:
     site = install(directory, toy, harness).rename(directory / "site-packages")
     output = directory / "output"
     command = [*CONFORMANCE, toy.replace("_", "-"), *arguments]
-    variables = environment(site, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    env = environment(site, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", **variables)
     with output.open("wb") as file:
         process = subprocess.Popen(
-            command, env=variables, cwd=directory, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+            command, env=env, cwd=directory, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
         )
     return process, output
 
 
 def conformance(
-    directory: Path, toy: str, *arguments: str, harness: str = "CoordinationHarness"
+    directory: Path,
+    toy: str,
+    *arguments: str,
+    harness: str = "CoordinationHarness",
+    variables: Mapping[str, str] = NONE,
 ) -> tuple[int, str, dict[str, Any]]:
     """Exit code, output and report."""
-    process, output = started(directory, toy, *arguments, harness=harness)
+    process, output = started(directory, toy, *arguments, harness=harness, variables=variables)
     with process:
         try:
             code = process.wait(TIMEOUT_S)

@@ -127,6 +127,33 @@ def test_table_and_json_of_a_run(tmp_path: Path, processes: list[str]) -> None:
     assert tests["test_that_passes"]["seconds"] >= 0
 
 
+WORDLESS = (
+    TESTS
+    + """
+
+def test_that_says_nothing(self, harness):
+    last, again = 7, 7
+    assert (
+        again > last
+    )
+
+
+TestIt.test_that_says_nothing = test_that_says_nothing
+"""
+)
+
+
+def test_an_assert_without_words_says_what_does_not_hold(tmp_path: Path) -> None:
+    code, text = run_suite(tmp_path, WORDLESS, "-k", "says_nothing or that_fails")
+    assert code == 1, text
+    tests = json.loads((tmp_path / "report.json").read_text())["backends"][0]["themes"]["scale"]
+    message = tests["test_that_says_nothing"]["message"]
+    for words in ("again > last", "does not hold", "7 > 7", "test_it.py, line "):
+        assert words in message
+    assert message in text
+    assert tests["test_that_fails"]["message"] == "the second is not three"
+
+
 HANGS = """
 import threading
 from rdzv_plugins.testing import Harness

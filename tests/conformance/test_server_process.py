@@ -9,12 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.linux.process_stat import read_stat
 from rdzv_plugins.testing import ServerProcess, free_port
+from rdzv_plugins.testing.faults.service import frozen
 
 HTTP = """
 import http.server, sys
@@ -114,6 +117,40 @@ def test_a_server_that_a_script_has_started_is_killed_too(tmp_path: Path) -> Non
     finally:
         if answers(port):
             os.killpg(pids[0], signal.SIGKILL)
+
+
+FAMILY = """
+import os, signal, sys
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+server = HTTPServer(("127.0.0.1", int(sys.argv[1])), SimpleHTTPRequestHandler)
+if os.fork():
+    if os.fork():
+        os.wait()
+        signal.pause()
+    os.setsid()  # a daemon: nobody's child by now
+    if os.fork():
+        os._exit(0)
+    signal.pause()
+os.setsid()
+server.serve_forever()
+"""
+
+
+def test_children_in_sessions_of_their_own_are_stopped_and_killed_with_it(tmp_path: Path) -> None:
+    one = server(tmp_path, free_port(), FAMILY)
+    one.start()
+    try:
+        while len(one.pids) < 3:
+            time.sleep(0.01)
+        pids = one.pids
+        assert len({os.getsid(pid) for pid in pids}) == 3
+        with frozen(one):
+            assert [read_stat(pid).state for pid in pids] == ["T"] * 3
+        one.kill()
+        assert one.pids == ()
+        assert all(wait_for_end(pid) for pid in pids)
+    finally:
+        one.kill()
 
 
 def test_a_port_does_not_come_of_a_seed() -> None:

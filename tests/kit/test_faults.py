@@ -16,8 +16,8 @@ from rdzv_http.client import HttpClient
 
 from rdzv_plugins.coordination import EndsSessions, Event, KeyValue, Session
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable
-from rdzv_plugins.kit import client_session
+from rdzv_plugins.errors import AccessRefused, BrokenPlugin, ConnectionLost, EndpointUnreachable
+from rdzv_plugins.kit import client_session, coordination, loop
 from rdzv_plugins.testing import ServerProcess
 from rdzv_plugins.testing.contract.parts import Losses, Recorder, keys_of, wait_until
 from rdzv_plugins.testing.faults.relay import Relay
@@ -330,6 +330,109 @@ def test_what_the_author_has_not_written_yet_says_so(server: ServerProcess) -> N
 
     with backend_at(server.port, client=Half) as backend, pytest.raises(NotImplementedError, match=r"Half\.open"):
         opened(backend)
+
+
+def client_whose(method: str, wrong: Any) -> type[HttpClient]:
+    """It is right in everything, but ``method`` returns or raises ``wrong``."""
+
+    async def answer(self: HttpClient, *_: Any, **__: Any) -> Any:
+        if isinstance(wrong, Exception):
+            raise wrong
+        return wrong
+
+    return type("Wrong", (HttpClient,), {method: answer})
+
+
+WRONG_ANSWERS = [
+    ("open", None, "None"),
+    ("open", "3", "'3'"),
+    ("create", KeyValue("k", b"", 1), "KeyValue("),
+    ("put", True, "True"),
+    ("put", None, "None"),
+    ("delete", None, "None"),
+    ("list", [KeyValue("k", b"", 1)], "[KeyValue("),
+    ("list", ([{"key": "k"}], 1), "[{'key': 'k'}]"),
+]
+
+
+ASKS: dict[str, Callable[[Session], object]] = {
+    "open": lambda session: session.close(),
+    "create": lambda session: session.create("k", b"", timeout=T),
+    "put": lambda session: session.put({"k": b""}, timeout=T),
+    "delete": lambda session: session.delete(["k"], timeout=T),
+    "list": lambda session: session.list("", timeout=T),
+}
+
+
+@pytest.mark.parametrize(("method", "wrong", "value"), WRONG_ANSWERS)
+def test_what_a_client_must_not_return_is_named(server: ServerProcess, method: str, wrong: Any, value: str) -> None:
+    losses = Losses()
+    with backend_at(server.port, client=client_whose(method, wrong)) as backend:
+        with pytest.raises((BrokenPlugin, ConnectionLost)) as caught:
+            ASKS[method](opened(backend, T, losses))
+        assert isinstance(caught.value if method == "open" else caught.value.__cause__, BrokenPlugin)
+        for word in (f"Wrong.{method}()", value, f"127.0.0.1:{server.port}"):
+            assert word in str(caught.value)
+        assert method == "open" or isinstance(losses.next().__cause__, BrokenPlugin)
+
+
+@pytest.mark.parametrize("wrong", [KeyError("slot"), ([("k", b"")], 1), NotImplementedError("not yet")], ids=repr)
+def test_a_watch_that_fails_in_the_background_ends_the_session(
+    server: ServerProcess, wrong: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The service answers everything else, so nothing but the watch can tell; the user hears of it at once."""
+    losses = Losses()
+    with backend_at(server.port, client=client_whose("changes", wrong)) as backend:
+        opened(backend, TTL, losses).watch("", lambda _: None, timeout=T)
+        error = losses.next()
+    assert isinstance(error.__cause__, BrokenPlugin)
+    assert "changes()" in str(error)
+    if isinstance(wrong, KeyError):
+        assert "KeyError: 'slot'" in str(error)
+        (told,) = [each for each in caplog.records if "Wrong.changes() raised KeyError" in each.getMessage()]
+        assert told.levelname == "WARNING"
+
+
+class Falters(HttpClient):
+    """Cannot read the first two answers to ``list`` after the first."""
+
+    asked = 0
+
+    async def list(self, prefix: str) -> tuple[Sequence[KeyValue], int]:
+        self.asked += 1
+        if self.asked in (2, 3):
+            raise ValueError("half an answer")
+        return await super().list(prefix)
+
+
+def test_nonsense_for_a_moment_is_put_up_with(server: ServerProcess, caplog: pytest.LogCaptureFixture) -> None:
+    losses = Losses()
+    with backend_at(server.port, client=Falters) as backend:
+        session = opened(backend, T, losses)
+        assert [keys_of(session) for _ in range(2)] == [{}, {}]
+    assert losses.none
+    assert len([each for each in caplog.records if "Falters.list() raised ValueError" in each.getMessage()]) == 1
+
+
+class Blocks(HttpClient):
+    """Waits without ``await`` when it connects."""
+
+    blocking = threading.Event()
+
+    async def connect(self) -> None:
+        self.blocking.wait(T)
+
+
+def test_who_blocks_the_loop_is_named_with_the_users_time_out(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordination, "_MORE_S", 0.0)
+    monkeypatch.setattr(loop, "_SLACK_S", 0.5)
+    threading.Timer(2, Blocks.blocking.set).start()  # else its thread would be waited for
+    with backend_at(server.port, client=Blocks) as backend, pytest.raises(BrokenPlugin) as caught:
+        backend.open_session(T, on_lost=lambda _: None, timeout=0.25)
+    for word in ("connect()", __file__, f"127.0.0.1:{server.port}", "0.25 s"):
+        assert word in str(caught.value)
 
 
 def test_closing_while_nobody_answers_is_quick_and_final(server: ServerProcess) -> None:

@@ -121,6 +121,34 @@ def test_it_leaves_nothing_where_temporary_files_go(checks: Checks, tmp_path_fac
     assert not list(temporary.iterdir())
 
 
+LACKS = """
+from rdzv_plugins import Backend, hookimpl
+
+@hookimpl
+def rdzv_register_backends():
+    return Backend(name="lacks", summary="its client is not installed", create=print, imports=("absent_client",))
+"""
+
+
+def test_a_module_that_a_plugin_declares_and_that_is_missing(checks: Checks, tmp_path: Path) -> None:
+    """That of its entry point, and one that its backend imports: told once, as by the launch that selects it."""
+    for name in ("gone", "lacks"):
+        info = tmp_path / f"rdzv_{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rdzv-{name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[rdzv_plugins]\n{name} = rdzv_{name}_module\n")
+    (tmp_path / "rdzv_lacks_module.py").write_text(LACKS)
+    checks.cluster.warm = False
+    site = {"PYTHONPATH": str(tmp_path)}
+    for name, where, missing in (("gone", "backend", "rdzv_gone_module"), ("lacks", "options", "absent_client")):
+        lines = checks(f"--rdzv-backend={name}", code=69, **site)
+        assert lines.verdicts("FAILED") == [where]
+        assert missing in lines[where][1]
+        assert (69, lines[where][1]) == checks.launch(f"--rdzv-backend={name}", **site)
+        assert ("rdzv-gone" in lines["other plug-ins"][1]) == (name != "gone")
+    assert "rdzv-gone" in checks(**site)["other plug-ins"][1]
+
+
 REFUSED = {
     "arguments: nodes": (2, "arguments", ["--nnodes=3:2"]),
     "arguments: run id": (2, "arguments", ["--rdzv-id=a/b"]),

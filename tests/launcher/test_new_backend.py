@@ -13,12 +13,14 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 from kits.examples.tutorial_kit import ROOT, Shell, environment
 from kits.launcher.harness import BIN
+from kits.unit.memory_coordination import MemoryBackend, MemoryService
 
 from rdzv_launcher.tools.cli import main
 from rdzv_plugins.endpoints import Endpoint
@@ -295,6 +297,39 @@ def test_keys_of_a_run_are_not_those_of_another(tmp_path: Path, monkeypatch: pyt
     prefixes = [prefix(run_id) for run_id in ("a", "a/b", "a/", "ab", "../a")]
     assert prefixes[0] == "/rdzv-plugins/a/"
     assert not any(one.startswith(other) for one in prefixes for other in prefixes if one is not other)
+
+
+@pytest.mark.parametrize("kind", ["state", "coordination"])
+def test_it_shows_all_that_a_backend_may_say_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    made = imported(tmp_path / "package", kind, monkeypatch)
+    backend = made.rdzv_register_backends()
+    backend.check()
+    assert backend.preflight is made.preflight
+    directory = SimpleNamespace(endpoint=str(tmp_path))
+    if kind == "state":
+        assert str(tmp_path) in backend.preflight(directory, None)
+        monkeypatch.setattr(made, "os", SimpleNamespace(**{**vars(os), "access": lambda *_: False}))
+        with pytest.raises(AccessRefused):
+            backend.preflight(directory, None)
+    else:
+        harness = (tmp_path / "package/src/rdzv_bar_2/conformance.py").read_text()
+        assert '"outage_timeout": "10"' in harness
+        assert "no leases" in (tmp_path / "package/src/rdzv_bar_2/client.py").read_text()
+
+
+def test_what_a_coordination_backend_finds_before_the_start_is_its_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens a session at the service and closes it again; nothing is left."""
+    made = imported(tmp_path / "package", "coordination", monkeypatch)
+    service = MemoryService()
+    monkeypatch.setattr(made, "create", lambda request: MemoryBackend(service))
+    request = SimpleNamespace(target=Endpoint("node", 1), options=made.Bar2Options())
+    with ExitStack() as held:
+        assert "node:1" in made.preflight(request, held)
+    assert (service.history, service.sessions) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -118,3 +118,21 @@ def test_a_launch_that_wants_it_is_refused_before_anything_starts(installed: Pat
 def test_who_requires_the_native_part_gets_an_error(tmp_path: Path) -> None:
     assert build_wheel(tmp_path, RDZV_REQUIRE_NATIVE="1").returncode != 0
     assert not list(tmp_path.glob("*.whl"))
+
+
+def test_what_pip_asks_first_needs_no_compiler(tmp_path: Path) -> None:
+    """Otherwise everything is compiled while pip says "Preparing metadata", and again for each extra."""
+    ask = "from build_backend import *; import sys; print(prepare_metadata_for_build_wheel(sys.argv[1]))"
+    environment = {"CXX": "/bin/false", "RDZV_REQUIRE_NATIVE": "1", "PYTHONPATH": str(ROOT / "native")}
+    asked = subprocess.run(
+        [sys.executable, "-c", ask, str(tmp_path)],
+        env=os.environ | environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert asked.returncode == 0, asked.stderr
+    metadata = (tmp_path / asked.stdout.split()[-1] / "METADATA").read_text()
+    assert "Name: rdzv-plugins\n" in metadata
+    assert "Provides-Extra: etcd\n" in metadata

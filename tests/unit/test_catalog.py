@@ -22,6 +22,7 @@ from rdzv_plugins.errors import (
 )
 from rdzv_plugins.host import Catalog, PluginHost, PluginRecord
 from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.host.report import as_data
 from rdzv_plugins.options import WorkerStoreOptions
 
 REQUEST = Request("toy", "run", "", 1, 1, 1)
@@ -163,6 +164,25 @@ def test_what_an_installation_lacks_is_said_before_a_launch_goes_on():
 
     with pytest.raises(MissingDependency, match=r"^no driver$"):
         prepare(Entry(backend("toy", check=check), TOY), REQUEST)
+
+
+@pytest.mark.parametrize("imports", [("rdzv_absent_client",), ("json", "rdzv_absent_client.part"), ("json.absent",)])
+def test_import_that_is_declared_and_missing_is_said_before_a_launch_goes_on(imports):
+    lacking = Entry(backend("toy", imports=imports, install="apt-get install client"), TOY)
+    with pytest.raises(MissingDependency, match=imports[-1]) as caught:
+        prepare(lacking, REQUEST)
+    assert caught.value.remedy == "Install it: apt-get install client"
+    (listed,) = as_data(PluginHost([record("toy", lacking.backend)]))["backends"]
+    assert imports[-1] in listed["unusable"]["reason"]
+    assert listed["unusable"]["remedy"] == caught.value.remedy
+
+
+def test_import_that_is_declared_and_there_is_not_imported():
+    there = Entry(backend("toy", imports=("json", "antigravity", __name__)), TOY)
+    prepare(there, REQUEST)
+    assert "antigravity" not in sys.modules
+    (listed,) = as_data(PluginHost([record("toy", there.backend)]))["backends"]
+    assert listed["unusable"] is None
 
 
 def test_preflight_gets_what_it_may_hold_and_its_errors_are_put_down_to_the_plugin():

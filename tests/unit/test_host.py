@@ -179,6 +179,18 @@ def test_error_text_is_one_line(installed):
     assert record.error == "raised ValueError at import: one two three"
 
 
+def test_module_of_the_entry_point_that_is_gone_is_told_once_with_what_to_do(installed, caplog):
+    installed("gone = gone_module")
+    host = PluginHost.load()
+    (record,) = host.failed
+    assert "gone_module" in record.error
+    assert "dist" in record.remedy
+    host.report_problems("Gone")
+    assert caplog.text == ""
+    host.report_problems("another")
+    assert "gone = gone_module" in caplog.text
+
+
 def test_import_error_inside_the_plugins_own_package_is_not_a_missing_dependency(installed):
     installed("stranger = stranger", source="import stranger.part")
     (record,) = PluginHost.load().failed

@@ -14,7 +14,7 @@ from rdzv_plugins.dynamic.envelope import share_store
 from rdzv_plugins.dynamic.handler import dynamic_handler
 from rdzv_plugins.dynamic.options import DynamicSettings
 from rdzv_plugins.dynamic.state_backend import TorchStateBackend
-from rdzv_plugins.errors import EndpointUnreachable, RendezvousFailed
+from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.discovery import PluginRecord
 from rdzv_plugins.interfaces import Backend, Capability, Request
@@ -51,6 +51,17 @@ def test_torchs_own_errors_and_faults_of_the_plugin_pass_as_they_are():
         with pytest.raises(type(error)) as caught:
             TorchStateBackend(Failing(error)).get_state()
         assert caught.value is error
+
+
+def test_a_fault_that_torchs_thread_has_met_reaches_the_agent():
+    """torch's thread ends with it, and nobody looks there."""
+    backend = Failing(BrokenPlugin("plug-in 'toy' raised KeyError in get_state()"))
+    state = TorchStateBackend(backend)
+    with pytest.raises(BrokenPlugin):
+        state.get_state()
+    backend.error = api.RendezvousConnectionError("it works again, more or less")
+    with pytest.raises(BrokenPlugin, match="KeyError in get_state"):
+        state.set_state(b"x", 1)
 
 
 @pytest.mark.parametrize("capability", [None, Capability.ELASTIC])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rdzv_plugins.assemble.border import blaming, checked, misfit
 from rdzv_plugins.assemble.hosted_handler import HostedHandler
 from rdzv_plugins.assemble.local_endpoint import meets_locally, refuse_on_several_machines
 from rdzv_plugins.assemble.node_preflight import NodePreflight
@@ -15,9 +16,8 @@ from rdzv_plugins.assemble.recognition import whose
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.options import ElasticOptions, with_token
 from rdzv_plugins.endpoints import require_name
-from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, MissingDependency, RdzvError, UsageError, is_signal
+from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, MissingDependency, UsageError
 from rdzv_plugins.host.catalog import Entry
-from rdzv_plugins.host.discovery import install_hint
 from rdzv_plugins.host.manager import PluginHost
 from rdzv_plugins.interfaces import (
     Backend,
@@ -61,8 +61,7 @@ def prepare(entry: Entry, request: Request) -> Request:
     if meets_locally(request, entry.backend.meets_at):
         refuse_on_several_machines(request)
     with blaming(entry, "in its check"):
-        if entry.backend.check is not None:
-            entry.backend.check()
+        entry.check()
     _require_token_is_used(entry.backend, request)
     if isinstance(request.options, WorkerStoreOptions) and request.options.is_native:
         _require_native_store(secures=certificates_of(request) is not None)
@@ -134,9 +133,11 @@ def create_handler(host: PluginHost, entry: Entry, request: Request, directories
     ``directories`` are those that this node writes to, for the checks that the request asks for.
     """
     request = _with_neighbours(host, entry, request)
-    handler = _handler(created_by(entry, request), entry, request, host)
+    created = created_by(entry, request)
+    handler = _handler(created, entry, request, host)
     local = meets_locally(request, entry.backend.meets_at)
-    return HostedHandler(handler, host, request, local, NodePreflight(host, request, directories))
+    checks = NodePreflight(host, request, directories)
+    return HostedHandler(handler, host, request, local, checks, made_by=entry if handler is created else None)
 
 
 def _handler(created: Created, entry: Entry, request: Request, host: PluginHost) -> RendezvousHandler:
@@ -157,7 +158,8 @@ def _handler(created: Created, entry: Entry, request: Request, host: PluginHost)
 def created_by(entry: Entry, request: Request) -> Created:
     """What the backend's ``create`` returns. Raises as ``blaming``."""
     with blaming(entry, "when it was created"):
-        return entry.backend.create(request)
+        created = entry.backend.create(request)
+    return checked(created, entry)
 
 
 def preflight(host: PluginHost, entry: Entry, request: Request, held: ExitStack) -> str | None:
@@ -168,7 +170,10 @@ def preflight(host: PluginHost, entry: Entry, request: Request, held: ExitStack)
     if entry.backend.preflight is None:
         return None
     with blaming(entry, "in its preflight"):
-        return entry.backend.preflight(_with_neighbours(host, entry, request), held)
+        found = entry.backend.preflight(_with_neighbours(host, entry, request), held)
+    if not isinstance(found, str):
+        raise misfit(entry, "its preflight", found, "a sentence")
+    return found
 
 
 def health(host: PluginHost, entry: Entry, request: Request, timeout: float) -> list[ServiceCheck] | None:
@@ -202,30 +207,6 @@ def _with_neighbours(host: PluginHost, entry: Entry, request: Request) -> Reques
     return dataclasses.replace(request, whose=lambda endpoint: whose(host.catalog, request, entry.backend, endpoint))
 
 
-@contextmanager
-def blaming(entry: Entry, when: str) -> Iterator[None]:
-    """Surround a call of a plug-in's function; errors that it raises on purpose are passed on unchanged.
-
-    Raises ``MissingDependency`` if one of its imports is not installed, and ``BrokenPlugin`` for anything else.
-    """
-    try:
-        yield
-    except RdzvError:
-        raise
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if not missing or missing == entry.record.value.partition(".")[0]:
-            raise _blame(entry, when, error) from error
-        raise MissingDependency(
-            f"backend {entry.backend.name!r} needs module {missing!r}, which is not installed",
-            remedy=_install(entry.backend, missing),
-        ) from error
-    except Exception as error:
-        if is_signal(error):
-            raise
-        raise _blame(entry, when, error) from error
-
-
 def _dynamic(backend: RendezvousBackend, request: Request) -> RendezvousHandler:
     from rdzv_plugins.dynamic.handler import dynamic_handler
     from rdzv_plugins.dynamic.options import DynamicSettings
@@ -249,12 +230,3 @@ def _shared(settings: Settings, given: Any) -> Settings:
         return settings
     shared = {field.name: getattr(given, field.name) for field in dataclasses.fields(WorkerStoreOptions)}
     return dataclasses.replace(settings, **shared)
-
-
-def _install(backend: Backend, missing: str) -> str:
-    return f"Install it: {backend.install}" if backend.install else install_hint(missing, None)
-
-
-def _blame(entry: Entry, when: str, error: Exception) -> BrokenPlugin:
-    """The error for a plug-in that has raised something unintended."""
-    return BrokenPlugin(f"{entry.record.label} raised {type(error).__name__} {when}: {error}")

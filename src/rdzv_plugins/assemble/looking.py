@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import socket
 
-from rdzv_plugins.assemble.create import blaming, created_by, with_options
+from rdzv_plugins.assemble.border import blaming, misfit
+from rdzv_plugins.assemble.create import created_by, with_options
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, UsageError
 from rdzv_plugins.host.catalog import Entry
@@ -27,11 +28,14 @@ def look(entry: Entry, request: Request, timeout: float) -> RunStatus:
     request = _looking(entry, request)
     with blaming(entry, "when it was asked what a run does"):
         try:
-            return backend.status(request, timeout) if backend.status else _observed(entry, request, timeout)
+            found = backend.status(request, timeout) if backend.status else _observed(entry, request, timeout)
         except TimeoutError as error:
             raise EndpointUnreachable(
                 f"run {request.run_id!r} at {request.endpoint}: {error}", remedy="--timeout=SECONDS waits longer."
             ) from error
+    if not isinstance(found, RunStatus):
+        raise misfit(entry, "its status", found, "a RunStatus")
+    return found
 
 
 def coordination_of(entry: Entry, request: Request) -> CoordinationBackend:

@@ -44,7 +44,7 @@ def recognise(catalog: Catalog, request: Request, *, but: Backend | None = None)
         except queue.Empty:
             return None
         if what:
-            return Found(entry, printable(what, _LONGEST))
+            return Found(entry, what)
     return None
 
 
@@ -58,7 +58,7 @@ def _ask(entry: Entry, request: Request, answers: queue.SimpleQueue[tuple[Entry,
     assert entry.backend.recognise is not None
     what = ""
     try:
-        what = entry.backend.recognise(request, _ANSWER_S)
+        what = printable(entry.backend.recognise(request, _ANSWER_S), _LONGEST)
     except Exception as error:
         if not is_signal(error):
             logger.debug("%s did not say what listens at %s: %r", entry.record.label, request.endpoint, error)

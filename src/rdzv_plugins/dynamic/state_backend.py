@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from torch.distributed.elastic.rendezvous import api
 
-from rdzv_plugins.errors import RendezvousFailed
+from rdzv_plugins.errors import PluginError, RendezvousFailed
 from rdzv_plugins.interfaces import RendezvousBackend, Token
 from rdzv_plugins.torch_types.errors import as_torch
 
@@ -48,6 +48,9 @@ class TorchStateBackend:
         try:
             return ask()
         except api.RendezvousError:
+            raise
+        except PluginError as error:  # torch's thread ends with it unseen: the next one who asks is told, too
+            self.lost = self.lost or error
             raise
         except RendezvousFailed as error:
             raise as_torch(error) from error.__cause__

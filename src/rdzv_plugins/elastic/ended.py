@@ -8,7 +8,7 @@ from rdzv_plugins.interfaces import Request
 from rdzv_plugins.rounds.ends import ended_error
 
 
-def raise_if_ended(view: View, problem: errors.EndpointLost | None, request: Request) -> None:
+def raise_if_ended(view: View, problem: errors.RdzvError | None, request: Request) -> None:
     """Raise the reason if the job has failed elsewhere, or ``problem`` if the service is lost."""
     ended = view.ended
     if ended is not None and ended.end != "done":

@@ -22,7 +22,7 @@ from rdzv_plugins.elastic.leading.neighbours import Neighbours
 from rdzv_plugins.elastic.leading.ranks import Order
 from rdzv_plugins.elastic.options import ElasticOptions, trial_rules
 from rdzv_plugins.elastic.view import View
-from rdzv_plugins.errors import ConnectionLost, EndpointLost, RdzvError, SettingsDiffer
+from rdzv_plugins.errors import ConnectionLost, EndpointLost, PluginError, RdzvError, SettingsDiffer
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.rounds.settings_check import compare, refusal
 from rdzv_plugins.threads import OwnThread
@@ -94,7 +94,7 @@ class Link:
 
         A round that was joined in an earlier one goes on without this node.
         """
-        self.problem: EndpointLost | None = None
+        self.problem: EndpointLost | PluginError | None = None
         """The error once the service is lost for good."""
 
     @property
@@ -120,6 +120,9 @@ class Link:
             try:
                 return self._connect(left)
             except (ConnectionLost, TimeoutError) as error:
+                fault = error.__cause__
+                if isinstance(fault, PluginError):  # no other session would be better
+                    raise fault from fault.__cause__
                 # as soon as it was opened: either this process or the service has stood still
                 if time.monotonic() >= deadline:
                     raise error if isinstance(error, ConnectionLost) else ConnectionLost(str(error)) from None
@@ -270,6 +273,10 @@ class Link:
 
     def _recover(self, lost: ConnectionLost) -> None:
         """Open another session; workers go on meanwhile. A service that is not back within an outage's time is lost."""
+        if isinstance(lost.__cause__, PluginError):
+            self.problem = lost.__cause__
+            self._view.wake()
+            return
         logger.warning("run %s: %s; trying to reach it again", self._request.run_id, lost)
         try:
             if self.places is not None:  # another place serves as soon as the lost one may be left

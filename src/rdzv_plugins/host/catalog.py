@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from rdzv_plugins.errors import BrokenPlugin, MissingDependency, NameConflict, NotProvided, UnknownBackend
-from rdzv_plugins.host.discovery import PluginRecord
+from rdzv_plugins.host.discovery import PluginRecord, install_hint
 from rdzv_plugins.installed import normalise
 from rdzv_plugins.interfaces import Backend
 from rdzv_plugins.options import did_you_mean
@@ -21,6 +21,21 @@ class Entry(Struct, frozen=True):
 
     backend: Backend
     record: PluginRecord
+
+    def check(self) -> None:
+        """Raise what keeps this installation from using the backend: one of its imports, or what its check says."""
+        for module in self.backend.imports:
+            if not _is_installed(module):
+                raise self.lacks(module)
+        if self.backend.check is not None:
+            self.backend.check()
+
+    def lacks(self, module: str) -> MissingDependency:
+        """Make the error for a module that the backend imports and that is not installed."""
+        install = f"Install it: {self.backend.install}" if self.backend.install else install_hint(module, None)
+        return MissingDependency(
+            f"backend {self.backend.name!r} needs module {module!r}, which is not installed", remedy=install
+        )
 
 
 class Catalog:
@@ -88,6 +103,17 @@ class Catalog:
         """The backend that ``find`` returns; None if that raises an error."""
         claims = self._claims.get(normalise(name), [])
         return claims[0].backend if len(claims) == 1 else None
+
+
+def _is_installed(module: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(module) is not None
+    except ImportError:  # of what it lies in
+        return False
+    except ValueError:  # it was imported, and does not say from where
+        return True
 
 
 def _conflict(name: str, claims: list[Entry]) -> str:

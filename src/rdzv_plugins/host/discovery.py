@@ -110,7 +110,8 @@ def _load(entry: EntryPoint, record: PluginRecord) -> None:
             remedy = install_hint(missing, entry.distribution)
             record.fail(f"needs module {missing!r}, which is not installed", cause=error, remedy=remedy)
         else:
-            record.fail(f"cannot be imported: {error}", cause=error)
+            gone = f"Install {record.distribution} again, or uninstall it." if error.name == module else ""
+            record.fail(f"cannot be imported: {error}", cause=error, remedy=gone)
     except (Exception, SystemExit) as error:  # a plug-in may do anything at import: report it and go on
         record.fail(f"raised {type(error).__name__} at import: {error}", cause=error)
     record.import_seconds = _own_time() - start

@@ -62,9 +62,11 @@ class PluginHost:
         """The plug-ins that cannot be used."""
         return [record for record in self.records if record.error]
 
-    def report_problems(self) -> None:
-        """Log, once and in one line each, what is wrong with plug-ins that this launch does not need."""
+    def report_problems(self, selected: str = "") -> None:
+        """Log, once and in one line each, what is wrong with plug-ins that a launch of ``selected`` does not need."""
         for record in self.records:
+            if record.error and normalise(record.name) == normalise(selected):
+                continue  # the launch ends with that
             off = f"RDZV_DISABLE_PLUGINS={record.name} silences this."
             if record.error:
                 error = record.error if record.error.endswith((".", "?")) else f"{record.error}."

@@ -7,8 +7,8 @@ from typing import Any
 from msgspec.structs import asdict
 
 from rdzv_plugins.errors import RdzvError
+from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.manager import PluginHost
-from rdzv_plugins.interfaces import Backend
 from rdzv_plugins.options import describe_options
 
 
@@ -27,7 +27,7 @@ def as_data(host: PluginHost) -> dict[str, Any]:
                 "entry_point": f"{entry.record.name} = {entry.record.value}",
                 "import_seconds": round(entry.record.import_seconds, 4),
                 "notes": entry.record.notes,
-                "unusable": _unusable(entry.backend),
+                "unusable": _unusable(entry),
             }
             for entry in host.catalog.entries()
         ],
@@ -47,11 +47,10 @@ def as_data(host: PluginHost) -> dict[str, Any]:
     }
 
 
-def _unusable(backend: Backend) -> dict[str, str] | None:
+def _unusable(entry: Entry) -> dict[str, str] | None:
     """Why the backend cannot work in this installation, and what to do; None if it can, or has no such check."""
     try:
-        if backend.check is not None:
-            backend.check()
+        entry.check()
     except RdzvError as error:
         return {"reason": str(error), "remedy": error.remedy}
     except Exception as error:  # the plug-in's fault, which must not hide the others

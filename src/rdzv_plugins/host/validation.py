@@ -127,6 +127,7 @@ def _wrong_field(backend: Backend) -> str:
         "capabilities": (_all_are(backend.capabilities, Capability), "a set of rdzv_plugins.Capability"),
         "validate": (backend.validate is None or callable(backend.validate), "a function"),
         "install": (isinstance(backend.install, str), "text"),
+        "imports": (_all_are(backend.imports, str), "a tuple of names of modules"),
         "check": (backend.check is None or callable(backend.check), "a function"),
         "preflight": (backend.preflight is None or callable(backend.preflight), "a function"),
         "recognise": (backend.recognise is None or callable(backend.recognise), "a function"),

@@ -57,6 +57,9 @@ class Backend:
     """
     install: str = ""
     """The command that installs what ``create`` imports, for the error message."""
+    imports: tuple[str, ...] = ()
+    """The modules that ``create`` imports and that may not be installed: looked for, but not imported, where ``check``
+    is called, so that ``rdzv backends`` and ``rdzv-run --check`` know that one is missing."""
     check: Callable[[], object] | None = None
     """Raises an ``RdzvError`` that says what is missing and what to do if this installation cannot use the backend.
 

@@ -25,7 +25,11 @@ class ServiceClient(ABC):
     - ``Compacted``, from ``changes`` alone;
     - an ``OSError``, an error of TLS among them, or ``EOFError``: the connection is of no use (there is no need to tell
       of a time-out, for the kit measures the time);
-    - an ``RdzvError`` reaches the user as it is; anything else counts as an answer that makes no sense.
+    - an ``RdzvError`` reaches the user as it is;
+    - anything else counts as an answer that makes no sense: the user is told which method raised it, and it is asked
+      again for as long as an outage may last, or for ``ttl`` seconds if it has never worked. Then this node ends.
+
+    What they return is checked: a value of another type than theirs ends this node at once (``BrokenPlugin``).
     """
 
     service: str

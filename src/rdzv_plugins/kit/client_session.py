@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Event, KeyValue
-from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError
+from rdzv_plugins.errors import BrokenPlugin, ConnectionLost, EndpointUnreachable, RdzvError
+from rdzv_plugins.kit.answers import wrong_answer
 from rdzv_plugins.kit.client import ServiceClient, SessionEnded
 from rdzv_plugins.kit.coordination import Coordination
 from rdzv_plugins.kit.keeping import PER_TTL, Keeper
@@ -60,6 +61,14 @@ class _Watched:
             self.task.cancel()
 
 
+class _Faulty(Exception):
+    """A method of the client has raised what no client may. The text says which, and what."""
+
+    def __init__(self, method: str, text: str) -> None:
+        super().__init__(text)
+        self.method = method
+
+
 class _Left(Exception):
     """Somebody else has found out that the connection is of no use."""
 
@@ -80,6 +89,8 @@ class ClientSession(AsyncSession):
         self._number = 0
         self._connection: asyncio.Future[None] | None = None  # done when it is left
         self._proven = False  # it has been of use: what was right then is expected to become right again
+        self._worked: set[str] = set()  # the client's methods that have answered
+        self._faulty: dict[str, float] = {}  # those that have raised nonsense since then, and since when
         self._closed = False
 
     @property
@@ -100,7 +111,7 @@ class ClientSession(AsyncSession):
     async def open(self, ttl: float, deadline: float) -> None:
         self._attempt = min(max(ttl / PER_TTL, _LEAST_ATTEMPT_S), _MOST_ATTEMPT_S)
         asked = now()
-        self.ttl = await self._ask(lambda: self._client.open(ttl), deadline)
+        self.ttl = await self._ask(lambda: self._call("open", self._client.open, ttl), deadline)
         self.local_addr, self.remote_addr = self._client.local_addr, self._client.remote_addr
         self._proven = True
         client = self._client
@@ -110,29 +121,38 @@ class ClientSession(AsyncSession):
         self._keeping = asyncio.get_running_loop().create_task(self._keep(self._keeper))
 
     async def _keep(self, keeper: Keeper) -> None:
-        self.lose(await keeper.run())
+        lost = await keeper.run()
+        if "keep_alive" in self._faulty:
+            self._broken(BrokenPlugin(str(lost), remedy=lost.remedy))
+        self.lose(lost)
 
     async def _renew(self, deadline: float) -> None:
-        await self._ask(self._client.keep_alive, deadline)
+        await self._ask(lambda: self._call("keep_alive", self._client.keep_alive), deadline)
 
     async def create(self, key: str, value: bytes, deadline: float, *, ephemeral: bool) -> tuple[bool, KeyValue]:
-        return await self._write(lambda n: self._client.create(n, key, value, ephemeral=ephemeral), deadline)
+        return await self._write(
+            lambda n: self._call("create", self._client.create, n, key, value, ephemeral=ephemeral), deadline
+        )
 
     async def put(
         self, items: Mapping[str, bytes], guard: KeyValue | None, deadline: float, *, ephemeral: bool
     ) -> int | None:
-        return await self._write(lambda n: self._client.put(n, items, ephemeral=ephemeral, guard=guard), deadline)
+        return await self._write(
+            lambda n: self._call("put", self._client.put, n, items, ephemeral=ephemeral, guard=guard), deadline
+        )
 
     async def delete(self, keys: Sequence[str], guard: KeyValue | None, deadline: float) -> bool:
-        return await self._write(lambda n: self._client.delete(n, keys, guard=guard), deadline)
+        return await self._write(lambda n: self._call("delete", self._client.delete, n, keys, guard=guard), deadline)
 
     async def list(self, prefix: str, deadline: float) -> tuple[Sequence[KeyValue], int]:
-        return await self._ask(lambda: self._client.list(prefix), deadline)
+        return await self._ask(lambda: self._call("list", self._client.list, prefix), deadline)
 
     async def watch(self, prefix: str, call: StoppableCall, after: int, deadline: float) -> _Watched:
         watched = _Watched(prefix, call)
         if after:
-            events, revision = await self._ask(lambda: self._client.changes(prefix, after, 0), deadline)
+            events, revision = await self._ask(
+                lambda: self._call("changes", self._client.changes, prefix, after, 0), deadline
+            )
         else:
             held, revision = await self.list(prefix, deadline)
             events = [Event(each.key, each.value, each.revision) for each in held]
@@ -141,7 +161,7 @@ class ClientSession(AsyncSession):
         return watched
 
     async def end_session(self, key: str, deadline: float) -> bool:
-        return await self._ask(lambda: self._client.end_session(key), deadline)
+        return await self._ask(lambda: self._call("end_session", self._client.end_session, key), deadline)
 
     def unwatch(self, watched: _Watched) -> None:
         watched.end()
@@ -149,7 +169,7 @@ class ClientSession(AsyncSession):
 
     async def end(self, deadline: float) -> None:
         self._stop()
-        await self._ask(self._client.end, deadline)
+        await self._ask(lambda: self._call("end", self._client.end), deadline)
 
     async def drop(self) -> None:
         self._closed = True
@@ -172,14 +192,18 @@ class ClientSession(AsyncSession):
                     watched.call(events)
                 since, limit = revision, WAIT_S + _LONGEST_ATTEMPT_S
                 events, revision = await self._ask(
-                    lambda since=since: self._client.changes(watched.prefix, since, WAIT_S),  # type: ignore[misc]
+                    lambda since=since: self._call("changes", self._client.changes, watched.prefix, since, WAIT_S),  # type: ignore[misc]
                     math.inf,
                     limit=limit,
                 )
         except Closed:
             pass
+        except ConnectionLost as error:
+            self.lose(error)
         except RdzvError as error:
-            self.lose(error if isinstance(error, ConnectionLost) else ConnectionLost(str(error), remedy=error.remedy))
+            self._broken(error)
+        except NotImplementedError as error:
+            self._broken(BrokenPlugin(f"changes() of the client for {self.name} is not written yet: {error}"))
         except Exception as error:
             logger.exception("a watch's call-back has failed")
             self.lose(ConnectionLost(f"the session with {self.name} ends: it may have missed an event: {error!r}"))
@@ -234,13 +258,37 @@ class ClientSession(AsyncSession):
             raise Closed
         raise self._late()
 
+    async def _call(self, name: str, method: Callable[..., Awaitable[T]], *arguments: Any, **named: Any) -> T:
+        """What a method of the author's client returns: the only place where one is called."""
+        where = f"{type(self._client).__name__}.{name}()"
+        try:
+            answer = await method(*arguments, **named)
+        except (SessionEnded, Unusable, RdzvError, NotImplementedError, OSError, EOFError, *_TIMEOUTS):
+            raise
+        except Exception as error:
+            raise _Faulty(name, f"{where} raised {type(error).__name__}: {error}") from error
+        if wrong := wrong_answer(name, answer, guarded=named.get("guard") is not None):
+            raise self._broken(BrokenPlugin(f"{where} of the client for {self.name} {wrong}"))
+        self._worked.add(name)
+        self._faulty.pop(name, None)
+        return answer
+
+    def _broken(self, fault: RdzvError) -> RdzvError:
+        """End the session, if there is one, because of ``fault``; returns the error to raise."""
+        if self._keeper is None:
+            return fault
+        lost = ConnectionLost(str(fault), remedy=fault.remedy)
+        lost.__cause__ = fault
+        self.lose(lost)
+        return lost
+
     async def _once(self, ask: Callable[[], Awaitable[T]], asked: _Asked) -> T:
         """The connection by which it was asked goes into ``asked``."""
         async with self._connecting:
             if self._connection is None:
                 self._client.local_addr = self._client.remote_addr = ""
                 try:
-                    await self._client.connect()
+                    await self._call("connect", self._client.connect)
                     if self._closed:
                         raise Closed
                 except BaseException:
@@ -271,14 +319,30 @@ class ClientSession(AsyncSession):
         elif isinstance(error, _TIMEOUTS):
             self.reason = SILENT if client.remote_addr else NO_ANSWER
         else:
-            strange = Reason(
-                f"it answers what makes no sense here ({type(error).__name__}: {error})",
-                f"Check host and port: is {client.service} there?",
+            nonsense = Reason(
+                f"it answers what makes no sense here ({error})",
+                f"Check host and port: is {client.service} there? If it is, the plug-in is at fault.",
                 final=True,
             )
-            self.reason = network_reason(error, client.service, client.security) or strange
+            self.reason = network_reason(error, client.service, client.security) or nonsense
+            if self.reason is nonsense:
+                self._note_faulty(error)
         if self.reason.final and not self._proven:
             raise self.problem(f"{self.name} cannot be used")
+
+    def _note_faulty(self, error: Exception) -> None:
+        """Tell the user once, and put up with it as with an outage; if it has never worked, no longer than ``ttl``."""
+        told = f"{self.name}: {self.reason.text}"
+        if not self._proven:
+            raise BrokenPlugin(f"{told}. It cannot be used", remedy=self.reason.remedy) from error
+        name = error.method if isinstance(error, _Faulty) else ""
+        longest = max(self._outage, self.ttl) if name in self._worked else self.ttl
+        if name not in self._faulty:
+            logger.warning("%s; this node asks again, for another %g s at most", told, longest)
+        if now() - self._faulty.setdefault(name, now()) > longest:
+            fault = BrokenPlugin(f"{told}, for {longest:g} s", remedy=self.reason.remedy)
+            fault.__cause__ = error
+            raise self._broken(fault)
 
     async def _leave(self, connection: asyncio.Future[None]) -> None:
         """Use that connection no longer. Others that wait on it might wait in vain, without a sign of it."""

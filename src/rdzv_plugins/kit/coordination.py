@@ -7,8 +7,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from rdzv_plugins.errors import ConnectionLost
-from rdzv_plugins.kit.loop import hold, let_go
+from rdzv_plugins.errors import BrokenPlugin, ConnectionLost
+from rdzv_plugins.kit.loop import Blocked, hold, let_go
 from rdzv_plugins.kit.session import AsyncSession, KitSession
 from rdzv_plugins.reporting import EVERY_S
 
@@ -21,6 +21,7 @@ _MORE_S = 2.0
 class _Opening:
     """What whoever opens a session and who opens it for them tell each other: either sees what the other wrote."""
 
+    name = "the service"
     wanted = True
     session: KitSession | None = None
 
@@ -44,11 +45,17 @@ class Coordination:
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> KitSession:
         """Open a session, as ``CoordinationBackend.open_session`` does.
 
-        Raises ``EndpointUnreachable`` or its subclass ``AccessRefused``, before the time-out if waiting cannot help.
+        Raises ``EndpointUnreachable`` or its subclass ``AccessRefused``, before the time-out if waiting cannot help;
+        ``BrokenPlugin`` if the author's client is at fault.
         """
         loop, opening = hold(), _Opening()
         try:
             return loop.run(self._open(ttl, on_lost, timeout, opening), timeout + 2 * _MORE_S)
+        except Blocked as error:
+            raise BrokenPlugin(
+                f"no session with {opening.name} within {timeout:g} s: {error}",
+                remedy="Whatever blocks belongs into rdzv_plugins.kit.in_thread, or needs a library for asyncio.",
+            ) from error
         except BaseException:  # a signal, for example, just when it had been opened
             opening.wanted = False
             if opening.session is not None:
@@ -61,6 +68,7 @@ class Coordination:
         self, ttl: float, on_lost: Callable[[ConnectionLost], None], timeout: float, opening: _Opening
     ) -> KitSession:
         work, start = self._new_session(), time.monotonic()
+        opening.name = work.name
         session = KitSession(work, on_lost, self._sessions.discard)
         work.lose = session._lose
         try:

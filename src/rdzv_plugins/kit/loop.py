@@ -9,7 +9,9 @@ import asyncio
 import concurrent.futures
 import logging
 import os
+import selectors
 import socket
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -27,6 +29,12 @@ _END_S = 10.0
 _TURNS = 3
 """Of the loop: sockets are closed, and whoever waits for a task is told, some turns after the task's end."""
 _ENDED = "the session has ended"
+_PASSED_OVER = (os.path.dirname(asyncio.__file__), os.path.dirname(__file__), threading.__file__, selectors.__file__)
+"""Whose frames on the loop's thread are not those of an author."""
+
+
+class Blocked(TimeoutError):
+    """No answer, because a coroutine blocks the loop's thread: it waits without ``await``. The text says where."""
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -102,12 +110,23 @@ class LoopThread:
             return future.result(timeout + _SLACK_S)
         except (TimeoutError, asyncio.TimeoutError, concurrent.futures.TimeoutError) as error:
             future.cancel()
+            if not str(error) and (where := self._blocked_in()):
+                raise Blocked(f"{where} blocks the thread of all sessions: it waits without await") from None
             raise TimeoutError(str(error) or f"no answer within {timeout:g} s") from None
         except concurrent.futures.CancelledError:
             raise TimeoutError(_ENDED) from None
         except BaseException:  # a signal's exception, on the main thread
             future.cancel()
             raise
+
+    def _blocked_in(self) -> str:
+        """The author's method that runs on the loop's thread now; empty if the loop waits, or does our own."""
+        frame, own = sys._current_frames().get(self._thread.ident or 0), None
+        while frame is not None:  # from the innermost outwards
+            if not frame.f_code.co_filename.startswith(_PASSED_OVER):
+                own = frame
+            frame = frame.f_back
+        return f"{own.f_code.co_name}() ({own.f_code.co_filename}, line {own.f_lineno})" if own else ""
 
     def start(self, work: Coroutine[Any, Any, object]) -> None:
         """Let ``work`` run by itself. From any thread."""

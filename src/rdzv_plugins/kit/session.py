@@ -281,5 +281,5 @@ class KitSession:
     def _lost(self) -> ConnectionLost:
         over = self._over or ConnectionLost(f"the session with {self._work.name} has ended")
         error = ConnectionLost(str(over), remedy=over.remedy)
-        error.silent = over.silent
+        error.silent, error.__cause__ = over.silent, over.__cause__
         return error

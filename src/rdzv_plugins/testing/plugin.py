@@ -15,10 +15,10 @@ import pytest
 
 from rdzv_plugins.testing.contract.parts import PATIENCE
 from rdzv_plugins.testing.suite import THEMES
-from rdzv_plugins.testing.suite.collector import TEST, Collector
+from rdzv_plugins.testing.suite.collector import TEST, WORDS, Collector
 from rdzv_plugins.testing.suite.ground import fault_of, note_broken
 from rdzv_plugins.testing.suite.guard import Guard
-from rdzv_plugins.testing.suite.items import facts_of, ground_step, promise_of, theme_of
+from rdzv_plugins.testing.suite.items import facts_of, ground_step, in_words, promise_of, theme_of
 from rdzv_plugins.testing.suite.theme import GAP, UNTRIED
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--conformance-backend", metavar="NAME", default="", help="run_all.py: the backend to test")
     group.addoption("--conformance-endpoint", metavar="WHERE", help="run_all.py: where its service runs already")
+    group.addoption("--conformance-journal", metavar="FD", type=int, default=-1, help="run_all.py: for its parent")
     group.addoption("--conformance-conf", metavar="K=V,...", default="", help="run_all.py: --rdzv-conf of its jobs")
 
 
@@ -91,7 +92,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     tests = [item.nodeid for item in session.items if theme_of(item) is not None]
     collector = config.stash.get(_collector, None)
     if collector is not None and tests:
-        collector.planned = len(tests)
+        collector.plan(len(tests))
     if tests and not config.getoption("usepdb") and not config.getoption("collectonly"):
         config.stash[_guard].start()
 
@@ -122,6 +123,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Set a test up within its time limit."""
+    collector = item.config.stash.get(_collector, None)
+    if collector is not None and theme_of(item) is not None:
+        collector.begins(item)
     with _limited(item):
         return (yield)
 
@@ -154,6 +158,8 @@ def pytest_runtest_makereport(
             if harness is not None:
                 note_broken(harness, promise_of(item), fault)
         report.user_properties.append((TEST, [*facts_of(item), fault]))
+        if report.failed and call.excinfo is not None and (words := in_words(call.excinfo)):
+            report.user_properties.append((WORDS, words))
     return report
 
 

@@ -1,6 +1,8 @@
 """The harnesses of the toys: their names come from the entry point. No test of the suite needs more."""
 
+import subprocess
 import threading
+from pathlib import Path
 from types import MappingProxyType
 
 from rdzv_plugins.testing import Harness
@@ -48,6 +50,18 @@ class CoordinationHarness(Harness):
 
     kind = "coordination"
     conf = ELASTIC
+
+
+class ServedHarness(CoordinationHarness):
+    """The same, with a server beside it, in a session of its own; it leaves its pid in a file ``server``."""
+
+    def start(self):
+        self.server = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        Path("server").write_text(str(self.server.pid))
+
+    def close(self):
+        self.server.kill()
+        self.server.wait()
 
 
 class HandlerHarness(Harness):

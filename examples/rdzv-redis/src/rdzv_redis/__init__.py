@@ -88,4 +88,5 @@ def rdzv_register_backends() -> Backend:
         validate=validate,
         meets_at="service",
         install="pip install rdzv-redis",
+        imports=("redis",),
     )

@@ -59,7 +59,7 @@ def _versions(start: Start) -> str:
 
 
 def _plugins(start: Start) -> str:
-    start.host.report_problems()
+    start.host.report_problems(start.args.rdzv_backend or "")
     return "no plug-in is broken"
 
 

@@ -56,6 +56,13 @@ def run(args: argparse.Namespace) -> int:
             "the conformance suite needs module 'pytest', which is not installed",
             remedy="Install it: pip install 'rdzv-plugins[testing]'",
         )
+    if args.json:
+        _check_writable(args.json)
+    from rdzv_plugins.testing.suite.apart import apart
+
+    tests = apart(args.json)
+    if tests.code is not None:
+        return tests.code
     import pytest
 
     from rdzv_plugins.assemble.create import NoOptions
@@ -69,9 +76,8 @@ def run(args: argparse.Namespace) -> int:
         every = find_harness(args.backend, conf=conf).conf  # if there is none, this says so in a line or two
     if conf:  # otherwise its harness may still add to them
         parse_options(found.backend.options or NoOptions, every, f"backend {found.backend.name!r}")
-    if args.json:
-        _check_writable(args.json)
-    code = _exit_code(int(pytest.main(_arguments(args, found.backend.name, themes))), args.select)
+    arguments = [*_arguments(args, found.backend.name, themes), f"--conformance-journal={tests.journal}"]
+    code = _exit_code(int(pytest.main(arguments)), args.select)
     end_process_later(code, _END_S)
     return code
 

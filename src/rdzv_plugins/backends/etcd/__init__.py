@@ -143,4 +143,5 @@ def rdzv_register_backends() -> Backend:
         recognise=recognise,
         health=health,
         install="pip install 'rdzv-plugins[etcd]'",
+        imports=("etcd3", "grpc", "google.protobuf"),
     )

@@ -23,7 +23,7 @@ class CoordinationKeys(JobTheme):
         one, two = job.session(), job.session()
         done, mine = one.create("k", b"first", timeout=T)
         assert (done, mine.key, mine.value) == (True, "k", b"first")
-        assert mine.revision > 0
+        assert mine.revision > 0, f"a key has revision {mine.revision}: it has to be more than 0"
         assert two.create("k", b"second", timeout=T) == (False, mine)
         assert one.list("", timeout=T)[0] == [mine]
 
@@ -35,11 +35,12 @@ class CoordinationKeys(JobTheme):
         again = one.put({"a/2": b"new"}, timeout=T)
         assert last is not None
         assert again is not None
-        assert again > last
+        assert again > last, f"a second write has revision {again}, and the first had {last}"
         found, revision = one.list("a/", timeout=T)
         assert [(each.key, each.value) for each in found] == [("a/1", b"x" * 5000), ("a/2", b"new")]
         assert [each.revision for each in found] == [last, again]
-        assert revision >= again  # greater if other runs have changed keys since
+        # greater if other runs have changed keys since
+        assert revision >= again, f"list() answers with revision {revision}, and one of its keys has {again}"
         assert keys_of(one).keys() == {"a/1", "a/2", "b/1"}
         nothing, revision = one.list("nothing", timeout=T)
         assert (list(nothing), revision >= again) == ([], True)

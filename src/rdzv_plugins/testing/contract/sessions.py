@@ -95,7 +95,7 @@ class CoordinationSessions(JobTheme):
             with job.client("dead", ttl) as process:
                 stop(process.pid)
                 assert recorder.take(2 * ended)[-1] == ("dead", None)
-        assert losses.none
+        assert losses.none, "on_lost was called, though the session has not been lost"
         assert keys_of(idle) == {"idle": b""}
 
     @of_kind("coordination")
@@ -183,7 +183,7 @@ class CoordinationSessions(JobTheme):
         wait_gone(two, "mine")
         two.put({"later": b""}, timeout=T)
         assert keys_of(two) == {"later": b""}
-        assert session_losses.none
+        assert session_losses.none, "on_lost was called, though the session has not been lost"
         assert len(recorder.events) == 1
 
     @of_kind("coordination")
@@ -223,7 +223,7 @@ class CoordinationSessions(JobTheme):
         for session in sessions:
             with pytest.raises(ConnectionLost):
                 session.list("", timeout=T)
-        assert losses.none
+        assert losses.none, "on_lost was called, though the session has not been lost"
 
     @of_kind("coordination")
     def test_what_a_session_says_of_itself(self, job: ContractJob) -> None:

@@ -54,7 +54,7 @@ class StateContract(JobTheme):
         one, two = job.created(), job.created()
         _, first, _ = one.set_state(b"1")
         _, second, written = two.set_state(b"2", first)
-        assert written
+        assert written, "set_state() says that it has not written, and nobody else has"
         assert second != first
         assert one.set_state(b"3", first) == (b"2", second, False)
         assert two.get_state() == (b"2", second)

@@ -161,11 +161,11 @@ class CoordinationWatches(JobTheme):
         def call(events: Sequence[Event]) -> None:
             history.append("begins")
             running.set()
-            assert go.wait(T)
+            assert go.wait(T), "cancel() was not reached in time"
 
         watch = one.watch("", call, timeout=T)
         with job.client("from another process, ours being busy", LONG) as process:
-            assert running.wait(T)
+            assert running.wait(T), "the watch was not told in time"
             process.leave()  # its key has gone, too
 
         def end() -> None:
@@ -174,7 +174,7 @@ class CoordinationWatches(JobTheme):
 
         ending = threading.Thread(target=end, daemon=True)
         ending.start()
-        assert begun.wait(T)
+        assert begun.wait(T), "the thread that ends it has not begun"
         ending.join(_BEGUN_S)  # it is under way: those that wait for the call cannot have ended
         go.set()
         ending.join(T)
@@ -200,8 +200,8 @@ class CoordinationWatches(JobTheme):
 
         watch = session.watch("", call, timeout=T)
         session.put({"mine": b""}, ephemeral=True, timeout=T)
-        assert ended.wait(T)
+        assert ended.wait(T), "close() within a call-back has not returned in time"
         wait_gone(two, "mine")
         assert keys_of(two) == {}
         assert len(calls) == 1
-        assert losses.none
+        assert losses.none, "on_lost was called for a session that was closed"

@@ -193,12 +193,14 @@ def behind(job: ContractJob, relay: Relay) -> str:
 @contextlib.contextmanager
 def frozen(service: Service) -> Iterator[None]:
     """Stop all its processes with SIGSTOP, and let them continue at the end."""
-    pids = service.pids
-    assert pids, "the harness's service says that it has no process"
+    stopped: list[int] = []
+    assert service.pids, "the harness's service says that it has no process"
     try:
-        for pid in pids:
-            stop(pid)
+        while new := [pid for pid in service.pids if pid not in stopped]:  # one may just have started another
+            for pid in new:
+                stopped.append(pid)
+                stop(pid)
         yield
     finally:
-        for pid in pids:
+        for pid in stopped:
             send(pid, signal.SIGCONT)

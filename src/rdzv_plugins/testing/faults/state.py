@@ -102,7 +102,7 @@ class StateFaults(JobTheme):
             node = job.created(behind(job, relay), conf=job.not_serving())
             relay.slow(0.1)
             _, token, written = node.set_state(b"1")
-            assert written
+            assert written, "set_state() says that it has not written, and nobody else has"
             assert other.set_state(b"2", token)[2] is True
             assert node.set_state(b"3", token)[2] is False
             assert state_of(node) == b"2"

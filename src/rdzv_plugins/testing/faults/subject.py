@@ -91,7 +91,7 @@ class Subject:
             raise AssertionError(f"the session goes on, and its watch does not: {error}") from None
         there = keys_of(observer, "seen/")
         assert {each.key for each in told} >= there.keys(), "the session goes on, and its watch has missed an event"
-        assert self.losses.none
+        assert self.losses.none, "on_lost was called, and the session goes on"
         return True
 
     def is_over(self, observer: Session | None) -> ConnectionLost:

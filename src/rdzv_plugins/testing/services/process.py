@@ -8,6 +8,7 @@ starts the server, have it end with ``exec``.)
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import signal
 import socket
@@ -19,13 +20,14 @@ from pathlib import Path
 
 import rdzv_plugins
 from rdzv_plugins.errors import RdzvError
-from rdzv_plugins.linux.children import all_pids
+from rdzv_plugins.linux.children import all_pids, children_now
 from rdzv_plugins.linux.process_stat import read_stat
 
 _START_S = 60.0
 _END_S = 30.0
 _POLL_S = 0.02
 _LAST_LINES = 12
+_MARK = "RDZV_SERVER"
 
 # it outlives exec: nothing has to run between fork and exec in the tests' process
 _ENDS_WITH_PARENT = (
@@ -40,7 +42,7 @@ _ROOT = str(Path(rdzv_plugins.__path__[0]).parent)
 
 
 class ServerProcess:
-    """A server on loopback, with all processes of its session; a ``Service``. Use it from one thread that outlives it.
+    """A server on loopback, with all processes that it starts; a ``Service``. Use it from one thread that outlives it.
 
     ``start`` starts it, ``kill`` ends it for good unless ``start_again`` follows.
     """
@@ -67,13 +69,34 @@ class ServerProcess:
         self._environment = environment
         self._ready = ready or self._accepts
         self._process: subprocess.Popen[bytes] | None = None
+        self._mark = secrets.token_hex(16)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The pids of its process, if it runs, and of the processes it has started that are still in its session."""
+        """The pids of its process, if it runs, and of all that it has started, in whatever sessions and below whom."""
+        return tuple(self._running())
+
+    def _running(self) -> dict[int, str]:
+        """By its pid, when each of them was started: both together are unique."""
         if self._process is None:
-            return ()
-        return tuple(pid for pid in all_pids() if _runs(pid, self._process.pid))
+            return {}
+        own = [pid for pid in all_pids() if self._is_own(pid)]
+        children = children_now()
+        for pid in own:  # those found here are looked at in their turn
+            own += [child for child in children(pid) if child not in own]
+        stats = {pid: read_stat(pid) for pid in own}
+        return {pid: stat.started for pid, stat in stats.items() if stat is not None and stat.lives}
+
+    def _is_own(self, pid: int) -> bool:
+        """Whether it is in the server's session, or has its mark, as what it has started has, also as a daemon."""
+        assert self._process is not None
+        stat = read_stat(pid)
+        if stat is not None and stat.session == self._process.pid:
+            return True
+        try:
+            return f"{_MARK}={self._mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:  # it has just ended, or is another user's
+            return False
 
     @property
     def keeps_data(self) -> bool:
@@ -99,7 +122,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=None if self._environment is None else dict(self._environment),
+                env={**(os.environ if self._environment is None else self._environment), _MARK: self._mark},
                 start_new_session=True,  # Ctrl-C is for the tests, which then end it
             )
         deadline = time.monotonic() + _START_S
@@ -119,9 +142,9 @@ class ServerProcess:
         """Kill all its processes with SIGKILL; returns when they have ended. Harmless if none is running."""
         if self._process is None:
             return
-        while pids := self.pids:  # one may just have started another
-            for pid in pids:
-                _kill(pid, self._process.pid)
+        while running := self._running():  # one may just have started another
+            for pid, started in running.items():
+                _kill(pid, started)
         self._process.wait(_END_S)  # not before: until then no other session can get its number
         self._process = None
 
@@ -139,25 +162,20 @@ class ServerProcess:
         return "".join(f"\n  | {line}" for line in lines)
 
 
-def _runs(pid: int, session: int) -> bool:
-    """Whether this is a process of that session, and not one that has ended and was not waited for."""
-    stat = read_stat(pid)
-    return stat is not None and stat.lives and stat.session == session
-
-
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     """Whether it has ended. Does not reap the process, which would give its number away."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _kill(pid: int, session: int) -> None:
-    """Kill a process of that session with SIGKILL; returns when it has ended."""
+def _kill(pid: int, started: str) -> None:
+    """Kill the process that was started then with SIGKILL; returns when it has ended."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        if os.getsid(pid) == session:  # asked while we hold it: nobody else has its number
+        stat = read_stat(pid)
+        if stat is not None and stat.started == started:  # asked while we hold it: nobody else has its number
             signal.pidfd_send_signal(process, signal.SIGKILL)
             if not select.select([process], [], [], _END_S)[0]:
                 raise RdzvError(f"process {pid} of a server still runs {_END_S:g} s after SIGKILL")

@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
+from rdzv_plugins.testing.suite import apart
 from rdzv_plugins.testing.suite.items import facts_of
 from rdzv_plugins.testing.suite.report import Results, TestResult, as_data, as_lines, suite_version
 from rdzv_plugins.testing.suite.theme import GAP, UNTRIED
 
 TEST = "rdzv_conformance"
 """The name of the property that carries a theme's test result: backend, theme, name, promise, fault."""
+WORDS = "rdzv_words"
+"""The name of the property that carries what a failed assert without a message says."""
 _PROPERTIES = (TEST, GAP, UNTRIED)
 _KIND = re.compile(r"^(AssertionError|Failed|[\w.]+\.Broken): ")
 
@@ -34,8 +37,17 @@ class Collector:
         self._running = ""
         self._output = os.dup(1)
         """Where pytest writes, which is not where this process writes while a test runs."""
-        self.planned = 0
-        """The number of tests of themes that are to be run."""
+        self._planned = 0
+        self._journal: int = config.getoption("conformance_journal")
+
+    def plan(self, tests: int) -> None:
+        """Note the number of tests of themes that are to be run."""
+        self._planned = tests
+        apart.write(self._journal, "planned", tests)
+
+    def begins(self, item: pytest.Item) -> None:
+        """Note that a test of a theme is being set up, for whoever reports if this process ends in it."""
+        apart.write(self._journal, "begins", item.nodeid, *facts_of(item))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Note that a test begins."""
@@ -62,6 +74,8 @@ class Collector:
             test.add("gap" if report.passed and test.gaps else report.outcome, report.duration, _message(report))
         if report.when == "teardown":
             self._done.add(report.nodeid)
+            known = (test.outcome, test.seconds, test.message, test.gaps, test.fault)
+            apart.write(self._journal, "ended", report.nodeid, backend, theme, name, promise, *known)
             if self._says_each:
                 for line in self._about(theme, test):
                     self._line(line)
@@ -116,10 +130,11 @@ class Collector:
 
     def _end(self, why: str) -> None:
         self._results.ended = self._results.ended or why
-        self._results.not_run = max(0, self.planned - len(self._done))
+        self._results.not_run = max(0, self._planned - len(self._done))
         self._results.keep(self._done)
 
     def _write(self) -> bool:
+        apart.write(self._journal, "reported")
         if self._file is not None:
             try:
                 Path(self._file).write_text(json.dumps(as_data(self._results), indent=2) + "\n")
@@ -156,5 +171,6 @@ def _message(report: pytest.TestReport) -> str:
         return " ".join(report.longrepr[2].split())
     crash = getattr(report.longrepr, "reprcrash", None)
     text = (crash.message if crash else report.longreprtext).strip()
-    line = _KIND.sub("", next(iter(text.splitlines()), ""))
+    words = next((str(value) for name, value in report.user_properties if name == WORDS), "")
+    line = words or _KIND.sub("", next(iter(text.splitlines()), ""))
     return line if report.when == "call" else f"at its {report.when}: {line}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,21 @@ def facts_of(item: pytest.Item) -> list[str]:
     """Backend, theme, name and promise, which travel with the test's result."""
     theme = theme_of(item)
     return [_backend(item), theme.theme if theme else "", item.name, promise_of(item)]
+
+
+def in_words(error: pytest.ExceptionInfo[BaseException]) -> str:
+    """What an assert that has no message says: its expression as it is written, then the values; else empty.
+
+    Without this, an author would be told ``assert 7 > 7``.
+    """
+    values = next(iter(str(error.value).splitlines()), "")
+    if not isinstance(error.value, AssertionError) or (values and not values.startswith("assert ")):
+        return ""
+    place = error.traceback[-1]
+    written = " ".join(str(place.statement).split()).removeprefix("assert ")
+    found = values.removeprefix("assert ")
+    where = f"{Path(str(place.path)).name}, line {place.lineno + 1}"
+    return f"{written} does not hold{f': {found}' * bool(found and found != written)} ({where})"
 
 
 def _backend(item: pytest.Item) -> str:

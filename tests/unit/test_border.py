@@ -1,0 +1,313 @@
+"""What a plug-in's objects return or raise wrongly is put down to it: its distribution, the method, the value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kits.unit.memory_coordination import MemoryBackend, MemoryService, MemorySession
+
+from rdzv_plugins import Backend, Request
+from rdzv_plugins.assemble.border import checked
+from rdzv_plugins.assemble.create import create_handler, preflight
+from rdzv_plugins.assemble.hosted_handler import HostedHandler
+from rdzv_plugins.assemble.looking import look
+from rdzv_plugins.coordination import EndsSessions, Event, KeyValue
+from rdzv_plugins.elastic.options import ElasticOptions
+from rdzv_plugins.errors import BrokenPlugin, ConnectionLost, EndpointUnreachable, RendezvousTimeout
+from rdzv_plugins.host import PluginHost, PluginRecord
+from rdzv_plugins.host.catalog import Entry
+from rdzv_plugins.interfaces import Failure, RendezvousHandler
+from rdzv_plugins.round_info import RoundInfo, StoreInfo
+
+T = 60.0
+RECORD = PluginRecord("toy", "toy_module", "rdzv-toy", "1.0")
+
+
+class Raises:
+    """Stands for an error that a method raises."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise self.error
+
+
+def entry(created: Any, **fields: Any) -> Entry:
+    return Entry(Backend(name="toy", summary="a toy", create=lambda _: created, **fields), RECORD)
+
+
+def handler_on(created: Any) -> HostedHandler:
+    options = ElasticOptions(timeout=T, ttl=T)
+    request = Request("toy", "run", "", 1, 2, 1, options=options)
+    return create_handler(PluginHost([]), entry(created), request)
+
+
+def says(error: BaseException, *words: str) -> None:
+    assert [word for word in ("rdzv-toy 1.0", *words) if word not in str(error)] == [], str(error)
+
+
+class Coordination(MemoryBackend):
+    """On a service of its own; a method of its sessions is replaced by what it returns or ``Raises``."""
+
+    def __init__(self, method: str, wrong: Any) -> None:
+        super().__init__(MemoryService())
+        session = type(
+            "Wrong", (MemorySession,), {method: wrong if isinstance(wrong, Raises) else lambda *_, **__: wrong}
+        )
+        self.service.session = session
+
+
+WRONG_ANSWERS = [
+    ("create", KeyValue("k", b"", 1), "KeyValue"),
+    ("create", ("yes", KeyValue("k", b"", 1)), "'yes'"),
+    ("create", None, "None"),
+    ("put", "3", "'3'"),
+    ("put", True, "True"),
+    ("put", None, "guard"),
+    ("list", [], "[]"),
+    ("list", ([("k", b"")], 1), "('k', b'')"),
+    ("list", ([KeyValue("k", "text", 1)], 1), "'text'"),  # type: ignore[arg-type]
+    ("watch", None, "None"),
+    ("create", Raises(KeyError("slot")), "KeyError"),
+    ("watch", Raises(AttributeError("no such")), "AttributeError"),
+    ("list", Raises(NotImplementedError("not yet")), "NotImplementedError"),
+]
+
+
+@pytest.mark.parametrize(("method", "wrong", "value"), WRONG_ANSWERS)
+def test_a_node_ends_with_what_its_plugins_session_did(method: str, wrong: Any, value: str) -> None:
+    handler = handler_on(Coordination(method, wrong))
+    try:
+        with pytest.raises(BrokenPlugin) as caught:
+            handler.next_rendezvous()
+        says(caught.value, method, value)
+        assert "rdzv conformance toy" in caught.value.remedy or isinstance(wrong, Raises)
+    finally:
+        handler.shutdown()
+
+
+@pytest.mark.parametrize("wrong", [None, object(), Raises(TypeError("unhashable"))])
+def test_a_session_that_is_none_is_put_down_to_the_plugin(wrong: Any) -> None:
+    created = MemoryBackend(MemoryService())
+    created.open_session = wrong if isinstance(wrong, Raises) else lambda *_, **__: wrong  # type: ignore[method-assign]
+    handler = handler_on(created)
+    with pytest.raises(BrokenPlugin) as caught:
+        handler.next_rendezvous()
+    says(caught.value, "open_session")
+
+
+def session_of(created: Any, lost: list[ConnectionLost]) -> Any:
+    return checked(created, entry(created)).open_session(T, on_lost=lost.append, timeout=T)  # type: ignore[union-attr]
+
+
+def test_a_fault_ends_the_session_and_every_later_call_says_so() -> None:
+    lost: list[ConnectionLost] = []
+    session = session_of(Coordination("delete", "gone"), lost)
+    for ask in (lambda: session.delete(["k"], timeout=T), lambda: session.create("k", b"", timeout=T)):
+        with pytest.raises(ConnectionLost) as caught:
+            ask()
+        says(caught.value, "delete", "'gone'")
+        assert isinstance(caught.value.__cause__, BrokenPlugin)
+    assert [str(each) for each in lost] == [str(caught.value)]
+
+
+@pytest.mark.parametrize("events", [None, [KeyValue("k", b"", 1)], [Event("k", b"", "1")], "text"])  # type: ignore[arg-type]
+def test_events_that_are_none_are_not_told(events: Any) -> None:
+    told: list[Any] = []
+    lost: list[ConnectionLost] = []
+
+    class Session(MemorySession):
+        def watch(self, prefix: str, on_events: Callable[..., None], *, after: int = 0, timeout: float) -> Any:
+            on_events(events)
+            return super().watch(prefix, on_events, after=after, timeout=timeout)
+
+    created = MemoryBackend(MemoryService())
+    created.service.session = Session
+    session_of(created, lost).watch("", told.append, timeout=T)
+    assert told == []
+    says(lost[0], "watch", repr(events))
+
+
+def test_an_error_of_the_network_is_no_fault_of_the_plugin() -> None:
+    lost: list[ConnectionLost] = []
+    session = session_of(Coordination("put", Raises(ConnectionResetError("reset by peer"))), lost)
+    with pytest.raises(ConnectionLost, match="reset by peer") as caught:
+        session.put({"k": b""}, timeout=T)
+    assert not isinstance(caught.value.__cause__, BrokenPlugin)
+    assert len(lost) == 1
+    created = MemoryBackend(MemoryService())
+    created.open_session = Raises(ConnectionRefusedError("refused"))  # type: ignore[method-assign]
+    with pytest.raises(EndpointUnreachable, match="refused"):
+        session_of(created, lost)
+
+
+def test_what_the_contract_allows_passes_unchanged() -> None:
+    for error in (TimeoutError("late"), RendezvousTimeout("ours"), KeyboardInterrupt()):
+        session = session_of(Coordination("put", Raises(error)), [])
+        with pytest.raises(type(error)) as caught:
+            session.put({"k": b""}, timeout=T)
+        assert caught.value is error
+    plain = session_of(MemoryBackend(MemoryService()), [])
+    assert isinstance(plain, EndsSessions)
+    _, held = plain.create("k", b"v", timeout=T)
+    assert plain.put({"k": b"w"}, guard=KeyValue("k", b"v", held.revision + 1), timeout=T) is None
+
+
+def test_a_loss_that_is_told_with_something_else_is_told_as_one() -> None:
+    lost: list[ConnectionLost] = []
+    created = MemoryBackend(MemoryService())
+    session_of(created, lost)
+    created.service.sessions[0].on_lost("gone")  # type: ignore[arg-type]
+    says(lost[0], "on_lost", "'gone'")
+
+
+def test_closing_may_fail_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    session_of(Coordination("close", Raises(OSError("closed twice"))), []).close()
+    assert "rdzv-toy 1.0" in caplog.text
+    assert "closed twice" in caplog.text
+
+
+class State:
+    """A state backend."""
+
+    name = "toy"
+
+    def __init__(self, wrong: Any) -> None:
+        self.wrong = wrong
+
+    def get_state(self) -> Any:
+        return self.wrong() if isinstance(self.wrong, Raises) else self.wrong
+
+    def set_state(self, state: bytes, token: Any = None) -> Any:
+        return self.get_state()
+
+
+@pytest.mark.parametrize("wrong", [b"state", ("text", 1), (b"state",), Raises(KeyError("slot")), (b"", 1, "yes")])
+def test_a_state_backend_that_answers_wrongly_is_named(wrong: Any) -> None:
+    state: Any = checked(State(wrong), entry(None))
+    with pytest.raises(BrokenPlugin) as caught:
+        state.get_state()
+    says(caught.value, "get_state", "KeyError" if isinstance(wrong, Raises) else repr(wrong))
+    with pytest.raises(BrokenPlugin) as caught:
+        state.set_state(b"")
+    says(caught.value, "set_state")
+
+
+def test_a_state_backend_may_raise_what_torch_tries_again() -> None:
+    state: Any = checked(State(Raises(BlockingIOError("locked"))), entry(None))
+    with pytest.raises(BlockingIOError):
+        state.get_state()
+    assert checked(State(None), entry(None)).get_state() is None  # type: ignore[union-attr]
+
+
+class Store:
+    def wait(self, keys: Any) -> None: ...
+
+
+ROUND = RoundInfo(Store(), 0, 1, StoreInfo("h", 29500))
+
+
+class Handler:
+    """A plug-in's own handler, right in everything but ``method``."""
+
+    use_agent_store = True
+
+    def __init__(self, method: str = "", wrong: Any = None) -> None:
+        if method == "use_agent_store":
+            self.use_agent_store = wrong
+        elif method:
+            setattr(self, method, wrong if isinstance(wrong, Raises) else lambda *_: wrong)
+
+    def next_rendezvous(self) -> Any:
+        return ROUND
+
+    def num_nodes_waiting(self) -> Any:
+        return 0
+
+    def is_closed(self) -> Any:
+        return False
+
+    def set_closed(self) -> None: ...
+
+    def get_backend(self) -> str:
+        return "toy"
+
+    def get_run_id(self) -> Any:
+        return "run"
+
+    def shutdown(self) -> Any:
+        return True
+
+    def note_failure(self, failure: Failure) -> None: ...
+
+    def first_failure(self) -> Any:
+        return None
+
+    def must_rejoin(self) -> Any:
+        return False
+
+    def raise_if_ended(self) -> None: ...
+
+    def leave(self, outcome: Any) -> None: ...
+
+    def waits_for(self) -> Any:
+        return ""
+
+    def worker_env(self) -> Any:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong"),
+    [
+        ("next_rendezvous", None),
+        ("next_rendezvous", (Store(), 0, 1)),
+        ("next_rendezvous", RoundInfo(None, 0, 1)),
+        ("next_rendezvous", RoundInfo(Store(), 1, 1)),
+        ("next_rendezvous", RoundInfo(Store(), "0", 1)),  # type: ignore[arg-type]
+        ("next_rendezvous", RoundInfo(Store(), 0, 1, StoreInfo("h", "29500"))),  # type: ignore[arg-type]
+        ("next_rendezvous", Raises(IndexError("no node"))),
+        ("num_nodes_waiting", None),
+        ("is_closed", "no"),
+        ("get_run_id", 7),
+        ("must_rejoin", None),
+        ("first_failure", "rank 0"),
+        ("waits_for", None),
+        ("use_agent_store", None),
+        ("raise_if_ended", Raises(KeyError("slot"))),
+    ],
+)
+def test_a_plugins_own_handler_that_answers_wrongly_is_named(method: str, wrong: Any) -> None:
+    assert isinstance(Handler(), RendezvousHandler)
+    handler = handler_on(Handler(method, wrong))
+    with pytest.raises(BrokenPlugin) as caught:
+        getattr(handler, method) if method == "use_agent_store" else getattr(handler, method)()
+    says(caught.value, method, type(wrong.error).__name__ if isinstance(wrong, Raises) else repr(wrong))
+
+
+def test_variables_that_are_no_texts_are_named() -> None:
+    with pytest.raises(BrokenPlugin) as caught:
+        handler_on(Handler("worker_env", {"PORT": 1})).worker_env({})
+    says(caught.value, "worker_env", "'PORT': 1")
+
+
+def test_torchs_errors_are_expected_of_a_handler() -> None:
+    from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
+
+    handler = handler_on(Handler("next_rendezvous", Raises(RendezvousTimeoutError("torch's"))))
+    with pytest.raises(RendezvousTimeoutError, match="torch's"):
+        handler.next_rendezvous()
+    assert handler_on(Handler()).next_rendezvous().world_size == 1
+
+
+def test_functions_of_a_backend_that_answer_wrongly_are_named() -> None:
+    request = Request("toy", "run", "", 1, 1, 1)
+    with pytest.raises(BrokenPlugin) as caught:
+        preflight(PluginHost([]), entry(None, preflight=lambda *_: None), request, None)  # type: ignore[arg-type]
+    says(caught.value, "preflight", "None")
+    with pytest.raises(BrokenPlugin) as caught:
+        look(entry(None, status=lambda *_: {"nodes": 1}), request, T)  # type: ignore[arg-type]
+    says(caught.value, "status", "{'nodes': 1}")
