@@ -191,6 +191,7 @@ def test_value_of_a_wrong_type_is_refused_and_its_source_named(dest, monkeypatch
         ["--max-restarts=3", "--monitor_interval", "5", "--log_dir=/tmp", "--role", "trainer", "t.py"],
         ["--nnode", "3", "--stand", "--redir=1", "t.py"],  # cut short, as long as it is clear
         ["-mr3", "pkg.mod"],
+        ["-mr", "3", "pkg.mod"],
         ["--", "t.py", "--", "--nnodes=3"],
         ["-", "--nnodes=3"],
     ],
@@ -200,6 +201,23 @@ def test_whole_command_lines_mean_the_same(argv):
     given = {d for d in torchs if ours[d] is not None or d not in UNSET_UNLESS_GIVEN}
     assert {d: ours[d] for d in given} == {d: torchs[d] for d in given}
     assert {d: torchs[d] for d in set(torchs) - given} == {d: action_of(d).default for d in set(torchs) - given}
+
+
+OF_SCRIPTS = (
+    "--p --pre --t --h --he --ver --w=3 --ra --ranks --en --ex --r=16 --e --n --m --log --v --s --d --no --l=2 --max"
+)
+
+
+@pytest.mark.parametrize(
+    "word", [*OF_SCRIPTS.split(), "-h", "--help", "--version", "--check", "--bogus", "-1", "--preflight"]
+)
+@pytest.mark.parametrize(
+    "flags", [[], ["--nnode=3", "-r", "3"], ["--preflight", "-m"]], ids=["bare", "flags", "module"]
+)
+def test_whatever_follows_the_script_is_the_scripts(flags, word):
+    args = parse_arguments([*flags, "s.py", word, "7"])
+    assert (args.training_script, args.training_script_args) == ("s.py", [word, "7"])
+    assert not args.given & {"preload", "tee", "verbose", "check", "node_rank"}
 
 
 @pytest.mark.parametrize("dest", [action.dest for action in OPTIONS if action.choices])
