@@ -20,7 +20,17 @@ from kits import KITS, TESTS
 from kits.launcher import called
 from kits.launcher.harness import WORKERS, Cluster, wait_until
 
-from rdzv_launcher import AgentLost, LaunchConfig, ResultLost, WorkersFailed, WorkerTraceback, elastic_launch
+from rdzv_launcher import (
+    AgentLost,
+    DefaultLogsSpecs,
+    LaunchConfig,
+    ResultLost,
+    Std,
+    WorkersFailed,
+    WorkerTraceback,
+    elastic_launch,
+)
+from rdzv_launcher.call.flags import flags_of
 from rdzv_plugins.errors import RdzvError, UsageError
 
 METHODS = ["spawn", "fork", "forkserver"]
@@ -207,6 +217,26 @@ def test_program(capfd: pytest.CaptureFixture[str]) -> None:
     assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0", "rank 1"]
     with pytest.raises(WorkersFailed, match=r"false: rank 0 .* ended with exit code 1$"):
         elastic_launch(alone(1), "false")()
+
+
+def test_launch_without_an_id_makes_one_up_if_its_node_is_alone() -> None:
+    ids = [value for config in (alone(1), alone(1, run_id="")) for value in flags_of(config) if "--rdzv-id=" in value]
+    assert len(set(ids)) == len(ids) == 2
+    assert "--rdzv-id=mine" in flags_of(alone(1, run_id="mine"))
+    assert not [each for each in flags_of(LaunchConfig(2, 2, 1)) if "--rdzv-id" in each]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch leaves log files open
+def test_our_configuration_works_with_torchs_own_agent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from torch.distributed.launcher.api import launch_agent
+
+    logs = DefaultLogsSpecs(log_dir=str(tmp_path), tee={0: Std.OUT, 1: Std.NONE}, redirects=Std.ERR)
+    for specs in (None, logs):
+        config = alone(2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", logs_specs=specs, run_id="job")
+        assert launch_agent(config, called.returns, [7]) == {0: 7, 1: 7}
+    launch_agent(config, "echo", ["rank ${local_rank}"])
+    assert "[default_role0]:rank 0" in capfd.readouterr().out
+    assert {path.name for path in tmp_path.glob("job_*/attempt_0/0/*.log")} == {"stdout.log", "stderr.log"}
 
 
 @pytest.mark.parametrize(
