@@ -22,7 +22,7 @@ from rdzv_plugins.interfaces import Outcome, Request
 from rdzv_plugins.run_status import RunStatus
 
 HOST = socket.gethostname()
-LONG = "timeout=500"
+LONG = "join_timeout=500"
 """Longer than a test may take: who is told by a time-out is not told at all."""
 PATIENCE_S = 60
 
@@ -74,7 +74,7 @@ def handler(port: int, nnodes: int, seconds: int) -> Iterator[HostedHandler]:
     """A node in this process."""
     host = PluginHost.load()
     entry = host.catalog.find("c10d")
-    conf = {"timeout": str(seconds), "last_call_timeout": "1"}
+    conf = {"join_timeout": str(seconds), "last_call_timeout": "1"}
     request = Request("c10d", "mine", f"127.0.0.1:{port}", nnodes, nnodes, 1, conf=conf, given=frozenset({"run_id"}))
     made = create_handler(host, entry, with_options(entry, request))
     try:

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -17,8 +18,19 @@ from typing import Any
 import pytest
 from kits import KITS, TESTS
 from kits.launcher import called
+from kits.launcher.harness import WORKERS, Cluster, wait_until
 
-from rdzv_launcher import AgentLost, LaunchConfig, ResultLost, WorkersFailed, WorkerTraceback, elastic_launch
+from rdzv_launcher import (
+    AgentLost,
+    DefaultLogsSpecs,
+    LaunchConfig,
+    ResultLost,
+    Std,
+    WorkersFailed,
+    WorkerTraceback,
+    elastic_launch,
+)
+from rdzv_launcher.call.flags import flags_of
 from rdzv_plugins.errors import RdzvError, UsageError
 
 METHODS = ["spawn", "fork", "forkserver"]
@@ -70,6 +82,36 @@ def test_results_by_rank(method: str, monkeypatch: pytest.MonkeyPatch, capfd: py
             },
         }
     assert capfd.readouterr().err == ""  # of a fork server, for one, that it could not be
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_worker_that_is_done_waits_for_the_others(method: str, tmp_path: Path) -> None:
+    """Else it would break the connections of a process group that the function has left open."""
+    assert elastic_launch(alone(start_method=method), called.returns_first)(str(tmp_path)) == {0: True, 1: True}
+
+
+def test_worker_of_run_path_that_is_done_waits_for_the_others(cluster: Cluster) -> None:
+    """As torch's do: else it would break the connections of a process group that the script has left open."""
+    agent = cluster.run("returns_first.py", ".", nproc=3, options=["--run-path"])
+    assert agent.wait() == 0, agent.text
+
+
+def test_local_exit_barrier_is_for_living_workers_alone(tmp_path: Path) -> None:
+    """A worker that is killed is not waited for, and neither is what it has forked."""
+    path = str(tmp_path / "barrier")
+    program = "import sys; from rdzv_launcher.run.workers.run_path import LocalExitBarrier as B; b = B(sys.argv[1]); "
+    at_work = "import os; os.fork() and print('at work', flush=True); sys.stdin.read()"
+    commands = [[sys.executable, "-c", program + rest, path] for rest in (at_work, "b.wait(); print('done')")]
+    with subprocess.Popen(commands[0], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as working:
+        assert working.stdout.readline() == "at work\n"
+        with subprocess.Popen(commands[1], stdout=subprocess.PIPE, text=True) as done:
+            waits = runpy.run_path(str(WORKERS / "returns_first.py"))["waits"]
+            wait_until(lambda: waits(str(done.pid)), 60, lambda: "it does not wait")
+            assert done.poll() is None
+            working.kill()
+            assert done.communicate(timeout=60)[0] == "done\n"
+        working.communicate()
+    assert subprocess.run([*commands[1][:3], str(tmp_path / "missing/barrier")], timeout=60).returncode == 0
 
 
 def test_forked_workers_have_what_is_in_this_process() -> None:
@@ -175,6 +217,26 @@ def test_program(capfd: pytest.CaptureFixture[str]) -> None:
     assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0", "rank 1"]
     with pytest.raises(WorkersFailed, match=r"false: rank 0 .* ended with exit code 1$"):
         elastic_launch(alone(1), "false")()
+
+
+def test_launch_without_an_id_makes_one_up_if_its_node_is_alone() -> None:
+    ids = [value for config in (alone(1), alone(1, run_id="")) for value in flags_of(config) if "--rdzv-id=" in value]
+    assert len(set(ids)) == len(ids) == 2
+    assert "--rdzv-id=mine" in flags_of(alone(1, run_id="mine"))
+    assert not [each for each in flags_of(LaunchConfig(2, 2, 1)) if "--rdzv-id" in each]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch leaves log files open
+def test_our_configuration_works_with_torchs_own_agent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from torch.distributed.launcher.api import launch_agent
+
+    logs = DefaultLogsSpecs(log_dir=str(tmp_path), tee={0: Std.OUT, 1: Std.NONE}, redirects=Std.ERR)
+    for specs in (None, logs):
+        config = alone(2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", logs_specs=specs, run_id="job")
+        assert launch_agent(config, called.returns, [7]) == {0: 7, 1: 7}
+    launch_agent(config, "echo", ["rank ${local_rank}"])
+    assert "[default_role0]:rank 0" in capfd.readouterr().out
+    assert {path.name for path in tmp_path.glob("job_*/attempt_0/0/*.log")} == {"stdout.log", "stderr.log"}
 
 
 @pytest.mark.parametrize(

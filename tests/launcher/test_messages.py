@@ -16,7 +16,7 @@ ALL_BACKENDS = [*BACKENDS, "parallel"]
 
 @pytest.mark.parametrize("backend", ALL_BACKENDS)
 def test_nobody_listens(cluster: Cluster, backend: str) -> None:
-    conf = "timeout=2" + ("" if backend == "static" else ",is_host=false")
+    conf = "timeout=2" if backend == "static" else "join_timeout=2,is_host=false"
     message = error_of(cluster.run("plain.py", "sleep", backend=backend, nnodes=2, rank=1, conf=conf), 68)
     assert f"at {cluster.endpoint} could not be reached within 2 s: connection refused" in message
 
@@ -61,7 +61,7 @@ def test_static_timeout_names_the_missing_node_ranks(cluster: Cluster) -> None:
 
 
 def test_c10d_timeout_names_who_is_there(cluster: Cluster) -> None:
-    agent = cluster.run("plain.py", "sleep", backend="c10d", nnodes=2, conf="timeout=10")
+    agent = cluster.run("plain.py", "sleep", backend="c10d", nnodes=2, conf="join_timeout=10")
     assert re.search(rf"1 of 2 nodes are in round 0 at \S+ \(127.0.0.1 \(pid {agent.pid}\)\)", error_of(agent, 75))
 
 

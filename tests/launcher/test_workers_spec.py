@@ -202,6 +202,39 @@ def test_each_worker_with_a_virtual_local_rank_has_a_device_of_its_own() -> None
         worker_variables(spec, group, group.workers[1], {"CUDA_VISIBLE_DEVICES": "4"})
 
 
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"HIP_VISIBLE_DEVICES": "6, 7"}, {"HIP_VISIBLE_DEVICES": "7", "CUDA_VISIBLE_DEVICES": "7"}),
+        (
+            {"HIP_VISIBLE_DEVICES": "6,7", "CUDA_VISIBLE_DEVICES": "1"},
+            {"HIP_VISIBLE_DEVICES": "7", "CUDA_VISIBLE_DEVICES": "7"},
+        ),
+        ({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "3,4"}, {"CUDA_VISIBLE_DEVICES": "4"}),
+        ({"ASCEND_RT_VISIBLE_DEVICES": "2,5"}, {"ASCEND_RT_VISIBLE_DEVICES": "5", "CUDA_VISIBLE_DEVICES": "1"}),
+    ],
+)
+def test_virtual_local_rank_goes_by_the_variables_of_rocm_and_ascend(
+    environ: dict[str, str], expected: dict[str, str]
+) -> None:
+    """The first three as torch 2.15 does; torch 2.13 knows CUDA's only."""
+    spec, group = spec_of(["--nproc-per-node=2", "--virtual-local-rank", "train.py"]), group_of(2)
+    variables = worker_variables(spec, group, group.workers[1], environ)
+    assert {name: value for name, value in variables.items() if name.endswith("VISIBLE_DEVICES")} == expected
+    for name in environ.keys() & expected.keys() - {"CUDA_VISIBLE_DEVICES"}:
+        with pytest.raises(UsageError, match=f"no device for local rank 1: {name}=6"):
+            worker_variables(spec, group, group.workers[1], {name: "6"})
+
+
+def test_prefix_of_lines_by_flag_or_by_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert spec_of(["train.py"]).prefix_template == ""
+    monkeypatch.setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "of torch's variable")
+    assert spec_of(["train.py"]).prefix_template == "of torch's variable"
+    monkeypatch.setenv("PET_LOG_LINE_PREFIX_TEMPLATE", "of the flag's variable")
+    assert spec_of(["train.py"]).prefix_template == "of the flag's variable"
+    assert spec_of(["--log_line_prefix_template=${hostname}: ", "train.py"]).prefix_template == "${hostname}: "
+
+
 def test_spec_knows_all_that_torchs_worker_spec_does() -> None:
     """A field that a later torch adds is to be looked at here."""
     elsewhere = {"rdzv_handler", "fn", "entrypoint", "args", "master_port", "master_addr", "local_addr"}
@@ -215,6 +248,7 @@ def test_round_is_made_ready_without_torch(tmp_path: Path) -> None:
     """From the flags, which somebody else has parsed, to what is started, and to what is read of its end."""
     args = get_args_parser().parse_args(["--tee=3", f"--log-dir={tmp_path}", "train.py"])
     args.preload = ""  # a flag of ours
+    args.log_line_prefix_template = ""  # and one that torch 2.13 does not have
     program = f"""
 import argparse, os, sys
 from rdzv_launcher.run.workers import causes, event_log, failures, file_timer, logs_specs, spec, starts

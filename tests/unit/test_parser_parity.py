@@ -7,12 +7,15 @@ texts of the help (``help``, ``metavar``), and the defaults of ``UNSET_UNLESS_GI
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 
 import pytest
 from torch.distributed.argparse_util import check_env, env
+from torch.distributed.launcher.api import LaunchConfig as TorchsLaunchConfig
 from torch.distributed.run import get_args_parser
 
+from rdzv_launcher.call.config import LaunchConfig
 from rdzv_launcher.run.command_line.options import Switch, Value
 from rdzv_launcher.run.command_line.parser import build_parser
 from rdzv_launcher.run.command_line.parsing import parse_arguments
@@ -23,7 +26,7 @@ UNSET_UNLESS_GIVEN = {"master_addr", "node_rank", "rdzv_backend", "rdzv_id"}
 """Here None means "not given": the launcher has to tell a default from a choice."""
 
 LATER = {"log_line_prefix_template", "print_completion"}
-"""Options of torch 2.14, where that is installed: refused by name, as are others that we do not know."""
+"""Options of torch 2.14: with an older one ours alone. The second prints and ends."""
 
 FACTS = ("dest", "nargs", "const", "choices", "required")
 
@@ -51,7 +54,7 @@ def no_variables(monkeypatch):
 
 
 def optional(parser):
-    return [action for action in parser._actions if action.option_strings and action.dest not in {"help"} | LATER]
+    return [action for action in parser._actions if action.option_strings and action.dest != "help"]
 
 
 def samples(action):
@@ -71,13 +74,14 @@ def differences(torchs, ours):
 
 def parsed_by_both(argv):
     """torch's namespace, and ours less our own options."""
-    torchs = {dest: value for dest, value in vars(get_args_parser().parse_args(argv)).items() if dest not in LATER}
+    torchs = vars(get_args_parser().parse_args(argv))
     ours = vars(parse_arguments(argv))
     return torchs, {dest: ours.get(dest, "missing") for dest in torchs}
 
 
 OPTIONS = optional(get_args_parser())
-SPELLINGS = [(spelling, action.dest) for action in OPTIONS for spelling in action.option_strings]
+ENDS = "print_completion"
+SPELLINGS = [(spelling, each.dest) for each in OPTIONS for spelling in each.option_strings if each.dest != ENDS]
 FROM_ENVIRONMENT = [action.dest for action in OPTIONS if isinstance(action, env | check_env)]
 
 
@@ -98,12 +102,9 @@ def test_every_option_of_torchs_is_one_of_ours():
     assert not missing + differ, "\n".join(missing + differ)
 
 
-@pytest.mark.parametrize("dest", sorted(LATER))
-def test_later_option_is_refused_by_name_where_torch_has_it(dest):
-    flag = f"--{dest.replace('_', '-')}"
-    there = any(flag in action.option_strings for action in get_args_parser()._actions)
-    with pytest.raises(UsageError if there else SystemExit, match=f"^{flag} is a flag" if there else None):
-        parse_arguments([f"{flag}=bash", "t.py"])
+def test_every_field_of_torchs_launch_config_is_one_of_ours():
+    ours, theirs = ({each.name for each in dataclasses.fields(cls)} for cls in (LaunchConfig, TorchsLaunchConfig))
+    assert not theirs - ours, f"missing in LaunchConfig: {', '.join(sorted(theirs - ours))}"
 
 
 def test_positional_arguments_are_torchs():
@@ -191,6 +192,7 @@ def test_value_of_a_wrong_type_is_refused_and_its_source_named(dest, monkeypatch
         ["--max-restarts=3", "--monitor_interval", "5", "--log_dir=/tmp", "--role", "trainer", "t.py"],
         ["--nnode", "3", "--stand", "--redir=1", "t.py"],  # cut short, as long as it is clear
         ["-mr3", "pkg.mod"],
+        ["-mr", "3", "pkg.mod"],
         ["--", "t.py", "--", "--nnodes=3"],
         ["-", "--nnodes=3"],
     ],
@@ -200,6 +202,23 @@ def test_whole_command_lines_mean_the_same(argv):
     given = {d for d in torchs if ours[d] is not None or d not in UNSET_UNLESS_GIVEN}
     assert {d: ours[d] for d in given} == {d: torchs[d] for d in given}
     assert {d: torchs[d] for d in set(torchs) - given} == {d: action_of(d).default for d in set(torchs) - given}
+
+
+OF_SCRIPTS = (
+    "--p --pre --t --h --he --ver --w=3 --ra --ranks --en --ex --r=16 --e --n --m --log --v --s --d --no --l=2 --max"
+)
+
+
+@pytest.mark.parametrize(
+    "word", [*OF_SCRIPTS.split(), "-h", "--help", "--version", "--check", "--bogus", "-1", "--preflight"]
+)
+@pytest.mark.parametrize(
+    "flags", [[], ["--nnode=3", "-r", "3"], ["--preflight", "-m"]], ids=["bare", "flags", "module"]
+)
+def test_whatever_follows_the_script_is_the_scripts(flags, word):
+    args = parse_arguments([*flags, "s.py", word, "7"])
+    assert (args.training_script, args.training_script_args) == ("s.py", [word, "7"])
+    assert not args.given & {"preload", "tee", "verbose", "check", "node_rank"}
 
 
 @pytest.mark.parametrize("dest", [action.dest for action in OPTIONS if action.choices])
@@ -213,7 +232,8 @@ def test_value_out_of_torchs_choices_is_refused(dest, capsys):
 
 def test_our_own_options_take_no_spelling_of_torchs_and_there_is_no_other():
     torchs = {spelling for spelling, _ in SPELLINGS}
-    ours = set(itertools.chain(*(action.option_strings for action in optional(build_parser())))) - torchs
+    ours = optional(build_parser())
+    ours = set(itertools.chain(*(each.option_strings for each in ours if each.dest not in LATER))) - torchs
     assert ours == {
         "--leave-background",
         "--leave_background",

@@ -10,14 +10,17 @@ from torch.distributed import FileStore
 from torch.distributed.elastic.rendezvous import api
 
 from rdzv_plugins.assemble.create import prepare
+from rdzv_plugins.backends import c10d
+from rdzv_plugins.backends.c10d import C10dOptions
 from rdzv_plugins.dynamic.envelope import share_store
 from rdzv_plugins.dynamic.handler import dynamic_handler
 from rdzv_plugins.dynamic.options import DynamicSettings
 from rdzv_plugins.dynamic.state_backend import TorchStateBackend
-from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, RendezvousFailed
+from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, RendezvousFailed, UsageError
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.discovery import PluginRecord
 from rdzv_plugins.interfaces import Backend, Capability, Request
+from rdzv_plugins.options import parse_options
 
 
 class Failing:
@@ -108,3 +111,62 @@ def test_a_state_that_torch_cannot_read_is_one_too(state, tmp_path):
     with pytest.raises(api.RendezvousStateError) as caught:
         handler.next_rendezvous()
     assert isinstance(caught.value, RendezvousFailed)
+
+
+class Forestalled:
+    """Another node has written before."""
+
+    name = "forestalled"
+
+    def __init__(self, *has_set: bool | None) -> None:
+        self.has_set = list(has_set)
+
+    def set_state(self, state, token=None):
+        has_set = self.has_set.pop(0)
+        return None if has_set is None else (state, 1, has_set)
+
+
+def test_who_was_forestalled_waits_before_it_writes_again():
+    waited = []
+    backend = TorchStateBackend(Forestalled(True, False, None, False), lambda: waited.append(len(waited)))
+    assert [backend.set_state(b"x") for _ in range(4)] == [(b"x", 1, True), (b"x", 1, False), None, (b"x", 1, False)]
+    assert waited == [0, 1]
+
+
+@pytest.mark.parametrize(("conf", "most"), [({}, 0.0), ({"cas_backoff_max_seconds": "0.25"}, 0.25)])
+def test_c10d_has_torchs_key_for_that(conf, most, monkeypatch, tmp_path):
+    waits = []
+    monkeypatch.setattr("rdzv_plugins.dynamic.handler.time.sleep", waits.append)
+    backend = Forestalled(False, False)
+    backend.store = FileStore(str(tmp_path / "store"))
+    request = Request(backend="c10d", run_id="r", endpoint="", min_nodes=1, max_nodes=1, nproc_per_node=1)
+    settings = parse_options(C10dOptions, conf, "backend c10d")
+    handler = dynamic_handler(backend, request, settings)
+    handler._state_backend.set_state(b"x")
+    assert settings.cas_backoff_max_seconds == most
+    assert len(waits) == (1 if most else 0)
+    assert all(0 <= each <= most for each in waits)
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "soon"])
+def test_a_time_to_wait_that_is_none_is_refused(value):
+    with pytest.raises(UsageError, match="cas_backoff_max_seconds"):
+        parse_options(C10dOptions, {"cas_backoff_max_seconds": value}, "backend c10d")
+
+
+def test_keys_of_c10d_mean_what_they_mean_in_torch(caplog):
+    """torch's c10d does not look at ``timeout``, with which static waits."""
+    options = parse_options(
+        C10dOptions,
+        {"timeout": "5", "last_call_timeout": "7", "close_timeout": "8", "read_timeout": "9"},
+        "backend c10d",
+    )
+    assert (options.join_seconds, options.last_call_timeout, options.close_timeout) == (600, 7, 8)
+    assert parse_options(C10dOptions, {"timeout": "5", "join_timeout": "30"}, "backend c10d").join_seconds == 30
+    assert parse_options(DynamicSettings, {"timeout": "5"}, "backend c10d").join_seconds == 5
+    request = Request(backend="c10d", run_id="r", endpoint="h:1", min_nodes=1, max_nodes=2, nproc_per_node=1)
+    c10d.validate(dataclasses.replace(request, options=options))
+    assert "timeout is not used by c10d" in caplog.text
+    caplog.clear()
+    c10d.validate(dataclasses.replace(request, options=C10dOptions()))
+    assert caplog.text == ""

@@ -1,9 +1,10 @@
 """What torch passes on when it meets our entry points, and what becomes of it."""
 
+import logging
 import os
 import signal
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from importlib.metadata import entry_points
 
@@ -34,6 +35,38 @@ def logging_as_before():
     """The bridge queues what the package logs in the process that it is called in."""
     yield
     unqueue_logging()
+
+
+@pytest.mark.parametrize(
+    ("given", "root", "own", "expected"),
+    [
+        (None, logging.WARNING, logging.NOTSET, logging.INFO),
+        ("ERROR", logging.WARNING, logging.NOTSET, logging.ERROR),
+        (None, logging.ERROR, logging.NOTSET, logging.NOTSET),
+        (None, logging.WARNING, logging.ERROR, logging.ERROR),
+    ],
+)
+def test_reports_are_shown_unless_somebody_has_chosen_otherwise(given, root, own, expected, monkeypatch):
+    """Under torchrun nobody does: then there is a handler, too, for what Python would not show."""
+    logger = logging.getLogger("rdzv_plugins")
+    before = logger.level, list(logger.handlers), logging.root.level
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.delenv("LOGLEVEL", raising=False)
+    if given:
+        monkeypatch.setenv("LOGLEVEL", given)
+    logging.root.setLevel(root)
+    logger.setLevel(own)
+    logger.handlers[:] = []
+    try:
+        with suppress(UnknownBackend):
+            bridge.create(parameters(bridge.PREFIX))
+        unqueue_logging()
+        assert logger.level == expected
+        assert len(logger.handlers) == 1
+    finally:
+        logger.setLevel(before[0])
+        logger.handlers[:] = before[1]
+        logging.root.setLevel(before[2])
 
 
 @pytest.mark.parametrize("name", ["rdzv-plugins", "rdzv-plugins.static", "rdzv-plugins.c10d"])

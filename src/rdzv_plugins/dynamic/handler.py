@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import socket
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -53,7 +55,8 @@ def dynamic_handler(backend: RendezvousBackend, request: Request, settings: Dyna
     store: Store | None = getattr(backend, "store", None)  # see SharesStore: each of them may be missing
     hosts = bool(getattr(backend, "hosts_store", False))
     address: str | None = getattr(backend, "local_addr", None)
-    state = TorchStateBackend(backend)
+    most = settings.cas_backoff_max_seconds  # torch does the same from 2.15 on
+    state = TorchStateBackend(backend, (lambda: time.sleep(random.uniform(0, most))) if most else lambda: None)
     backend = state
     if store is None:
         backend, store, hosts, address = share_store(state, request, settings)

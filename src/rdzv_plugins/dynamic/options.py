@@ -25,6 +25,9 @@ class DynamicSettings(WorkerStoreOptions):
     heartbeat_timeout: float = option(5, help="Time within which a keep-alive has to succeed.", unit="s", minimum=0.1)
     keep_alive_interval: float = option(5, help="Time between keep-alives.", unit="s", minimum=0.1)
     keep_alive_max_attempt: int = option(3, help="Missed keep-alives after which a node counts as dead.", minimum=1)
+    cas_backoff_max_seconds: float = option(
+        0, help="After a write that another node forestalled, wait for a random time up to this.", unit="s", minimum=0
+    )
     read_timeout: float = option(60, help="Limit of one read of the control store.", unit="s", minimum=1)
     linger: float = option(
         5,

@@ -24,8 +24,9 @@ class TorchStateBackend:
     Our own errors, and those of files and sockets, become torch's rendezvous errors; others are faults of the plug-in.
     """
 
-    def __init__(self, inner: RendezvousBackend) -> None:
-        self._inner = inner
+    def __init__(self, inner: RendezvousBackend, back_off: Callable[[], object] = lambda: None) -> None:
+        """``back_off`` is called after each write that another node has forestalled."""
+        self._inner, self._back_off = inner, back_off
         self.lost: Exception | None = None
         """Why the rendezvous is of no use.
 
@@ -40,7 +41,10 @@ class TorchStateBackend:
         return self._asked("get_state", self._inner.get_state)
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        return self._asked("set_state", lambda: self._inner.set_state(state, token))
+        found = self._asked("set_state", lambda: self._inner.set_state(state, token))
+        if found is not None and not found[2]:
+            self._back_off()
+        return found
 
     def _asked(self, method: str, ask: Callable[[], T]) -> T:
         if self.lost is not None:

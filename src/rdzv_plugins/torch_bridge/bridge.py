@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -37,6 +38,7 @@ def create(params: Any) -> Any:
     from rdzv_plugins.queued_logging import queue_logging
     from rdzv_plugins.torch_bridge.torchrun_handler import TorchrunHandler, in_full
 
+    _show_reports()
     queue_logging()
     name = params.backend.partition(".")[2]
     host = PluginHost.load()
@@ -51,6 +53,20 @@ def create(params: Any) -> Any:
         return TorchrunHandler(create_handler(host, entry, request))
     except RdzvError as error:
         raise in_full(error) from error.__cause__
+
+
+def _show_reports() -> None:
+    """Let this package report what it waits for, as under ``rdzv-run``: Python shows only warnings of its own accord.
+
+    Whatever the application has decided about its log, or the user by torch's ``LOGLEVEL``, stays.
+    """
+    logger = logging.getLogger(_GROUP)
+    if logger.level == logging.NOTSET and logging.root.level == logging.WARNING:
+        logger.setLevel(os.environ.get("LOGLEVEL", "INFO"))
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter(f"%(asctime)s {PREFIX} %(levelname)s: %(message)s", "%H:%M:%S"))
+        logger.addHandler(handler)
 
 
 def request_from(params: Any) -> Any:

@@ -11,6 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+LAUNCHER = Path(__file__).parents[2] / "launcher"
+"""The folder of the launcher's tests."""
+
 
 def reports(*arguments: Any, **keywords: Any) -> dict[str, Any]:
     """What a worker can see."""
@@ -35,6 +38,13 @@ def reports(*arguments: Any, **keywords: Any) -> dict[str, Any]:
 
 def returns(value: Any) -> Any:
     return value
+
+
+def returns_first(directory: str) -> bool:
+    import runpy
+
+    found: bool = runpy.run_path(str(LAUNCHER / "workers/returns_first.py"))["returns_first"](directory)
+    return found
 
 
 def returns_bytes(count: int) -> bytes:

@@ -90,13 +90,11 @@ def _answer(order: Order, function: Function | None) -> int:
 
 
 def _launch(order: Order, called: _Called) -> None:
-    import argparse
-
     from rdzv_launcher.run.command_line.parser import build_parser
     from rdzv_launcher.run.launch import launch
     from rdzv_launcher.run.preparation import Preparation
 
-    args = build_parser().parse_args(order.arguments, argparse.Namespace(given=frozenset()))
+    args = build_parser().parse(order.arguments)
     args.by_variable = frozenset()
     with importing_torch():
         called.load_logs()

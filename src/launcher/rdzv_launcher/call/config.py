@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +27,28 @@ class DefaultLogsSpecs:
     local_ranks_filter: set[int] | None = None
     """The local ranks whose output is shown; None: all."""
 
+    @property
+    def root_log_dir(self) -> str:
+        """For torch's ``launch_agent``, which takes our ``LaunchConfig``, too: the directory of the files."""
+        return str(self._of_torch.root_log_dir)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> Any:
+        """The same: the files of a round."""
+        return self._of_torch.reify(envs)
+
+    @functools.cached_property
+    def _of_torch(self) -> Any:
+        from torch.distributed.elastic import multiprocessing
+
+        def torchs(streams: Std | Mapping[int, Std]) -> Any:
+            if isinstance(streams, Mapping):
+                return {rank: multiprocessing.Std(int(each)) for rank, each in streams.items()}
+            return multiprocessing.Std(int(streams))
+
+        return multiprocessing.DefaultLogsSpecs(
+            self.log_dir, torchs(self.redirects), torchs(self.tee), self.local_ranks_filter
+        )
+
 
 @dataclass
 class LaunchConfig:
@@ -35,9 +59,12 @@ class LaunchConfig:
     """The maximum of --nnodes; ``min_nodes`` is its minimum."""
     nproc_per_node: int
     logs_specs: Any = None
-    """A ``DefaultLogsSpecs``, ours or torch's, or an object of a class derived from torch's ``LogsSpecs``."""
+    """A ``DefaultLogsSpecs``, ours or torch's, or an object of a class derived from torch's ``LogsSpecs``.
+
+    None: a new one of ours.
+    """
     run_id: str = ""
-    """The job's name, as with --rdzv-id."""
+    """The job's name, as with --rdzv-id. Empty: one node makes one up; several have to know the same, if any."""
     role: str = "default_role"
     rdzv_endpoint: str = ""
     rdzv_backend: str = ""
@@ -64,6 +91,13 @@ class LaunchConfig:
     virtual_local_rank: bool = False
     shutdown_timeout: int | None = None
     """How long stopped workers may take to end, in seconds; None: ``TORCH_ELASTIC_SHUTDOWN_TIMEOUT``, else 30."""
+
+    def __post_init__(self) -> None:
+        if self.logs_specs is None:
+            self.logs_specs = DefaultLogsSpecs()
+        seconds = os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")
+        if self.shutdown_timeout is None and seconds.isdecimal():  # whatever else it is, the launch names the variable
+            self.shutdown_timeout = int(seconds)
 
 
 _TORCHS_TIMEOUT = 900

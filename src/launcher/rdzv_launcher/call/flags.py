@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,7 +69,7 @@ def flags_of(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> 
         "event-log-handler": config.event_log_handler,
         "signals-to-handle": config.signals_to_handle,
         "rdzv-endpoint": config.rdzv_endpoint,
-        "rdzv-id": config.run_id,
+        "rdzv-id": config.run_id or (uuid.uuid4().hex if config.max_nodes == 1 else ""),
         "local-addr": config.local_addr or "",
         "rdzv-conf": _conf(config),
         "duplicate-stdout-filters": _listed(config.duplicate_stdout_filters),

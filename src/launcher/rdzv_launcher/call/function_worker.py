@@ -14,6 +14,7 @@ from typing import Any
 from rdzv_launcher.call.results import Results
 from rdzv_launcher.run.workers.environment import ERROR_FILE
 from rdzv_launcher.run.workers.error_files import record_own_error
+from rdzv_launcher.run.workers.run_path import LocalExitBarrier
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Call:
         return code
 
     def _call(self, local_rank: int) -> None:
-        results = Results(self.results)
+        results, barrier = Results(self.results), LocalExitBarrier(f"{self.results}/barrier")
         try:
             faulthandler.enable(all_threads=True)
         except (AttributeError, OSError, ValueError):  # a notebook's, which is not a file
@@ -55,6 +56,7 @@ class Call:
         except Exception as error:
             _keep_error(error, results)
             raise
+        barrier.wait()
 
 
 def not_loaded(error: BaseException, results: str) -> None:

@@ -47,6 +47,8 @@ from rdzv_launcher.run.workers.failures import WorkerFailure, worker_failure
 from rdzv_launcher.run.workers.output.destinations import Layout
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
+from rdzv_launcher.run.workers.program import Kind
+from rdzv_launcher.run.workers.run_path import BARRIER
 from rdzv_launcher.run.workers.starts import preload_of
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.assemble.create import create_handler
@@ -170,6 +172,7 @@ class Launch:
         monitor = WorkerMonitor(Path(directory.pipes), self._wrote)
         on_first = None if self._timeline is None else self._wrote
         self._output = Output(spec, layout, monitor.attach, directory.log_pipes, on_first)
+        self._barrier = {BARRIER: f"{directory.path}/barrier"} if spec.program.kind is Kind.PATH else {}
         self._stacks = NodeStacks(self._node, directory.path)
         self._stacks.log_to(self._output.root)
         self._tails = LogTails(self._node, self._output.files, monitor.kept)
@@ -277,7 +280,8 @@ class Launch:
         assert self._loop.group is not None
         handlers = self._handler.worker_env(own)
         hangs, notices = self._hangs.environment(own), self._notices.environment({**own, **handlers}, self._loop.group)
-        return {**handlers, **self._fence.environment, **self._stacks.environment, **hangs, **notices}
+        of_agent = {**self._fence.environment, **self._stacks.environment, **self._barrier}
+        return {**handlers, **of_agent, **hangs, **notices}
 
     def _place(self) -> Place:
         """This node's place in the job, for the watch for hangs. Any thread may ask."""

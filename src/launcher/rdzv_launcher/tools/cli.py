@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from rdzv_launcher.bench import arguments as bench
+from rdzv_launcher.completion import PrintCompletion
 from rdzv_launcher.console import logging_given_back, make_stdout_wait, report, setup_logging
 from rdzv_launcher.tools import conformance, new_backend, serve
 from rdzv_launcher.tools.doctor import command as doctor
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--version", action=ShowVersion, help="print the versions, and whether the native part is there"
     )
+    parser.add_argument("--print-completion", action=PrintCompletion)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     backends = commands.add_parser(
         "backends", help="list the installed rendezvous backends, and plug-ins that do not work"

@@ -7,6 +7,7 @@ it is the path of a file that all nodes share; one node alone may leave it out.
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -23,19 +24,28 @@ if TYPE_CHECKING:
     from rdzv_plugins.backends.c10d.backend import C10dBackend
     from rdzv_plugins.run_status import RunStatus
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class C10dOptions(DynamicSettings):
     """torch's keys for its c10d backend, and ours for the workers' store."""
 
+    timeout: float | None = option(None, help="Not used, as in torch: the time-out of c10d is join_timeout.", unit="s")
     is_host: bool | None = option(
         None, help="Whether this node serves the control store; unset: if the endpoint is one of its addresses."
     )
     store_type: Literal["tcp", "file"] = option("tcp", help="tcp, or a file on a file system that all nodes share.")
 
+    @property
+    def join_seconds(self) -> float:
+        return self.join_timeout or 600.0
+
 
 def validate(request: Request) -> Endpoint | None:
     """Reject an endpoint that cannot work, before anything starts; returns it, or None for a file."""
+    if request.options.timeout is not None:
+        logger.warning("timeout is not used by c10d, as in torchrun: the time-out is --rdzv-conf join_timeout=SECONDS")
     if request.options.store_type == "file":
         if request.max_nodes > 1 and not request.endpoint:
             raise UsageError(

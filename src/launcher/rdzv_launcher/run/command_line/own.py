@@ -155,8 +155,8 @@ def _output(ours: argparse._ArgumentGroup) -> None:
         "--log-prefix",
         "--log_prefix",
         action=Switch,
-        help="show the workers' lines with HOST:RANK in front (or TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, which "
-        "may contain ${host}), and identical lines once; they go to files, too, as with --tee",
+        help="show the workers' lines with HOST:RANK in front (or --log-line-prefix-template), and identical lines "
+        "once; they go to files, too, as with --tee",
     )
     ours.add_argument(
         "--no-fold",

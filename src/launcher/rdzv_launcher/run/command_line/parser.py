@@ -39,10 +39,21 @@ All flags: rdzv-run --help; backends: rdzv backends
 
 
 class Parser(argparse.ArgumentParser):
-    """Finds the unknown flag when the arguments cannot be parsed, as argparse may complain about something else."""
+    """Reads flags up to the script's name: what follows is the script's, which argparse would take for flags of ours.
 
-    arguments: Sequence[str] = ()
-    """The arguments being parsed."""
+    It also finds the unknown flag when the arguments cannot be parsed, as argparse may complain about something else.
+    """
+
+    _unknown = ""
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Like ``parse_args``; ``given`` in the result names the destinations that a flag has set."""
+        flags, script = self._divide(arguments)
+        # after a "--" nothing is taken for a flag, such as a script whose name begins with a minus
+        own = [*flags, *(["--", script[0]] if script else [])]
+        args = self.parse_args(own, argparse.Namespace(given=frozenset()))
+        args.training_script_args = list(script[1:])
+        return args
 
     def error(self, message: str) -> NoReturn:
         """End with 2, as argparse does. Raises ``UsageError`` for a flag that the installed torchrun has."""
@@ -51,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         # only needed here, like difflib below: both cost more than the parser does
         from rdzv_launcher.run.command_line.installed_torch import knows
 
-        unknown = self._first_unknown()
+        unknown = self._unknown
         if unknown and knows(unknown):
             raise UsageError(
                 f"{unknown} is a flag of the installed torchrun, and this rdzv-run is too old to have it",
@@ -59,35 +70,43 @@ class Parser(argparse.ArgumentParser):
             )
         super().error(f"unrecognized arguments: {unknown}{self._similar(unknown)}" if unknown else message)
 
-    def with_values(self, arguments: Sequence[str]) -> list[str]:
-        """The arguments, with a value added to each flag whose value is optional and was left out."""
-        found, words = [], iter(arguments)
-        for word in words:
-            found.append(word)
-            flag, joined, _ = word.partition("=")
-            if not word.startswith("-") or word in ("-", "--"):
-                break  # the script
-            meant = self._meant_by(flag)
-            if len(meant) == 1 and isinstance(meant[0], ValueOrNone):
-                found[-1] = word if joined else f"{word}={meant[0].const}"
-            elif not joined and all(action.nargs != 0 for action in meant) and not _is_glued(flag):
-                found += [next(words)] if meant and len(found) < len(arguments) else []
-        return [*found, *words]
+    def _divide(self, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The flags with their values, and from the script's name on what is the script's.
 
-    def _first_unknown(self) -> str:
-        """The first flag before the script that we do not have; empty if all are known."""
-        arguments = iter(self.arguments)
-        for argument in arguments:
-            if not argument.startswith("-") or argument in ("-", "--") or argument[1].isdecimal() or " " in argument:
-                return ""  # the script
-            flag, joined, _ = argument.partition("=")
-            glued = joined or _is_glued(flag)
+        A value is added to each flag whose value is optional and was left out. After a flag that we do not have, there
+        is no telling whether a value follows: what is after it is left out.
+        """
+        flags: list[str] = []
+        rest = list(arguments)
+        while rest and rest[0].startswith("-") and rest[0] != "-":
+            flag, joined, _ = rest[0].partition("=")
             meant = self._meant_by(flag)
+            if not meant and _is_name(flag):
+                break
+            word = rest.pop(0)
+            if word == "--":
+                return flags, rest
+            flags.append(word)
             if not meant:
-                return flag
-            if not glued and all(action.nargs != 0 for action in meant):
-                next(arguments, None)  # its value
-        return ""
+                self._unknown = flag
+                return flags, []
+            if isinstance(meant[0], ValueOrNone) and len(meant) == 1:
+                flags[-1] = word if joined else f"{word}={meant[0].const}"
+            elif not joined and rest and self._takes_next(flag, meant):
+                flags.append(rest.pop(0))
+        if rest[1:2] == ["--"]:  # argparse, and so torchrun, takes it for the end of the flags
+            del rest[1]
+        return flags, rest
+
+    def _takes_next(self, flag: str, meant: Sequence[argparse.Action]) -> bool:
+        """Whether the value of a flag is the next argument; short flags may be joined, and the last have its value."""
+        if flag.startswith("--"):
+            return all(action.nargs != 0 for action in meant)
+        for at, letter in enumerate(flag[1:], start=1):
+            action = self._option_string_actions.get(f"-{letter}")
+            if action is None or action.nargs != 0:
+                return action is not None and at == len(flag) - 1
+        return False
 
     def _meant_by(self, flag: str) -> list[argparse.Action]:
         """The options that a flag may mean: it may be abbreviated, and a short one may have its value attached."""
@@ -106,9 +125,9 @@ class Parser(argparse.ArgumentParser):
         return f"; did you mean {found[0]}?" if found else ""
 
 
-def _is_glued(flag: str) -> bool:
-    """Whether a short flag has its value directly attached."""
-    return len(flag) > 2 and not flag.startswith("--")
+def _is_name(word: str) -> bool:
+    """Whether something with a minus in front is no flag, by argparse's rules: a number, or anything with a space."""
+    return word[1:2].isdecimal() or " " in word
 
 
 class _Help(argparse.HelpFormatter):

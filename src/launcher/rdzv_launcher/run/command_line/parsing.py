@@ -18,8 +18,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     that no flag has set.
     """
     parser = build_parser()
-    parser.arguments = parser.with_values(argv)
-    args = parser.parse_args(list(parser.arguments), argparse.Namespace(given=frozenset()))
+    args = parser.parse(argv)
     by_variable = set()
     for option in parser._actions:
         if isinstance(option, Value | Switch) and option.dest not in args.given and (name := source_of(option.dest)):

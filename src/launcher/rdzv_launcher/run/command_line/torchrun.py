@@ -1,4 +1,4 @@
-"""torchrun's part of the command line: its flags, their spellings and the values they take, as in torch 2.13.
+"""torchrun's part of the command line: its flags, their spellings and the values they take, as in torch 2.15.
 
 A default of None where torchrun has another one means that "not given" matters: the launcher decides by it. What
 torchrun does without the flag is done there. ``tests/unit/test_parser_parity.py`` compares this with the installed
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from rdzv_launcher.completion import PrintCompletion
 from rdzv_launcher.run.command_line.options import FlagOnly, Switch, Value
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
@@ -141,6 +142,13 @@ def _output(parser: argparse.ArgumentParser) -> None:
         default="0",
         metavar="STREAMS",
     )
+    group.add(
+        "--log-line-prefix-template",
+        "what is in front of each line of --tee, with ${role_name}, ${local_rank}, ${rank} and ${hostname} (default: "
+        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else [${role_name}${local_rank}]:)",
+        default="",
+        metavar="TEXT",
+    )
     group.add("--local-ranks-filter", "whose output the console shows (default: all)", default="", metavar="RANK,...")
     for name in ("stdout", "stderr"):
         group.add(
@@ -172,3 +180,4 @@ def _less_common(parser: argparse.ArgumentParser) -> None:
         default="null",
         metavar="NAME",
     )
+    parser.add_argument("--print-completion", "--print_completion", action=PrintCompletion)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rdzv_launcher.run.workers import virtual_ranks
 from rdzv_launcher.run.workers.spec import WorkersSpec
+from rdzv_launcher.run.workers.virtual_ranks import devices_of
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -44,7 +44,7 @@ def worker_variables(
         "LOCAL_RANK": "0" if spec.virtual_local_rank else str(worker.local_rank),
     }
     if spec.virtual_local_rank:
-        variables[virtual_ranks.VARIABLE] = virtual_ranks.device_of(worker.local_rank, environ)
+        variables |= devices_of(worker.local_rank, environ)
     if spec.nproc > 1 and _THREADS not in environ:
         variables[_THREADS] = "1"
     return variables

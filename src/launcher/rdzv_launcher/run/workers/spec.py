@@ -16,7 +16,7 @@ from rdzv_launcher.run.workers.numa import require_numactl
 from rdzv_launcher.run.workers.preloading import read_modules
 from rdzv_launcher.run.workers.program import Program, read_program
 from rdzv_launcher.run.workers.streams import Std, Streams, parse_streams
-from rdzv_launcher.run.workers.virtual_ranks import device_of
+from rdzv_launcher.run.workers.virtual_ranks import devices_of
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request
 
@@ -92,7 +92,7 @@ def read_spec(
         raise UsageError(f"--monitor-interval={args.monitor_interval:g} must be more than 0 seconds")
     require_numactl(args.numa_binding or "")
     if args.virtual_local_rank:
-        device_of(request.nproc_per_node - 1, environ)
+        devices_of(request.nproc_per_node - 1, environ)
     program, logs = read_program(args), logs or LogSettings()
     redirects, tee = parse_streams("--redirects", args.redirects), parse_streams("--tee", args.tee)
     if logs.prefix:  # everything that would be shown without a prefix
@@ -118,7 +118,7 @@ def read_spec(
         shutdown_timeout_s=_shutdown_timeout(args.shutdown_timeout, environ),
         leave_background=leave_background,
         stuck_timeout_s=_stuck_timeout(environ),
-        prefix_template=environ.get(_PREFIX, ""),
+        prefix_template=args.log_line_prefix_template or environ.get(_PREFIX, ""),
         monitor_interval_s=float(args.monitor_interval),
         numa_binding=args.numa_binding or "",
         logs_specs=args.logs_specs or "",

@@ -61,5 +61,5 @@ def _prefix(spec: WorkersSpec, host: str, local_rank: int, variables: Mapping[st
     """The prefix of each line. ``local_rank`` is not always the LOCAL_RANK of the worker's variables."""
     template = spec.prefix_template or ("${host}:${rank} " if spec.logs.prefix else "[${role_name}${local_rank}]:")
     return string.Template(template).safe_substitute(
-        role_name=spec.role, rank=variables.get("RANK", ""), local_rank=local_rank, host=host
+        role_name=spec.role, rank=variables.get("RANK", ""), local_rank=local_rank, host=host, hostname=host
     )

@@ -1,0 +1,72 @@
+"""The scripts of --print-completion, in the shells that are installed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from rdzv_launcher.completion import SHELLS, completion
+from rdzv_launcher.run.command_line.parser import build_parser
+from rdzv_launcher.run.command_line.parsing import parse_arguments
+from rdzv_launcher.tools import cli
+
+
+def script_of(capsys, program, shell):
+    """As the command prints it."""
+    with pytest.raises(SystemExit) as end:
+        (parse_arguments if program == "rdzv-run" else cli.main)([f"--print-completion={shell}"])
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("rdzv-run --start-m", ["--start-method"]),
+        ("rdzv-run --start-method ", ["spawn", "fork", "forkserver"]),
+        ("rdzv-run --start-method = fo", ["fork", "forkserver"]),
+        ("rdzv-run --role --tee --standalone --nnod", ["--nnodes"]),
+        ("rdzv-run --preflight --nnod", ["--nnodes"]),
+        ("rdzv-run --nnodes ", []),
+        ("rdzv-run --standalone train.py --start-m", []),
+        ("rdzv be", ["bench"]),
+        ("rdzv bench rend", ["rendezvous"]),
+        ("rdzv doctor --js", ["--json"]),
+        ("rdzv backends --js", ["--json"]),
+    ],
+)
+def test_bash_completes(words, expected, capsys):
+    *_, last = words = words.split(" ")
+    program = words[0]
+    lines = [
+        script_of(capsys, program, "bash"),
+        f"COMP_WORDS=({' '.join(words[:-1])} {last or chr(39) * 2})",
+        f"COMP_CWORD={len(words) - 1}",
+        f"_{program.replace('-', '_')}",
+        'printf "%s\\n" "${COMPREPLY[@]}"',
+    ]
+    found = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert (found.stdout.split(), found.stderr) == (expected, "")
+
+
+@pytest.mark.parametrize("program", ["rdzv-run", "rdzv"])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_reads_its_script_which_has_every_flag(shell, program, capsys, tmp_path):
+    script = script_of(capsys, program, shell)
+    if program == "rdzv-run":
+        flags = [each.option_strings[-1] for each in build_parser()._actions if each.option_strings]
+        assert [flag for flag in flags if "_" not in flag and flag not in script] == []
+    path = tmp_path / "script"
+    path.write_text(f"compdef() {{ :; }}\n{script}" if shell == "zsh" else script)
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    subprocess.run([shell, "-f", "-c", f"source {path}"] if shell != "bash" else [shell, path], check=True)
+
+
+def test_script_is_made_without_the_program_of_another_name():
+    parser = build_parser()
+    assert "complete -o bashdefault -o default -F _rdzv_run rdzv-run" in completion(parser, "bash")
+    assert completion(parser, "zsh").startswith("#compdef rdzv-run\n")
+    assert completion(parser, "tcsh").startswith("complete rdzv-run ")
