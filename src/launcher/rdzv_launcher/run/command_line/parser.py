@@ -48,6 +48,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Like ``parse_args``; ``given`` in the result names the destinations that a flag has set."""
+        if not arguments:
+            self.exit(2, _ALONE)
         flags, script = self._divide(arguments)
         # after a "--" nothing is taken for a flag, such as a script whose name begins with a minus
         own = [*flags, *(["--", script[0]] if script else [])]
@@ -57,8 +59,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with 2, as argparse does. Raises ``UsageError`` for a flag that the installed torchrun has."""
-        if not self.arguments:
-            self.exit(2, _ALONE)
         # only needed here, like difflib below: both cost more than the parser does
         from rdzv_launcher.run.command_line.installed_torch import knows
 
