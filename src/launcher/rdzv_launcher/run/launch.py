@@ -169,7 +169,7 @@ class Launch:
             handler.tell_events(lambda event: _tell_all(observers, event))
         monitor = WorkerMonitor(Path(directory.pipes), self._wrote)
         on_first = None if self._timeline is None else self._wrote
-        self._output = Output(spec, layout, monitor.attach, directory.log_pipes, on_first)
+        self._output = Output(spec, layout, monitor.attach, directory.log_pipes, on_first, directory.ensure)
         self._stacks = NodeStacks(self._node, directory.path)
         self._stacks.log_to(self._output.root)
         self._tails = LogTails(self._node, self._output.files, monitor.kept)

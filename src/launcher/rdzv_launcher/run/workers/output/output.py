@@ -36,17 +36,18 @@ class Output:
         capture: Callable[[Mapping[int, str]], Mapping[int, str]] | None = None,
         pipes: str = "",
         on_first: Callable[[int], None] | None = None,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
         """``capture`` takes over the stderr of workers that would write to ours: ``WorkerMonitor.attach``.
 
         ``pipes``: the directory for pipes of log files that the agent has to write; empty: it writes none. ``on_first``
         is called by any thread with the local rank of the worker that is the first of its round to write to a file of
-        its own, and returns at once.
+        its own, and returns at once. ``ready`` makes sure before each round that there are directories for all this.
         """
         self._spec = spec
         self._layout = layout
         self._capture = capture
-        self._on_first = on_first
+        self._on_first, self._ready = on_first, ready
         self._first: FirstLines | None = None
         self._copies = LogCopies(spec.logs if pipes else LogSettings(), pipes)
         self._host = socket.gethostname()
@@ -76,6 +77,7 @@ class Output:
     def begin(self, variables: Mapping[int, dict[str, str]]) -> Destinations:
         """Prepare for a round; adds to the workers' ``variables`` what they have to know."""
         self.end()
+        self._ready()
         found = self._layout.begin(variables)
         self._error_files = found.error_files
         self._found = found = self._only_shown(found, variables)
