@@ -6,7 +6,10 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -189,3 +192,52 @@ def test_unknown_limits_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits.resource, "getrlimit", refusing(errno.EPERM))
     assert "not known" in limits.require_files(1)
     assert "not known" in limits.require_processes(1)
+
+
+LOUD = "import sys; sys.stdout.write('a line that is long enough to fill the screen in the end\\n' * 60000)"
+
+
+@pytest.mark.parametrize(
+    ("flags", "program", "left"),
+    [
+        (["--log-prefix"], "print('well')", "nothing"),
+        (["--tee=3"], "print('well')", "nothing"),
+        (["--redirects=3"], "print('well')", "named"),
+        (["--tee=1", "--redirects=3"], "print('well')", "named"),
+        (["--tee=3", "--local-ranks-filter=1"], "print('well')", "named"),
+        (["--log-prefix"], LOUD, "named"),
+        (["--log-prefix"], "raise SystemExit(3)", "named"),
+        ([], "print('well')", "nothing"),
+    ],
+)
+def test_logs_in_a_temporary_directory_are_named_or_removed(
+    tmp_path: Path, flags: list[str], program: str, left: str
+) -> None:
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, "-m", "rdzv_launcher.run", *flags, "program.py"]
+    environment = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
+    (tmp_path / "temporary").mkdir()
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == (3 if "Exit" in program else 0), done.stderr
+    found = list((tmp_path / "temporary").glob("rdzv-run-*/logs"))
+    if left == "nothing":
+        assert not os.listdir(tmp_path / "temporary")
+        assert "logs" not in done.stderr
+    else:
+        assert len(found) == 1
+        assert [line for line in done.stderr.splitlines() if line.count(str(found[0])) and "left out" not in line]
+        assert list(found[0].rglob("stdout.log"))
+
+
+def test_logs_of_a_job_that_ends_by_an_error_are_named_too(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    script = "import os, signal, sys, time; os.kill(int(sys.argv[1]), signal.SIGTERM); time.sleep(60)"
+    (tmp_path / "program.py").write_text(script)
+    command = f"exec {sys.executable} -m rdzv_launcher.run --log-prefix program.py $$"
+    environment = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    (logs,) = (tmp_path / "temporary").glob("rdzv-run-*/logs")
+    assert str(logs) in done.stderr

@@ -73,7 +73,7 @@ class RunDirectory:
 
     @property
     def logs(self) -> str:
-        """Where log files go without --log-dir. The workers' logs belong to the user, and stay."""
+        """Where log files go without --log-dir. The workers' logs belong to the user: removing this keeps them."""
         return os.path.join(self.path, "logs")
 
     @property

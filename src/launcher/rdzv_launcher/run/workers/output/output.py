@@ -55,11 +55,21 @@ class Output:
         self._tee: Tee | None = None
         self._error_files: Mapping[int, str] = {}
         self._found: Destinations | None = None
+        self._cut = False
 
     @property
     def root(self) -> str:
         """The directory of the files; ``os.devnull`` for none."""
         return self._layout.root
+
+    @property
+    def was_shown(self) -> bool:
+        """Whether the files hold nothing that was not shown, too, as with --tee and --log-prefix."""
+        spec = self._spec
+        wanted = spec.logs.copies or spec.logs.ranks or spec.stdout_filters or spec.stderr_filters
+        return not (self._cut or wanted) and all(
+            spec.shows(each) and not spec.redirects.of(each) & ~spec.tee.of(each) for each in range(spec.nproc)
+        )
 
     def error_file(self, local_rank: int) -> str:
         """The file where a worker of the newest round records its exception; empty if there is none."""
@@ -114,7 +124,9 @@ class Output:
         self._copies.end()
         tee, self._tee = self._tee, None
         if tee is not None and not tee.stop(_STUCK_S, _REST_S):
+            tee.complete = False
             logger.warning("standard output or error did not take all lines of --tee: the rest is in %s", self.root)
+        self._cut = self._cut or (tee is not None and not tee.complete)
         self._index.flush()
 
     def _record(self, found: Destinations, local_rank: int, own: Mapping[str, str]) -> WorkerRecord:

@@ -41,6 +41,8 @@ class Tail:
         self._lines = Lines()
         self._left: int | None = None
         """Once it is told to stop: how much is still to be passed on."""
+        self.complete = True
+        """Whether nothing was left out."""
 
     def pump(self, on_room: Callable[[], None]) -> int:
         """Pass on some of what is new; returns how many bytes: 0 without room (``on_room``: there is again)."""
@@ -96,7 +98,8 @@ class Tail:
         self._file.close()
 
     def _say(self, what: str) -> None:
-        """Show a line of ours among the worker's."""
+        """Show a line of ours among the worker's: something of it is missing there."""
+        self.complete = False
         self._view.take(self._local_rank, [f"({what})\n"])
 
     def _take(self, lines: list[str]) -> None:
