@@ -26,7 +26,7 @@ class BackgroundQueue(Generic[T]):
     Whatever would make it hold more than ``limit`` (in whatever ``size`` counts) is dropped; ``on_dropped`` is called
     on that thread with the number of dropped items once it flows again. Both may block; exceptions from them are
     ignored. When the process ends it waits a few seconds for what is left. A forked child delivers at once, as it has
-    no such thread.
+    no such thread; where no further thread is allowed, ``flush`` delivers.
     """
 
     def __init__(
@@ -76,6 +76,11 @@ class BackgroundQueue(Generic[T]):
         if os.getpid() != self._process:
             return True
         with self._changed:
+            while self._thread is None and self._items:
+                item, size = self._items.popleft()
+                self._held -= size
+                with contextlib.suppress(Exception):
+                    self._deliver(item)
             return self._changed.wait_for(lambda: not self._items, timeout)
 
     def rest(self, timeout: float) -> None:
@@ -98,6 +103,8 @@ class BackgroundQueue(Generic[T]):
             self._thread = OwnThread(target=self._run, args=(begun,), name=self._name)
             try:
                 self._thread.start()
+            except RuntimeError:  # no further thread is allowed
+                self._thread = None
             except BaseException:  # raised by a signal handler, before it was started or after
                 if not begun.wait(_BEGIN_S):
                     self._thread = None

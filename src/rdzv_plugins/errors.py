@@ -120,7 +120,7 @@ class NotProvided(PluginError):
 
 
 class LimitTooLow(RdzvError):
-    """The system allows this process less than the launch needs: open files, or room on a disk.
+    """The system allows this process less than the launch needs: open files, room on a disk, a call that it refuses.
 
     Nothing has been started; with a full disk, at least no worker of the round that was about to begin.
     """

@@ -1,7 +1,7 @@
 """Numbers in memory that an agent and its workers have both mapped: a reader just looks, and asks nobody.
 
 The memory has no name in any file system: workers open it as ``/proc/AGENT/fd/N``, and nothing of it remains when the
-agent has gone. Without memfd (not Linux) it is a temporary file.
+agent has gone. Without memfd (not Linux, or forbidden) it is a temporary file.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ class SharedNumbers:
 
     def __init__(self, name: str, size: int) -> None:
         """``size`` is in bytes, 8 for each number; all are 0 at first."""
-        if hasattr(os, "memfd_create") and os.path.exists("/proc/self/fd"):
+        self._named = False
+        try:
+            if not os.path.exists("/proc/self/fd"):
+                raise FileNotFoundError
             self.fd = os.memfd_create(name)
             self.path = f"/proc/{os.getpid()}/fd/{self.fd}"
-            self._named = False
-        else:
+        except (AttributeError, OSError):
             import tempfile  # slow to import, and not needed elsewhere
 
             self.fd, self.path = tempfile.mkstemp(prefix=f"{name}-")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import pytest
-from kits.launcher.harness import Cluster, error_of
+from kits.launcher.harness import BIN, Agent, Cluster, error_of
 
 
 @pytest.mark.parametrize("command", ["rdzv-run", "torchrun"])
@@ -53,3 +56,61 @@ def test_main_gives_back_what_it_has_changed(cluster: Cluster) -> None:
     agent = cluster.start(["python", script])
     assert agent.wait() == 0, agent.text
     assert "codes [0, 3] unchanged True" in agent.text
+
+
+def in_namespaces(cluster: Cluster, prepared: str, *arguments: str) -> Agent:
+    """A launch by root in a network and a mount namespace of its own, after the shell commands ``prepared``."""
+    namespaces = ["/usr/bin/unshare", "--net", "--mount"]
+    if os.getuid() or subprocess.run([*namespaces, "ip", "link", "set", "lo", "up"], capture_output=True).returncode:
+        pytest.skip("needs to be root, and allowed to make namespaces")
+    return cluster.start([*namespaces, "sh", "-c", f'{prepared}\nexec {BIN}/rdzv-run "$@"', "sh", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("backend", "endpoint"),
+    [
+        ("parallel", "localhost:29707"),
+        ("tiered", "localhost:29707"),
+        ("parallel", "localhost:29707,localhost:29708,localhost:29709"),
+    ],
+    ids=["parallel", "tiered", "several"],
+)
+def test_localhost_may_be_of_ipv6_alone(cluster: Cluster, backend: str, endpoint: str) -> None:
+    (cluster.directory / "hosts").write_text("::1 localhost\n")
+    (cluster.directory / "nsswitch").write_text("hosts: files\n")
+    prepared = (
+        f"ip link set lo up; mount --bind {cluster.directory}/hosts /etc/hosts; "
+        f"mount --bind {cluster.directory}/nsswitch /etc/nsswitch.conf"
+    )
+    nodes = endpoint.count(",") + 1
+    prepared += f'\nfor each in $(seq 2 {nodes}); do {BIN}/rdzv-run "$@" & done'
+    flags = [f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", f"--nnodes={nodes}"]
+    agent = in_namespaces(cluster, prepared, *flags, "--rdzv-id=ipv6", "--no-python", "/bin/echo", "it runs")
+    assert agent.wait() == 0, agent.text
+    assert "it runs" in agent.text
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d", "parallel", "tiered"])
+def test_without_a_loopback_it_is_named_at_once(cluster: Cluster, backend: str) -> None:
+    agent = in_namespaces(cluster, ":", f"--rdzv-backend={backend}", "--no-python", "/bin/true")
+    message = error_of(agent, 68)
+    assert "127.0.0.1" in message
+    assert "ip link set lo up" in agent.text
+    assert "lost node rank 0" not in agent.text
+
+
+@pytest.mark.parametrize("stream", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_do_no_harm(cluster: Cluster, stream: str) -> None:
+    """What is printed there is lost, as the user wants it, and no file of a worker gets such a number."""
+    command = f"{BIN}/rdzv-run --no-python /bin/sh -c 'echo lost && : > there' {stream}"
+    agent = cluster.start(["/bin/sh", "-c", command])
+    assert agent.wait() == 0, agent.text
+    assert (cluster.directory / "there").exists()
+
+
+def test_a_working_directory_that_is_gone(cluster: Cluster) -> None:
+    gone = f"mkdir gone && cd gone && rmdir ../gone && exec {BIN}/rdzv-run"
+    agent = cluster.start(["/bin/sh", "-c", f"{gone} --no-python /bin/echo it runs"])
+    assert agent.wait() == 0, agent.text
+    assert "it runs" in agent.text
+    assert "--log-dir=logs" in error_of(cluster.start(["/bin/sh", "-c", f"{gone} --log-dir=logs --no-python true"]), 2)

@@ -18,9 +18,10 @@ from kits.wire.attack_kit import Bystanders, expect_no_more_files, open_files, w
 from kits.wire.wire_client import PATIENCE, WAIT, Raw, keyed, validate
 
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.errors import AddressInUse, RdzvError
+from rdzv_plugins.errors import AddressInUse, EndpointUnreachable, RdzvError
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.kvstore.sockets.listening import bind, bind_if_here
+from rdzv_plugins.kvstore.sockets.reach import require_loopback, try_connect
 from rdzv_plugins.options import PortRange
 from rdzv_plugins.testing.harness import free_port
 
@@ -298,3 +299,49 @@ def test_one_of_two_that_listen_at_the_same_moment_serves(monkeypatch: pytest.Mo
     assert server is not None
     with server:
         assert bind_if_here(endpoint, None, "the rendezvous") is None
+
+
+def names(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Let ``localhost`` stand for these addresses, as a hosts file would; without any it is unknown."""
+    real = socket.getaddrinfo
+
+    def lookup(host: object, port: object, *rest: object, **more: object) -> object:
+        if host not in ("localhost", b"localhost"):
+            return real(host, port, *rest, **more)  # type: ignore[arg-type]
+        if not addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [each for address in addresses for each in real(address, port, *rest, **more)]  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "there"),
+    [(["::1"], "::1"), (["127.0.0.1"], "127.0.0.1"), (["::1", "127.0.0.1"], "127.0.0.1"), ([], "127.0.0.1")],
+    ids=["::1 alone", "IPv4 alone", "both", "unknown"],
+)
+def test_localhost_is_served_where_the_name_leads(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str], there: str
+) -> None:
+    names(monkeypatch, *addresses)
+    for listen in (bind, lambda *rest: bind_if_here(Endpoint("localhost", 0), None, rest[-1])):
+        with listen("localhost", PortRange(), "a store") as listener:
+            address, port = listener.getsockname()[:2]
+            assert address == there
+            connection, reason = try_connect(Endpoint("localhost", port), PATIENCE, None)
+            assert connection is not None, reason
+            connection.close()
+
+
+class NoRoute(socket.socket):
+    def connect(self, address: object) -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+
+def test_a_machine_that_does_not_reach_itself_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_loopback()
+    monkeypatch.setattr(socket, "socket", NoRoute)
+    with pytest.raises(EndpointUnreachable, match=re.escape("127.0.0.1")) as raised:
+        require_loopback()
+    assert "ip link set lo up" in raised.value.remedy
+    assert "ip link set lo up" in try_connect(Endpoint("127.0.0.1", 1), 1.0, None)[1]

@@ -97,17 +97,37 @@ def say(program: str, text: str) -> None:
         sys.stderr.flush()
 
 
+def of_the_system(error: BaseException) -> BaseException:
+    """An error by which the system refuses something as what it is to the user; any other as it is."""
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        return LimitTooLow(
+            f"{error.strerror}{f': {error.filename}' if error.filename else ''}",
+            remedy="Make room there, or choose another place: --log-dir=DIR for the workers' logs, TMPDIR=DIR for "
+            "temporary files.",
+        )
+    if isinstance(error, OSError):
+        where = traceback.extract_tb(error.__traceback__)[-1:]
+        what = f"{where[0].line or where[0].name} " if where else ""
+        return LimitTooLow(
+            f"the system refuses what this program needs: {what}({error.strerror or error}"
+            f"{f': {error.filename}' if error.filename else ''})",
+            remedy="Look for a limit (ulimit, the container), a sandbox or a security policy (seccomp, AppArmor) that "
+            "forbids it. -v shows where.",
+        )
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "can't start new thread" in str(error)):
+        return LimitTooLow(
+            "no memory is left" if isinstance(error, MemoryError) else "no further thread can be started",
+            remedy="Allow more: ulimit -u, ulimit -v, and pids and memory of the container.",
+        )
+    return error
+
+
 def report(program: str, error: BaseException, *, verbose: bool) -> int:
     """Print an error as its message and remedy; returns the exit code."""
     if verbose:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(printable_lines("".join(traceback.format_exception(error)).rstrip()) + "\n")
-    if isinstance(error, OSError) and error.errno in NO_SPACE:
-        error = LimitTooLow(
-            f"{error.strerror}{f': {error.filename}' if error.filename else ''}",
-            remedy="Make room there, or choose another place: --log-dir=DIR for the workers' logs, TMPDIR=DIR for "
-            "temporary files.",
-        )
+    error = of_the_system(error)
     if isinstance(error, RdzvError):
         say(program, f"error: {error}")
         if error.remedy:
@@ -130,6 +150,7 @@ def open_standard_streams() -> None:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            os.set_inheritable(fd, True)
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
     make_stdout_wait()

@@ -15,7 +15,7 @@ from rdzv_plugins.assemble.node_preflight import NodePreflight
 from rdzv_plugins.assemble.recognition import whose
 from rdzv_plugins.certificates import certificates_of
 from rdzv_plugins.elastic.options import ElasticOptions, with_token
-from rdzv_plugins.endpoints import require_name
+from rdzv_plugins.endpoints import is_only_local, require_name
 from rdzv_plugins.errors import BrokenPlugin, EndpointUnreachable, MissingDependency, UsageError
 from rdzv_plugins.host.catalog import Entry
 from rdzv_plugins.host.manager import PluginHost
@@ -30,6 +30,7 @@ from rdzv_plugins.interfaces import (
 )
 from rdzv_plugins.interfaces.service_check import VERDICTS
 from rdzv_plugins.job_token import token_of
+from rdzv_plugins.kvstore.sockets.reach import require_loopback
 from rdzv_plugins.options import WorkerStoreOptions, parse_options
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def prepare(entry: Entry, request: Request) -> Request:
         require_name(request.endpoint, named=request.is_named)
     if meets_locally(request, entry.backend.meets_at):
         refuse_on_several_machines(request)
+    if request.max_nodes == 1 or is_only_local(request.endpoint):
+        require_loopback()
     with blaming(entry, "in its check"):
         entry.check()
     _require_token_is_used(entry.backend, request)

@@ -74,6 +74,7 @@ class Results:
 
 def write_whole(path: str, value: Any) -> None:
     """Pickle ``value`` into a file that exists completely or not at all. Raises what pickle raises, and ``OSError``."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # a cleaner of temporary files may have removed it
     with open(f"{path}.new", "wb") as file:
         pickle.dump(value, file, pickle.HIGHEST_PROTOCOL)
     os.rename(f"{path}.new", path)

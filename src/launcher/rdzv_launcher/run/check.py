@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from rdzv_launcher.console import warnings_collected
+from rdzv_launcher.console import of_the_system, warnings_collected
 from rdzv_launcher.run.checks import CHECKS, Check, NotKnown, Start
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.plain_text import printable
@@ -43,13 +43,13 @@ def check(args: argparse.Namespace, checks: Sequence[Check] = CHECKS) -> int:
 
 def _made(each: Check, start: Start) -> int:
     """Make a check; returns the exit code with which the launch would end, 0 if it goes on."""
-    error: Exception | None = None
+    error: BaseException | None = None
     found = ""
     with warnings_collected() as warned:
         try:
             found = each.find(start)
         except Exception as raised:
-            error = raised
+            error = of_the_system(raised)
     if warned:
         _say("warning", each.name, "; ".join(warned))
     if error is None:

@@ -38,7 +38,13 @@ def require_log_dir(path: str) -> str:
 
     Warns if there is little space. Raises ``UsageError`` if nothing can be written, and ``LimitTooLow`` if it is full.
     """
-    there = os.path.abspath(path)
+    try:
+        there = os.path.abspath(path)
+    except FileNotFoundError:
+        raise UsageError(
+            f"--log-dir={path}: the directory in which this command was started is gone",
+            remedy="Start it in one that exists, or give an absolute path.",
+        ) from None
     while not os.path.lexists(there):
         there = os.path.dirname(there)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -164,6 +165,7 @@ class Launch:
         self._spec = spec = start.spec
         self._handler = handler
         self._farewell = ""
+        self._own_logs = directory.logs
         self._timeline = _timeline(start, handler)
         figures = _figures(start) if start.own.health_port else None
         observers = [each for each in (self._timeline, figures) if each is not None]
@@ -171,7 +173,7 @@ class Launch:
             handler.tell_events(lambda event: _tell_all(observers, event))
         monitor = WorkerMonitor(Path(directory.pipes), self._wrote)
         on_first = None if self._timeline is None else self._wrote
-        self._output = Output(spec, layout, monitor.attach, directory.log_pipes, on_first)
+        self._output = Output(spec, layout, monitor.attach, directory.log_pipes, on_first, directory.ensure)
         self._barrier = {BARRIER: f"{directory.path}/barrier"} if spec.program.kind is Kind.PATH else {}
         self._stacks = NodeStacks(self._node, directory.path)
         self._stacks.log_to(self._output.root)
@@ -254,8 +256,10 @@ class Launch:
 
     def run(self) -> int:
         """Run the agent to its end, and say how it ended. Raises what ended it, if that says more than a code."""
+        well = False
         try:
             end = self._loop.run()
+            well = end.exit_code == 0 and end.error is None
             first = end.error.failure if isinstance(end.error, PeerFailed) else end.outcome.failure
             self._record(end, first)
             if self._caller is not None:
@@ -269,6 +273,18 @@ class Launch:
                 self._timeline.close()
             if self._farewell:  # below everything that the workers still printed
                 say("rdzv-run", self._farewell)
+            self._part_with_logs(well)
+
+    def _part_with_logs(self, well: bool) -> None:
+        """Name the workers' logs that are kept where nobody would look; remove them if they are of no use any more."""
+        logs = self._output.root
+        if logs != self._own_logs:
+            return
+        if well and self._output.was_shown:
+            for each in filter(Path.is_dir, Path(logs).glob("*")):
+                shutil.rmtree(each, ignore_errors=True)
+        elif self._caller is None and not self._farewell and _has_logs(logs):
+            say("rdzv-run", f"the workers' logs are in {logs} (--log-dir=DIR chooses another directory)")
 
     def _wrote(self, local_rank: int) -> None:
         """Note a worker's first line; called by the thread that has seen it."""

@@ -19,8 +19,17 @@ def require_files(workers: int) -> str:
 
     Raises ``LimitTooLow`` if the hard limit is too low.
     """
-    needed = len(os.listdir("/proc/self/fd")) + _FILES_OF_AGENT + _FILES_OF_WORKER * workers
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        needed = len(os.listdir("/proc/self/fd")) + _FILES_OF_AGENT + _FILES_OF_WORKER * workers
+    except OSError as error:
+        raise LimitTooLow(
+            f"/proc cannot be read ({(error.strerror or str(error)).lower()}), and rdzv-run finds its workers there",
+            remedy="Mount it: mount -t proc proc /proc.",
+        ) from None
+    try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    except OSError as error:
+        return f"up to {needed} open files are needed; how many are allowed is not known: {error.strerror}"
     found = f"up to {needed} open files are needed, {'any number' if hard == resource.RLIM_INFINITY else hard} allowed"
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return found
@@ -48,7 +57,12 @@ def require_processes(workers: int) -> str:
     Raises ``LimitTooLow`` if they cannot be started.
     """
     needed = _THREADS_OF_AGENT + _THREADS_OF_WORKER * workers
-    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    except OSError as error:
+        return (
+            f"at least {needed} processes and threads are needed; how many are allowed is not known: {error.strerror}"
+        )
     if os.getuid() == 0 or soft == resource.RLIM_INFINITY or soft - _threads() >= needed:  # it does not bind root
         return f"at least {needed} processes and threads are needed"
     used = _threads_of(os.getuid())

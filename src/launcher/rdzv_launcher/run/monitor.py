@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -47,7 +48,8 @@ class WorkerMonitor:
         """
         with self._lock:
             self._drop_round()
-            self._directory.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.suppress(OSError):  # then the pipes have no names
+                os.makedirs(self._directory, mode=0o700, exist_ok=True)
             paths = {}
             for local_rank, path in stderrs.items():
                 if path not in ("", os.devnull):

@@ -1,13 +1,15 @@
 """An agent's directory for temporary files, removed when the agent ends, or by the next one if the agent was killed.
 
-A live agent holds a lock on a file in it, which the kernel releases however the agent ends. The keeper uses this module
-to remove the directory, too.
+A live agent holds a lock on a file in it, which the kernel releases however the agent ends. Not every file system has
+locks: without one, what a killed agent leaves behind stays. The keeper uses this module to remove the directory, too.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+
+from rdzv_plugins.errors import LimitTooLow
 
 PREFIX = "rdzv-run-"
 _LOCK = "lock"
@@ -21,16 +23,57 @@ class RunDirectory:
     def __init__(self) -> None:
         import tempfile  # slow
 
-        _tidy(tempfile.gettempdir())
-        self.path = tempfile.mkdtemp(prefix=PREFIX)
-        self._lock = os.open(os.path.join(self.path, f"{_LOCK}.new"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        # it gets its name only once it is locked: one that is not locked belongs to nobody
-        os.rename(os.path.join(self.path, f"{_LOCK}.new"), os.path.join(self.path, _LOCK))
+        parent = tempfile.gettempdir()
+        _tidy(parent)
+        try:
+            self.path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
+        except OSError as error:
+            raise LimitTooLow(
+                f"no directory for temporary files can be made in {parent}: {error.strerror}",
+                remedy="Make room there, or name another directory: TMPDIR=DIRECTORY.",
+            ) from None
+        self._lock = -1
+        self._hold()
+
+    def ensure(self) -> None:
+        """Make it again if it is gone: cleaners of temporary files remove what has not changed for days.
+
+        Raises ``LimitTooLow`` if it cannot be made, or is somebody else's by now.
+        """
+        try:
+            os.mkdir(self.path, 0o700)
+            self._hold()
+        except FileExistsError:
+            if os.lstat(self.path).st_uid != os.getuid():
+                raise LimitTooLow(f"{self.path}, the directory of this agent, belongs to another user now") from None
+        except OSError as error:
+            raise LimitTooLow(
+                f"{self.path}, the directory of this agent, is gone and cannot be made again: {error.strerror}",
+                remedy="Is the directory in which it was still there?",
+            ) from None
+
+    def _hold(self) -> None:
+        """Open it to this user alone, and lock it, if that is possible here."""
+        new, lock = os.path.join(self.path, f"{_LOCK}.new"), os.path.join(self.path, _LOCK)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+        _try(lambda path: os.chmod(path, 0o700), self.path)  # whatever the umask has taken away
+        try:
+            self._lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            # it gets its name only once it is locked: one that is not locked belongs to nobody
+            os.rename(new, lock)
+        except OSError as error:
+            import logging  # the keeper does without it
+
+            logging.getLogger(__name__).info(
+                "%s cannot be locked (%s): it stays behind if this agent is killed", self.path, error.strerror
+            )
 
     @property
     def logs(self) -> str:
-        """Where log files go without --log-dir. The workers' logs belong to the user, and stay."""
+        """Where log files go without --log-dir. The workers' logs belong to the user: removing this keeps them."""
         return os.path.join(self.path, "logs")
 
     @property
@@ -48,7 +91,8 @@ class RunDirectory:
 
     def __exit__(self, *_: object) -> None:
         remove(self.path)
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
 
 
 def remove(path: str) -> None:

@@ -63,10 +63,20 @@ class StderrPipe:
 
     @staticmethod
     def _open_pipe(path: Path) -> tuple[int, int, str]:
-        path.unlink(missing_ok=True)
-        os.mkfifo(path, 0o600)
-        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        return reader, os.open(path, os.O_WRONLY), str(path)
+        with contextlib.ExitStack() as unless_kept:
+            try:
+                path.unlink(missing_ok=True)
+                os.mkfifo(path, 0o600)
+                reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+                unless_kept.callback(os.close, reader)
+                writer = os.open(path, os.O_WRONLY)
+                unless_kept.pop_all()
+                return reader, writer, str(path)
+            except OSError:  # a file system without pipes, a umask that lets nobody write
+                pass
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        return reader, writer, f"/proc/{os.getpid()}/fd/{writer}"
 
     @staticmethod
     def _open_terminal() -> tuple[int, int, str] | None:

@@ -492,6 +492,11 @@ class StaticHandler:
         self._control_().interrupt(str(error))
 
     def _lost(self, error: BaseException) -> errors.EndpointLost:
+        if self._rank == 0:
+            return errors.EndpointLost(
+                f"this node serves run {self._request.run_id!r} at {self._endpoint} and cannot reach itself: {error}",
+                remedy="Its own store has ended, or a sandbox, a firewall or a limit of this machine forbids it.",
+            )
         return errors.EndpointLost(
             f"lost node rank 0 of run {self._request.run_id!r} at {self._endpoint}: {error}",
             remedy="Its agent has ended or its machine cannot be reached. Its own output says why.",

@@ -129,10 +129,10 @@ def raise_file_limit() -> None:
         import resource
     except ImportError:  # not a Unix system
         return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
+    try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             logger.debug("open files: limit raised from %d to %d", soft, hard)
-        except (OSError, ValueError) as error:  # some systems refuse their own hard limit
-            logger.debug("open files: limit stays at %d: %s", soft, error)
+    except (OSError, ValueError) as error:  # some systems refuse their own hard limit, some sandboxes the question
+        logger.debug("open files: the limit stays: %s", error)

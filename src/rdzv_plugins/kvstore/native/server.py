@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from rdzv_plugins.certificates import NodeCertificates
-from rdzv_plugins.errors import MissingDependency, RdzvError, UsageError
+from rdzv_plugins.errors import AddressInUse, MissingDependency, UsageError
 from rdzv_plugins.installed import version_of
 from rdzv_plugins.job_token import AcceptedToken
 from rdzv_plugins.kvstore.native.limits import StoreLimits
@@ -333,7 +333,7 @@ def _listen(host: str, port: int, listen_fd: int | None, name: str) -> socket.so
     try:
         return socket.socket(fileno=listen_fd)
     except OSError as error:
-        raise RdzvError(f"listen_fd={listen_fd} is not a socket: {error.strerror}") from None
+        raise AddressInUse(f"listen_fd={listen_fd} cannot be used as a socket: {error.strerror}") from None
 
 
 @functools.cache

@@ -27,13 +27,15 @@ Ports = PortRange | PortTurns
 def bind(host: str, ports: Ports, what: str) -> socket.socket:
     """A TCP socket that listens on the first free port of ``ports``, for peers that dial ``host``.
 
-    It listens on ``host`` itself if that is a loopback address, otherwise on all interfaces, as torch's server does.
+    It listens on ``host`` itself if that is a loopback address, otherwise on all interfaces, as torch's server does. On
+    ``localhost`` it listens where that name leads on this machine, on IPv4 if on both: who dials the name tries both.
     Raises ``AddressInUse``, which names the process that holds the port if /proc tells.
     """
     if not Endpoint(host, 0).is_loopback:
         return _listen(_ANY, ports, what, dual=True)
     if host == "localhost":
-        return _listen([(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")], ports, what)
+        found = {(family, str(address[0])) for family, _, _, _, address in resolve(host, 0)}
+        return _listen(sorted(found), ports, what)
     return _listen([(socket.AF_INET6 if ":" in host else socket.AF_INET, host)], ports, what)
 
 

@@ -7,6 +7,7 @@ missing route are different sentences. No reverse look-up is ever made.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import random
 import socket
@@ -98,10 +99,18 @@ Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 
 
 def resolve(host: str, port: int) -> Sequence[Address]:
-    """The addresses of ``host``, as returned by ``socket.getaddrinfo``. Raises ``socket.gaierror``."""
+    """The addresses of ``host``, as returned by ``socket.getaddrinfo``. Raises ``socket.gaierror``.
+
+    ``localhost`` is the loopback interface also on a machine whose files do not say so.
+    """
     # bytes: for text, Python loads its tables for international names (256 KiB), which hosts here do not use
     name = host.encode() if host.isascii() else host
-    return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    try:
+        return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        if host != "localhost":
+            raise
+        return socket.getaddrinfo(None, port, type=socket.SOCK_STREAM)
 
 
 def try_connect(
@@ -146,6 +155,8 @@ def try_connect(
                 reason = "no answer (machine down, or a firewall drops the packets)"
             except OSError as error:
                 reason = reason_of(error)
+                if error.errno == errno.ENETUNREACH and is_own_address(endpoint.host):
+                    reason += ", although it is this machine's own: is the loopback interface up (ip link set lo up)?"
     return None, reason
 
 
@@ -205,6 +216,26 @@ def is_own_address(host: str) -> bool:
             except OSError:
                 continue
     return False
+
+
+def require_loopback() -> None:
+    """Find out whether this machine can reach itself. Sends nothing. Raises ``EndpointUnreachable``."""
+    failure = OSError()
+    for family, address in ((socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((address, 9))  # a route look-up, no packet
+                return
+        except OSError as error:
+            failure = error
+    down = failure.errno in (errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.ENETDOWN)
+    raise EndpointUnreachable(
+        f"the loopback interface (127.0.0.1) of this machine ({socket.gethostname()}) does not work: "
+        f"{reason_of(failure)}",
+        remedy="Switch it on: ip link set lo up. A sandbox or container without a network needs its own."
+        if down
+        else "A sandbox or a security policy forbids it: allow connections to 127.0.0.1.",
+    )
 
 
 def default_address() -> str:

@@ -46,8 +46,12 @@ class NodeStacks:
         self.debugging = threading.Lock()
         """Held while a worker is being read: a process can have only one debugger at a time."""
         self._stored = 0
+        self._make_own()
+
+    def _make_own(self) -> None:
         try:
-            self.own.mkdir(mode=0o700)
+            os.makedirs(self.own, mode=0o700, exist_ok=True)
+            os.chmod(self.own, 0o700)  # whatever the umask takes away
         except OSError as error:
             logger.debug("workers cannot write their stacks: %s", error)
 
@@ -59,6 +63,7 @@ class NodeStacks:
     @property
     def environment(self) -> Mapping[str, str]:
         """Variables for the workers that are being started."""
+        self._make_own()  # a cleaner of temporary files may have removed it
         return {VARIABLE: f"{self.own},{os.getpid()}"}
 
     def answer(self, question: Question) -> Any:

@@ -56,6 +56,8 @@ class FileTimer:
         from torch.distributed.elastic.timer import FileTimerServer
 
         try:
+            if self._given is None:  # a cleaner of temporary files may have removed it
+                os.makedirs(self._directory, mode=0o700, exist_ok=True)
             self._server = FileTimerServer(
                 self._path, self._run_id, max_interval=_INTERVAL_S, daemon=True, log_event=self._log_event
             )

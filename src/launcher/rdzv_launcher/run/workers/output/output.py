@@ -36,17 +36,18 @@ class Output:
         capture: Callable[[Mapping[int, str]], Mapping[int, str]] | None = None,
         pipes: str = "",
         on_first: Callable[[int], None] | None = None,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
         """``capture`` takes over the stderr of workers that would write to ours: ``WorkerMonitor.attach``.
 
         ``pipes``: the directory for pipes of log files that the agent has to write; empty: it writes none. ``on_first``
         is called by any thread with the local rank of the worker that is the first of its round to write to a file of
-        its own, and returns at once.
+        its own, and returns at once. ``ready`` makes sure before each round that there are directories for all this.
         """
         self._spec = spec
         self._layout = layout
         self._capture = capture
-        self._on_first = on_first
+        self._on_first, self._ready = on_first, ready
         self._first: FirstLines | None = None
         self._copies = LogCopies(spec.logs if pipes else LogSettings(), pipes)
         self._host = socket.gethostname()
@@ -54,11 +55,21 @@ class Output:
         self._tee: Tee | None = None
         self._error_files: Mapping[int, str] = {}
         self._found: Destinations | None = None
+        self._cut = False
 
     @property
     def root(self) -> str:
         """The directory of the files; ``os.devnull`` for none."""
         return self._layout.root
+
+    @property
+    def was_shown(self) -> bool:
+        """Whether the files hold nothing that was not shown, too, as with --tee and --log-prefix."""
+        spec = self._spec
+        wanted = spec.logs.copies or spec.logs.ranks or spec.stdout_filters or spec.stderr_filters
+        return not (self._cut or wanted) and all(
+            spec.shows(each) and not spec.redirects.of(each) & ~spec.tee.of(each) for each in range(spec.nproc)
+        )
 
     def error_file(self, local_rank: int) -> str:
         """The file where a worker of the newest round records its exception; empty if there is none."""
@@ -76,6 +87,7 @@ class Output:
     def begin(self, variables: Mapping[int, dict[str, str]]) -> Destinations:
         """Prepare for a round; adds to the workers' ``variables`` what they have to know."""
         self.end()
+        self._ready()
         found = self._layout.begin(variables)
         self._error_files = found.error_files
         self._found = found = self._only_shown(found, variables)
@@ -112,7 +124,9 @@ class Output:
         self._copies.end()
         tee, self._tee = self._tee, None
         if tee is not None and not tee.stop(_STUCK_S, _REST_S):
+            tee.complete = False
             logger.warning("standard output or error did not take all lines of --tee: the rest is in %s", self.root)
+        self._cut = self._cut or (tee is not None and not tee.complete)
         self._index.flush()
 
     def _record(self, found: Destinations, local_rank: int, own: Mapping[str, str]) -> WorkerRecord:

@@ -49,6 +49,8 @@ class Tail:
         """How much of the line whose end has not come yet is shown already, in characters."""
         self._left: int | None = None
         """Once it is told to stop: how much is still to be passed on."""
+        self.complete = True
+        """Whether nothing was left out."""
 
     def pump(self, on_room: Callable[[], None]) -> int:
         """Pass on some of what is new; returns how many bytes: 0 without room (``on_room``: there is again)."""
@@ -108,7 +110,8 @@ class Tail:
         self._file.close()
 
     def _say(self, what: str) -> None:
-        """Show a line of ours among the worker's."""
+        """Show a line of ours among the worker's: something of it is missing there."""
+        self.complete = False
         self._view.take(self._local_rank, [f"({what})\n"])
 
     def _take(self, lines: list[str]) -> None:

@@ -33,6 +33,8 @@ class Tee:
         self._woken = threading.Event()
         self._stopping = self._given_up = False
         self._shown = 0
+        self.complete = True
+        """Whether nothing of the files was left out so far."""
         self._thread = OwnThread(target=self._run, name="rdzv-tee")
         if tails:
             self._thread.start()
@@ -59,6 +61,7 @@ class Tee:
             while (self._tails or not self._all_written()) and not self._given_up:
                 self._turn()
         except Exception:  # nothing in the job depends on this thread
+            self.complete = False
             logger.exception("--tee met an error: no more is shown, the files are complete")
         finally:
             self._close()
@@ -82,6 +85,7 @@ class Tee:
         if stopping:
             for tail in [each for each in self._tails if each.is_done]:
                 self._tails.remove(tail)
+                self.complete = self.complete and tail.complete
                 tail.close()
         due = [each.show(final=not self._tails) for each in self._views]
         for each in self._views:
