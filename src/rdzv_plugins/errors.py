@@ -131,8 +131,8 @@ class LimitTooLow(RdzvError):
 class WorkersStuck(RdzvError):
     """A worker of this node does not end, not even by SIGKILL, or was in uninterruptible sleep (state D) for too long.
 
-    The kernel holds it, and what it was using: a device, a network card, a file system. The node ends, and no worker is
-    started on it again; the other nodes may go on without it.
+    As a rule the kernel holds it, and what it was using: a device, a network card, a file system. The node ends, and no
+    worker is started on it again; the other nodes may go on without it.
     """
 
     exit_code = 71  # EX_OSERR

@@ -103,6 +103,20 @@ def test_nothing_outlives_an_agent_that_is_killed(cluster: Cluster) -> None:
     assert set(temporary.iterdir()) == {foreign, own}
 
 
+def test_a_keeper_that_stands_still_does_not_hold_up_its_node(cluster: Cluster) -> None:
+    """It hears of the end of a worker; tests/keeper has those that do not even go on when they are told to."""
+    agent = cluster.run("plain.py", "sleep", restarts=1)
+    agent.wait_for("ready")
+    (worker,) = cluster.workers(agent, "plain.py")
+    keeper = wait_until(lambda: keeper_of(agent), 30, lambda: "no keeper")
+    os.kill(keeper, signal.SIGSTOP)
+    os.kill(worker, signal.SIGKILL)
+    agent.wait_for(r"restart 1 of 1(.|\n)*ready")
+    os.kill(agent.pid, signal.SIGTERM)
+    assert agent.wait() == 143, agent.text
+    cluster.check_gone()
+
+
 def test_nothing_outlives_an_agent_that_is_stopped_or_done(cluster: Cluster) -> None:
     """Daemons neither; the keeper itself neither."""
     agent = cluster.run("outlives.py", "ends")
