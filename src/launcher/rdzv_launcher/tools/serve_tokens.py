@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.job_token import FILE_VARIABLE, AcceptedToken, accepted_tokens
+from rdzv_plugins.threads import OwnThread
 
 if TYPE_CHECKING:
     from rdzv_plugins.kvstore.native.server import StoreServer
@@ -41,7 +42,7 @@ class Accepted:
         """
         over = threading.Event()
         if self._file is not None and self.tokens:
-            threading.Thread(target=self._keep_looking, args=(server, over), name="rdzv-tokens", daemon=True).start()
+            OwnThread(target=self._keep_looking, name="rdzv-tokens", args=(server, over)).start()
         try:
             # without a time limit: one that ends while the process is stopped has CPython's sigtimedwait return what
             # no signal has written
