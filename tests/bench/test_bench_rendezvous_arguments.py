@@ -75,6 +75,12 @@ def test_wrong_argument_is_named(arguments, error, capsys) -> None:
     assert all(each in said for each in error.split("\n  ")), said
 
 
+def test_help_says_how_many_nodes_are_needed(capsys) -> None:
+    with pytest.raises(SystemExit):
+        tools.main(["bench", "rendezvous", "--help"])
+    assert "each at least 4" in " ".join(capsys.readouterr().out.split())
+
+
 def test_backend_that_is_not_installed_is_an_error(capsys) -> None:
     assert tools.main(["bench", "rendezvous", "--quick", "--backends=parallel,zoo"]) == UnknownBackend.exit_code
     assert "there is no rendezvous backend 'zoo'" in capsys.readouterr().err

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from rdzv_launcher.bench.charts.style import share
 from rdzv_launcher.bench.method.manifest import manifest
-from rdzv_launcher.bench.method.points import Point, compare
+from rdzv_launcher.bench.method.points import Point, Ratio, compare
 from rdzv_launcher.bench.method.results import Writer
 from rdzv_launcher.bench.report.page import write_report
+from rdzv_launcher.bench.report.text import as_text
 from rdzv_launcher.tools import cli as tools
 
 STRANGER = "my-company <b id='x'>&amp; \"b\"</b>"
@@ -174,6 +176,27 @@ def test_medians_have_their_spread_and_ratios_their_reasons(page) -> None:
     assert ["64 nodes", "torch-c10d (reference)", "no result: not within <60> s", "-"] in page.rows
     assert ["a worker is killed", "parallel", "2.50 (1 run)"] in page.rows
     assert ["1024 nodes", "parallel", "-", "500 (500 .. 501; 2 runs)"] in page.rows
+
+
+def test_the_first_screen_has_a_chart(page) -> None:
+    tags = [tag for tag, _ in page.elements]
+    assert "table" not in tags[: tags.index("img")]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "says"),
+    [
+        (0.25, (0.2, 0.3), "0.250 of torch (0.200 .. 0.300)"),
+        (0.01, (), "0.0100 of torch"),
+        (1 / 1200, (1 / 1300, 1 / 1100), "torch has 1,200 times as much (1,100 .. 1,300)"),
+        (1 / 1200, (), "torch has 1,200 times as much"),
+        (0.0, (0.0, 0.0), "0 of torch (0 .. 0)"),
+    ],
+)
+def test_a_very_small_ratio_is_told_by_its_reciprocal(ratio, spread, says) -> None:
+    assert share(ratio, "torch", *spread) == says
+    found = Ratio("b", "c", "f", "mine", "torch", ratio, *(spread or (None, None)))
+    assert says.partition(" (")[0] in as_text("c", [points("b", "f", "t", {"mine": (1.0, 1.0)})[0]], [found])
 
 
 def test_what_differs_is_marked(page) -> None:

@@ -164,6 +164,17 @@ def test_a_loss_that_is_told_with_something_else_is_told_as_one() -> None:
     says(lost[0], "on_lost", "'gone'")
 
 
+def test_attributes_beyond_the_contract_are_those_of_the_plugins_object() -> None:
+    """The engine reads and sets some of a backend with several endpoints."""
+    created: Any = MemoryBackend(MemoryService())
+    border: Any = checked(created, entry(created))
+    created.leaves_within = 3
+    border.knows = lambda: True
+    assert border.leaves_within == 3
+    assert created.knows()
+    assert not hasattr(border, "nothing_of_the_kind")
+
+
 def test_closing_may_fail_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
     session_of(Coordination("close", Raises(OSError("closed twice"))), []).close()
     assert "rdzv-toy 1.0" in caplog.text
@@ -265,7 +276,7 @@ class Handler:
     [
         ("next_rendezvous", None),
         ("next_rendezvous", (Store(), 0, 1)),
-        ("next_rendezvous", RoundInfo(None, 0, 1)),
+        ("next_rendezvous", RoundInfo(b"store", 0, 1)),
         ("next_rendezvous", RoundInfo(Store(), 1, 1)),
         ("next_rendezvous", RoundInfo(Store(), "0", 1)),  # type: ignore[arg-type]
         ("next_rendezvous", RoundInfo(Store(), 0, 1, StoreInfo("h", "29500"))),  # type: ignore[arg-type]

@@ -233,7 +233,7 @@ def _is_round(value: Any) -> bool:
     where = value.bootstrap_store_info
     found = where is None or (isinstance(where.master_addr, str) and isinstance(where.master_port, int))
     ranks = isinstance(value.rank, int) and isinstance(value.world_size, int) and 0 <= value.rank < value.world_size
-    return found and ranks and hasattr(value.store, "wait")
+    return found and ranks and (value.store is None or hasattr(value.store, "wait"))  # a node alone may do without
 
 
 _BOOL = (_is(bool), "True or False")

@@ -95,6 +95,9 @@ def label(title: str, unit: str) -> str:
     return f"{title} [{unit}]" if unit and unit.lower() not in title.lower() else title
 
 
+_SMALL = 0.01
+
+
 def number(value: float) -> str:
     """A figure with three significant digits; whole numbers from a hundred on."""
     if value == 0:
@@ -102,6 +105,16 @@ def number(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:#.3g}".rstrip(".")
+
+
+def share(ratio: float, reference: str, *spread: float) -> str:
+    """A ratio and its spread in words; where it is very small, the reciprocals: easier to imagine than 0.000833."""
+    small = 0 < ratio < _SMALL and all(spread)
+    most = sorted(1 / each if small else each for each in spread)
+    between = f" ({number(most[0])} .. {number(most[-1])})" if most else ""
+    if small:
+        return f"{reference} has {number(1 / ratio)} times as much{between}"
+    return f"{number(ratio)} of {reference}{between}"
 
 
 def plain(value: float) -> str:

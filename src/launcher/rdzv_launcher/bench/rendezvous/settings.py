@@ -22,7 +22,11 @@ class RendezvousSettings:
     """How many nodes meet, where they are, and how often."""
 
     nodes: tuple[int, ...] = setting(
-        (4, 16, 64), quick=(4, 16), metavar="N,N", minimum=1, help="numbers of nodes (default {default})"
+        (4, 16, 64),
+        quick=(4, 16),
+        metavar="N,N",
+        minimum=1,
+        help=f"numbers of nodes, each at least {_LEAST_NODES}: one of them is lost (default {{default}})",
     )
     references: str = setting(
         ",".join(REFERENCES), metavar="A,B", help="torch's own to compare with, {default}, or none (default both)"
@@ -98,7 +102,8 @@ class RendezvousSettings:
     def __post_init__(self) -> None:
         if min(self.nodes) < _LEAST_NODES:
             raise UsageError(
-                f"--nodes={min(self.nodes)}: at least {_LEAST_NODES} nodes are needed, one of which is lost"
+                f"--nodes={min(self.nodes)}: at least {_LEAST_NODES} nodes are needed, one of which is lost",
+                remedy=f"Give --nodes={_LEAST_NODES} or more.",
             )
         reference_names(self.references)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rdzv_launcher.bench.charts.style import label, number
+from rdzv_launcher.bench.charts.style import label, number, share
 from rdzv_launcher.bench.method.points import Point, Ratio
 from rdzv_launcher.bench.method.results import Result
 from rdzv_launcher.bench.report.html import Html, table, tag
@@ -62,9 +62,9 @@ def _ratio_lines(ratios: Sequence[Ratio]) -> Iterator[str]:
         if ratio.value is None:
             refused.setdefault(ratio.refused or "it was refused", []).append(ratio.reference)
         elif ratio.low is None or ratio.high is None:
-            yield f"{number(ratio.value)} of {ratio.reference}"
+            yield share(ratio.value, ratio.reference)
         else:
-            yield f"{number(ratio.value)} of {ratio.reference} ({_between(ratio.low, ratio.high)})"
+            yield share(ratio.value, ratio.reference, ratio.low, ratio.high)
     for why, references in refused.items():
         yield f"no ratio to {', '.join(references)}: {why}"
 

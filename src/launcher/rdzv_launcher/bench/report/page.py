@@ -67,17 +67,16 @@ def as_page(results: Sequence[Result]) -> Html:
         by_bench.setdefault(result.bench, []).append(result)
     ordered = [result for each in by_bench.values() for result in each]
     links = [tag("a", f"rdzv bench {bench}", href=f"#{anchor(bench)}") for bench in by_bench]
-    body = [
-        tag("h1", _TITLE),
-        tag("p", _INTRO),
-        tag("nav", tag("ul", [tag("li", link) for link in links])),
+    body = [tag("h1", _TITLE), tag("nav", tag("ul", [tag("li", link) for link in links]))]
+    for bench, each in by_bench.items():
+        body += _section(bench, each)
+    body += [
         tag("h2", "Results"),
+        tag("p", _INTRO),
         results_table(ordered),
         tag("h2", "Machines and versions"),
         machines_table(ordered),
     ]
-    for bench, each in by_bench.items():
-        body += _section(bench, each)
     return page(_TITLE, body)
 
 
@@ -89,12 +88,6 @@ def _section(bench: str, results: Sequence[Result]) -> Iterator[Html]:
             yield tag("p", text, class_="warn")
         if not result.points:
             yield tag("p", f"{result.name}: nothing was measured.", class_="warn")
-    yield tag("h3", "Options")
-    yield options_table(results)
-    unfinished = unfinished_list(results)
-    if unfinished is not None:
-        yield tag("h3", "Did not finish, or was not measured")
-        yield unfinished
     plans = [(result, plan(result.points)) for result in results]
     targets = list(dict.fromkeys(point.target for result in results for point in result.points))
     points = [point for result in results for point in result.points]
@@ -106,6 +99,12 @@ def _section(bench: str, results: Sequence[Result]) -> Iterator[Html]:
             if pictures:
                 yield tag("div", pictures, class_="charts")
         yield figure_table(figure, results)
+    unfinished = unfinished_list(results)
+    if unfinished is not None:
+        yield tag("h3", "Did not finish, or was not measured")
+        yield unfinished
+    yield tag("h3", "Options")
+    yield options_table(results)
 
 
 def _pictures(charts: Sequence[tuple[Result, Chart]], targets: Sequence[str]) -> Iterator[Html]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rdzv_launcher.bench.charts.style import number
+from rdzv_launcher.bench.charts.style import number, share
 from rdzv_launcher.bench.method.points import Point, Ratio
 
 _NAME, _FIGURE, _SPREAD = 22, 10, 24
@@ -42,7 +42,7 @@ def _lines(point: Point, ratios: Sequence[Ratio]) -> list[str]:
         return [f"{name}  {point.unfinished or 'not measured'}"]
     spread = f"({number(min(point.samples))} .. {number(max(point.samples))})"
     line = f"{name}{number(point.median):>{_FIGURE}}  {spread:{_SPREAD}}"
-    printed = [f"{number(ratio.value)} of {ratio.reference}" for ratio in ratios if ratio.value is not None]
+    printed = [share(ratio.value, ratio.reference) for ratio in ratios if ratio.value is not None]
     lines = [(line + "  ".join(printed)).rstrip()]
     why: dict[str, list[str]] = {}
     for each in ratios:
