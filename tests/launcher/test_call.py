@@ -22,10 +22,8 @@ from kits.launcher.harness import WORKERS, Cluster, wait_until
 
 from rdzv_launcher import (
     AgentLost,
-    DefaultLogsSpecs,
     LaunchConfig,
     ResultLost,
-    Std,
     WorkersFailed,
     WorkerTraceback,
     elastic_launch,
@@ -226,16 +224,19 @@ def test_launch_without_an_id_makes_one_up_if_its_node_is_alone() -> None:
     assert not [each for each in flags_of(LaunchConfig(2, 2, 1)) if "--rdzv-id" in each]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch leaves log files open
-def test_our_configuration_works_with_torchs_own_agent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from torch.distributed.launcher.api import launch_agent
-
-    logs = DefaultLogsSpecs(log_dir=str(tmp_path), tee={0: Std.OUT, 1: Std.NONE}, redirects=Std.ERR)
-    for specs in (None, logs):
-        config = alone(2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", logs_specs=specs, run_id="job")
-        assert launch_agent(config, called.returns, [7]) == {0: 7, 1: 7}
-    launch_agent(config, "echo", ["rank ${local_rank}"])
-    assert "[default_role0]:rank 0" in capfd.readouterr().out
+def test_our_configuration_works_with_torchs_own_agent(tmp_path: Path) -> None:
+    """In a process of its own: torch leaves handlers of signals, and open files."""
+    program = f"""
+from torch.distributed.launcher.api import launch_agent
+from rdzv_launcher import DefaultLogsSpecs, LaunchConfig, Std
+logs = DefaultLogsSpecs(log_dir={str(tmp_path)!r}, tee={{0: Std.OUT, 1: Std.NONE}}, redirects=Std.ERR)
+for specs in (None, logs):
+    config = LaunchConfig(1, 1, 2, specs, "job", rdzv_backend="c10d", rdzv_endpoint="localhost:0")
+    launch_agent(config, "echo", ["rank ${{local_rank}}"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[default_role0]:rank 0", "rank 0", "rank 1", "rank 1"]
     assert {path.name for path in tmp_path.glob("job_*/attempt_0/0/*.log")} == {"stdout.log", "stderr.log"}
 
 

@@ -130,6 +130,28 @@ def test_the_name_of_this_machine(
     assert (found.verdict, says in found.text) == (verdict, True), found
 
 
+@pytest.mark.parametrize(
+    ("torch", "given", "says"),
+    [
+        ("2.13.0+cpu", None, None),
+        ("", None, None),
+        ("2.14.1", None, "the earlier backend"),
+        ("2.14.1", "1", "means nccl2"),
+        ("2.15.0", None, "means nccl2"),
+        ("2.15.0", "0", "the earlier backend"),
+        ("3.0.0a1", "1", "means nccl2"),
+    ],
+)
+def test_which_backend_nccl_means(torch: str, given: str | None, says: str | None, monkeypatch) -> None:
+    monkeypatch.setattr(command, "version_of", lambda _: torch)
+    monkeypatch.delenv("TORCH_DIST_USE_NCCL2", raising=False)
+    if given is not None:
+        monkeypatch.setenv("TORCH_DIST_USE_NCCL2", given)
+    found = list(command.nccl())
+    assert [each.name for each in found] == ([] if says is None else ["nccl"])
+    assert says is None or says in found[0].text
+
+
 def test_interfaces_that_collectives_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "^docker,lo")

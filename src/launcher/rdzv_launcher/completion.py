@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ["bash", "zsh", "tcsh"]
 
 
 class PrintCompletion(argparse.Action):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -16,6 +18,7 @@ from rdzv_launcher.tools.job import add_job_flags, request_of
 from rdzv_launcher.version import version_line
 from rdzv_plugins.errors import MissingDependency, UsageError
 from rdzv_plugins.host import PluginHost
+from rdzv_plugins.installed import version_of
 from rdzv_plugins.kvstore.native.server import native_part
 from rdzv_plugins.plain_text import printable, printable_data
 
@@ -62,6 +65,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     host = PluginHost.load()
     checks: list[tuple[str, Check]] = [
         ("versions", _versions),
+        ("nccl", nccl),
         ("plug-ins", partial(_plugins, host)),
         ("host name", names.host_name),
         ("reverse look-up", names.reverse_look_up),
@@ -95,6 +99,21 @@ def _versions() -> Iterator[Finding]:
         yield Finding("warning", "versions", version_line(), error.remedy)
     else:
         yield Finding("ok", "versions", version_line())
+
+
+def nccl() -> Iterator[Finding]:
+    """Which of torch's two backends for NCCL a script's ``nccl`` means; nothing if there is one only."""
+    torch, variable = version_of("torch"), "TORCH_DIST_USE_NCCL2"
+    numbers = re.match(r"(\d+)\.(\d+)", torch)
+    if numbers is None or (release := (int(numbers[1]), int(numbers[2]))) < (2, 14):
+        return
+    given = os.environ.get(variable)
+    second = given != "0" if release >= (2, 15) else given == "1"
+    said = "is not set" if given is None else f"is {given}"
+    meant = "nccl2, as by default from torch 2.15 on" if second else "the earlier backend, and not nccl2"
+    yield Finding(
+        "ok", "nccl", f"a script's nccl means {meant} (torch {torch}, {variable} {said}); it has to on every node"
+    )
 
 
 def _plugins(host: PluginHost) -> Iterator[Finding]:
