@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 from msgspec.structs import replace
 
 from rdzv_plugins.coordination import KeyValue
+from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Probe, Round, decode, encode, readable
 
 MEMBER = Member("id", "host-a", "boot host-a", 7, "10.0.0.1", "10.0.0.1", 2, node_rank=0, store=(3, "::1", 9))
@@ -118,3 +120,14 @@ def test_readable_leaves_out_what_is_not(caplog):
     held = [KeyValue("members/b", b"what?\x1b", 1), KeyValue("members/id", encode(MEMBER), 2)]
     assert list(readable(Member, held)) == [MEMBER]
     assert "cannot read key 'members/b' of the rendezvous: not a Member" in caplog.text
+
+
+def test_keys_of_strangers_cost_no_more_than_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    digits = "9" * 5000  # which int() refuses
+    names = ("", "\0", "a/b", "x" * 7000, digits, "²", "-1", "🙂", "7")
+    held = [KeyValue(f"{keys.RESTARTS}{name}", b"\xff", 1) for name in names]
+    assert keys.restarts_of(held) == {7: "\ufffd"}
+    with caplog.at_level(logging.WARNING):
+        assert list(keys.readable(Member, [KeyValue(f"{keys.MEMBERS}{name}", b"null", 1) for name in names])) == []
+    assert len(caplog.records) == len(names)
+    assert max(len(record.getMessage()) for record in caplog.records) < 400
